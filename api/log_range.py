@@ -13,8 +13,10 @@ TIMEOUT_SECONDS: Final = 20.0
 _BATCH: Final = 1_000
 
 
-def has_messages(bootstrap_servers: str, partition: int, begin: int, end: int) -> bool:
-    """Tell whether `mqlake.inbound` holds a message from one offset up to before another.
+def has_messages(bootstrap_servers: str, tenant: str, partition: int, begin: int, end: int) -> bool:
+    """Tell whether `mqlake.inbound` holds a tenant's message from one offset up to before another.
+
+    Those of others do not count: they may have been deleted from the table, with their tenant.
 
     Raises:
         LogError: It does not answer.
@@ -30,14 +32,14 @@ def has_messages(bootstrap_servers: str, partition: int, begin: int, end: int) -
         }
     )
     try:
-        return _has_messages(consumer, partition, begin, end)
+        return _has_messages(consumer, tenant, partition, begin, end)
     except KafkaException as exc:
         raise LogError(f"reading {INBOUND}: {exc}", definite=True) from exc
     finally:
         consumer.close()
 
 
-def _has_messages(consumer: Consumer, partition: int, begin: int, end: int) -> bool:
+def _has_messages(consumer: Consumer, tenant: str, partition: int, begin: int, end: int) -> bool:
     place = TopicPartition(INBOUND, partition)
     first, _ = consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
     begin = max(begin, first)  # what is no longer in the log will not come into the table
@@ -56,15 +58,17 @@ def _has_messages(consumer: Consumer, partition: int, begin: int, end: int) -> b
             assert offset is not None
             if offset >= end:
                 return False
-            if _is_message(record):
+            if _is_message(record, tenant.encode() + b"/"):
                 return True
             if offset == end - 1:
                 return False
     raise LogError(f"reading {INBOUND}: no answer within {TIMEOUT_SECONDS:g} s", definite=True)
 
 
-def _is_message(record: KafkaMessage) -> bool:
+def _is_message(record: KafkaMessage, prefix: bytes) -> bool:
     key = record.key()
     assert isinstance(key, bytes | None)
+    if key is None or not key.startswith(prefix):
+        return False
     headers: Any = record.headers()
     return is_message(key, dict(headers or ()))

@@ -234,7 +234,7 @@ class _Backfill:
         return self._spark.rows(query, QUERY_SECONDS, is_cancelled=self._job.cancelling.is_set)
 
     def _await_table(self) -> None:
-        """Wait until the table has every message before the rule's first offsets."""
+        """Wait until the table has every message of the tenant before the rule's first offsets."""
         deadline = time.monotonic() + TABLE_SECONDS
         wanted = dict(enumerate(self._order.live.starts))
         while True:
@@ -247,7 +247,9 @@ class _Backfill:
                 partition: end
                 for partition, end in wanted.items()
                 if last.get(partition, -1) < end - 1
-                and has_messages(self._servers, partition, last.get(partition, -1) + 1, end)
+                and has_messages(
+                    self._servers, self._order.tenant, partition, last.get(partition, -1) + 1, end
+                )
             }
             if not wanted:
                 return
