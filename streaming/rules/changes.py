@@ -223,6 +223,12 @@ def _cut(span: Span, done: Position | None) -> Span:
     return replace(span, sources=sources)
 
 
+def only_end(span: Span) -> Span:
+    """Return of a version that has ended no more than where: it counts for nothing."""
+    ends = {name: range_.ends or range_.starts for name, range_ in span.sources.items()}
+    return replace(span, sources={name: Range(end, end) for name, end in ends.items()})
+
+
 def is_done(span: Span, done: Position | None) -> bool:
     """Tell whether the evaluation has certainly passed a version, never to come back to it."""
     return span.is_empty or all(

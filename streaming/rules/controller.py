@@ -57,6 +57,7 @@ from streaming.rules.changes import (
     is_unwanted,
     joined_tables,
     next_activation,
+    only_end,
     withdrawn,
 )
 from streaming.rules.log import RuleLog, RuleRecord
@@ -463,13 +464,13 @@ class RuleController:
         for rule, activation in list(self._activations.items()):
             if now - self._ended_at.setdefault(rule, now) < KEPT_SECONDS:
                 continue
-            # Where a rule has stopped that is there still is where it may be told to go on.
-            stopped = activation.spans[-1:] if rule in self._definitions else ()
+            done_with = [self._is_done(rule, span, done) for span in activation.spans]
             kept = tuple(
-                span
-                for span in activation.spans
-                if (span in stopped and span.plan is None) or not self._is_done(rule, span, done)
+                span for span, over in zip(activation.spans, done_with, strict=True) if not over
             )
+            if not kept and rule in self._definitions:
+                # Where it has stopped is where it may be told to go on.
+                kept = tuple(only_end(one) for one in activation.spans[-1:] if one.plan is None)
             key = rules_key(RulesKey("activation", *rule))
             if not kept and rule not in self._definitions:
                 del self._activations[rule]

@@ -311,6 +311,42 @@ def test_a_rule_that_begins_again_knows_where_it_had_stopped(how: str) -> None:
     assert current.missed is None, "from one version to the next nothing is missed"
 
 
+def test_where_a_rule_has_stopped_is_nothing_to_be_evaluated() -> None:
+    """However long ago, and whatever is known of how far the evaluation has come."""
+    log, clock = MemoryLog(), ManualClock()
+    done: dict[str, dict[int, int]] = {INBOUND: {0: 100, 1: 100}, EVENTS: {0: 100}}
+    controller = a_controller(log, clock, done=lambda: done)
+    log.define("r", 1)
+    controller.step()
+    stop(log, controller, "paused")
+    ends = log.activations()["r"].spans[-1].sources[INBOUND].ends
+    clock.advance(10 * KEPT_SECONDS)
+    controller.step()
+    (span,) = log.activations()["r"].spans
+    assert span.is_empty
+    later = a_controller(log, clock)  # its checkpoint was forgotten
+    later.step()
+    later.step()
+    assert later.first is None
+    log.define("r", 3)
+    later.step()
+    current = log.activations()["r"].current
+    assert current is not None
+    assert current.missed == {INBOUND: ends}
+
+
+def test_a_rule_with_memory_that_has_stopped_leaves_no_version() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock, is_run_ended=lambda _name: True)
+    log.define("r", 1, sql="memory")
+    controller.step()
+    log.define("r", 2, sql="memory", enable=False)
+    controller.step()
+    clock.advance(10 * KEPT_SECONDS)
+    controller.step()
+    assert log.activations()["r"].spans == ()
+
+
 def test_a_rule_made_again_has_missed_nothing() -> None:
     log, clock = MemoryLog(), ManualClock()
     controller = a_controller(log, clock)
