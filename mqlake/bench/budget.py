@@ -1,21 +1,30 @@
 """How much processor time a message costs at full load, stage by stage.
 
 Each process is charged with what it uses beyond its idle load, up to the moment at which the system
-is quiet again: tables are written later than messages are delivered. Of Spark it is also told which
-threads it was.
+is quiet again: tables are written later than messages are delivered. Gateways are told apart by
+having publishers on one and subscribers on another.
+
+Log and Spark have a part in both halves of the way. What is published is put on once more, at the
+rate that was reached, and nobody subscribes: what they use then is *in* (the log takes a message
+and gives it to router and tables, the router finds nobody, tables are written), and what they used
+more before is *out* (the router sends it to a gateway's log topic, the gateway reads it there).
+
+Of each process it is also told which kinds of threads it was, by the names that Linux keeps of them
+(`/proc/<pid>/task/<tid>/comm`, 15 characters).
 """
 
 import resource
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mqlake.bench.figures import Figures, figure
-from mqlake.bench.loader import Load
+from mqlake.bench.loader import Load, LoadResult
 from mqlake.bench.processes import cpu_percent_of, processes_of, thread_seconds_of, usage_of
 from mqlake.bench.system import Bench
 from mqlake.local.parts import LOG, STREAMING
+from mqlake.status import SystemState
 
 REPETITIONS: Final = 3
 LOAD_SECONDS: Final = 10.0
@@ -23,15 +32,22 @@ IDLE_SECONDS: Final = 5.0
 
 GATEWAY_IN: Final = "gateway in"
 GATEWAY_OUT: Final = "gateway out"
+SPARK: Final = "Spark"
 LOAD_PROGRAM: Final = "load program"
 
-_THREADS: Final = {
+_JAVA: Final = {
     "compilers": ("C1 CompilerThre", "C2 CompilerThre"),
-    "collector": ("VM Thread",),
-    "tasks": ("Executor task l",),
+    "collector": ("VM Thread", "GC Thread#", "G1 "),
 }
-"""Kinds of Java's threads and Spark's, by the names that Linux keeps; the serial collector works in
-the VM's own thread."""
+"""Spark's serial collector works in the VM's own thread, the log's has its own."""
+KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    GATEWAY_IN: {"log client": ("rdk:",)},
+    LOG: {"requests": ("data-plane-kafk",), **_JAVA},
+    SPARK: {"tasks": ("Executor task l",), "producers": ("kafka-producer-",), **_JAVA},
+    GATEWAY_OUT: {"log client": ("rdk:",)},
+}
+"""By stage the kinds of threads, each with how their names begin. The network and request threads
+of a broker have the same 15 characters. What is left of a gateway is its event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +57,17 @@ class Cost:
     messages: int
     processes: Mapping[str, float]
     """Beyond its idle load."""
-    spark_threads: Mapping[str, float]
-    """By kind."""
+    threads: Mapping[str, Mapping[str, float]]
+    """By process and name, its idle load with it."""
     load_program: float
 
 
 def measure_budget(bench: Bench) -> list[Figures]:
     """Measure the price of a message from publisher to subscriber across gateways, QoS 1."""
+    return [_measure_once(bench) for _ in range(REPETITIONS)]
+
+
+def _measure_once(bench: Bench) -> Figures:
     flow = Load(
         publish_to=bench.gateways[:1],
         subscribe_to=bench.gateways[-1:],
@@ -57,25 +77,24 @@ def measure_budget(bench: Bench) -> list[Figures]:
         window=200,
         await_delivery=True,
     )
-    return [_measure_once(bench, flow) for _ in range(REPETITIONS)]
+    result, whole = _cost(bench, flow)
+    rate = result.delivered_per_second
+    _, way_in = _cost(bench, replace(flow, subscribers=0, await_delivery=False, rate=rate))
+    names = [gateway.name for gateway in bench.state.gateways]
+    reached = figure("end to end, closed loop", "messages/s")
+    return {reached: rate} | stages(whole, way_in, names[0], names[-1])
 
 
-def _measure_once(bench: Bench, flow: Load) -> Figures:
+def _cost(bench: Bench, load: Load) -> tuple[LoadResult, Cost]:
     bench.await_quiet()
-    state = bench.state
-    pids = processes_of(state)
+    pids = processes_of(bench.state)
     idle = cpu_percent_of(pids, IDLE_SECONDS)
     begin, before, load_program = time.monotonic(), usage_of(pids), _of_children()
-    java = next(one.figures["java_pid"] for one in state.processes if one.name == STREAMING)
-    threads = thread_seconds_of(java)
-    result = bench.run(flow).completed("messages at full load")
+    threads = _threads(bench.state, pids)
+    result = bench.run(load).completed("messages at full load")
     load_program = _of_children() - load_program
     bench.await_quiet()
-    elapsed, after, threads_after = (
-        time.monotonic() - begin,
-        usage_of(pids),
-        thread_seconds_of(java),
-    )
+    elapsed, after = time.monotonic() - begin, usage_of(pids)
     cost = Cost(
         result.published,
         {
@@ -83,33 +102,47 @@ def _measure_once(bench: Bench, flow: Load) -> Figures:
             for name in pids
         },
         {
-            kind: sum(threads_after.get(name, 0.0) - threads.get(name, 0.0) for name in names)
-            for kind, names in _THREADS.items()
+            process: {name: spent - threads[process].get(name, 0.0) for name, spent in now.items()}
+            for process, now in _threads(bench.state, pids).items()
         },
         load_program,
     )
-    gateways = [gateway.name for gateway in state.gateways]
-    rate = figure("end to end, closed loop", "messages/s")
-    return {rate: result.delivered_per_second} | stages(cost, gateways[0], gateways[-1])
+    return result, cost
 
 
-def stages(cost: Cost, gateway_in: str, gateway_out: str) -> Figures:
+def _threads(state: SystemState, pids: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    """Return the seconds of the threads of gateways, log and Spark's Java, by process."""
+    java = next(one.figures["java_pid"] for one in state.processes if one.name == STREAMING)
+    wanted = {gateway.name: pids[gateway.name] for gateway in state.gateways}
+    wanted |= {LOG: pids[LOG], STREAMING: java}
+    return {process: thread_seconds_of(pid) for process, pid in wanted.items()}
+
+
+def stages(whole: Cost, way_in: Cost, gateway_in: str, gateway_out: str) -> Figures:
     """Divide the price of a message among the stages of its way.
 
     Args:
-        cost: Of a load.
+        whole: Of a load.
+        way_in: Of the same one without subscribers.
         gateway_in: Of the publishers.
         gateway_out: Of the subscribers; when it is the same one it is counted once, as the first.
     """
-    called = {gateway_out: GATEWAY_OUT, gateway_in: GATEWAY_IN, LOG: LOG, STREAMING: "Spark"}
-    seconds = {stage: cost.processes[name] for name, stage in called.items()}
-    others = sum(s for name, s in cost.processes.items() if name not in called)
-    seconds |= {"other processes": others, "all stages": sum(seconds.values()) + others}
-    seconds |= {f"Spark's {kind}": spent for kind, spent in cost.spark_threads.items()}
-    seconds[LOAD_PROGRAM] = cost.load_program
+    called = {gateway_out: GATEWAY_OUT, gateway_in: GATEWAY_IN, LOG: LOG, STREAMING: SPARK}
+    price = {name: 1e6 * spent / whole.messages for name, spent in whole.processes.items()}
+    found = {stage: price[name] for name, stage in called.items()}
+    others = sum(spent for name, spent in price.items() if name not in called)
+    found |= {"other processes": others, "all stages": sum(found.values()) + others}
+    for name in (LOG, STREAMING):
+        found[f"{called[name]} in"] = 1e6 * way_in.processes[name] / way_in.messages
+        found[f"{called[name]} out"] = price[name] - found[f"{called[name]} in"]
+    for name, stage in called.items():
+        for kind, begins in KINDS[stage].items():
+            spent = sum(s for n, s in whole.threads[name].items() if n.startswith(begins))
+            found[f"{stage}'s {kind}"] = 1e6 * spent / whole.messages
+    found[LOAD_PROGRAM] = 1e6 * whole.load_program / whole.messages
     return {
-        figure(f"processor time of a message, {stage}", "µs"): 1e6 * spent / cost.messages
-        for stage, spent in seconds.items()
+        figure(f"processor time of a message, {stage}", "µs"): spent
+        for stage, spent in found.items()
     }
 
 

@@ -66,6 +66,7 @@ class Tally:
     duplicated: int = 0
     out_of_order: int = 0
     last_delivery_ns: int = 0
+    longest_gap_ns: int = 0
     ack_ns: list[int] = field(default_factory=list)
     delivery_ns: list[int] = field(default_factory=list)
     suback_ns: list[int] = field(default_factory=list)
@@ -243,9 +244,11 @@ class _Subscriber(_Client):
             self._next[number] = sequence + 1
         self.load.publishers[number].delivered += 1
         tally.delivered += 1
-        tally.last_delivery_ns = now
         if tally.measure_ns <= now < tally.end_ns:
+            since = max(tally.last_delivery_ns, tally.measure_ns)
+            tally.longest_gap_ns = max(tally.longest_gap_ns, now - since)
             tally.measured_deliveries += 1
+        tally.last_delivery_ns = now
         if due >= tally.measure_ns:
             tally.delivery_ns.append(now - due)
 
@@ -389,7 +392,8 @@ def summarise_latency(samples_ns: list[int]) -> dict[str, float] | None:
     def at(share: float) -> float:
         return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6, 3)
 
-    return {"count": len(ordered), "p50": at(0.5), "p95": at(0.95), "p99": at(0.99), "max": at(1.0)}
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
+    return {"count": len(ordered)} | {name: at(share) for name, share in shares.items()}
 
 
 def _answer(load: _Load) -> dict[str, Any]:
@@ -407,6 +411,7 @@ def _answer(load: _Load) -> dict[str, Any]:
         "duplicated": tally.duplicated,
         "out_of_order": tally.out_of_order,
         "last_delivery_seconds_after_end": round(late_ns / 1e9, 3),
+        "longest_gap_ms": round(tally.longest_gap_ns / 1e6, 3),
         "ack_ms": summarise_latency(tally.ack_ns),
         "delivery_ms": summarise_latency(tally.delivery_ns),
         "suback_ms": summarise_latency(tally.suback_ns),

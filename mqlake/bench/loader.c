@@ -111,7 +111,7 @@ static Connection *publishers, *subscribers;
 static Track *tracks; /* subscribers x publishers */
 static int poller, clock_fd;
 
-static int64_t begin_ns, measure_ns, end_ns, last_delivery_ns;
+static int64_t begin_ns, measure_ns, end_ns, last_delivery_ns, longest_gap_ns;
 static uint64_t published, acknowledged, measured_acks, delivered, measured_deliveries, duplicated, disordered;
 static Samples ack_latency, delivery_latency, suback_latency;
 
@@ -339,8 +339,12 @@ static void process_publish(Connection *c, const uint8_t *body, size_t count, in
     else track->next = sequence + 1;
     publishers[number].delivered++;
     delivered++;
+    if (now >= measure_ns && now < end_ns) {
+        int64_t since = last_delivery_ns < measure_ns ? measure_ns : last_delivery_ns;
+        if (now - since > longest_gap_ns) longest_gap_ns = now - since;
+        measured_deliveries++;
+    }
     last_delivery_ns = now;
-    if (now >= measure_ns && now < end_ns) measured_deliveries++;
     if (due >= measure_ns) take_sample(&delivery_latency, now - due);
 }
 
@@ -532,6 +536,7 @@ int main(int count, char **words) {
            (long long)(expected - delivered), (unsigned long long)duplicated, (unsigned long long)disordered);
     printf(", \"last_delivery_seconds_after_end\": %.3f",
            last_delivery_ns > end_ns ? (double)(last_delivery_ns - end_ns) / SECOND : 0.0);
+    printf(", \"longest_gap_ms\": %.3f", (double)longest_gap_ns / 1e6);
     print_samples("ack_ms", &ack_latency);
     print_samples("delivery_ms", &delivery_latency);
     print_samples("suback_ms", &suback_latency);

@@ -58,6 +58,8 @@ class Latency:
     p95: float
     p99: float
     max: float
+    p999: float | None = None
+    """99.9 %; None when it was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class LoadResult:
     duplicated: int
     out_of_order: int
     last_delivery_seconds_after_end: float
+    longest_gap_ms: float
+    """Longest time without any delivery, while there was something to deliver all the time."""
     ack_ms: Latency | None
     delivery_ms: Latency | None
     suback_ms: Latency | None

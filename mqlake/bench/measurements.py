@@ -37,8 +37,10 @@ IDLE_SETTLE_SECONDS: Final = 60.0
 """Java compiles what a start has used for most of a minute."""
 IDLE_SECONDS: Final = 15.0
 
-# Long enough to hold a boundary between two batches of the router, which stops the flow a moment.
 LATENCY_SECONDS: Final = {100: 12.0, 1000: 32.0}
+
+TAIL_SECONDS: Final = 300.0
+TAIL_PAYLOAD_BYTES: Final = 64
 
 PERSISTENT_PAIRS: Final = 3
 
@@ -119,6 +121,19 @@ def _latency(bench: Bench, rate: int) -> Figures:
             figures |= percentiles(f"publish to PUBACK at {rate:,}/s", result.ack_ms)
         figures |= percentiles(f"publish to delivery {path} at {rate:,}/s", result.delivery_ms)
     return figures
+
+
+def measure_tail(bench: Bench) -> Figures:
+    """Publish to delivery across gateways for so long that all which comes now and then is in it.
+
+    Small messages, while histories and tables are written.
+    """
+    load = _steady(bench.gateways[0], bench.gateways[-1], 1000, TAIL_SECONDS)
+    load = replace(load, payload_bytes=TAIL_PAYLOAD_BYTES)
+    result = bench.run(load).completed("messages for five minutes")
+    figures = percentiles("publish to delivery for five minutes at 1,000/s", result.delivery_ms)
+    longest = figure("longest time without a delivery at 1,000/s", "ms")
+    return figures | {longest: result.longest_gap_ms}
 
 
 def measure_persistent_1000(bench: Bench) -> list[Figures]:
@@ -262,6 +277,7 @@ MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "idle": times(1, measure_idle),
     "latency-100": times(1, measure_latency_100),
     "latency-1000": times(1, measure_latency_1000),
+    "tail": times(1, measure_tail),
     "persistent-1000": measure_persistent_1000,
     "subscribe": times(1, measure_subscribe),
     "api-publish": times(1, measure_api_publish),

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mqlake.bench.figures import Figure, Figures
 
-PERCENTILES: Final = ("p50", "p95", "p99", "max")
+PERCENTILES: Final = ("p50", "p95", "p99", "p99.9", "max")
 
 
 @dataclass(frozen=True, slots=True)

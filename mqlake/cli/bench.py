@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
-    Takes about twenty minutes a run; what counts for a system at work is measured after a minute of
+    Takes about half an hour a run; what counts for a system at work is measured after a minute of
     messages. The load comes from the same machine and shares its cores. The measurements
     durability, overload and sessions run logs and gateways of their own, and only when they are
     asked for; so does placing, for three quarters of an hour, HAProxy and clients before nodes

@@ -2,24 +2,28 @@ import pytest
 
 from mqlake.bench.budget import LOAD_PROGRAM, Cost, stages
 
-COST = Cost(
-    2000,
-    {
-        "gateway-1": 0.009,
-        "gateway-2": 0.006,
-        "log": 0.036,
-        "streaming": 0.040,
-        "api": 0.001,
-        "supervisor": 0.001,
-    },
-    {"compilers": 0.002, "collector": 0.004, "tasks": 0.030},
-    0.010,
-)
+PROCESSES = {
+    "gateway-1": 0.009,
+    "gateway-2": 0.006,
+    "log": 0.036,
+    "streaming": 0.040,
+    "api": 0.001,
+    "supervisor": 0.001,
+}
+THREADS = {
+    "gateway-1": {"python": 0.005, "rdk:broker1": 0.003, "rdk:main": 0.001},
+    "gateway-2": {"python": 0.005, "rdk:broker1": 0.001},
+    "log": {"data-plane-kafk": 0.030, "GC Thread#0": 0.001, "GC Thread#1": 0.001},
+    "streaming": {"Executor task l": 0.030, "C1 CompilerThre": 0.002, "VM Thread": 0.004},
+}
+COST = Cost(2000, PROCESSES, THREADS, 0.010)
+WAY_IN = Cost(1000, {"log": 0.010, "streaming": 0.012}, {}, 0.001)
 
 
 def price(stage: str, gateway_out: str = "gateway-2") -> float:
     """Return the microseconds of a stage of the way of a message of `COST`."""
-    found = {figure.name: value for figure, value in stages(COST, "gateway-1", gateway_out).items()}
+    figures = stages(COST, WAY_IN, "gateway-1", gateway_out)
+    found = {figure.name: value for figure, value in figures.items()}
     return found[f"processor time of a message, {stage}"]
 
 
@@ -27,9 +31,19 @@ def price(stage: str, gateway_out: str = "gateway-2") -> float:
     ("stage", "microseconds"),
     [
         ("gateway in", 4.5),
+        ("gateway in's log client", 2.0),
         ("gateway out", 3.0),
+        ("gateway out's log client", 0.5),
         ("log", 18.0),
+        ("log in", 10.0),
+        ("log out", 8.0),
+        ("log's requests", 15.0),
+        ("log's collector", 1.0),
         ("Spark", 20.0),
+        ("Spark in", 12.0),
+        ("Spark out", 8.0),
+        ("Spark's tasks", 15.0),
+        ("Spark's compilers", 1.0),
         ("Spark's collector", 2.0),
         ("other processes", 1.0),
         ("all stages", 46.5),
