@@ -39,7 +39,7 @@ from mqlake.records import (
 from rules.prometheus import add_actions
 from rules.runner.checkpoint import CHECKPOINT_KEY
 from streaming.calendar_watch import CalendarWatch
-from streaming.checkpoints import committed, later
+from streaming.checkpoints import committed, later, settled
 from streaming.exclusive import hold
 from streaming.figures import QueryFigures, Watched, read_done, read_heap, read_positions
 from streaming.functions import create_functions
@@ -182,7 +182,10 @@ def _run(
     )
     log = LogAdmin(settings.log.bootstrap_servers)
     unread = Unread(log.begins, tables_log.append, clock)
-    positions = Positions(router.checkpoint(settings), INBOUND, log.begins, log.ends)
+    positions = {
+        name: Positions(checkpoints / name, log_topics, log.begins, log.ends, clock)
+        for name, log_topics in ((router.NAME, (INBOUND,)), (rules.NAME, rules.SOURCES))
+    }
 
     def telling(
         name: str, start: Callable[..., StreamingQuery], *what: object
@@ -193,9 +196,13 @@ def _run(
     queries = QuerySupervisor(
         clock,
         {
-            router.NAME: partial(_start_router, spark, settings, positions, unread, mode),
+            router.NAME: partial(
+                _start_router, spark, settings, positions[router.NAME], unread, mode
+            ),
             rules.NAME: partial(
-                _start_rules, spark, settings, unread, controller, mode, partitions
+                _start_rules,
+                *(spark, settings, positions[rules.NAME], unread),
+                *(controller, _rules_mode(settings, mode, partitions)),
             ),
             history.NAME: telling(history.NAME, history.start),
             state.NAME: telling(state.NAME, state.start, tables),
@@ -246,7 +253,9 @@ def _run(
         guard.pause(buried, controller.pause_version)
         queries.check()
         with suppress(Py4JError):  # it is just ending: the next look at it says so
-            positions.note(read_done(spark).get(router.NAME, {}))
+            done = read_done(spark)
+            for name, noted in positions.items():
+                noted.note(done.get(name, {}))
         trouble = queries.trouble()
         routing = not trouble and (routing or queries.is_processing(router.NAME))
         figures = {"java_pid": jvm.process.pid, "queries": measured.latest}
@@ -318,7 +327,7 @@ def _controller(
         Programs(spark),
         settings,
         clock,
-        partial(committed, rules.checkpoint(settings)),
+        partial(settled, rules.checkpoint(settings)),
         partial(stateful.is_ended, settings),
     )
 
@@ -434,25 +443,18 @@ def _start_router(
 def _start_rules(
     spark: SparkSession,
     settings: StreamingSettings,
+    positions: Positions,
     unread: Unread,
     controller: RuleController,
-    router: QueryMode,
-    partitions: dict[str, int],
+    mode: QueryMode,
 ) -> StreamingQuery:
-    mode = _rules_mode(settings, router, partitions)
-    first, begun = controller.first or {}, controller.begun
+    begun = controller.begun
     assert begun is not None, "the query is started when the rules are known"
-    # Nothing before `first` is wanted, so nothing of that is missed.
-    needed = later(first, committed(rules.checkpoint(settings)) or {})
-    reachable = unread.look(rules.NAME, needed)
-    return rules.start(
-        spark,
-        settings,
-        reachable or first,
-        begun,
-        real_time=mode.real_time,
-        anew=reachable is not None,
-    )
+    # Nothing before the first version is wanted, so nothing of that is read, or missed.
+    needed = later(controller.first or {}, positions.look() or {})
+    first = unread.look(rules.NAME, needed) or needed
+    positions.begin(first)
+    return rules.start(spark, settings, first, begun, real_time=mode.real_time)
 
 
 def _beat(

@@ -3,8 +3,9 @@
 `commits/<batch>` says that a batch is done. `offsets/<batch>` is written before it: a line with the
 format's version, one of metadata, then one for each source. `metadata` names the query.
 
-Beside them may be `positions.json`, which Spark does not know (`streaming.positions`): the boot of
-the machine, and per log topic and partition the first offset that is not done.
+Beside them may be what Spark does not know (`streaming.positions`), for its batches may be as long
+as a day: per log topic and partition the first offset that is not done, as of a second ago
+(`positions.json`, with the boot of the machine) and as of a minute or two ago (`settled.json`).
 """
 
 import json
@@ -17,6 +18,7 @@ from mqlake.log.lost_end import Gap
 from mqlake.status import boot_id, replace_file
 
 POSITIONS: Final = "positions.json"
+SETTLED: Final = "settled.json"
 
 Offsets = dict[str, dict[int, int]]
 """By log topic and partition."""
@@ -36,10 +38,15 @@ def finished(folder: Path) -> list[int]:
 
 def committed(folder: Path) -> Offsets | None:
     """Return how far the query has certainly come; None when that is not known."""
-    batch, noted = last_batch(folder), _read_positions(folder)
-    if batch is None or noted is None:
-        return batch or noted
-    return later(noted, batch)
+    return _furthest_known(settled(folder), _read_positions(folder))
+
+
+def settled(folder: Path) -> Offsets | None:
+    """Return how far it has come for all times, also when the machine loses power.
+
+    The log may then have lost what the query has made in the last half minute, or of its own end.
+    """
+    return _furthest_known(last_batch(folder), _read_settled(folder))
 
 
 def last_batch(folder: Path) -> Offsets | None:
@@ -76,11 +83,25 @@ def write_positions(folder: Path, positions: Offsets) -> None:
     replace_file(folder / POSITIONS, json.dumps({"boot": boot_id(), "positions": positions}))
 
 
+def write_settled(folder: Path, positions: Offsets) -> None:
+    """Note how far it had come some time ago; that is on the disk when this returns."""
+    write_durably(folder / SETTLED, json.dumps({"positions": positions}).encode())
+
+
 def _read_positions(folder: Path) -> Offsets | None:
     """Return them, unless the machine was started again: the log may have lost what was last."""
+    return _read(folder / POSITIONS, {"boot": boot_id()})
+
+
+def _read_settled(folder: Path) -> Offsets | None:
+    return _read(folder / SETTLED, {})
+
+
+def _read(path: Path, wanted: Mapping[str, str]) -> Offsets | None:
     try:
-        found = json.loads((folder / POSITIONS).read_text(encoding="utf-8"))
-        return by_number(found["positions"]) if found["boot"] == boot_id() else None
+        found = json.loads(path.read_text(encoding="utf-8"))
+        has_all = all(found[name] == value for name, value in wanted.items())
+        return by_number(found["positions"]) if has_all else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
@@ -101,6 +122,14 @@ def by_number(ends: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
+def by_text(ends: Offsets) -> dict[str, dict[str, int]]:
+    """Return offsets as Spark writes them."""
+    return {
+        log_topic: {str(partition): offset for partition, offset in partitions.items()}
+        for log_topic, partitions in ends.items()
+    }
+
+
 def later(first: Offsets, done: Offsets) -> Offsets:
     """Return `first`, or of each partition what is done when that is more."""
     return {
@@ -110,6 +139,24 @@ def later(first: Offsets, done: Offsets) -> Offsets:
         }
         for log_topic, partitions in first.items()
     }
+
+
+def furthest(first: Offsets, second: Offsets) -> Offsets:
+    """Return the later of two places, partition by partition; of what only one knows, that."""
+    return {
+        log_topic: {
+            partition: max(
+                first.get(log_topic, {}).get(partition, 0),
+                second.get(log_topic, {}).get(partition, 0),
+            )
+            for partition in {**first.get(log_topic, {}), **second.get(log_topic, {})}
+        }
+        for log_topic in {**first, **second}
+    }
+
+
+def _furthest_known(first: Offsets | None, second: Offsets | None) -> Offsets | None:
+    return first or second if first is None or second is None else furthest(first, second)
 
 
 def planned(folder: Path) -> Offsets:
@@ -122,7 +169,7 @@ def move_past(folder: Path, gaps: Iterable[Gap]) -> None:
     """Let a query that does not run go on behind gaps that it stands in.
 
     No record is in a gap, so the last batch may as well end behind it: one that is done leaves
-    nothing out, one that comes again has the same records. Notes of positions go: they may be of
+    nothing out, one that comes again has the same records. The note of positions goes: it may be of
     what was lost.
 
     Raises:
@@ -130,9 +177,7 @@ def move_past(folder: Path, gaps: Iterable[Gap]) -> None:
         ValueError: It is of another form.
     """
     (folder / POSITIONS).unlink(missing_ok=True)
-    last = _last(folder)
-    if last is None:
-        return
+    gaps = list(gaps)
 
     def behind(source: dict[str, dict[str, int]]) -> None:
         for gap in gaps:
@@ -140,7 +185,14 @@ def move_past(folder: Path, gaps: Iterable[Gap]) -> None:
             if gap.first <= offsets.get(str(gap.partition), -1) < gap.next:
                 offsets[str(gap.partition)] = gap.next
 
-    _write_ends(folder, last, _lines(folder, last), behind)
+    noted = _read_settled(folder)
+    if noted is not None:
+        source = by_text(noted)
+        behind(source)
+        write_settled(folder, by_number(source))
+    last = _last(folder)
+    if last is not None:
+        _write_ends(folder, last, _lines(folder, last), behind)
 
 
 def add_batch(folder: Path, positions: Offsets) -> None:
@@ -159,8 +211,7 @@ def add_batch(folder: Path, positions: Offsets) -> None:
             path.unlink()
 
     def there(source: dict[str, dict[str, int]]) -> None:
-        for log_topic, offsets in positions.items():
-            source[log_topic] = {str(partition): offset for partition, offset in offsets.items()}
+        source |= by_text(positions)
 
     _write_ends(folder, done + 1, _lines(folder, done), there)
     commit = (folder / "commits" / str(done)).read_bytes()

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
 from mqlake.errors import LogError
-from streaming.checkpoints import Offsets, by_number, committed
+from streaming.checkpoints import Offsets, by_number, committed, furthest
 from streaming.sinks import Waiting
 
 _logger = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class QueryFigures:
                 state.get("numRowsTotal", 0) for state in progress.get("stateOperators", ())
             )
         done = _ends_of(progress) or committed(one.checkpoint) or {}
-        places = _furthest(done, reached if one.real_time else {})
+        places = furthest(done, reached if one.real_time else {})
         if places:
             offsets = [offset for found in places.values() for offset in found.values()]
             rate = self._rates.setdefault(one.name, _Rate())
@@ -246,17 +246,3 @@ def _ends_of(progress: Progress | None) -> Offsets | None:
         if isinstance(ends, dict):  # a source that is not the log counts seconds
             return by_number(ends)
     return None
-
-
-def _furthest(done: Offsets, reached: Offsets) -> Offsets:
-    """Return the later of two places, partition by partition."""
-    return {
-        log_topic: {
-            partition: max(
-                done.get(log_topic, {}).get(partition, 0),
-                reached.get(log_topic, {}).get(partition, 0),
-            )
-            for partition in {**done.get(log_topic, {}), **reached.get(log_topic, {})}
-        }
-        for log_topic in {**done, **reached}
-    }

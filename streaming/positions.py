@@ -1,44 +1,65 @@
-"""Keeps `positions.json` of the router's checkpoint (`streaming.checkpoints`) about a second old.
+"""Keeps beside a checkpoint how far its query has come (`streaming.checkpoints`).
 
-The router keeps nothing but positions, so it may begin at any before which all is done: after a
-crash comes again what came since the last note, not since the last batch.
+Router and rules keep nothing but positions, so they may begin at any before which all is done:
+after a crash comes again what came since the last note, a second ago, however long a batch is.
 """
 
 import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
+from mqlake.clock import Clock
 from streaming.checkpoints import (
     POSITIONS,
+    SETTLED,
     Offsets,
     add_batch,
     committed,
+    furthest,
     last_batch,
+    settled,
     write_positions,
+    write_settled,
 )
 
 _logger = logging.getLogger(__name__)
+
+SETTLE_SECONDS: Final = 60.0
+"""A note is settled after so long: the kernel writes to the disk within half of it, and with it
+what the query has made."""
 
 Asked = Callable[[str], dict[int, int]]
 
 
 class Positions:
-    """Where the router begins, and how far it has come; of one thread.
+    """Where a query begins, and how far it has come; of one thread.
 
     Args:
         checkpoint: Folder of its checkpoint.
-        log_topic: That it reads.
+        log_topics: That it reads.
         begins: Returns the oldest offset per partition of a log topic.
         ends: Returns the offset that the next record of each gets.
+        clock: For the age of notes.
     """
 
-    def __init__(self, checkpoint: Path, log_topic: str, begins: Asked, ends: Asked) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        log_topics: tuple[str, ...],
+        begins: Asked,
+        ends: Asked,
+        clock: Clock,
+    ) -> None:
         self._checkpoint = checkpoint
-        self._log_topic = log_topic
+        self._log_topics = log_topics
         self._begins = begins
         self._ends = ends
-        self._noted: dict[int, int] = {}
+        self._clock = clock
+        self._noted: Offsets = {}
+        self._settling: Offsets = {}
+        self._settling_at = clock.monotonic()
 
     def look(self) -> Offsets | None:
         """Return where to begin; None without anything done.
@@ -46,14 +67,20 @@ class Positions:
         Raises:
             LogError: The log does not answer.
         """
-        self._noted = self._begins(self._log_topic)
-        found = committed(self._checkpoint)
-        done = (found or {}).get(self._log_topic, {})
-        ends = self._ends(self._log_topic)
-        if any(offset > ends.get(partition, 0) for partition, offset in done.items()):
-            return last_batch(self._checkpoint)  # notes of another log
-        self._noted |= done
-        return None if found is None else {self._log_topic: self._noted}
+        self._noted = {log_topic: self._begins(log_topic) for log_topic in self._log_topics}
+        ends = {log_topic: self._ends(log_topic) for log_topic in self._log_topics}
+        for find, note in ((committed, POSITIONS), (settled, SETTLED)):
+            found = find(self._checkpoint)
+            if found is None:
+                return None
+            if not _is_beyond(found, ends):
+                self._noted = {
+                    log_topic: begins | found.get(log_topic, {})
+                    for log_topic, begins in self._noted.items()
+                }
+                return self._noted
+            (self._checkpoint / note).unlink(missing_ok=True)  # of another log
+        return last_batch(self._checkpoint)
 
     def begin(self, first: Offsets | None) -> Offsets | None:
         """Make the checkpoint one that the query can begin with.
@@ -76,29 +103,43 @@ class Positions:
         except (OSError, ValueError) as error:  # a full disk, say: from the last batch on, then
             self._tell(error)
             return None
-        self._noted = first[self._log_topic]
+        self._noted = first
         return first if last is None else None
 
     def _empty(self) -> None:
         for part in self._checkpoint.glob("*"):
             if part.is_dir():
                 shutil.rmtree(part)
-            elif part.name != POSITIONS:
+            elif part.name not in (POSITIONS, SETTLED):
                 part.unlink()
 
     def note(self, done: Offsets) -> None:
-        """Write down how far it has come."""
-        found = done.get(self._log_topic, {})
-        noted = self._noted | {p: max(at, self._noted.get(p, 0)) for p, at in found.items()}
-        if noted != self._noted:
-            try:
-                write_positions(self._checkpoint, {self._log_topic: noted})
-            except OSError as error:
-                self._tell(error)
-            else:
+        """Write down how far it has come, once it has begun."""
+        noted = furthest(self._noted, done) if self._noted else {}
+        try:
+            if noted != self._noted:
+                write_positions(self._checkpoint, noted)
                 self._noted = noted
+            self._settle()
+        except OSError as error:
+            self._tell(error)
+
+    def _settle(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._settling_at < SETTLE_SECONDS:
+            return
+        if self._settling and self._settling != settled(self._checkpoint):
+            write_settled(self._checkpoint, self._settling)
+        self._settling, self._settling_at = self._noted, now
 
     def _tell(self, error: Exception) -> None:
-        _logger.warning(
-            "the router's position is not noted", extra={"fields": {"reason": str(error)}}
-        )
+        fields = {"query": self._checkpoint.name, "reason": str(error)}
+        _logger.warning("a query's position is not noted", extra={"fields": fields})
+
+
+def _is_beyond(places: Offsets, ends: Offsets) -> bool:
+    return any(
+        offset > ends.get(log_topic, {}).get(partition, 0)
+        for log_topic, partitions in places.items()
+        for partition, offset in partitions.items()
+    )

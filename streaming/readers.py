@@ -9,7 +9,7 @@ from mqlake import federation_records
 from mqlake.errors import InvalidRecord
 from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
 from rules.runner.checkpoint import decode_checkpoint
-from streaming.checkpoints import Offsets, committed, last_batch, later
+from streaming.checkpoints import Offsets, later, settled
 from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.log_retention import Reader
 from streaming.rules.controller import RuleController
@@ -74,7 +74,7 @@ class Readers:
             found.append(self._rules(first, reached.get(rules.NAME, {})))
         for run in runs:
             if not stateful.is_ended(self._settings, run.name):
-                done = committed(stateful.checkpoints(self._settings) / run.name) or {}
+                done = settled(stateful.checkpoints(self._settings) / run.name) or {}
                 starts = {
                     log_topic: dict(enumerate(range_.starts))
                     for log_topic, range_ in run.span.sources.items()
@@ -85,14 +85,13 @@ class Readers:
     def _query(
         self, name: str, log_topics: tuple[str, ...], reached: Offsets | None = None
     ) -> Reader:
-        # Only that counts also when the machine was started again.
-        done = last_batch(self._checkpoints / name) or {}
+        done = settled(self._checkpoints / name) or {}
         places = {log_topic: done.get(log_topic) for log_topic in log_topics}
         return Reader(name, places, reached or {})
 
     def _rules(self, first: Offsets, reached: Offsets) -> Reader:
-        """The query reads from its checkpoint, but needs nothing before `first`."""
-        done = committed(rules.checkpoint(self._settings)) or {}
+        """The query reads on where it was, but needs nothing before `first`."""
+        done = settled(rules.checkpoint(self._settings)) or {}
         return Reader(rules.NAME, later(first, done), reached)
 
 

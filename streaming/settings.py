@@ -54,13 +54,13 @@ class StreamingSettings(ProcessSettings):
         default="real-time",
         description="micro-batch where real-time mode is not to be had; it adds about 0.1 s",
     )
-    router_batch_seconds: float = Field(
-        default=120.0,
+    router_batch_seconds: float | None = Field(
+        default=None,
         ge=1.0,
-        le=600.0,
-        description="length of a real-time batch; each boundary pauses delivery for some 0.3 s, so "
-        "that of both queries stays above the 99th percentile; after a crash rules repeat at most "
-        "one batch",
+        le=86_400.0,
+        description="length of a real-time batch of router and rules; each boundary pauses them "
+        "for some 0.3 s; without it a day, or 120 s with a master that is not local[…], where a "
+        "crash repeats a whole batch",
     )
     history_interval_seconds: float = Field(
         default=2.0, ge=0.5, le=3600.0, description="how often messages are appended to the table"
@@ -109,3 +109,9 @@ class StreamingSettings(ProcessSettings):
     spark: dict[str, str] = Field(
         default_factory=dict, description="further Spark configuration; wins over everything else"
     )
+
+    @property
+    def real_time_batch_seconds(self) -> float:
+        """How long a real-time batch is; how far its tasks are is known of our own JVM alone."""
+        default = 86_400.0 if self.master.startswith("local[") else 120.0
+        return self.router_batch_seconds or default

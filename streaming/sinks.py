@@ -57,7 +57,7 @@ def append_to_log(
     if awaited is not None:
         writer = writer.option("awaited", awaited)
     if real_time:
-        milliseconds = f"{round(settings.router_batch_seconds * 1000)} milliseconds"
+        milliseconds = f"{round(settings.real_time_batch_seconds * 1000)} milliseconds"
         # pyspark's overloads for type checkers do not list this trigger yet.
         return writer.trigger(realTime=milliseconds)  # type: ignore[call-overload, no-any-return]
     # Progress of every batch (0), though not awaited: real-time mode, to which the same checkpoint

@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
-from streaming.checkpoints import Offsets
+from streaming.checkpoints import Offsets, by_text
 from streaming.settings import StreamingSettings
 
 PROMPT: Final = {
@@ -51,12 +51,7 @@ def read_log(
 
 def starting_offsets(offsets: Offsets) -> str:
     """Return the option of the connector that names where to begin."""
-    return json.dumps(
-        {
-            log_topic: {str(partition): offset for partition, offset in partitions.items()}
-            for log_topic, partitions in offsets.items()
-        }
-    )
+    return json.dumps(by_text(offsets))
 
 
 def header(name: str) -> Column:

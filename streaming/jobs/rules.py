@@ -1,6 +1,5 @@
 """The query that evaluates rules: `mqlake.inbound` and `mqlake.events` to `mqlake.outputs`."""
 
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.records import EVENTS, INBOUND
-from streaming.checkpoints import Offsets, committed
+from streaming.checkpoints import Offsets
 from streaming.rules.evaluation import register_rule_functions, rule_outputs
 from streaming.settings import StreamingSettings
 from streaming.sinks import append_to_log
@@ -31,36 +30,19 @@ def start(
     begun: int,
     *,
     real_time: bool,
-    anew: bool = False,
 ) -> StreamingQuery:
-    """Start the query from its checkpoint; what came of records since its last batch comes again.
+    """Start the query; what came of records since the place where it begins comes again.
 
     Args:
         spark: The session.
         settings: How to reach the log, where the checkpoint is, how long a batch is.
-        first: No version of a rule counts before these offsets. Where the checkpoint is older, it
-            is given up: the query would read for nothing what came while there were no rules.
+        first: Where to begin when no batch is done.
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
-        anew: Begin there whatever the checkpoint says: the log has nothing any more of where it is.
     """
     register_rule_functions(spark, client_config(settings), begun)
     use_pool(spark, RULES_POOL)
-    folder = checkpoint(settings)
-    if anew or _is_before(committed(folder), first):
-        shutil.rmtree(folder, ignore_errors=True)
     options = {**PROMPT, "startingOffsets": starting_offsets(first)}
     records = rule_outputs(read_log(spark, settings, *SOURCES, **options))
     writer = append_to_log(records, settings, NAME, real_time=real_time)
-    return writer.option("checkpointLocation", str(folder)).start()
-
-
-def _is_before(done: Offsets | None, first: Offsets) -> bool:
-    """Tell whether nothing is left to be done below `first`."""
-    if done is None:
-        return True
-    return all(
-        done.get(log_topic, {}).get(partition, 0) <= offset
-        for log_topic, partitions in first.items()
-        for partition, offset in partitions.items()
-    )
+    return writer.option("checkpointLocation", str(checkpoint(settings))).start()

@@ -54,7 +54,6 @@ class Engine:
             "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
             "MQLAKE_STREAMING_CONNECT_TOKEN": "token",
             "MQLAKE_STREAMING_HEARTBEAT_FILE": str(self._heartbeat),
-            "MQLAKE_STREAMING_ROUTER_BATCH_SECONDS": "5",
             "MQLAKE_STREAMING_LOG_FILE": str(self.folder / "streaming.log"),
         }
         self._heartbeat.unlink(missing_ok=True)

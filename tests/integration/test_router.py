@@ -352,6 +352,12 @@ def test_a_message_that_is_too_large_for_a_gateway_holds_nobody_up(
     for value in (b"small", bytes(100_000), b"after"):
         ghost.append(INBOUND, key, value)
         assert ghost.next()[:2] == (key, value)
-    # It is told when the batch ends, which takes too long here: tests/streaming/test_log_sender.py.
     assert [small.next()[1] for _ in range(2)] == [b"small", b"after"]
+
+    def told() -> list[dict[str, Any]]:
+        query = f"SELECT count FROM drops WHERE reason = 'too_large' AND topic = '{topic}'"
+        rows: list[dict[str, Any]] = json.loads(system.run("sql", query, "--format", "json").stdout)
+        return rows
+
+    await_condition(lambda: told() == [{"count": 1}], "it is told while the batch goes on")
     small.close()

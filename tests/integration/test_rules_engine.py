@@ -10,6 +10,7 @@ from mqlake.local.testing import await_condition
 from mqlake.records import DEAD_LETTERS, INBOUND
 from mqlake.rule_records import Output, decode_dead_letter
 from rules.model import ActionSpec
+from streaming.checkpoints import committed, last_batch
 from tests.integration.engine import Engine, a_rule
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -70,6 +71,9 @@ def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(engine
             engine.define(a_rule(19, version, enable=version < 4))
             if version == 3:
                 engine.kill()
+                checkpoint = engine.folder / "checkpoints" / "rules"
+                assert last_batch(checkpoint) is None, "its batch lasts a day"
+                assert committed(checkpoint) is not None, "it is noted how far it was"
                 engine.start()
             for number in range(0, RULES_COUNT, version):
                 engine.await_state(f"rule-{number:02}", version, "running")

@@ -25,6 +25,7 @@ from mqlake.local.kafka import Brokers
 from mqlake.local.testing import await_condition
 from mqlake.log.admin import LogAdmin
 from mqlake.log.log_topics import KEPT_UNTIL_READ
+from streaming.figures import parse_positions
 from streaming.sinks import Waiting, parse_undelivered
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -211,6 +212,42 @@ def test_a_record_that_is_too_large_is_left_out_and_told(
     (event,) = told(log, query, 1)
     assert (event["tenant"], event["topic"], event["reason"]) == ("acme", "plant/1", "too_large")
     assert f"{size + 128 + len(KEY)} bytes, {target} takes {size // 2}" in event["detail"]
+
+
+def test_what_is_left_out_of_a_long_batch_is_told_before_it_ends(
+    routing_gateway: ClientServer, log: Log
+) -> None:
+    """And what came before it is done only then, though more is left out all the time."""
+    target = log.create({"max.message.bytes": "1000"})
+    query = Query(routing_gateway, log)
+    positions_class = routing_gateway.jvm.mqlake.log.Positions
+    name = f"positions-{uuid.uuid4().hex[:8]}"
+    positions = positions_class.of(name, "inbound")
+    query.lot.enter()
+    left_out = 0
+
+    def is_done(offset: int) -> bool:
+        nonlocal left_out
+        positions.reach(0, left_out)
+        query.send(target, b" " * 2000)
+        left_out += 1
+        done = parse_positions(positions_class.done()).get(name, {})
+        return done.get("inbound", {}).get(0, 0) >= offset
+
+    try:
+        await_condition(lambda: is_done(5), "five are done while more come")
+        assert sum(event["count"] for event in told(log, query, 1)) >= 5
+        positions.reach(0, left_out)
+        # Nothing comes after it, as of the barrier of a change of rules.
+        positions.passOver(0, left_out)
+        passed = left_out + 1
+        await_condition(
+            lambda: parse_positions(positions_class.done())[name]["inbound"][0] == passed,
+            "it is done",
+        )
+        assert sum(event["count"] for event in told(log, query, 1)) == left_out
+    finally:
+        routing_gateway.jvm.mqlake.log.Lot.leave()
 
 
 def test_a_log_topic_that_is_deleted_holds_nobody_up_and_is_told(

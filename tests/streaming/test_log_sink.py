@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from mqlake.clock import SystemClock
 from mqlake.local.kafka import Brokers
 from mqlake.local.testing import await_condition
 from mqlake.log.admin import LogAdmin, ensure_delivery_topic, ensure_log_topics
@@ -89,7 +90,9 @@ class Router:
         self.sent = 0
         self.query: StreamingQuery
         log = LogAdmin(self.servers)
-        self._positions = Positions(router.checkpoint(settings), INBOUND, log.begins, log.ends)
+        self._positions = Positions(
+            router.checkpoint(settings), (INBOUND,), log.begins, log.ends, SystemClock()
+        )
 
     def start(self, *, real_time: bool = True) -> Offsets | None:
         """Start the query; return where, when it is not where its checkpoint is."""
@@ -175,7 +178,7 @@ def routing(
 
 
 SHORT_BATCHES = pytest.mark.parametrize("routing", [5.0], indirect=True)
-LONG_BATCHES = pytest.mark.parametrize("routing", [600.0], indirect=True)
+LONG_BATCHES = pytest.mark.parametrize("routing", [None], indirect=True)
 
 
 @SHORT_BATCHES

@@ -11,7 +11,14 @@ from mqlake.errors import LogError
 from mqlake.log.lost_end import Gap, note_gaps, noted_gaps
 from mqlake.records import EVENTS, INBOUND
 from rules.actions.contract import Append
-from streaming.checkpoints import committed, ends_of, planned, write_positions
+from streaming.checkpoints import (
+    committed,
+    ends_of,
+    planned,
+    settled,
+    write_positions,
+    write_settled,
+)
 from streaming.lost_end import REASON, pass_over_lost_end
 
 GAP = Gap(INBOUND, 0, 100, 1000)
@@ -56,6 +63,15 @@ def test_a_gap_that_nobody_stood_in_is_not_told(tmp_path: Path) -> None:
     pass_over_lost_end(tmp_path, told.extend, ManualClock())
     assert told == []
     assert committed(router) == planned(router) == {INBOUND: {0: 1000}}
+
+
+def test_what_is_settled_goes_on_behind_the_gap(tmp_path: Path) -> None:
+    """So it does of a query in its first batch, which may last a day."""
+    router = _checkpoint(tmp_path / "router", {})
+    write_settled(router, {INBOUND: {0: 120, 1: 7}})
+    note_gaps(tmp_path, [GAP])
+    pass_over_lost_end(tmp_path, lambda _: None, ManualClock())
+    assert committed(router) == settled(router) == {INBOUND: {0: 1000, 1: 7}}
 
 
 def test_a_query_before_a_gap_may_take_it_with_one_batch(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Who keeps the log from deleting: what its readers have noted in the log itself."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -15,9 +17,16 @@ from mqlake.federation_records import (
 from mqlake.local.kafka import running_kafka
 from mqlake.log.admin import LogAdmin
 from mqlake.log.kafka import KafkaLogWriter
-from mqlake.records import INBOUND
+from mqlake.records import EVENTS, INBOUND
+from streaming.checkpoints import write_positions, write_settled
+from streaming.jobs import router, rules
 from streaming.log_retention import Reader
-from streaming.readers import FederationPlaces, LastRecord
+from streaming.readers import FederationPlaces, LastRecord, Readers
+from streaming.settings import StreamingSettings
+
+if TYPE_CHECKING:
+    from streaming.rules.controller import RuleController
+    from streaming.rules.plans import Run
 
 CHECKPOINT = FederationCheckpoint(
     epoch=1,
@@ -43,6 +52,40 @@ def test_nothing_goes_that_a_neighbour_has_not_had_or_a_new_run_reads_again() ->
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"v": 2, "epoch": 1}'])
 def test_nothing_goes_while_it_is_not_known(value: bytes | None) -> None:
     assert FederationPlaces(lambda: value)() == Reader("federation", {INBOUND: None})
+
+
+class Controller:
+    """Rules as far as readers of the log ask for them."""
+
+    def __init__(self) -> None:
+        self.runs: tuple[Run, ...] = ()
+        self.first = {INBOUND: {0: 100}, EVENTS: {0: 3}}
+
+
+def test_nothing_goes_that_router_or_rules_may_fall_back_behind(
+    tmp_path: Path, streaming_settings: StreamingSettings
+) -> None:
+    """What is noted once a second does not count when the machine loses power."""
+    settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
+    for query in (router, rules):
+        write_positions(query.checkpoint(settings), {INBOUND: {0: 900}, EVENTS: {0: 90}})
+    controller = cast("RuleController", Controller())
+    readers = Readers(settings, controller, dict, dict, lambda: None, lambda: None)
+
+    def places() -> dict[str, object]:
+        found = {reader.name: reader.places for reader in readers() or ()}
+        return {name: found[name] for name in (router.NAME, rules.NAME)}
+
+    assert places() == {
+        router.NAME: {INBOUND: None},
+        rules.NAME: {INBOUND: {0: 100}, EVENTS: {0: 3}},
+    }
+    for query in (router, rules):
+        write_settled(query.checkpoint(settings), {INBOUND: {0: 800}, EVENTS: {0: 80}})
+    assert places() == {
+        router.NAME: {INBOUND: {0: 800}},
+        rules.NAME: {INBOUND: {0: 800}, EVENTS: {0: 80}},
+    }
 
 
 @pytest.fixture(scope="module")

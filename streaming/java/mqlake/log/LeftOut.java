@@ -16,7 +16,7 @@ final class LeftOut {
 
     private final String query;
     private LinkedHashMap<String, Entry> entries = new LinkedHashMap<>();
-    private boolean isTold = true;
+    private long added;
 
     LeftOut(String query) {
         this.query = query;
@@ -31,15 +31,10 @@ final class LeftOut {
     }
 
     /** An event that tells of some. */
-    static final class Event {
-        final byte[] key;
-        final byte[] value;
+    record Event(byte[] key, byte[] value) {}
 
-        Event(byte[] key, byte[] value) {
-            this.key = key;
-            this.value = value;
-        }
-    }
+    /** What tells of those that were noted since the last time; `added` counts all so far. */
+    record Taken(Event[] events, long added) {}
 
     /** Note a record whose key is a tenant and a topic; other keys are of the default tenant. */
     void add(byte[] key, String reason, String detail) {
@@ -69,27 +64,24 @@ final class LeftOut {
             }
             entry.detail = detail;
             entry.count += count;
-            isTold = false;
+            added++;
         }
     }
 
-    /** Whether all is told: nothing was noted since {@link #take} had nothing. */
-    boolean isTold() {
+    /** Return how often something was noted. */
+    long added() {
         synchronized (this) {
-            return isTold;
+            return added;
         }
     }
 
-    /** Return what tells of those that were noted since the last time. */
-    Event[] take() {
+    Taken take() {
         LinkedHashMap<String, Entry> taken;
+        long addedSoFar;
         synchronized (this) {
-            isTold = entries.isEmpty();
-            if (isTold) {
-                return new Event[0];
-            }
+            addedSoFar = added;
             taken = entries;
-            entries = new LinkedHashMap<>();
+            entries = entries.isEmpty() ? entries : new LinkedHashMap<>();
         }
         Object[] each = taken.values().toArray();
         Event[] events = new Event[each.length];
@@ -98,7 +90,7 @@ final class LeftOut {
             LOG.warn(query + " leaves out " + entry.count + " records, " + entry.reason + ": " + entry.detail);
             events[i] = new Event((entry.tenant + "/").getBytes(StandardCharsets.UTF_8), json(entry));
         }
-        return events;
+        return new Taken(events, addedSoFar);
     }
 
     private byte[] json(Entry entry) {

@@ -8,6 +8,7 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import mqlake.Vocabulary;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
@@ -58,6 +59,8 @@ public final class LogSender {
     private final String eventsTopic;
     private final String awaitedTopic;
     private final Producer<byte[], byte[]> producer;
+    /** Of the tasks that run. */
+    final Set<Lot> open = ConcurrentHashMap.newKeySet();
 
     // Guarded by this.
     private final HashMap<TopicPartition, Target> targets = new HashMap<>();
@@ -431,22 +434,44 @@ public final class LogSender {
 
     /** Wait until all that a lot has sent is in the log, and told what was left out of it. */
     void await(Lot lot) throws IOException {
-        while (true) {
-            synchronized (this) {
-                while (lot.left > 0) {
-                    pause();
-                }
+        do {
+            awaitSent(lot);
+        } while (tell(lot, lot));
+    }
+
+    private void awaitSent(Lot lot) throws IOException {
+        synchronized (this) {
+            while (lot.left > 0) {
+                pause();
             }
-            LeftOut.Event[] events = lot.leftOut.take();
-            if (events.length == 0) {
-                return;
+        }
+    }
+
+    /** Tell what tasks have left out, by events of another lot: their batches may be long. */
+    void tellLeftOut(Lot by) throws IOException {
+        for (Lot lot : open) {
+            tell(lot, by);
+        }
+    }
+
+    /** Tell what a lot has left out so far; false when there is nothing to tell. */
+    private boolean tell(Lot lot, Lot by) throws IOException {
+        try {
+            lot.telling.lockInterruptibly();
+        } catch (InterruptedException error) {
+            throw new InterruptedIOException("stopped while it waited for the log");
+        }
+        try {
+            LeftOut.Taken taken = lot.leftOut.take();
+            for (LeftOut.Event event : taken.events()) {
+                send(by, target(new TopicPartition(eventsTopic, 0)), event.key(), event.value(),
+                        new RecordHeaders(), LogLimits.size(event.key(), event.value()));
             }
-            Target target = target(new TopicPartition(eventsTopic, 0));
-            for (int i = 0; i < events.length; i++) {
-                byte[] value = events[i].value;
-                send(lot, target, events[i].key, value, new RecordHeaders(),
-                        LogLimits.size(events[i].key, value));
-            }
+            awaitSent(by);
+            lot.told(taken.added());
+            return taken.events().length > 0;
+        } finally {
+            lot.telling.unlock();
         }
     }
 

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.HashMap;
+import java.util.concurrent.locks.ReentrantLock;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -16,12 +17,16 @@ public final class Lot {
 
     private final LogSender sender;
     final LeftOut leftOut;
+    /** Held by who tells of what was left out, until that is certain. */
+    final ReentrantLock telling = new ReentrantLock();
     private final HashMap<UTF8String, Target[]> targets = new HashMap<>();
 
     /** Records that are nowhere in the log yet; guarded by the sender's monitor. */
     int left;
     /** Likewise: what lies between marks, the oldest first; the last is what is sent now. */
     private final ArrayDeque<Stretch> stretches = new ArrayDeque<>();
+    /** Likewise: how much of what was left out is told, as {@link LeftOut} counts. */
+    private long told;
 
     Lot(LogSender sender) {
         this.sender = sender;
@@ -33,6 +38,8 @@ public final class Lot {
     static final class Stretch {
         /** Of these records, nowhere in the log yet. */
         int left;
+        /** Then this had been left out so far. */
+        long leftOut;
         Positions positions;
         int partition;
         long end;
@@ -46,11 +53,16 @@ public final class Lot {
     /** Be that of the task that this thread runs, until {@link #leave}. */
     public Lot enter() {
         OF_TASK.set(this);
+        sender.open.add(this);
         return this;
     }
 
     public static void leave() {
-        OF_TASK.remove();
+        Lot lot = OF_TASK.get();
+        if (lot != null) {
+            lot.sender.open.remove(lot);
+            OF_TASK.remove();
+        }
     }
 
     /** All that comes of a partition before an offset was sent; it is done when the log has it. */
@@ -60,6 +72,7 @@ public final class Lot {
             last.positions = positions;
             last.partition = partition;
             last.end = offset;
+            last.leftOut = leftOut.added();
             stretches.add(new Stretch());
             finish();
         }
@@ -77,6 +90,15 @@ public final class Lot {
     void settle(Stretch stretch) {
         left--;
         if (--stretch.left == 0) {
+            stretch.leftOut = leftOut.added();
+            finish();
+        }
+    }
+
+    /** So much of what was left out is told. */
+    void told(long leftOut) {
+        synchronized (sender) {
+            told = leftOut;
             finish();
         }
     }
@@ -84,7 +106,7 @@ public final class Lot {
     /** Say how far all is done: not beyond what was left out and is not told yet. */
     private void finish() {
         while (stretches.size() > 1 && stretches.peekFirst().left == 0
-                && leftOut.isTold()) {
+                && stretches.peekFirst().leftOut <= told) {
             Stretch first = stretches.pollFirst();
             first.positions.finish(first.partition, first.end);
         }

@@ -62,6 +62,14 @@ public final class Positions {
         }
     }
 
+    /** Note that nothing comes of a record that {@link #reach} was told of. */
+    public void passOver(int partition, long offset) {
+        Lot lot = Lot.ofTask();
+        if (lot != null && partition < MOST_PARTITIONS) {
+            lot.mark(this, partition, offset + 1);
+        }
+    }
+
     /** Note that the log has everything that came out of records before an offset. */
     void finish(int partition, long offset) {
         synchronized (done) {

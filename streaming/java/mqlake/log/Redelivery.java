@@ -140,6 +140,7 @@ final class Redelivery implements Runnable {
         // What is left out is told before it is deleted.
         lot.awaitAcknowledged();
         cleanUp();
+        sender.tellLeftOut(lot);
     }
 
     private ArrayList<Target> notFlowing() {

@@ -60,6 +60,8 @@ public final class RuleFilter implements UDF5<String, byte[], byte[], Integer, L
         }
         if (key.length > 0 && key[0] == 0) {
             awaitChange(key, rules);
+            // A version that ends here is done, also when nothing follows.
+            positions.passOver(partition, offset);
             return false;
         }
         int slash = slash(key);
