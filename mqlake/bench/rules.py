@@ -42,7 +42,6 @@ DRAIN_SECONDS: Final = 60.0
 FEW: Final = 10
 FEW_RATE: Final = 1_000
 FEW_SECONDS: Final = 32.0
-"""Long enough to hold a boundary between two batches of the router and of the rules."""
 FEW_RUNS: Final = 3
 
 MANY: Final = 300
