@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import Message as KafkaMessage
 
 from mqlake.errors import InvalidRecord, LogError, MqlakeError
+from mqlake.log.security import client_config
 from mqlake.status import read_state
 
 _logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class LogFollower(ABC):
         """
         consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **client_config(bootstrap_servers),
                 "client.id": "mqlake-api",
                 # librdkafka wants a name; partitions are assigned by hand, nothing is committed.
                 "group.id": "mqlake-api",

@@ -10,6 +10,7 @@ from api.publishing import MAX_RECORD_BYTES
 from mqlake.errors import LogError
 from mqlake.log.partitioning import partition_of
 from mqlake.log.places import find_places
+from mqlake.log.security import client_config
 from mqlake.records import INBOUND, Headers
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -161,7 +162,7 @@ class LogAppender:
                 self._used = 0
                 self._producer = Producer(
                     {
-                        "bootstrap.servers": bootstrap_servers,
+                        **client_config(bootstrap_servers),
                         "client.id": "mqlake-api",
                         "acks": "all",
                         "enable.idempotence": True,

@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from mqlake.errors import LogError
+from mqlake.log.security import client_config
 from mqlake.records import INBOUND, is_message
 
 TIMEOUT_SECONDS: Final = 20.0
@@ -23,7 +24,7 @@ def has_messages(bootstrap_servers: str, tenant: str, partition: int, begin: int
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": "mqlake-api",
             "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
             "enable.auto.commit": False,

@@ -18,6 +18,7 @@ from api.messages import MadeMessage
 from mqlake.errors import LogError
 from mqlake.log.partitioning import partition_of
 from mqlake.log.places import find_places
+from mqlake.log.security import client_config
 from mqlake.records import INBOUND
 from mqlake.status import read_state
 
@@ -131,7 +132,7 @@ class Publisher:
             self._servers = servers
             self._producer = Producer(
                 {
-                    "bootstrap.servers": servers,
+                    **client_config(servers),
                     "client.id": "mqlake-api",
                     "acks": "all",
                     "enable.idempotence": True,

@@ -39,6 +39,10 @@ RULES_BARRIER_PREFIX: Final = b"\0rules/"
 DECIDED_KEY: Final = b"c"
 """In `mqlake.rules`, value `{"v":1,"change":n}`: what came of changes up to n stands before it."""
 
+HEADER_MAC: Final = "mac"
+"""Of an activation: HMAC-SHA-256 of the length of its key (4 bytes), key and value, by a key that
+the Spark application has."""
+
 RUN_PREFIX: Final = "w"
 """Sources that begin so are runs of rules with memory."""
 

@@ -19,6 +19,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from mqlake.errors import SettingsError
+from mqlake.log.security import LogServers
 from mqlake.logs import LogFormat
 
 
@@ -34,6 +35,16 @@ class LogSettings(SettingsGroup):
     bootstrap_servers: str = Field(
         default="127.0.0.1:9092", description="Kafka bootstrap servers, host:port[,host:port…]"
     )
+    security_file: Path | None = Field(
+        default=None,
+        description="TOML: how the log lets one in, by which protocol, login and certificates; "
+        "without it nobody is asked",
+    )
+
+    @property
+    def servers(self) -> LogServers:
+        """Where the log is and how it lets one in, as all that opens a client of it takes it."""
+        return LogServers(self.bootstrap_servers, self.security_file)
 
 
 class PostgresSettings(SettingsGroup):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqlake.errors import OperationalError
+from mqlake.log.security import LogServers
 
 STATE_FILE: Final = "state.json"
 STATE_VERSION: Final = 1
@@ -76,6 +77,7 @@ class SystemState:
     phase: str
     """`starting`, `running` or `stopping`."""
     bootstrap_servers: str
+    """Once it was read also how the log lets one in (`LogServers`)."""
     controller_port: int | None
     """Of the embedded log; None: the log is not of this system."""
     api_url: str
@@ -90,6 +92,8 @@ class SystemState:
     """Class of `mqlake.log.durability` that the log was set to."""
     api_certificate: str = ""
     """File with the certificate that the API shows; empty: it has no TLS."""
+    log_security_file: str = ""
+    """That says how the log lets one in; empty: it asks nobody."""
 
     @property
     def is_alive(self) -> bool:
@@ -116,6 +120,10 @@ class SystemState:
             )
             processes = tuple(ProcessReport(**process) for process in values.pop("processes"))
             entrances = tuple(values.pop("entrances", ()))
+            security = values.get("log_security_file")
+            values["bootstrap_servers"] = LogServers(
+                values["bootstrap_servers"], Path(security) if security else None
+            )
             return cls(**values, gateways=gateways, processes=processes, entrances=entrances)
         except (AttributeError, KeyError, TypeError) as exc:
             raise ValueError(f"state of another form: {exc}") from exc

@@ -61,6 +61,7 @@ from streaming.rules.plans import SENDER, Run
 from streaming.rules.program import Programs
 from streaming.rules.references import References, relation
 from streaming.rules.runs import Runs
+from streaming.rules.signatures import Signatures, rules_client_config
 from streaming.rules.table_metrics import TableMetrics
 from streaming.settings import StreamingSettings
 from streaming.sinks import ensure_undelivered, read_undelivered, undelivered_figures
@@ -165,7 +166,7 @@ def _run(
     clock = SystemClock()
     has_tables = threading.Event()
     mode = _mode(settings, partitions[INBOUND])
-    tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)
+    tables_log = KafkaRuleLog(settings.log.servers, {}, has_metrics=False)
     checkpoints = settings.data_dir.absolute() / "checkpoints"
     skipped = Counter(pass_over_lost_end(checkpoints, tables_log.append, clock))
     tables = State(settings, state.checkpoint(settings), clock, wait=stopping.wait)
@@ -180,7 +181,7 @@ def _run(
         table_metrics,
         controller.run_names,
     )
-    log = LogAdmin(settings.log.bootstrap_servers)
+    log = LogAdmin(settings.log.servers)
     unread = Unread(log.begins, tables_log.append, clock)
     positions = {
         name: Positions(checkpoints / name, log_topics, log.begins, log.ends, clock)
@@ -263,6 +264,7 @@ def _run(
         figures |= measured.heap.figures | retention_figures(retention)
         waiting = undelivered_figures(measured.undelivered, clock.now_ms())
         figures["undelivered"] = waiting
+        figures["refused_activations"] = controller.refused
         detail = trouble or (well if routing else "starting the queries")
         if waiting:
             records = sum(one["records"] for one in waiting.values())
@@ -286,7 +288,7 @@ def _begin_with_rules(spark: SparkSession, settings: StreamingSettings) -> None:
     # The log may not be there yet, or Spark is being stopped: then they are compiled later.
     with suppress(LogError, Py4JError):
         if RULES in partition_counts(spark, client_config(settings), (RULES,)):
-            follow_rules(spark, client_config(settings))
+            follow_rules(spark, rules_client_config(settings))
 
 
 def _await_log(
@@ -323,7 +325,9 @@ def _controller(
 ) -> RuleController:
     sources = {log_topic: partitions[log_topic] for log_topic in rules.SOURCES}
     return RuleController(
-        KafkaRuleLog(settings.log.bootstrap_servers, sources, has_metrics=True),
+        KafkaRuleLog(
+            settings.log.servers, sources, has_metrics=True, signatures=Signatures.of(settings)
+        ),
         Programs(spark),
         settings,
         clock,
@@ -371,7 +375,7 @@ def _figures(
             *memory.watched(stateful.checkpoints(settings)),
         ]
 
-    admin = LogAdmin(settings.log.bootstrap_servers)
+    admin = LogAdmin(settings.log.servers)
     return QueryFigures(
         clock,
         watched,
@@ -397,7 +401,7 @@ def _log_retention(
     unread: Unread,
     clock: Clock,
 ) -> LogRetention:
-    servers = settings.log.bootstrap_servers
+    servers = settings.log.servers
     readers = Readers(
         settings,
         controller,

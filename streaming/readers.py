@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from mqlake import federation_records
 from mqlake.errors import InvalidRecord
+from mqlake.log.security import client_config
 from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
 from rules.runner.checkpoint import decode_checkpoint
 from streaming.checkpoints import Offsets, later, settled
@@ -108,7 +109,7 @@ class LastRecord:
         self._place = (log_topic, 0)
         self._key = key
         self._options = {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": "mqlake-readers",
             "group.id": "mqlake",
             "enable.auto.commit": False,

@@ -33,6 +33,12 @@ class StreamingSettings(ProcessSettings):
         default=15002, ge=1, le=65535, description="Spark Connect, on 127.0.0.1 only"
     )
     connect_token: SecretStr = Field(description="bearer token that Spark Connect asks for")
+    rules_key: SecretStr | None = Field(
+        default=None,
+        min_length=32,
+        description="key with which activations of rules are signed, for this application alone; "
+        "without one whoever can write the log may have Spark run any expression",
+    )
     log_dir: Path | None = Field(
         default=None,
         description="folder of an embedded log with its partitions; without one the size of log "

@@ -77,7 +77,7 @@ def ensure_undelivered(settings: StreamingSettings, sender: str) -> str:
         LogError: The log does not answer.
     """
     log_topic = undelivered_topic(sender)
-    LogAdmin(settings.log.bootstrap_servers).ensure(log_topic, _CONFIG)
+    LogAdmin(settings.log.servers).ensure(log_topic, _CONFIG)
     return log_topic
 
 

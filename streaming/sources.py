@@ -6,6 +6,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
+from mqlake.log.security import java_client_config
 from streaming.checkpoints import Offsets, by_text
 from streaming.settings import StreamingSettings
 
@@ -24,7 +25,7 @@ PROMPT: Final = {
 
 def client_config(settings: StreamingSettings) -> dict[str, str]:
     """Return how a Kafka client reaches the log."""
-    return {"bootstrap.servers": settings.log.bootstrap_servers}
+    return java_client_config(settings.log.servers)
 
 
 def read_log(

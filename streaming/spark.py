@@ -158,6 +158,9 @@ def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
     if settings.master.startswith("local"):
         conf |= _LOCAL_DEFAULTS
     if settings.master.startswith("local["):
+        # Nobody has to come to the ports that the driver opens: its executor is itself. The secret
+        # is made up by Spark.
+        conf["spark.authenticate"] = "true"
         conf["spark.hadoop.fs.file.impl"] = "mqlake.spark.LocalFiles"
         conf["spark.hadoop.mqlake.expendable.folders"] = str(data_dir / "api")
     else:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mqlake.errors import LogError, MqlakeError
+from mqlake.log.security import client_config
 from mqlake.status import read_state
 
 _logger = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class Feed(ABC):
         """
         consumer = Consumer(
             {
-                "bootstrap.servers": servers,
+                **client_config(servers),
                 "client.id": "mqlake-api",
                 "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
                 "enable.auto.commit": False,

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.security import client_config
 from mqlake.records import DEAD_LETTERS, HEADER_OUTPUT, HEADER_STAGE, OUTPUTS, RECORD_VERSION
 from mqlake.rule_records import RERUN, decode_position, rule_record_key
 
@@ -137,7 +138,7 @@ class KafkaRerunLog:
     def _consumer(self) -> Consumer:
         return Consumer(
             {
-                "bootstrap.servers": self._servers,
+                **client_config(self._servers),
                 "client.id": "mqlake-api",
                 "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
                 "enable.auto.commit": False,

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mqlake.errors import LogError
+from mqlake.log.security import client_config
 
 TIMEOUT_SECONDS: Final = 10.0
 """Longest without an answer."""
@@ -84,7 +85,7 @@ class KafkaScan:
     def __init__(self, bootstrap_servers: str) -> None:
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **client_config(bootstrap_servers),
                 "client.id": "mqlake-api",
                 "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
                 "enable.auto.commit": False,

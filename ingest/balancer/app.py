@@ -64,7 +64,7 @@ def _open_log(settings: BalancerSettings) -> LogAccess:
     # Without gateways of the log no client of Kafka is needed.
     from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 
-    servers = settings.log.bootstrap_servers
+    servers = settings.log.servers
     return LogAccess(
         KafkaLogWriter(servers, client_id=settings.name),
         partial(KafkaLogReader, servers, client_id=settings.name),

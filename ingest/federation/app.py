@@ -83,7 +83,7 @@ async def _work(
     else:
         log = await _open_log(settings, name, stack)
         service = SiteService(
-            settings, SystemClock(), log, partial(_make_topic, settings.log.bootstrap_servers)
+            settings, SystemClock(), log, partial(_make_topic, settings.log.servers)
         )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, service, path)
@@ -100,7 +100,7 @@ async def _work(
 async def _open_log(settings: FederationSettings, name: str, stack: AsyncExitStack) -> LogAccess:
     """Make the log ready; it is closed with the stack."""
     assert settings.log is not None
-    servers = settings.log.bootstrap_servers
+    servers = settings.log.servers
     await asyncio.to_thread(LogAdmin(servers).ensure, FEDERATION, CONFIG)
     writer = KafkaLogWriter(
         servers,

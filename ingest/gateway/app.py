@@ -82,7 +82,7 @@ async def _run(settings: GatewaySettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    servers = settings.log.bootstrap_servers
+    servers = settings.log.servers
     await asyncio.to_thread(ensure_delivery_topic, servers, settings.name)
     if settings.durability is not Durability.D1:
         await asyncio.to_thread(check_durability, servers, settings.durability)

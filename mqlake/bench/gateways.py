@@ -23,6 +23,7 @@ from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
 from mqlake.log.admin import END_OFFSETS, ensure_log_topics, offsets
 from mqlake.log.durability import Durability
+from mqlake.log.security import client_config, environment_of
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     HEADER_SOURCE,
@@ -126,7 +127,7 @@ class Gateway:
             "MQLAKE_GATEWAY_HOST": "127.0.0.1",
             "MQLAKE_GATEWAY_PORT": str(port),
             "MQLAKE_GATEWAY_STORE_DIR": str(folder / "store"),
-            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": bootstrap_servers,
+            **environment_of(bootstrap_servers, "gateway"),
             "MQLAKE_GATEWAY_HEARTBEAT_FILE": str(folder / "heartbeat.json"),
             "MQLAKE_GATEWAY_LOG_FILE": str(folder / "gateway.log"),
         }
@@ -195,7 +196,7 @@ def _barriers_answered(bootstrap_servers: str) -> Iterator[None]:
     stop = threading.Event()
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "group.id": "mqlake-bench",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 100,
@@ -216,7 +217,7 @@ def _barriers_answered(bootstrap_servers: str) -> Iterator[None]:
 
 
 def _answer_barriers(consumer: Consumer, bootstrap_servers: str, stop: threading.Event) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "log_level": 2})
+    producer = Producer({**client_config(bootstrap_servers), "linger.ms": 0, "log_level": 2})
     while not stop.is_set():
         first = consumer.poll(POLL_SECONDS)
         for message in () if first is None else (first, *consumer.consume(1_000, 0)):

@@ -18,6 +18,7 @@ from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.local.paths import DataDirectory
 from mqlake.log.admin import partition_count
 from mqlake.log.contract import ANY_PARTITION
+from mqlake.log.security import client_config
 from mqlake.records import (
     HEADER_CLIENT_ID,
     HEADER_ID,
@@ -208,7 +209,7 @@ def _write(
 ) -> Offsets:
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "acks": "all",
             "enable.idempotence": True,
             "partitioner": "murmur2_random",  # as the gateway's: a key in its partition

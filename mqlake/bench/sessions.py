@@ -27,6 +27,7 @@ from mqlake.bench.programs import Programs
 from mqlake.bench.session_client import SessionClient
 from mqlake.errors import OperationalError
 from mqlake.log.kafka import KafkaLogReader
+from mqlake.log.security import client_config
 from mqlake.records import GATEWAYS, SESSIONS
 from mqlake.session_records import ProgressRecord, encode_progress, progress_key
 from mqlake.shard_records import Run, shard_of, stamp_headers
@@ -204,7 +205,7 @@ class _progress_written:  # noqa: N801 - used as a function
         write_sessions(self._servers, self._ids, cursor, "bench", 1, epoch=BUSY_EPOCH)
 
     def _write(self) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 2, "log_level": 2})
+        producer = Producer({**client_config(self._servers), "linger.ms": 2, "log_level": 2})
         headers = stamp_headers(self._run.incarnation, BUSY_EPOCH)
         records = []
         for number, client_id in enumerate(self._ids):

@@ -37,3 +37,11 @@ topics: _Decorator = click.option(
     multiple=True,
     help="Topics that it is for, and nothing else.  [default: all, and all else]",
 )
+
+security_file: _Decorator = click.option(
+    "--security-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    envvar="MQLAKE_LOCAL_LOG_SECURITY_FILE",
+    help="Says how that log lets one in (docs/security.md).",
+)

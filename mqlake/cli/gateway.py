@@ -12,6 +12,7 @@ from ingest.gateway.settings import GatewaySettings
 from mqlake.cli import _options
 from mqlake.cli._audit_log import tell_log
 from mqlake.local.state import read_state
+from mqlake.log.security import LogServers
 from mqlake.settings import load
 from mqlake.tenants import DEFAULT_TENANT
 
@@ -42,6 +43,7 @@ def command(context: click.Context, config: Path | None) -> None:
     metavar="HOST:PORT,…",
     help="The log that the gateway used; without it that of the system in --data-dir.",
 )
+@_options.security_file
 @click.option(
     "--lease-seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -56,7 +58,12 @@ def command(context: click.Context, config: Path | None) -> None:
     help="Seconds after which to give up; what was done stays done.",
 )
 def retire(
-    name: str, data_dir: Path, log_servers: str | None, lease_seconds: float, timeout_seconds: float
+    name: str,
+    data_dir: Path,
+    log_servers: str | None,
+    security_file: Path | None,
+    lease_seconds: float,
+    timeout_seconds: float,
 ) -> None:
     """Let the log forget a gateway that will not come back.
 
@@ -64,7 +71,11 @@ def retire(
     delivery topic go. One that runs is refused: drain and stop it first. Nothing is lost, and a
     gateway of that name can be started later.
     """
-    servers = log_servers or read_state(data_dir).bootstrap_servers
+    servers = (
+        LogServers(log_servers, security_file)
+        if log_servers
+        else read_state(data_dir).bootstrap_servers
+    )
     asyncio.run(_retire(name, servers, lease_seconds, timeout_seconds))
     tell_log(servers, "gateway retire", DEFAULT_TENANT, {"name": name})
     click.echo(f"{name} is retired")

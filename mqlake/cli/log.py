@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
+from mqlake.cli import _options
 from mqlake.cli._audit_log import tell_log
 from mqlake.cli._tables import print_table
 from mqlake.local.settings import LocalSettings
 from mqlake.log.durability import MEANING, Durability
+from mqlake.log.security import LogServers
 from mqlake.tenants import DEFAULT_TENANT
 
 _OF_LOCAL = LocalSettings.model_fields
@@ -27,6 +30,7 @@ def command() -> None:
 
 @command.command("prepare")
 @_servers
+@_options.security_file
 @click.option(
     "--durability",
     type=click.Choice([*Durability]),
@@ -52,7 +56,12 @@ def command() -> None:
     help="As log_retention_bytes in conf/streaming.toml: of little the log makes small segments.",
 )
 def prepare(
-    servers: str, durability: Durability, partitions: int, session_shards: int, retention_bytes: int
+    servers: str,
+    security_file: Path | None,
+    durability: Durability,
+    partitions: int,
+    session_shards: int,
+    retention_bytes: int,
 ) -> None:
     """Create the log topics that there are not, with three copies where there are three brokers.
 
@@ -61,8 +70,9 @@ def prepare(
     """
     from mqlake.log.admin import ensure_log_topics
 
+    log = LogServers(servers, security_file)
     ensure_log_topics(
-        servers,
+        log,
         inbound_partitions=partitions,
         session_shards=session_shards,
         retention_bytes=retention_bytes,
@@ -70,19 +80,21 @@ def prepare(
         durability=durability,
     )
     asked = {"durability": durability, "partitions": partitions, "session_shards": session_shards}
-    tell_log(servers, "log prepare", DEFAULT_TENANT, asked)
+    tell_log(log, "log prepare", DEFAULT_TENANT, asked)
     click.echo(f"durability {durability}: {MEANING[durability]}")
 
 
 @command.command("durability")
 @_servers
+@_options.security_file
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def tell(servers: str, as_json: bool) -> None:
+def tell(servers: str, security_file: Path | None, as_json: bool) -> None:
     """Tell the class of each log topic that has what is acknowledged."""
     from mqlake.log.admin import REQUEST_SECONDS, keepings
     from mqlake.log.log_topics import ACKNOWLEDGED_LOG_TOPICS
 
-    found = keepings(servers, ACKNOWLEDGED_LOG_TOPICS, REQUEST_SECONDS)
+    log = LogServers(servers, security_file)
+    found = keepings(log, ACKNOWLEDGED_LOG_TOPICS, REQUEST_SECONDS)
     if as_json:
         rows = {
             name: {"durability": keeping.durability, **asdict(keeping)}

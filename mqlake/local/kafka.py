@@ -21,15 +21,17 @@ from typing import Final
 
 from mqlake import class_archive
 from mqlake.class_archive import ClassArchive
-from mqlake.durable import sync
+from mqlake.durable import sync, write_durably
 from mqlake.errors import OperationalError
 from mqlake.jit import COMPILER_OPTIONS
+from mqlake.local.broker_login import HANDLER_CLASS, broker_login_jar
 from mqlake.local.child import die_with_parent
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka_probe import is_serving
 from mqlake.local.paths import KAFKA_JARS, RUNTIME
 from mqlake.local.ports import free_ports
 from mqlake.log.durability import COPIES
+from mqlake.log.security import ClientSecurity, LogServers, ensure_security
 
 FORMAT_TIMEOUT_SECONDS: Final = 60.0
 START_TIMEOUT_SECONDS: Final = 60.0
@@ -54,8 +56,9 @@ process.roles=broker,controller
 node.id={node_id}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=CLIENT://{host}:{port},CONTROLLER://{host}:{controller_port}
+inter.broker.listener.name=CLIENT
+listener.security.protocol.map=CLIENT:{protocol},CONTROLLER:{protocol}
 log.dirs={log_dir}
 
 # Any broker may be missing, if there are several.
@@ -89,6 +92,17 @@ metadata.max.idle.interval.ms=5000
 log.retention.check.interval.ms=10000
 log.initial.task.delay.ms=10000
 log.segment.bytes=134217728
+"""
+
+# Of both listeners: whoever reaches the controller's may change everything, too.
+_LOGIN_PROPERTIES: Final = """
+sasl.enabled.mechanisms={mechanism}
+sasl.mechanism.inter.broker.protocol={mechanism}
+sasl.mechanism.controller.protocol={mechanism}
+"""
+_LISTENER_LOGIN_PROPERTIES: Final = """\
+listener.name.{listener}.{mechanism}.sasl.jaas.config={jaas}
+listener.name.{listener}.{mechanism}.sasl.server.callback.handler.class={handler}
 """
 
 _LOG4J_PROPERTIES: Final = """\
@@ -130,10 +144,12 @@ class KafkaServer:
     cluster_id: str = field(default_factory=_new_cluster_id)
     """Of a log that is new."""
     host: str = LOOPBACK
+    security_file: Path | None = None
+    """Says who may use the log, made at its first start; None: it asks nobody."""
 
     @property
-    def bootstrap_servers(self) -> str:
-        return f"{self.host}:{self.port}"
+    def bootstrap_servers(self) -> LogServers:
+        return LogServers(f"{self.host}:{self.port}", self.security_file)
 
     @property
     def log_dir(self) -> Path:
@@ -148,6 +164,8 @@ class KafkaServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.logs_dir.mkdir(parents=True, exist_ok=True)
         (self.directory / "log4j2.properties").write_text(_LOG4J_PROPERTIES, encoding="utf-8")
+        if self.security_file is not None:
+            _check_login(ensure_security(self.security_file), self.security_file)
         if not self.log_dir.exists():
             self._format()
         check_storage(self.directory, self.node_id)
@@ -164,6 +182,7 @@ class KafkaServer:
     def _archive(self, java: str) -> ClassArchive | None:
         """Return the archive of its classes, which it writes when it ends if there is none."""
         jars = sorted(jar.name for jar in KAFKA_JARS.glob("*.jar"))
+        jars.append(str(broker_login_jar(self.directory)))
         return ClassArchive.of(KAFKA_JARS.parent / "classes", "kafka", java, jars, self.port)
 
     def environment(self) -> dict[str, str]:
@@ -173,7 +192,7 @@ class KafkaServer:
 
     def is_serving(self) -> bool:
         """Return whether the log answers that its broker is in service."""
-        return is_serving(self.host, self.port)
+        return is_serving(self.host, self.port, self.bootstrap_servers.security)
 
     def await_serving(self, exit_of: Callable[[], object | None], deadline: float) -> None:
         """Wait until a process that runs the log serves.
@@ -198,7 +217,8 @@ class KafkaServer:
             f"-Dmqlake.logs={self.logs_dir.resolve()}",
             "-Dlog4j2.configurationFile=log4j2.properties",
             "-cp",
-            f"{KAFKA_JARS}/*",
+            # With or without a login: one archive of classes is for one class path.
+            f"{KAFKA_JARS}/*{os.pathsep}{broker_login_jar(self.directory)}",
         ]
 
     def _format(self) -> None:
@@ -240,6 +260,7 @@ class KafkaServer:
     def _write_server_properties(self, log_dir: str) -> None:
         voters = self.voters or f"{self.node_id}@{self.host}:{self.controller_port}"
         copies = min(COPIES, voters.count(",") + 1)
+        security = self.bootstrap_servers.security
         text = _SERVER_PROPERTIES.format(
             node_id=self.node_id,
             voters=voters,
@@ -250,8 +271,31 @@ class KafkaServer:
             controller_port=self.controller_port,
             log_dir=log_dir,
             max_record_bytes=self.max_record_bytes,
+            protocol=security.protocol,
         )
-        (self.directory / "server.properties").write_text(text, encoding="utf-8")
+        if security.has_login:
+            text += _login_properties(security)
+        write_durably(self.directory / "server.properties", text.encode(), mode=0o600)
+
+
+def _check_login(security: ClientSecurity, path: Path) -> None:
+    if security.protocol != "SASL_PLAINTEXT" or not security.mechanism.startswith("SCRAM-"):
+        raise OperationalError(
+            f"{path} is for the embedded log, which takes SASL_PLAINTEXT with SCRAM alone: delete "
+            "that file, and a new one is made"
+        )
+
+
+def _login_properties(security: ClientSecurity) -> str:
+    lines = _LOGIN_PROPERTIES.format(mechanism=security.mechanism)
+    # In a file of properties a backslash begins an escape.
+    jaas = security.jaas().replace("\\", "\\\\")
+    mechanism = security.mechanism.lower()
+    for listener in ("client", "controller"):
+        lines += _LISTENER_LOGIN_PROPERTIES.format(
+            listener=listener, mechanism=mechanism, jaas=jaas, handler=HANDLER_CLASS
+        )
+    return lines
 
 
 def check_storage(directory: Path, node_id: int = 1) -> None:
@@ -324,8 +368,9 @@ class Brokers:
         )
 
     @property
-    def bootstrap_servers(self) -> str:
-        return ",".join(server.bootstrap_servers for server in self.servers)
+    def bootstrap_servers(self) -> LogServers:
+        addresses = ",".join(server.bootstrap_servers for server in self.servers)
+        return LogServers(addresses, self.servers[0].security_file)
 
     def start(self) -> None:
         """Start those that do not run; wait until they serve.

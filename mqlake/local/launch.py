@@ -98,7 +98,7 @@ def run_here(options: Options, progress: Progress) -> int:
             SUPERVISOR,
         )
         if plan.kafka is None:
-            check_cluster(data, plan.bootstrap_servers)
+            check_cluster(data, plan.servers)
         else:
             _prepare_log(plan, plan.kafka, previous, progress)
         try:
@@ -285,7 +285,12 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         log_port = settings.log_port or _earlier_or_free(earlier[0], taken)
         controller_port = _earlier_or_free(earlier[1], taken)
         kafka = KafkaServer(
-            data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
+            data.kafka,
+            data.logs,
+            log_port,
+            controller_port,
+            heap_mebibytes=settings.log_heap_mb,
+            security_file=data.log_security,
         )
     connect_port = (
         streaming.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
@@ -348,7 +353,7 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         started_at=time.time(),
         written_at=time.time(),
         phase="starting",
-        bootstrap_servers=plan.bootstrap_servers,
+        bootstrap_servers=plan.servers,
         controller_port=None if plan.kafka is None else plan.kafka.controller_port,
         api_url=api_url,
         connect_port=plan.connect_port,
@@ -357,6 +362,7 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         entrances=() if plan.balancing is None else plan.balancing.entrances,
         durability=plan.settings.durability,
         api_certificate="" if plan.api_certificate is None else str(plan.api_certificate),
+        log_security_file=str(plan.servers.security_file or ""),
     )
     last = [state]
 

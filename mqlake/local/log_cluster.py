@@ -5,6 +5,7 @@ from typing import Final
 from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
 from mqlake.local.paths import DataDirectory
+from mqlake.log.security import client_config
 
 ANSWER_SECONDS: Final = 30.0
 
@@ -41,7 +42,7 @@ def cluster_id(bootstrap_servers: str) -> str:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    admin = AdminClient({**client_config(bootstrap_servers), "log_level": 2})
     try:
         found: str | None = admin.list_topics(timeout=ANSWER_SECONDS).cluster_id
     except KafkaException as exc:

@@ -1,11 +1,14 @@
 """Make the log ready for the gateways; apart, so that the supervisor stays small.
 
-python -m mqlake.local.log_topics SERVERS PARTITIONS SHARDS RETENTION_BYTES DURABILITY
-    TIMEOUT_SECONDS GATEWAY…
+python -m mqlake.local.log_topics SERVERS SECURITY_FILE PARTITIONS SHARDS RETENTION_BYTES
+    DURABILITY TIMEOUT_SECONDS GATEWAY…
+
+No name of a security file: the log asks nobody who he is.
 """
 
 import asyncio
 import sys
+from pathlib import Path
 
 from ingest.gateway.hosts import LinuxHost
 from ingest.gateway.retiring import withdraw_routes_of_ended
@@ -13,11 +16,14 @@ from mqlake.errors import MqlakeError
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.durability import Durability
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
+from mqlake.log.security import LogServers
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit code; the reason of a failure is the last line on standard error."""
-    servers, partitions, shards, retention_bytes, durability, timeout_seconds, *gateways = arguments
+    address, security_file, *arguments = arguments
+    servers = LogServers(address, Path(security_file) if security_file else None)
+    partitions, shards, retention_bytes, durability, timeout_seconds, *gateways = arguments
     try:
         ensure_log_topics(
             servers,

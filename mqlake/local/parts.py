@@ -17,6 +17,7 @@ from mqlake.local.kafka import KafkaServer
 from mqlake.local.log_room import LogRoomMeter
 from mqlake.local.paths import RUNTIME, DataDirectory
 from mqlake.local.settings import LocalSettings
+from mqlake.log.security import LogServers, environment_of
 from mqlake.settings import MetricsSettings
 from mqlake.status import GatewayAddress
 
@@ -103,9 +104,15 @@ class Plan:
     """That the API shows; None: it has no TLS."""
 
     @property
-    def bootstrap_servers(self) -> str:
+    def servers(self) -> LogServers:
         """Of the log."""
-        return self.settings.log_servers if self.kafka is None else self.kafka.bootstrap_servers
+        if self.kafka is not None:
+            return self.kafka.bootstrap_servers
+        security_file = self.settings.log_security_file
+        # Parts run in the data directory.
+        return LogServers(
+            self.settings.log_servers, None if security_file is None else security_file.absolute()
+        )
 
     def parts(self) -> list[Part]:
         return [
@@ -114,7 +121,7 @@ class Plan:
             self._python_part(
                 RULES,
                 RULES,
-                {"MQLAKE_RULES_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers},
+                environment_of(self.servers, RULES),
                 command="rules-runner",
                 needs_log_topics=True,
             ),
@@ -128,7 +135,8 @@ class Plan:
         """Return the program that makes the log ready; it waits for the log and ends."""
         settings = self.settings
         command = (
-            *_python("mqlake.local.log_topics", self.bootstrap_servers),
+            *_python("mqlake.local.log_topics", self.servers),
+            str(self.servers.security_file or ""),
             str(settings.log_partitions),
             str(settings.session_shards),
             str(settings.log_retention_bytes),
@@ -173,7 +181,7 @@ class Plan:
             "MQLAKE_GATEWAY_LISTENERS": to_json(self.listeners[gateway.name]),
             "MQLAKE_GATEWAY_LAKE_DIR": str(self.data.root),
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
-            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            **environment_of(self.servers, "gateway"),
         }
         if self.kafka is not None:
             environment["MQLAKE_GATEWAY_LOG_DIR"] = str(self.data.kafka)
@@ -189,9 +197,7 @@ class Plan:
         balancing = self.balancing
         if balancing is None:
             return []
-        environment = balancing.environment() | {
-            "MQLAKE_BALANCER_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers
-        }
+        environment = balancing.environment() | environment_of(self.servers, BALANCER)
         output = self.data.output(HAPROXY)
         program = Program(
             name=HAPROXY,
@@ -217,14 +223,11 @@ class Plan:
     def _federation_parts(self) -> list[Part]:
         if self.federation is None:
             return []
-        environment = {
-            "MQLAKE_FEDERATION_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers,
-        }
         return [
             self._python_part(
                 FEDERATION,
                 FEDERATION,
-                environment,
+                environment_of(self.servers, FEDERATION),
                 config=self.federation,
                 needs_log_topics=True,
             )
@@ -234,11 +237,12 @@ class Plan:
         environment = {
             "MQLAKE_STREAMING_DATA_DIR": str(self.data.root),
             "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
-            "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            **environment_of(self.servers, STREAMING),
             "MQLAKE_STREAMING_LOG_RETENTION_HOURS": str(self.settings.log_retention_hours),
             "MQLAKE_STREAMING_LOG_RETENTION_BYTES": str(self.settings.log_retention_bytes),
             "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
             "MQLAKE_STREAMING_CONNECT_TOKEN": ensure_token(self.data.connect_token),
+            "MQLAKE_STREAMING_RULES_KEY": ensure_token(self.data.rules_key),
         }
         if self.kafka is not None:
             environment["MQLAKE_STREAMING_LOG_DIR"] = str(self.kafka.log_dir)

@@ -53,6 +53,16 @@ class DataDirectory:
         return self.root / "connect-token"
 
     @property
+    def rules_key(self) -> Path:
+        """With which activations of rules are signed."""
+        return self.root / "rules-key"
+
+    @property
+    def log_security(self) -> Path:
+        """How the embedded log lets one in; made at its first start."""
+        return self.root / "log-security.toml"
+
+    @property
     def run(self) -> Path:
         """Heartbeats, one file a process; rewritten all the time."""
         return self.root / "run"

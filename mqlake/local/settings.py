@@ -1,5 +1,6 @@
 """Settings of the one-machine launcher (`mqlake up`); `conf/local.toml` shows every key."""
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -17,6 +18,11 @@ class LocalSettings(ProcessSettings):
     log_servers: str = Field(
         default="",
         description="use this log, Kafka at host:port[,host:port…]; without it an embedded one",
+    )
+    log_security_file: Path | None = Field(
+        default=None,
+        description="TOML that says how the log at log_servers lets one in; the embedded one has "
+        "its own",
     )
     durability: Durability = Field(
         default=Durability.D1,
@@ -81,4 +87,6 @@ class LocalSettings(ProcessSettings):
                 "durability D2 takes a log of three brokers: name them in log_servers "
                 "(the embedded log has one)"
             )
+        if self.log_security_file is not None and not self.log_servers:
+            raise ValueError("log_security_file is for a log of your own: name it in log_servers")
         return self

@@ -36,6 +36,7 @@ from mqlake.log.log_topics import (
     MIB,
     PARTITIONED_LOG_TOPICS,
 )
+from mqlake.log.security import client_config
 from mqlake.records import (
     GATEWAYS,
     INBOUND,
@@ -270,7 +271,7 @@ class _Admin:
 
     def _connect(self) -> AdminClient:
         return AdminClient(
-            {"bootstrap.servers": self._servers, "client.id": "mqlake-admin", "log_level": 2}
+            {**client_config(self._servers), "client.id": "mqlake-admin", "log_level": 2}
         )
 
     def begin(self) -> None:

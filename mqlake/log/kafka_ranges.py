@@ -22,6 +22,7 @@ from mqlake.errors import LogError
 from mqlake.log.contract import LogRecord, Missing, RangeConsumer
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.kafka_reader import to_record
+from mqlake.log.security import client_config
 
 POLL_SECONDS: Final = 0.1
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""
@@ -101,7 +102,7 @@ class KafkaRangeReader:
         self._loop = asyncio.get_running_loop()
         self._max_batch_records = max_batch_records
         self._options: dict[str, Any] = {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": client_id,
             # librdkafka wants a name; partitions are assigned by hand and nothing is committed.
             "group.id": "mqlake",

@@ -19,6 +19,7 @@ from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log import admin
 from mqlake.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
 from mqlake.log.kafka_errors import to_log_error
+from mqlake.log.security import client_config
 
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks what it should do; bounds the time of a close, and of
@@ -99,7 +100,7 @@ class KafkaLogReader:
         self._timeout = request_timeout_seconds
         self._max_batch_records = max_batch_records
         self._options: dict[str, Any] = {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": client_id,
             # librdkafka wants a name; partitions are assigned by hand and nothing is committed.
             "group.id": "mqlake",

@@ -29,6 +29,7 @@ from mqlake.log.contract import (
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.partitioning import partition_of
 from mqlake.log.places import Places
+from mqlake.log.security import client_config
 from mqlake.records import Headers
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class KafkaLogWriter:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._options: dict[str, Any] = {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": client_id,
             "acks": "all",
             "enable.idempotence": True,

@@ -95,7 +95,7 @@ class _Process:
 
     async def _work(self) -> None:
         settings = self._settings
-        servers = settings.log.bootstrap_servers
+        servers = settings.log.servers
         with hold_name(servers, settings.name):
             await self._take_part(servers)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mqlake.errors import OperationalError
+from mqlake.log.security import client_config
 
 GROUP: Final = "mqlake.runner"
 SESSION_TIMEOUT_MS: Final = 10_000
@@ -58,7 +59,7 @@ class Ownership:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._options: dict[str, Any] = {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": name,
             "group.id": GROUP,
             "group.instance.id": name,

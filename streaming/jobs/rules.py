@@ -9,9 +9,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mqlake.records import EVENTS, INBOUND
 from streaming.checkpoints import Offsets
 from streaming.rules.evaluation import register_rule_functions, rule_outputs
+from streaming.rules.signatures import rules_client_config
 from streaming.settings import StreamingSettings
 from streaming.sinks import append_to_log
-from streaming.sources import PROMPT, client_config, read_log, starting_offsets
+from streaming.sources import PROMPT, read_log, starting_offsets
 from streaming.spark import RULES_POOL, use_pool
 
 NAME: Final = "rules"
@@ -40,7 +41,7 @@ def start(
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
     """
-    register_rule_functions(spark, client_config(settings), begun)
+    register_rule_functions(spark, rules_client_config(settings), begun)
     use_pool(spark, RULES_POOL)
     options = {**PROMPT, "startingOffsets": starting_offsets(first)}
     records = rule_outputs(read_log(spark, settings, *SOURCES, **options))

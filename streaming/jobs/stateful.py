@@ -13,8 +13,9 @@ from mqlake.durable import sync
 from mqlake.rule_records import Span
 from streaming.checkpoints import Offsets, ends_of, finished, watermark_ms
 from streaming.rules.plans import Detect, FindReference, Relations, Run, output_rows
+from streaming.rules.signatures import rules_client_config
 from streaming.settings import StreamingSettings
-from streaming.sources import client_config, read_log
+from streaming.sources import read_log
 from streaming.spark import STATEFUL_POOL, use_pool
 
 NAME: Final = "stateful"
@@ -83,7 +84,7 @@ def start(
         run,
         records,
         session.readStream.format("rate").options(**_TICKS).load(),
-        client_config(settings),
+        rules_client_config(settings),
         folder,
         settings.stateful_partitions,
     )

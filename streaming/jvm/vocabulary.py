@@ -14,6 +14,7 @@ from mqlake.record_versions import HEADER_MQTT, NEWEST_READ, OLDEST_READ
 from mqlake.rule_records import (
     DECIDED_KEY,
     EVENTS_PREFIX,
+    HEADER_MAC,
     KEY_LETTERS,
     MAX_CHAIN,
     MAX_FAILURES_TOLD,
@@ -29,6 +30,8 @@ from rules.columns import ROW
 FILE: Final = Path("mqlake", "Vocabulary.java")
 STATEFUL_SENDER: Final = "stateful"
 """Under this name the records of rules with memory wait for targets that are away."""
+KEY_OPTION: Final = "mqlake.rules.key"
+"""Beside the options of a Kafka client: the key by which activations are signed."""
 _HEADERS: Final = (
     *("ID", "CLIENT_ID", "USERNAME", "ORIGIN", "PROPERTIES", "PEERHOST", "TRACEPARENT", "SOURCE"),
     *("BY", "NUMBER", "RULE", "OUTPUT", "CHAIN", "TS", "TOPIC", "STAGE", "ERROR"),
@@ -61,6 +64,8 @@ CONSTANTS: Final[dict[str, str | int]] = {
     "MAX_CHAIN": MAX_CHAIN,
     "UNNAMED_RULE": UNNAMED_RULE,
     "STATEFUL_SENDER": STATEFUL_SENDER,
+    "KEY_OPTION": KEY_OPTION,
+    "HEADER_MAC": HEADER_MAC,
     **{f"COLUMN_{column.name.upper()}": at for at, column in enumerate(ROW)},
     "COLUMN_COUNT": len(ROW),
     "COLUMNS": ", ".join(f"{column.name} {column.type}" for column in ROW),

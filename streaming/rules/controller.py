@@ -103,6 +103,7 @@ class RuleController:
             evaluate. Another thread reads it.
         runs: All versions with memory, ended ones too; None while they are not known. Another
             thread reads it.
+        refused: How many activations were not signed as ours are.
         begun: Number of the change with which the engine has begun: what it then withdrew is not
             to be evaluated. Another thread reads it, once `first` is known.
     """
@@ -138,6 +139,8 @@ class RuleController:
         self._ends: Offsets = {}
         self._threads = ThreadPoolExecutor(COMPILING_THREADS, "rules-compile")
         self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
+        self._overwritten: set[RuleKey] = set()
+        self.refused = 0
         self.first: Position | None = None
         self.runs: tuple[Run, ...] | None = None
         self.begun: int | None = None
@@ -199,6 +202,7 @@ class RuleController:
             if not self._log.is_caught_up():
                 return
             self._begin()
+        self._overwrite()
         self._take_asked()
         steps = self._steps()
         if steps:
@@ -215,11 +219,14 @@ class RuleController:
         self._ends = self._log.append_barriers(change)
         # Who is killed here and begins again has what is left to withdraw.
         withdrawn_now = self._unwanted(change) if self.begun is None else {}
+        # What this application has not signed yet it signs before anybody evaluates by it.
+        known = self._activations if self._log.is_unsigned else {}
         records: list[tuple[bytes, bytes | None]] = [
             (rules_key(RulesKey("activation", *rule)), encode_activation(activation))
-            for rule, activation in withdrawn_now.items()
+            for rule, activation in (known | withdrawn_now).items()
         ]
         self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
+        self._log.note_signed()
         for rule, activation in withdrawn_now.items():
             self._note(rule, activation)
         self._change = change
@@ -245,7 +252,9 @@ class RuleController:
 
     def _apply(self, record: RuleRecord) -> None:
         try:
-            if record.log_topic == METRICS:
+            if not record.is_ours:
+                self._refuse(record.key)
+            elif record.log_topic == METRICS:
                 self._apply_metrics(record)
             elif record.key == DECIDED_KEY:
                 if record.value is not None:
@@ -275,6 +284,31 @@ class RuleController:
             else:
                 self._note(rule, decode_activation(value))
             self._changed.add(rule)
+
+    def _refuse(self, data: bytes) -> None:
+        """Pass over an activation that is not ours; the log is to keep the one that is."""
+        self.refused += 1
+        logger.warning(
+            "an activation that this application has not signed is refused",
+            extra={"fields": {"key": data.decode(errors="replace")}},
+        )
+        key = decode_rules_key(data)
+        if key is not None:
+            self._overwritten.add((key.tenant, key.rule))
+
+    def _overwrite(self) -> None:
+        """Write again what others have written over."""
+        rules = sorted(self._overwritten)
+        known = [self._activations.get(rule) for rule in rules]
+        if rules:
+            self._log.write(
+                (
+                    rules_key(RulesKey("activation", *rule)),
+                    None if activation is None else encode_activation(activation),
+                )
+                for rule, activation in zip(rules, known, strict=True)
+            )
+            self._overwritten.clear()
 
     def _apply_schema(self, key: SchemaKey, value: bytes | None) -> None:
         self._schemas.apply(key, value)

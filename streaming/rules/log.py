@@ -16,9 +16,11 @@ from confluent_kafka import (
 )
 
 from mqlake.errors import LogError
+from mqlake.log.security import client_config
 from mqlake.records import METRICS, RULES, Headers
 from mqlake.rule_records import rules_barrier_key
 from rules.actions.contract import Append
+from streaming.rules.signatures import Signatures
 
 APPEND_SECONDS: Final = 5.0
 """Longest that an append takes. Twice as long is less than the evaluation waits at a barrier, so a
@@ -36,6 +38,8 @@ class RuleRecord(NamedTuple):
     log_topic: str
     key: bytes
     value: bytes | None
+    is_ours: bool = True
+    """False for an activation that is not signed as ours are: nobody puts it in force."""
 
 
 class RuleLog(Protocol):
@@ -61,6 +65,13 @@ class RuleLog(Protocol):
             LogError: Not in time; the first of them may be there.
         """
 
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether activations count that are not signed, as none was when they were written."""
+
+    def note_signed(self) -> None:
+        """Let none of those count any more: all have been written anew."""
+
     def close(self) -> None:
         """Let go of connections."""
 
@@ -72,14 +83,21 @@ class KafkaRuleLog:
         bootstrap_servers: host:port[,host:port…].
         partitions: Of each source; none for whoever changes no rules.
         has_metrics: Whether `mqlake.metrics` is followed too, from its end on.
+        signatures: Of activations; None: they have none.
     """
 
     def __init__(
-        self, bootstrap_servers: str, partitions: dict[str, int], *, has_metrics: bool
+        self,
+        bootstrap_servers: str,
+        partitions: dict[str, int],
+        *,
+        has_metrics: bool,
+        signatures: Signatures | None = None,
     ) -> None:
         self._partitions = partitions
+        self._signatures = signatures
         common = {
-            "bootstrap.servers": bootstrap_servers,
+            **client_config(bootstrap_servers),
             "client.id": "mqlake-rule-controller",
             "allow.auto.create.topics": False,
             "log_level": 2,
@@ -121,9 +139,25 @@ class KafkaRuleLog:
                 continue  # librdkafka tries again by itself
             if message.topic() == RULES:
                 self._next = (message.offset() or 0) + 1
-            key, value = message.key(), message.value()
-            records.append(RuleRecord(message.topic() or "", _bytes(key) or b"", _bytes(value)))
+            records.append(self._record(message))
         return records
+
+    def _record(self, message: Message) -> RuleRecord:
+        key, value = _bytes(message.key()) or b"", _bytes(message.value())
+        log_topic = message.topic() or ""
+        is_ours = True
+        if log_topic == RULES and self._signatures is not None:
+            headers: Any = message.headers() or []
+            is_ours = self._signatures.is_ours(key, value, headers)
+        return RuleRecord(log_topic, key, value, is_ours or self.is_unsigned)
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self._signatures is not None and self._signatures.is_first
+
+    def note_signed(self) -> None:
+        if self._signatures is not None:
+            self._signatures.note_signed()
 
     def is_caught_up(self) -> bool:
         rules = TopicPartition(RULES, 0)
@@ -148,7 +182,13 @@ class KafkaRuleLog:
         }
 
     def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        self._append([(RULES, 0, key, value, []) for key, value in records])
+        signatures = self._signatures
+        self._append(
+            [
+                (RULES, 0, key, value, [] if signatures is None else signatures.headers(key, value))
+                for key, value in records
+            ]
+        )
 
     def append(self, records: Sequence[Append]) -> None:
         """Append records to the one partition of their log topics and wait until they are safe.

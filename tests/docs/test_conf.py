@@ -66,6 +66,7 @@ SHOWN_BY_EXAMPLE = {
     "log_max_bytes",
     "log_port",
     "log_retention_hours",
+    "log_security_file",
     "max_log_bytes",
     "neighbors",
     "nodes",
@@ -76,6 +77,7 @@ SHOWN_BY_EXAMPLE = {
     "probe",
     "proxies",
     "rights_file",
+    "rules_key",
     "secrets",
     "spark",
     "state_dir",
@@ -131,6 +133,9 @@ def test_file_shows_every_key_with_its_default(name: str, settings: type[Process
             continue
         if isinstance(default, BaseModel):
             default = default.model_dump()
+            assert isinstance(value, dict)
+            # What has no default is shown by an example.
+            value = {name: default[name] and one for name, one in value.items()}
         elif isinstance(default, tuple):
             default = list(default)
         elif isinstance(default, Path):
@@ -196,7 +201,9 @@ def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
     for key in ("least_links", "most_links", "allow_uris", "allow_sites", "max_sites"):
         assert getattr(overlay, key) == getattr(defaults, key), key
     assert set(shown["listen"]) == set(ListenSettings.model_fields)  # type: ignore[call-overload]
-    assert LogSettings.model_validate(shown["log"]) == LogSettings()
+    log = LogSettings.model_validate(shown["log"])
+    assert set(LogSettings.model_fields) == log.model_fields_set
+    assert log.bootstrap_servers == LogSettings().bootstrap_servers
     assert PrefixSettings.model_validate(prefixes[0]).federated == "federated/plant-a/"
 
 

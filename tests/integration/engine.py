@@ -27,11 +27,14 @@ from mqlake.rule_records import (
     RulesKey,
     decode_activation,
     decode_output,
+    encode_activation,
     rules_key,
 )
 from rules.model import Rule
+from streaming.rules.signatures import Signatures
 
 PARTITIONS = 4
+RULES_KEY = "a key of thirty-two bytes, or more"
 
 
 class Engine:
@@ -53,6 +56,7 @@ class Engine:
             "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.servers,
             "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
             "MQLAKE_STREAMING_CONNECT_TOKEN": "token",
+            "MQLAKE_STREAMING_RULES_KEY": RULES_KEY,
             "MQLAKE_STREAMING_HEARTBEAT_FILE": str(self._heartbeat),
             "MQLAKE_STREAMING_LOG_FILE": str(self.folder / "streaming.log"),
         }
@@ -65,6 +69,12 @@ class Engine:
     @property
     def _heartbeat(self) -> Path:
         return self.folder / "heartbeat.json"
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What it says of itself."""
+        beat = read_heartbeat(self._heartbeat)
+        return {} if beat is None else beat.figures
 
     def _is_healthy(self) -> bool:
         assert self.process is not None
@@ -90,6 +100,14 @@ class Engine:
         for rule in rules:
             key = RulesKey("definition", rule.tenant, rule.id)
             self.producer.produce(RULES, rule.model_dump_json(), rules_key(key), 0)
+        assert self.producer.flush(30) == 0
+
+    def activate(self, activation: Activation, key: str = RULES_KEY) -> None:
+        """Write an activation as the rule controller would that has this key."""
+        record = rules_key(RulesKey("activation", activation.tenant, activation.rule))
+        value = encode_activation(activation)
+        headers: Any = Signatures(key, self.folder / "unused").headers(record, value)
+        self.producer.produce(RULES, value, record, 0, headers=headers)
         assert self.producer.flush(30) == 0
 
     def delete(self, rule: str) -> None:

@@ -18,6 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from mqlake.local.ports import free_ports, is_free
 from mqlake.local.testing import PROGRAM, LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets
+from mqlake.log.security import client_config, environment_of
 from mqlake.records import delivery_topic
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -90,7 +91,7 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(
     """It stands still while what it should deliver is removed from the log, all but the end."""
     servers, log_topic = system.state().bootstrap_servers, delivery_topic("gateway-2")
     # Kept to the end: without its client a request of the log's administration gets no answer.
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(client_config(servers))
     received: list[bytes] = []
     is_subscribed = threading.Event()
     subscriber = mqtt.Client(CallbackAPIVersion.VERSION2, "late", clean_session=False)
@@ -138,7 +139,7 @@ def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
         **os.environ,
         "MQLAKE_GATEWAY_NAME": name,
         "MQLAKE_GATEWAY_PORT": str(port),
-        "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": servers,
+        **environment_of(servers, "gateway"),
         "MQLAKE_GATEWAY_STORE_DIR": str(tmp_path),
     }
     received: list[bytes] = []
@@ -156,7 +157,7 @@ def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
     publisher.loop_start()
     retired = retire(system, name)
     assert retired.returncode == 0, retired.stderr
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(client_config(servers))
     await_condition(
         lambda: delivery_topic(name) not in admin.list_topics(timeout=30).topics, "it is removed"
     )

@@ -1,18 +1,27 @@
 """The embedded log as a real process."""
 
+import json
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from click.testing import CliRunner
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from api.control import ask_gateway
 from api.log import LogAppender
-from mqlake.errors import LogError
-from mqlake.local.kafka import KafkaServer, running_kafka
+from mqlake.cli import log
+from mqlake.errors import LogError, OperationalError
+from mqlake.local.kafka import Brokers, KafkaServer, running_kafka
+from mqlake.local.kafka_probe import is_serving
 from mqlake.local.ports import is_free
 from mqlake.log.admin import LogAdmin
-from mqlake.records import delivery_topic
+from mqlake.log.security import ClientSecurity, client_config
+from mqlake.records import INBOUND, delivery_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -70,3 +79,87 @@ def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) 
 def test_what_the_api_asks_of_a_gateway_that_never_was_is_refused(kafka: KafkaServer) -> None:
     with pytest.raises(LogError, match="control record for nobody"):
         ask_gateway(LogAppender(timeout_seconds=3), kafka.bootstrap_servers, "nobody", "reload")
+
+
+@contextmanager
+def with_login(server: KafkaServer, security_file: Path) -> Iterator[KafkaServer]:
+    """Run a log that asks, as `bin/mqlake up` does."""
+    asking = replace(server, security_file=security_file)
+    brokers = Brokers((asking,))
+    try:
+        brokers.start()
+        yield asking
+    finally:
+        brokers.stop()
+
+
+def lists_topics(config: dict[str, object]) -> bool:
+    admin = AdminClient({"log_level": 0, **config})  # type: ignore[dict-item]
+    try:
+        return bool(admin.list_topics(timeout=3).brokers)
+    except KafkaException:
+        return False
+
+
+def test_a_log_of_an_earlier_version_asks_who_comes_from_now_on(tmp_path: Path) -> None:
+    with running_kafka(tmp_path / "log") as server:
+        LogAdmin(server.bootstrap_servers).ensure("kept", {})
+        producer = Producer({**client_config(server.bootstrap_servers), "acks": "all"})
+        producer.produce("kept", b"record")
+        assert producer.flush(30) == 0
+        assert lists_topics({"bootstrap.servers": server.bootstrap_servers})
+
+    path = tmp_path / "log-security.toml"
+    with with_login(server, path) as asking:
+        servers = asking.bootstrap_servers
+        consumer = Consumer({**client_config(servers), "group.id": "test"})
+        consumer.assign([TopicPartition("kept", 0, 0)])
+        record = consumer.poll(30)
+        consumer.close()
+        assert record is not None
+        assert record.value() == b"record"
+
+        security = servers.security
+        plain = {"bootstrap.servers": str(servers)}
+        assert not lists_topics({**plain})
+        for wrong in (
+            replace(security, password="wrong"),
+            replace(security, username="admin"),
+            replace(security, mechanism="PLAIN"),
+            replace(security, mechanism="SCRAM-SHA-256"),
+        ):
+            assert not lists_topics({**plain, **wrong.of_librdkafka()})
+        assert lists_topics(client_config(servers))
+        assert not is_serving("127.0.0.1", asking.port)
+        assert not is_serving("127.0.0.1", asking.port, replace(security, password="wrong"))
+        # Whoever reaches the controller could change everything, too.
+        assert not is_serving("127.0.0.1", asking.controller_port)
+
+        # As a log of one's own is prepared, which asks likewise.
+        of_log = [str(servers), "--security-file", str(path)]
+        assert CliRunner().invoke(log.command, ["prepare", *of_log, "--durability", "D1"]).output
+        told = CliRunner().invoke(log.command, ["durability", *of_log, "--json"])
+        assert json.loads(told.output)[INBOUND]["durability"] == "D1"
+
+        secret = security.password
+        written = [asking.directory / "server.properties", path]
+        assert all(stat.S_IMODE(one.stat().st_mode) == 0o600 for one in written)
+        assert all(secret in one.read_text() for one in written)
+        kept = [*asking.logs_dir.iterdir(), *asking.log_dir.rglob("*")]
+        assert not [one for one in kept if one.is_file() and secret.encode() in one.read_bytes()]
+        assert secret not in " ".join(asking.command())
+
+    path.unlink()
+    with with_login(server, path) as again:
+        assert again.bootstrap_servers.security != security
+        assert lists_topics(client_config(again.bootstrap_servers))
+        assert not lists_topics({**plain, **security.of_librdkafka()})
+
+
+def test_a_login_that_the_embedded_log_does_not_know_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log-security.toml"
+    wrong = ClientSecurity("SASL_PLAINTEXT", "PLAIN", "a", "b")
+    path.write_text(wrong.to_toml(), encoding="utf-8")
+    server = KafkaServer(tmp_path / "log", tmp_path / "logs", 1, 2, security_file=path)
+    with pytest.raises(OperationalError, match="takes SASL_PLAINTEXT with SCRAM alone: delete"):
+        server.prepare()

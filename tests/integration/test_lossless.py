@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mqlake.local.testing import LocalSystem, await_condition, running_system
 from mqlake.log.admin import LogAdmin
+from mqlake.log.security import client_config
 from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.test_end_to_end import collecting
@@ -55,11 +56,11 @@ def spark_standing_still(system: LocalSystem) -> Iterator[None]:
 
 def await_retention(servers: str) -> None:
     """Wait until the broker has looked for what is beyond the retention of its log topics."""
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(client_config(servers))
     config = {"retention.ms": "1", "segment.bytes": str(1024**2)}
     admin.create_topics([NewTopic(CANARY, 1, 1, config=config)])[CANARY].result(30)
     log = LogAdmin(servers)
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer(client_config(servers))
     for _ in range(40):
         producer.produce(CANARY, PAYLOAD, timestamp=1)
     producer.flush(30)
@@ -105,7 +106,7 @@ def test_messages_that_others_delete_are_told_and_the_rest_goes_on(small: LocalS
             publish_all(publisher, [("told", b"lost %d" % number) for number in range(50)])
             ends = log.ends(INBOUND)
             places = [TopicPartition(INBOUND, p, end) for p, end in ends.items()]
-            admin = AdminClient({"bootstrap.servers": servers})
+            admin = AdminClient(client_config(servers))
             for future in admin.delete_records(places).values():
                 future.result(30)
         with publishing(small.mqtt_port) as publisher:

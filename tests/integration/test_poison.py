@@ -7,13 +7,10 @@ import pytest
 
 from mqlake.local.testing import await_condition
 from mqlake.poison import Poison
-from mqlake.records import DEAD_LETTERS, INBOUND, RULES, message_key
+from mqlake.records import DEAD_LETTERS, INBOUND, message_key
 from mqlake.rule_records import (
     DeadLetter,
-    RulesKey,
     decode_dead_letter,
-    encode_activation,
-    rules_key,
 )
 from tests.integration.engine import Engine, a_rule
 
@@ -31,8 +28,7 @@ def make_stuck(engine: Engine, rule: str, topic: str) -> None:
     """Replace what the engine has in force for a rule by an expression that does not end."""
     activation = engine.await_state(rule, 1, "running")
     spans = tuple(replace(span, expression=f"array({STUCK})") for span in activation.spans)
-    key = rules_key(RulesKey("activation", "default", rule))
-    engine.producer.produce(RULES, encode_activation(replace(activation, spans=spans)), key, 0)
+    engine.activate(replace(activation, spans=spans))
 
     def is_in_force() -> bool:
         engine.publish(topic, b"probe")

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 
 from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.log.admin import ensure_delivery_topic
+from mqlake.log.security import client_config
 from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,
@@ -50,8 +51,8 @@ class Ghost:
     def __init__(self, servers: str) -> None:
         self.name = f"ghost-{uuid.uuid4().hex[:8]}"
         ensure_delivery_topic(servers, self.name)
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
-        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": self.name})
+        self._producer = Producer({**client_config(servers), "enable.idempotence": True})
+        self._consumer = Consumer({**client_config(servers), "group.id": self.name})
         self._consumer.assign([TopicPartition(delivery_topic(self.name), 0, 0)])
         self._routed: list[bytes] = []
         self._barriers = 0
@@ -316,7 +317,7 @@ def test_a_delivery_topic_that_was_deleted_is_told_and_holds_nobody_up(
     for one in (ghost, gone):
         one.barrier(one.route(topic))
         one.next()
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(client_config(servers))
     admin.delete_topics([delivery_topic(gone.name)])[delivery_topic(gone.name)].result(30)
     key = message_key("default", topic)
     for number in range(20):
@@ -343,7 +344,7 @@ def test_a_message_that_is_too_large_for_a_gateway_holds_nobody_up(
     resource = ConfigResource(
         ResourceType.TOPIC, delivery_topic(small.name), incremental_configs=[limit]
     )
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(client_config(servers))
     admin.incremental_alter_configs([resource])[resource].result(30)
     topic = f"ghost/{uuid.uuid4().hex[:8]}"
     for one in (ghost, small):

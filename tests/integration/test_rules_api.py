@@ -17,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from mqlake.local import testing
 from mqlake.local.testing import LocalSystem, await_condition
+from mqlake.log.security import client_config
 from mqlake.records import INBOUND, JOBS
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -176,7 +177,7 @@ def test_a_test_and_a_dry_run_tell_what_live_evaluation_did(rest: Rest, listener
 def write_foreign_records(system: LocalSystem) -> None:
     """End each partition with a record that is no message: the table never has it."""
     servers = system.state().bootstrap_servers
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer(client_config(servers))
     partitions = producer.list_topics(INBOUND, timeout=60).topics[INBOUND].partitions
     for partition in partitions:
         producer.produce(INBOUND, key=b"default/rules-api/in", value=b"", partition=partition)
@@ -340,9 +341,7 @@ def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
 def is_noted(system: LocalSystem, job_id: str) -> bool:
     """Tell whether the log has the end of a job."""
     servers = system.state().bootstrap_servers
-    consumer = Consumer(
-        {"bootstrap.servers": servers, "group.id": "t", "enable.partition.eof": True}
-    )
+    consumer = Consumer({**client_config(servers), "group.id": "t", "enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(JOBS, 0, 0)])
         while (record := consumer.poll(60)) is not None and record.error() is None:

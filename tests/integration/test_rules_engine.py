@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -142,3 +143,25 @@ def test_a_rule_that_fails_disturbs_no_other_and_is_paused(engine: Engine) -> No
     engine.delete("rule-90")
     engine.await_state("rule-90", 2, "stopped")
     engine.delete("rule-91")
+
+
+def test_an_activation_that_others_have_written_is_not_put_in_force(engine: Engine) -> None:
+    engine.define(a_rule(93, 1, sql='SELECT payload.n AS n FROM "forged/#"'))
+    genuine = engine.await_state("rule-93", 1, "running")
+    refused = engine.figures["refused_activations"]
+    evil = "array(to_json(named_struct('evil', reflect('java.lang.System', 'getProperty', 'x'))))"
+    spans = tuple(replace(span, expression=evil) for span in genuine.spans)
+    engine.activate(replace(genuine, spans=spans), key="a key that somebody else has made up")
+
+    await_condition(lambda: engine.figures["refused_activations"] == refused + 1, "refused")
+    await_condition(lambda: engine.activations()["rule-93"] == genuine, "written over")
+    engine.publish("forged/a", b'{"n": 1}')
+    assert engine.producer.flush(30) == 0
+
+    def rows() -> list[bytes]:
+        return [output.row for output in engine.outputs() if output.rule == "rule-93"]
+
+    await_condition(lambda: bool(rows()), "evaluated")
+    assert rows() == [b'{"n":1}']
+    engine.delete("rule-93")
+    engine.await_state("rule-93", 1, "stopped")

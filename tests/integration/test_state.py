@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets, partition_count
+from mqlake.log.security import client_config
 from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
 from streaming.retained import committed_offsets
 
@@ -25,7 +26,7 @@ class Writer:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._partitions = partition_count(servers, INBOUND, 30.0)
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+        self._producer = Producer({**client_config(servers), "enable.idempotence": True})
         self.retained: dict[str, str] = {}
         self.events = 0
 

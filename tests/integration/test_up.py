@@ -10,13 +10,16 @@ from collections import Counter
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
+import psutil
 import pytest
 import trustme
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
 from mqlake.local.testing import LocalSystem, await_condition
+from mqlake.log.security import client_config, read_security
 from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish
 
@@ -25,7 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
     """Return the payload of every message in the log; barriers have none."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "test"})
+    consumer = Consumer({**client_config(bootstrap_servers), "group.id": "test"})
     payloads = []
     for partition in consumer.list_topics(INBOUND, timeout=60).topics[INBOUND].partitions:
         _, end = consumer.get_watermark_offsets(TopicPartition(INBOUND, partition), timeout=60)
@@ -96,8 +99,40 @@ class TestRunningSystem:
         assert "not healthy" not in result.stdout
 
     def test_tokens_are_for_their_owner_alone(self, system: LocalSystem) -> None:
-        for name in ("api-token", "connect-token"):
+        for name in ("api-token", "connect-token", "rules-key", "log-security.toml"):
             assert stat.S_IMODE((system.data_dir / name).stat().st_mode) == 0o600
+
+    def test_nobody_is_let_in_by_the_log_who_does_not_know_the_secret(
+        self, system: LocalSystem
+    ) -> None:
+        servers = system.state().bootstrap_servers
+        stranger = AdminClient({"bootstrap.servers": str(servers), "log_level": 0})
+        with pytest.raises(KafkaException):
+            stranger.list_topics(timeout=3)
+        assert AdminClient(client_config(servers)).list_topics(timeout=60).brokers
+
+    def test_no_secret_is_shown_by_processes_or_their_logs(self, system: LocalSystem) -> None:
+        """Of arguments everybody on a machine can read them; logs are sent around."""
+        secrets = [
+            system.data_dir.joinpath(name).read_text(encoding="ascii").strip()
+            for name in ("connect-token", "rules-key")
+        ]
+        secrets.append(read_security(system.data_dir / "log-security.toml").password)
+        supervisor = psutil.Process(system.state().pid)
+        told = [
+            Path(f"/proc/{one.pid}/cmdline")
+            for one in (supervisor, *supervisor.children(recursive=True))
+        ]
+        told += [path for path in (system.data_dir / "logs").iterdir() if path.is_file()]
+        told += [system.data_dir / "state.json", *(system.data_dir / "run").iterdir()]
+        shown = {
+            str(path)
+            for path in told
+            for secret in secrets
+            if path.exists() and secret.encode() in path.read_bytes()
+        }
+        assert not shown
+        assert not [secret for secret in secrets if secret in json.dumps(system.status())]
 
     def test_api_shows_the_same_processes(self, system: LocalSystem) -> None:
         system.await_healthy()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -59,6 +59,8 @@ class MemoryLog:
         inbound: Keys of the records of two partitions.
         events: Likewise of one.
         rules: Key and value of all records.
+        forged: Which of them are not signed as ours are.
+        is_unsigned: Whether nothing was signed yet.
         fail: Told before each append; raises what is to happen there.
     """
 
@@ -68,9 +70,14 @@ class MemoryLog:
     metrics: list[RuleRecord] = field(default_factory=list)
     fail: Callable[[], None] = lambda: None
     next: int = 0
+    forged: set[int] = field(default_factory=set)
+    is_unsigned: bool = False
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]:
-        new = [RuleRecord(RULES, *record) for record in self.rules[self.next :]]
+        new = [
+            RuleRecord(RULES, *record, is_ours=number not in self.forged)
+            for number, record in enumerate(self.rules[self.next :], self.next)
+        ]
         self.next = len(self.rules)
         metrics, self.metrics = self.metrics, []
         return new + metrics
@@ -89,6 +96,9 @@ class MemoryLog:
         for record in records:
             self.fail()
             self.rules.append(record)
+
+    def note_signed(self) -> None:
+        self.is_unsigned = False
 
     def close(self) -> None:
         pass
@@ -943,3 +953,51 @@ def test_a_rule_made_again_with_the_number_of_the_old_one_begins_where_it_was_ma
     controller.step()
     newest = log.activations()["r"].spans[-1]
     assert newest.first == {INBOUND: new.sources[INBOUND].starts}
+
+
+def test_an_activation_that_is_not_ours_is_refused_and_written_over() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    genuine = log.activations()["r"]
+    key = rules_key(RulesKey("activation", "default", "r"))
+    other = rules_key(RulesKey("activation", "default", "other"))
+    forged = replace(genuine, spans=(replace(genuine.spans[0], expression="evil()"),))
+    for one in (key, other):
+        log.forged.add(len(log.rules))
+        log.rules.append((one, encode_activation(forged)))
+    controller.step()
+    assert controller.refused == 2
+    assert log.activations() == {"r": genuine}
+
+
+def test_a_controller_that_begins_does_not_take_over_what_is_not_ours() -> None:
+    log = MemoryLog()
+    log.define("r", 1)
+    a_controller(log).step()
+    genuine = log.activations()["r"]
+    forged = replace(genuine, spans=(replace(genuine.spans[0], expression="evil()"),))
+    log.forged.add(len(log.rules))
+    key = rules_key(RulesKey("activation", "default", "r"))
+    log.rules.append((key, encode_activation(forged)))
+    log.next = 0
+    controller = a_controller(log)
+    controller.step()
+    assert controller.refused == 1
+    assert log.activations()["r"] == genuine
+
+
+def test_what_was_written_before_there_was_a_key_is_signed_once() -> None:
+    log = MemoryLog()
+    log.define("r", 1)
+    a_controller(log).step()
+    genuine = log.activations()["r"]
+    log.next, written, log.is_unsigned = 0, len(log.rules), True
+    a_controller(log).step()
+    key = rules_key(RulesKey("activation", "default", "r"))
+    assert (key, encode_activation(genuine)) in log.rules[written:]
+    assert not log.is_unsigned
+    log.next, written = 0, len(log.rules)
+    a_controller(log).step()
+    assert [key for key, _ in log.rules[written:]] == [DECIDED_KEY]

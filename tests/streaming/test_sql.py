@@ -125,6 +125,17 @@ def test_before_spark_has_made_its_tables_that_is_said(
     connect.close()
 
 
+def test_nobody_comes_to_the_ports_of_the_driver_without_a_secret(
+    spark: SparkSession, streaming_settings: StreamingSettings
+) -> None:
+    """For a local master Spark makes it up; of others the operator gives one to all machines."""
+    security = spark.sparkContext._jsc.sc().env().securityManager()
+    assert security.isAuthenticationEnabled()
+    assert len(security.getSecretKey()) >= 32
+    cluster = streaming_settings.model_copy(update={"master": "spark://elsewhere:7077"})
+    assert "spark.authenticate" not in spark_conf(cluster, [])
+
+
 def test_nobody_can_ask_before_there_is_a_session_whose_catalog_counts(
     streaming_settings: StreamingSettings,
 ) -> None:

@@ -78,7 +78,11 @@ def look_at_log_room(patient: Patient) -> Iterator[Finding]:
 def look_at_files(patient: Patient) -> Iterator[Finding]:
     """Are secrets readable by their owner alone, and ours?"""
     private = 0
-    for path in (patient.data.api_token, patient.data.connect_token):
+    data = patient.data
+    secrets = [data.api_token, data.connect_token, data.rules_key]
+    if data.kafka.exists():
+        secrets.append(data.log_security)
+    for path in secrets:
         try:
             found = path.stat()
         except FileNotFoundError:
@@ -90,7 +94,7 @@ def look_at_files(patient: Patient) -> Iterator[Finding]:
             yield error(
                 "files",
                 f"{path} can be read by others (mode {mode:04o}): whoever can is administrator",
-                f"chmod 600 {path}; delete it and restart for a new token",
+                f"chmod 600 {path}; delete it and restart for a new secret",
             )
         elif found.st_uid != os.geteuid():
             yield warning(

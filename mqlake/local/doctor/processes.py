@@ -168,6 +168,13 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
             "the router runs in micro-batches, which adds about 0.1 s to each message",
             "give Spark more task slots: setting master in conf/streaming.toml",
         )
+    if refused := patient.figures(STREAMING).get("refused_activations", 0):
+        yield error(
+            "queries",
+            f"{refused} activations of rules are not signed by this system, and were refused: "
+            "somebody else writes its log",
+            f"find out who may write mqlake.rules; see which rules in {log}",
+        )
     yield ok("queries", f"{sum(one['active'] for one in queries.values())} run")
 
 

@@ -17,6 +17,7 @@ from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.parts import FEDERATION
 from mqlake.log.durability import MEANING, Durability
+from mqlake.log.security import client_config
 from mqlake.records import INBOUND, OUTPUTS, delivery_topic
 from mqlake.status import GatewayAddress
 
@@ -43,7 +44,7 @@ def look_at_log(patient: Patient) -> Iterator[Finding]:
 
     servers = patient.running.bootstrap_servers
     log = patient.data.logs / "kafka.log"
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+    admin = AdminClient({**client_config(servers), "log_level": 2})
     try:
         metadata = admin.list_topics(timeout=ANSWER_SECONDS)
     except KafkaException as exc:

@@ -2,13 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.errors import OperationalError
+from mqlake.errors import OperationalError, SettingsError
 from mqlake.local import log_cluster
 from mqlake.local.kafka import running_kafka
 from mqlake.local.log_cluster import check_cluster, cluster_id
 from mqlake.local.paths import DataDirectory
 from mqlake.local.ports import free_ports
+from mqlake.local.settings import LocalSettings
 from mqlake.local.testing import LocalSystem
+from mqlake.settings import load
 
 
 @pytest.mark.kafka
@@ -36,6 +38,14 @@ def test_a_log_that_does_not_answer_is_told(
     with pytest.raises(OperationalError, match=f"the log at 127.0.0.1:{port} does not answer"):
         check_cluster(data, f"127.0.0.1:{port}")
     assert not data.log_cluster.exists()
+
+
+def test_a_security_file_is_for_a_log_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "log-security.toml"
+    with pytest.raises(SettingsError, match="log_security_file is for a log of your own"):
+        load(LocalSettings, log_security_file=path)
+    settings = load(LocalSettings, log_servers="kafka:9092", log_security_file=path)
+    assert settings.log_security_file == path
 
 
 def test_copies_take_brokers(tmp_path: Path) -> None:

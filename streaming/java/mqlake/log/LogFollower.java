@@ -181,8 +181,7 @@ public abstract class LogFollower<T> implements Runnable {
     }
 
     private void follow() {
-        Properties properties = new Properties();
-        properties.putAll(config);
+        Properties properties = ClientOptions.of(config);
         properties.put("auto.offset.reset", "none");
         properties.put("enable.auto.commit", "false");
         properties.put("allow.auto.create.topics", "false");

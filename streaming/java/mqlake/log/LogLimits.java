@@ -251,8 +251,7 @@ public final class LogLimits implements RecordLimits {
     private AdminClient admin() {
         synchronized (known) {
             if (admin == null) {
-                Properties properties = new Properties();
-                properties.putAll(client);
+                Properties properties = ClientOptions.of(client);
                 properties.put("default.api.timeout.ms", String.valueOf(ANSWER_MS));
                 properties.put("request.timeout.ms", String.valueOf(ANSWER_MS));
                 admin = AdminClient.create(properties);

@@ -88,10 +88,9 @@ public final class LogSender {
 
     /** Return a producer that never gives up a record. */
     static Producer<byte[], byte[]> connect(String query, Map<String, String> client) {
-        Properties properties = new Properties();
+        Properties properties = ClientOptions.of(client);
         // A broker that stands still is asked again for so long; another may lead the partition by then.
-        properties.put("request.timeout.ms", String.valueOf(REQUEST_MS));
-        properties.putAll(client);
+        properties.putIfAbsent("request.timeout.ms", String.valueOf(REQUEST_MS));
         properties.put("client.id", "mqlake-" + query);
         properties.put("acks", "all");
         properties.put("enable.idempotence", "true");

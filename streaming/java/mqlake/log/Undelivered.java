@@ -69,8 +69,7 @@ final class Undelivered {
 
         /** @param offset Where to begin; negative: at the beginning. */
         Reader(long offset) {
-            Properties properties = new Properties();
-            properties.putAll(client);
+            Properties properties = ClientOptions.of(client);
             properties.put("enable.auto.commit", "false");
             properties.put("auto.offset.reset", "earliest");
             properties.put("allow.auto.create.topics", "false");

@@ -35,6 +35,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     /** The table that was there before the topic was read once more; it may still have counts. */
     private volatile RuleTable previous;
     private final long changeMs;
+    private final Signature signature;
     /** A change that did not come; barriers up to it wait no more. */
     private volatile long givenUp = -1;
 
@@ -45,6 +46,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     RuleFollower(Map<String, String> config, String logTopic, long changeMs) {
         super(config, logTopic);
         this.changeMs = changeMs;
+        signature = new Signature(config);
     }
 
     /** Return the follower of one log in this JVM, started at the first call. */
@@ -130,6 +132,11 @@ public final class RuleFollower extends LogFollower<RuleTable> {
             return;
         }
         String key = new String(record.key(), StandardCharsets.UTF_8);
+        if (!signature.isOurs(record)) {
+            LOG.warn("record " + key + " of " + topic + " at " + record.offset()
+                    + " is not signed by the rule controller, refused");
+            return;
+        }
         if (waiting != null) {
             waiting.put(key, record.value());
         } else {

@@ -7,6 +7,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
+import mqlake.log.ClientOptions;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -63,8 +64,7 @@ public final class RuleMetrics implements Runnable {
     }
 
     private void write() throws InterruptedException {
-        Properties properties = new Properties();
-        properties.putAll(config);
+        Properties properties = ClientOptions.of(config);
         properties.put("linger.ms", "5");
         properties.put("buffer.memory", "2097152");
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(

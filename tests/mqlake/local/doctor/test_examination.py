@@ -172,12 +172,22 @@ def test_secrets_that_others_can_read_are_found(tmp_path: Path) -> None:
     one.data.api_token.chmod(0o600)
     details = found(machine.look_at_files, one)
     assert details[Level.OK] == ["1 secrets are private"]
-    assert details[Level.ERROR] == [f"{one.data.connect_token} is missing"]
+    missing = [one.data.connect_token, one.data.rules_key]
+    assert details[Level.ERROR] == [f"{path} is missing" for path in missing]
+    one.data.kafka.mkdir()
+    details = found(machine.look_at_files, one)
+    assert f"{one.data.log_security} is missing" in details[Level.ERROR]
     one.data.api_token.chmod(0o640)
     tmp_path.chmod(0o750)
     details = found(machine.look_at_files, one)
     assert "can be read by others (mode 0640)" in details[Level.ERROR][0]
     assert f"others may look into {tmp_path} (mode 0750)" in details[Level.ERROR][-1]
+
+
+def test_activations_that_were_refused_are_an_error(tmp_path: Path) -> None:
+    one = patient(tmp_path, engine({"router": QUERY}, refused_activations=2))
+    (detail,) = found(processes.look_at_queries, one)[Level.ERROR]
+    assert detail.startswith("2 activations of rules are not signed by this system")
 
 
 def test_a_table_that_cannot_be_read_is_found(tmp_path: Path) -> None:

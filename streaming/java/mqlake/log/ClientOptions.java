@@ -1,0 +1,23 @@
+package mqlake.log;
+
+import java.util.Map;
+import java.util.Properties;
+
+/** What a Kafka client is told of the options that our functions carry. */
+public final class ClientOptions {
+    private static final String OURS = "mqlake.";
+
+    private ClientOptions() {
+    }
+
+    /** Return a copy without what is for us alone. */
+    public static Properties of(Map<String, String> config) {
+        Properties properties = new Properties();
+        config.forEach((name, value) -> {
+            if (!name.startsWith(OURS)) {
+                properties.put(name, value);
+            }
+        });
+        return properties;
+    }
+}
