@@ -136,7 +136,10 @@ class Foundation:
         self.share_log = ShareLog(writer, me, lease, self.ending, partitions.sessions)
         self.connections = sockets = Connections(counters, settings.max_connections)
         memory = Memory(settings.overload.memory_bytes)
-        meter = OverloadMeter(writer.queued, self.log_room.__len__, memory.part, sockets.part)
+        held = self.log_room.__len__
+        meter = OverloadMeter(
+            writer.queued, held, memory.part, sockets.part, writer.round_trip_seconds
+        )
         self.overload = Protection(self.context, meter, sockets)
         self._make_publishing(tracer)
         self._make_retained()

@@ -39,10 +39,15 @@ QUICK_LATE_SECONDS: Final = 0.16
 """Mean lateness by own work of pressure 5; each doubling is one more."""
 MOST_BY_LATENESS: Final = 7.9
 """Pressure: a loop that is late is helped by fewer messages, and by nothing harder."""
-QUEUED_RECORDS: Final = 2_500
-"""In the queue to the log at pressure 3; each doubling is `QUEUE_DOUBLED` more, 8 at 10,000. A log
-that answers within a tenth of a second is never without work then."""
-QUEUE_DOUBLED: Final = 2.5
+LEAST_RECORDS: Final = 500
+"""In the queue to the log at pressure 3, of a log that answers at once."""
+MOST_RECORDS: Final = 5_000
+"""The same of one that takes long: what waits behind them waits longer than it has to."""
+ROUND_TRIPS: Final = 2.0
+"""What is published in so many round trips to the log is in the queue at pressure 3, within these
+bounds: one is under way, the next one is collected, and the log is never without work."""
+QUEUE_DOUBLED: Final = 5.0
+"""With twice as much it is 8, and nothing more is taken: a message waits for what is before it."""
 FULL_RECORDS: Final = 60_000
 """From here on the queue is full: pressure 9, and no more than `MOST_UNFILLED` before."""
 MOST_UNFILLED: Final = 8.9
@@ -74,6 +79,10 @@ class OverloadMeter:
         held_by_log: Returns how many clients are read no further, for the log takes no more.
         memory: Returns which part of the memory that it may have is taken, 0 to 1 and above.
         connections: Likewise of its connections.
+        round_trip: Returns how many seconds the log takes to answer, about.
+
+    Attributes:
+        per_second: Messages that clients publish at the moment.
     """
 
     def __init__(
@@ -82,11 +91,14 @@ class OverloadMeter:
         held_by_log: Callable[[], int],
         memory: Callable[[], float],
         connections: Callable[[], float],
+        round_trip: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._queued = queued
         self._held_by_log = held_by_log
         self._memory = memory
         self._connections = connections
+        self._round_trip = round_trip
+        self.per_second = 0.0
         self._late = 0.0
         self._busy = 0.0
         self._own_late = 0.0
@@ -133,7 +145,9 @@ class OverloadMeter:
         queued = self._queued()
         if queued >= FULL_RECORDS:
             return 9.0
-        return min(MOST_UNFILLED, _doublings(queued / QUEUED_RECORDS, 3.0, QUEUE_DOUBLED))
+        needed = ROUND_TRIPS * self.per_second * self._round_trip()
+        needed = min(max(needed, LEAST_RECORDS), MOST_RECORDS)
+        return min(MOST_UNFILLED, _doublings(queued / needed, 3.0, QUEUE_DOUBLED))
 
     def memory_pressure(self) -> float:
         """Return that of the memory alone."""

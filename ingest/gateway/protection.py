@@ -151,6 +151,7 @@ class Protection:
         part = min(1.0, seconds)  # a mean of about a second
         self._per_second += ((received - self._published) / seconds - self._per_second) * part
         self._published = received
+        self._meter.per_second = self._per_second
         self._rate.step(self._pressure(), self._per_second)
         memory = self._meter.memory_pressure()
         full = max(memory, self._meter.log_pressure())

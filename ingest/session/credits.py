@@ -3,10 +3,12 @@
 Pure, in seconds of a clock that whoever asks reads. So many a second flow as `CreditRate` says; who
 has none left gets `GRANT` at once while there are some, else in turn: all have the same part,
 whatever they send. A client that has had none for longer than such a turn takes publishes less than
-its part, and does not wait. While all is well more flow than a gateway can use: then they only see
-to it that no turn of the event loop has more than `BURST_SECONDS` of them, as they flow when `take`
-is called and at no other time. The idea is that of Breakwater (Cho et al., OSDI 2020), with the
-level of overload as its signal.
+its part: it does not wait, and is first of all when there are none for anybody.
+
+While all is well more flow than a gateway can use: then they only see to it that no turn of the
+event loop has more than `BURST_SECONDS` of them, as they flow when `take` is called and at no other
+time. The idea is that of Breakwater (Cho et al., OSDI 2020), with the level of overload as its
+signal.
 """
 
 from __future__ import annotations
@@ -84,16 +86,17 @@ class Credits(Generic[Client]):
         self._flowed = rate.per_second * BURST_SECONDS
         self._at = 0.0
         self._turn_seconds = 0.0
+        self._modest: OrderedDict[Client, float] = OrderedDict()
         self._waiting: OrderedDict[Client, float] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many wait."""
-        return len(self._waiting)
+        return len(self._modest) + len(self._waiting)
 
     @property
     def is_settled(self) -> bool:
         """Whether nobody waits, and as many are there as can be."""
-        return not self._waiting and self._flowed >= self._room
+        return not len(self) and self._flowed >= self._room
 
     def ask(self, client: Client, last: float, now: float) -> int:
         """Return how many credits a client gets now; with 0 it waits until `take` names it.
@@ -103,28 +106,36 @@ class Credits(Generic[Client]):
             last: When it was given some before.
             now: On the same clock.
         """
-        if not self._rate.is_stopped:
-            has_waited = bool(self._waiting) and now - last > self._turn(now)
-            if has_waited or (not self._waiting and self._flowed >= GRANT):
-                self._flowed -= GRANT
-                return GRANT
-        self._waiting[client] = now
+        is_modest = bool(self._waiting) and now - last > self._turn(now)
+        if not self._rate.is_stopped and (
+            is_modest or (not self._waiting and self._flowed >= GRANT)
+        ):
+            self._flowed -= GRANT
+            return GRANT
+        # Without a turn to compare with all would be.
+        (self._modest if is_modest and self._turn_seconds else self._waiting)[client] = now
         return 0
 
     def leave(self, client: Client) -> None:
         """Let a client wait no more."""
+        self._modest.pop(client, None)
         self._waiting.pop(client, None)
 
     def take(self, now: float) -> Iterator[Client]:
-        """Yield who waits no more: each has `GRANT`, who has waited longest comes first."""
+        """Yield who waits no more: each has `GRANT`, who has waited longest comes first.
+
+        Before these come those who publish less than their part.
+        """
         self._flow(now)
-        for _ in range(len(self._waiting)):  # who waits again meanwhile has had its turn
-            if self._rate.is_stopped or self._flowed < GRANT:
-                return
-            client, asked_at = self._waiting.popitem(last=False)
-            self._turn_seconds = now - asked_at
-            self._flowed -= GRANT
-            yield client
+        for queue in (self._modest, self._waiting):
+            for _ in range(len(queue)):  # who waits again meanwhile has had its turn
+                if self._rate.is_stopped or self._flowed < GRANT:
+                    return
+                client, asked_at = queue.popitem(last=False)
+                if queue is self._waiting:
+                    self._turn_seconds = now - asked_at
+                self._flowed -= GRANT
+                yield client
 
     def _turn(self, now: float) -> float:
         """Return how long those wait whose turn it is."""

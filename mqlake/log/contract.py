@@ -128,6 +128,10 @@ class LogWriter(Protocol):
         """Return how many records were appended and are not yet reported."""
         ...
 
+    def round_trip_seconds(self) -> float:
+        """Return how long the log takes to answer, about, without waiting for others; 0 unknown."""
+        ...
+
     async def flush(self, timeout_seconds: float) -> None:
         """Wait until nothing is queued.
 

@@ -8,6 +8,7 @@ of an append.
 
 import asyncio
 import contextlib
+import json
 import logging
 import threading
 from collections import deque
@@ -37,6 +38,9 @@ _logger = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""
 _MOST_PARTITIONS: Final = 1 << 31
+
+STATISTICS_MS: Final = 1_000
+"""How often librdkafka tells how its brokers answer."""
 
 
 class KafkaLogWriter:
@@ -86,9 +90,12 @@ class KafkaLogWriter:
             "topic.metadata.propagation.max.ms": 5_000,
             "allow.auto.create.topics": False,
             "reconnect.backoff.max.ms": 1_000,
+            "statistics.interval.ms": STATISTICS_MS,
+            "stats_cb": self._take_statistics,
             "log_level": 2,
             **(options or {}),
         }
+        self._round_trip_seconds = 0.0
         self._reports: deque[tuple[AppendCallback, int, int, KafkaError | None]] = deque()
         self._report_callback = self._take_report
         self._strays: deque[tuple[AppendCallback, Message]] = deque()
@@ -185,6 +192,9 @@ class KafkaLogWriter:
     def queued(self) -> int:
         return self._queued
 
+    def round_trip_seconds(self) -> float:
+        return self._round_trip_seconds
+
     async def flush(self, timeout_seconds: float) -> None:
         if not self._queued:
             return
@@ -238,6 +248,12 @@ class KafkaLogWriter:
                     self._loop.call_soon_threadsafe(self._drain)
                 except RuntimeError:  # the loop is closed: nobody is left to be told
                     return
+
+    def _take_statistics(self, text: str) -> None:
+        """Note the mean round trip of the slowest broker that was asked; on the poll's thread."""
+        trips = [broker["rtt"] for broker in json.loads(text)["brokers"].values()]
+        asked = [trip["avg"] for trip in trips if trip["cnt"]]
+        self._round_trip_seconds = max(asked, default=0.0) / 1e6
 
     def _take_report(
         self, on_appended: AppendCallback, error: KafkaError | None, message: Message

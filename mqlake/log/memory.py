@@ -272,6 +272,9 @@ class MemoryLogWriter:
     def queued(self) -> int:
         return len(self._waiting) + len(self._reports)
 
+    def round_trip_seconds(self) -> float:
+        return 0.0
+
     async def flush(self, timeout_seconds: float) -> None:
         if not self.queued():
             return

@@ -23,7 +23,7 @@ class VersionedWriter:
 
     Attributes:
         append, append_durably: As the contract has them.
-        queued, flush, close, partition_of: Of the writer below.
+        queued, round_trip_seconds, flush, close, partition_of: Of the writer below.
         version: Of the records from now on; at first that of this release.
     """
 
@@ -33,6 +33,7 @@ class VersionedWriter:
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
         self.queued = writer.queued
+        self.round_trip_seconds = writer.round_trip_seconds
         self.flush = writer.flush
         self.close = writer.close
         self.partition_of = writer.partition_of

@@ -7,9 +7,15 @@ TICK = 0.25
 
 
 def meter(
-    queued: int = 0, held: int = 0, memory: float = 0.0, connections: float = 0.0
+    queued: int = 0,
+    held: int = 0,
+    memory: float = 0.0,
+    connections: float = 0.0,
+    round_trip: float = 0.0,
 ) -> OverloadMeter:
-    return OverloadMeter(lambda: queued, lambda: held, lambda: memory, lambda: connections)
+    return OverloadMeter(
+        lambda: queued, lambda: held, lambda: memory, lambda: connections, lambda: round_trip
+    )
 
 
 def run(made: OverloadMeter, seconds: float, *, late: float = 0.0, busy: float = 0.0) -> int:
@@ -73,10 +79,23 @@ def test_a_log_that_takes_no_more_is_the_highest_level() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queued", "pressure"), [(0, 0), (500, 0), (2_500, 3), (10_000, 8), (59_000, 8.9), (60_000, 9)]
+    ("queued", "pressure"), [(0, 0), (300, 0), (500, 3), (1_000, 8), (59_000, 8.9), (60_000, 9)]
 )
 def test_a_queue_presses_long_before_it_is_full(queued: int, pressure: int) -> None:
     assert meter(queued).pressure() == pytest.approx(pressure, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("per_second", "round_trip", "at_3"),
+    [(50_000, 0.002, 500), (50_000, 0.01, 1_000), (40_000, 0.05, 4_000), (40_000, 1.0, 5_000)],
+)
+def test_a_log_that_takes_long_may_have_more_under_way(
+    per_second: float, round_trip: float, at_3: int
+) -> None:
+    for queued, pressure in ((at_3, 3), (2 * at_3, 8)):
+        made = meter(queued, round_trip=round_trip)
+        made.per_second = per_second
+        assert made.pressure() == pytest.approx(pressure, abs=0.05)
 
 
 def test_lateness_presses_as_far_as_the_loop_has_worked() -> None:

@@ -146,6 +146,26 @@ def test_nothing_is_given_while_it_is_stopped_and_all_go_on_afterwards() -> None
     assert list(credits.take(100.0)) == ["a", "c"]
 
 
+def test_who_publishes_little_comes_first_when_it_goes_on() -> None:
+    rate = limited(20_000)
+    credits: Credits[str] = Credits(rate)
+    greedy = [f"greedy-{number}" for number in range(20)]
+    for client in greedy:
+        credits.ask(client, 0.0, 0.0)
+    had = [*list(credits.take(0.5)), *list(credits.take(0.6))]
+    waiting = greedy[greedy.index(had[-1]) + 1 :]
+    rate.is_stopped = True
+    assert credits.ask(had[-1], 0.6, 1.0) == 0
+    assert credits.ask("modest", -10.0, 1.0) == 0
+    assert credits.ask("gone", -10.0, 1.0) == 0
+    credits.leave("gone")
+    rate.is_stopped = False
+    took = list(credits.take(1.5))
+    assert took[0] == "modest"
+    assert took[1:] == waiting[: len(took) - 1]
+    assert len(took) > 1
+
+
 def test_who_asks_again_while_credits_are_given_has_to_wait_for_its_turn() -> None:
     rate = limited(MOST_PER_SECOND, is_stopped=True)
     credits: Credits[str] = Credits(rate)
