@@ -4,7 +4,8 @@
  * number of clients is on its way at any time, their protocol levels take turns. With --keep 1 their sessions
  * outlive their connections (3.1 and 3.1.1: no clean session; 5.0: an hour), with --subscribe 1 each subscribes
  * to a filter of its own before it leaves. With --names P the clients are called P<number>, their numbers
- * --first and then each --stride further: clients that have been there before. With --hold so many
+ * --first and then each --stride further: clients that have been there before. With --users N they log in as
+ * user-0 to user-<N-1>, in turn, all with --password. With --hold so many
  * connections (3.1.1, clean session, keep alive) are opened and held; each line "subscribe" on standard
  * input makes every one of them subscribe to a filter of its own, the end of the input ends the program.
  *
@@ -28,10 +29,12 @@ static struct {
     int keep, subscribe;     /* sessions outlive connections; one subscription each */
     const char *names;       /* of clients; NULL: names that nobody else has */
     int first, stride;       /* numbers of clients with such names */
+    int users;               /* as whom clients log in; 0: as nobody */
+    const char *password;
     int in_flight;           /* clients on their way at once */
     const char *levels;      /* a digit each: 3, 4 (3.1.1) or 5 */
     const char *prefix;      /* of the filters */
-} options = {.in_flight = 100, .levels = "345", .prefix = "bench", .stride = 1};
+} options = {.in_flight = 100, .levels = "345", .prefix = "bench", .stride = 1, .password = ""};
 
 static void parse_options(int count, char **words) {
     for (int i = 1; i + 1 < count; i += 2) {
@@ -48,6 +51,8 @@ static void parse_options(int count, char **words) {
         else if (!strcmp(name, "--names")) options.names = value;
         else if (!strcmp(name, "--first")) options.first = atoi(value);
         else if (!strcmp(name, "--stride")) options.stride = atoi(value);
+        else if (!strcmp(name, "--users")) options.users = atoi(value);
+        else if (!strcmp(name, "--password")) options.password = value;
         else die("unknown option %s", name);
     }
     if (count % 2 == 0) die("option %s has no value", words[count - 1]);
@@ -56,6 +61,7 @@ static void parse_options(int count, char **words) {
     if (!*options.levels || strspn(options.levels, "345") != strlen(options.levels))
         die("protocol levels are %s, expected digits of 345", options.levels);
     if (strlen(options.prefix) > 60) die("prefix is longer than 60 bytes");
+    if (strlen(options.password) > 40) die("password is longer than 40 bytes");
     if (options.names && strlen(options.names) > 40) die("names are longer than 40 bytes");
 }
 
@@ -86,18 +92,22 @@ static char level_of(const Client *c) {
     return options.hold ? '4' : options.levels[(size_t)c->number % strlen(options.levels)];
 }
 
+static size_t put_text(uint8_t *at, const char *text) {
+    size_t bytes = strlen(text);
+    at[0] = (uint8_t)(bytes >> 8);
+    at[1] = (uint8_t)bytes;
+    memcpy(at + 2, text, bytes);
+    return 2 + bytes;
+}
+
 static void send_connect(const Client *c) {
     uint8_t packet[MAX_PACKET], body[MAX_PACKET];
     char client_id[64]; /* 3.1 allows 23 characters */
     char level = level_of(c);
     const char *name = level == '3' ? "MQIsdp" : "MQTT";
-    size_t n = 0, name_bytes = strlen(name);
-    body[n++] = 0;
-    body[n++] = (uint8_t)name_bytes;
-    memcpy(body + n, name, name_bytes);
-    n += name_bytes;
+    size_t n = put_text(body, name);
     body[n++] = (uint8_t)(level - '0');
-    body[n++] = options.keep ? 0 : 2; /* clean */
+    body[n++] = (uint8_t)((options.keep ? 0 : 2) | (options.users ? 0xC0 : 0)); /* clean, user name, password */
     body[n++] = KEEP_ALIVE >> 8;
     body[n++] = KEEP_ALIVE & 255;
     if (level == '5' && options.keep) {
@@ -107,13 +117,17 @@ static void send_connect(const Client *c) {
     } else if (level == '5') {
         body[n++] = 0;
     }
-    int id_bytes = options.names
-        ? snprintf(client_id, sizeof client_id, "%s%d", options.names, options.first + c->number * options.stride)
-        : snprintf(client_id, sizeof client_id, "bench-%d-%d", (int)getpid(), c->number);
-    body[n++] = 0;
-    body[n++] = (uint8_t)id_bytes;
-    memcpy(body + n, client_id, (size_t)id_bytes);
-    n += (size_t)id_bytes;
+    if (options.names)
+        snprintf(client_id, sizeof client_id, "%s%d", options.names, options.first + c->number * options.stride);
+    else
+        snprintf(client_id, sizeof client_id, "bench-%d-%d", (int)getpid(), c->number);
+    n += put_text(body + n, client_id);
+    if (options.users) {
+        char username[32];
+        snprintf(username, sizeof username, "user-%d", c->number % options.users);
+        n += put_text(body + n, username);
+        n += put_text(body + n, options.password);
+    }
     packet[0] = 0x10;
     size_t head = 1 + put_length(packet + 1, n);
     memcpy(packet + head, body, n);

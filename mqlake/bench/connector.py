@@ -39,6 +39,14 @@ class Names:
     stride: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """As whom clients come: `user-0` to one less than so many, in turn."""
+
+    users: int
+    password: str
+
+
 class HeldConnections:
     """MQTT 3.1.1 connections that are open and do nothing."""
 
@@ -79,6 +87,7 @@ def run_cycles(
     keep: bool = False,
     subscribe: bool = False,
     names: Names | None = None,
+    login: Login | None = None,
 ) -> Cycles:
     """Have clients go from CONNECT to the end of their connection, many at once.
 
@@ -91,12 +100,15 @@ def run_cycles(
         keep: Whether sessions outlive their connections.
         subscribe: Whether each client subscribes to a filter of its own.
         names: Of the clients; None: names that nobody has had.
+        login: As whom they come; None: as nobody.
 
     Raises:
         OperationalError: One client could not.
     """
     arguments = [*_arguments(to, in_flight), "--cycles", str(cycles), "--levels", levels]
     arguments += [*_of_clients(keep=keep, names=names), "--subscribe", str(int(subscribe))]
+    if login is not None:
+        arguments += ["--users", str(login.users), "--password", login.password]
     arguments += ["--prefix", _new_prefix()]
     try:
         done = subprocess.run(

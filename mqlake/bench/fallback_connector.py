@@ -32,10 +32,13 @@ AN_HOUR: Final = b"\x05\x11\0\0\x0e\x10"
 class _Client:
     """One connection."""
 
-    def __init__(self, number: int, level: int, name: str, *, keep: bool = False) -> None:
+    def __init__(
+        self, number: int, level: int, name: str, login: tuple[str, ...] = (), *, keep: bool = False
+    ) -> None:
         self._number = number
         self._level = level
         self._name = name
+        self._login = login
         self._keep = keep
 
     async def connect(self, address: tuple[str, int]) -> bool:
@@ -45,11 +48,11 @@ class _Client:
         except OSError as exc:
             raise LoadError(f"connect to port {address[1]}: {exc.strerror or exc}") from exc
         name = b"MQIsdp" if self._level == 3 else b"MQTT"
-        flags = 0 if self._keep else 2
+        flags = (0 if self._keep else 2) | (0xC0 if self._login else 0)
         variable = encode_text(name) + bytes((self._level, flags)) + KEEP_ALIVE.to_bytes(2, "big")
         if self._level == 5:
             variable += AN_HOUR if self._keep else b"\0"
-        variable += encode_text(self._name.encode())
+        variable += b"".join(encode_text(one.encode()) for one in (self._name, *self._login))
         self._writer.write(b"\x10" + encode_length(len(variable)) + variable)
         body = await self._receive(0x20, "CONNACK")
         if body[1]:
@@ -127,7 +130,8 @@ async def _run_cycles(options: argparse.Namespace) -> None:
         nonlocal present
         begin = time.monotonic_ns()
         level = int(options.levels[number % len(options.levels)])
-        client = _Client(number, level, _name(options, number), keep=bool(options.keep))
+        login = (f"user-{number % options.users}", options.password) if options.users else ()
+        client = _Client(number, level, _name(options, number), login, keep=bool(options.keep))
         had_session = await client.connect(options.to[number % len(options.to)])
         present += had_session
         latency_ns.append(time.monotonic_ns() - begin)
@@ -194,6 +198,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--names", default=None)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--users", type=int, default=0)
+    parser.add_argument("--password", default="")
     return parser.parse_args(arguments)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,8 +63,12 @@ class Fleet:
     def addresses(self, *without: str) -> list[str]:
         return [one.address for name, one in self._running.items() if name not in without]
 
-    def start(self, *names: str) -> float:
+    def start(self, *names: str, settings: Mapping[str, str] | None = None) -> float:
         """Start gateways at once; return the seconds until all of them serve.
+
+        Args:
+            names: Theirs.
+            settings: Beside the defaults: key, in capitals, to value.
 
         Raises:
             OperationalError: One of them does not.
@@ -72,7 +76,7 @@ class Fleet:
         began_at = time.monotonic()
         for name in names:
             servers = self.brokers.bootstrap_servers
-            self._running[name] = Gateway.start(self.folder / name, name, servers)
+            self._running[name] = Gateway.start(self.folder / name, name, servers, settings)
         for name in names:
             self._running[name].await_healthy()
         return time.monotonic() - began_at
@@ -116,7 +120,13 @@ class Gateway:
     process: "subprocess.Popen[bytes]"
 
     @classmethod
-    def start(cls, folder: Path, name: str, bootstrap_servers: str) -> "Gateway":
+    def start(
+        cls,
+        folder: Path,
+        name: str,
+        bootstrap_servers: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> "Gateway":
         """Start one; nothing of an earlier run of that name is kept."""
         folder.mkdir(exist_ok=True)
         (port,) = free_ports(1)
@@ -130,6 +140,7 @@ class Gateway:
             **environment_of(bootstrap_servers, "gateway"),
             "MQLAKE_GATEWAY_HEARTBEAT_FILE": str(folder / "heartbeat.json"),
             "MQLAKE_GATEWAY_LOG_FILE": str(folder / "gateway.log"),
+            **{f"MQLAKE_GATEWAY_{key}": value for key, value in (settings or {}).items()},
         }
         process = subprocess.Popen(
             (sys.executable, "-P", "-m", "mqlake", "gateway"),

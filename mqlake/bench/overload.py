@@ -111,7 +111,7 @@ async def overload(programs: Programs, fleet: Fleet, seconds: Seconds) -> Seen:
     await probe.connect(gateway.address, clean_session=True)
     looking = asyncio.create_task(_look(gateway, seen))
     try:
-        await _publish(probe, seen.quiet, seconds.quiet)
+        await publish_steadily(probe, seen.quiet, seconds.quiet)
         seen.quiet.sort()
         seen.begun_bytes = seen.resident_bytes
         whole = seconds.before + seconds.stopped + seconds.after
@@ -124,12 +124,12 @@ async def overload(programs: Programs, fleet: Fleet, seconds: Seconds) -> Seen:
             drain_seconds=DRAIN_SECONDS,
         )
         flooding = asyncio.create_task(asyncio.to_thread(run_load, programs.loader, load))
-        await _publish(probe, seen.loaded, seconds.before)
+        await publish_steadily(probe, seen.loaded, seconds.before)
         with fleet.brokers.paused(1):
-            waiting = asyncio.create_task(_publish(probe, [], 0.0))
+            waiting = asyncio.create_task(publish_steadily(probe, [], 0.0))
             await asyncio.sleep(seconds.stopped)
         seen.recovered = await _recover(probe, waiting, NEAR * part(seen.quiet, 0.99))
-        await _publish(probe, seen.loaded, seconds.after - seen.recovered)
+        await publish_steadily(probe, seen.loaded, seconds.after - seen.recovered)
         seen.loaded.sort()
         seen.flood = await flooding
     finally:
@@ -143,7 +143,7 @@ def part(values: list[float], of: float) -> float:
     return values[min(int(of * len(values)), len(values) - 1)]
 
 
-async def _publish(probe: SessionClient, waits: list[float], seconds: float) -> None:
+async def publish_steadily(probe: SessionClient, waits: list[float], seconds: float) -> None:
     """Publish, with one message under way; each that was due meanwhile counts from when it was."""
     loop, topic_name = asyncio.get_running_loop(), f"{new_prefix()}/well-behaved"
     due = loop.time()
@@ -166,7 +166,7 @@ async def _recover(probe: SessionClient, waiting: "asyncio.Task[None]", most: fl
     await waiting
     while True:
         waits: list[float] = []
-        await _publish(probe, waits, 0.0)
+        await publish_steadily(probe, waits, 0.0)
         if waits[0] <= most:
             return loop.time() - began_at
         await asyncio.sleep(INTERVAL_SECONDS)

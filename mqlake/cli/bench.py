@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from mqlake.bench.authentication import measure_authentication
 from mqlake.bench.durability import measure_durability
+from mqlake.bench.flood import measure_flood
 from mqlake.bench.measurements import (
     COLD,
     MEASUREMENTS,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 SESSIONS = "sessions"
 DURABILITY = "durability"
 OVERLOAD = "overload"
+AUTHENTICATION = "authentication"
+FLOOD = "flood"
 
 
 @click.command()
@@ -55,11 +59,14 @@ OVERLOAD = "overload"
 @click.option(
     "--only",
     type=click.Choice(
-        (*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS, DURABILITY, OVERLOAD, SESSIONS)
+        (
+            *(*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS),
+            *(AUTHENTICATION, DURABILITY, FLOOD, OVERLOAD, SESSIONS),
+        )
     ),
     multiple=True,
     help="Only this; may be given several times.  "
-    "[default: all but durability, overload, placing and sessions]",
+    "[default: all but authentication, durability, flood, overload, placing and sessions]",
 )
 @click.option(
     "--stored-sessions",
@@ -82,9 +89,9 @@ def command(
 
     Takes about half an hour a run; what counts for a system at work is measured after a minute of
     messages. The load comes from the same machine and shares its cores. The measurements
-    durability, overload and sessions run logs and gateways of their own, and only when they are
-    asked for; so does placing, for three quarters of an hour, HAProxy and clients before nodes
-    whose processors are made up.
+    authentication, durability, flood, overload and sessions run logs and gateways of their own, and
+    only when they are asked for; so does placing, for three quarters of an hour, HAProxy and
+    clients before nodes whose processors are made up.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -100,6 +107,10 @@ def command(
     alone |= {name: take for name, take in ON_REQUEST.items() if name in only}
     if DURABILITY in only:
         alone[DURABILITY] = partial(measure_durability, programs, note)
+    if AUTHENTICATION in only:
+        alone[AUTHENTICATION] = partial(measure_authentication, programs, note)
+    if FLOOD in only:
+        alone[FLOOD] = partial(measure_flood, note)
     if OVERLOAD in only:
         alone[OVERLOAD] = partial(measure_overload, programs, note)
     within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}

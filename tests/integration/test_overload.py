@@ -1,31 +1,72 @@
-"""More messages than a gateway can take, and a log that stands still: a short sample.
+"""More than a gateway can take, of messages and of connections: short samples.
 
-`bin/mqlake bench --only overload` has the long one, with what another client notices of it.
+`bin/mqlake bench --only overload --only flood` has the long ones, with what another client notices.
 """
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mqlake.bench.gateways import running_fleet
+from mqlake.bench.authentication import PASSWORD, USERS, write_settings
+from mqlake.bench.connector import Login, run_cycles
+from mqlake.bench.flood import flood
+from mqlake.bench.gateways import Fleet, running_fleet
+from mqlake.bench.loader import Load, run_load
 from mqlake.bench.overload import GATEWAY_NAME, Seconds, overload
 from mqlake.bench.programs import build_programs
+from mqlake.errors import OperationalError
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
 MOST_MORE_BYTES = 300 * 1024**2
 """What the queue to the log and the sockets of 200 clients may take."""
+FLOOD = 2_000
+MOST_WAIT_SECONDS = 10.0
+"""Of a message, at the worst, on a machine that has other work: `CONNECT` waits for as long."""
 
 
-def test_all_is_acknowledged_in_bounded_memory_and_then_all_is_well(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as found:
+        found.start(GATEWAY_NAME)
+        yield found
+
+
+def test_all_is_acknowledged_in_bounded_memory_and_then_all_is_well(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     programs = build_programs(tmp_path)
-    with running_fleet(tmp_path) as fleet:
-        fleet.start(GATEWAY_NAME)
-        seconds = Seconds(quiet=1, before=1, stopped=3, after=2)
-        seen = asyncio.run(overload(programs, fleet, seconds))
+    seconds = Seconds(quiet=1, before=1, stopped=3, after=2)
+    seen = asyncio.run(overload(programs, fleet, seconds))
     assert seen.flood is not None
     assert seen.flood.completed("messages to be acknowledged").acknowledged > 1_000
     assert 2 in seen.steps, "publishers were read no further while the log stood still"
     assert max(seen.steps) == 2, "nobody was turned away"
     assert seen.resident_bytes - seen.begun_bytes < MOST_MORE_BYTES
+
+
+def test_a_client_is_served_while_others_connect_without_end(fleet: Fleet) -> None:
+    quiet, floods = asyncio.run(flood(fleet, FLOOD, quiet_seconds=1))
+    assert quiet
+    for kind, seen in floods.items():
+        assert seen.outcomes == {"let in": FLOOD}, kind
+        assert seen.waits[-1] < MOST_WAIT_SECONDS, kind
+
+
+def test_what_is_measured_of_logins_is_let_in(fleet: Fleet, tmp_path: Path) -> None:
+    """The files that the measurement writes are such that its clients come in."""
+    programs = build_programs(tmp_path)
+    fleet.start("asks", settings=write_settings(tmp_path))
+    address = [fleet.gateway("asks").address]
+    login = Login(USERS, PASSWORD)
+    done = run_cycles(programs.connector, address, cycles=2 * USERS, in_flight=20, login=login)
+    assert done.cycles == 2 * USERS
+    wrong = Login(USERS, "wrong")
+    with pytest.raises(OperationalError, match="CONNACK with return code"):
+        run_cycles(programs.connector, address, cycles=1, login=wrong)
+    load = Load(publish_to=address, publishers=2, window=10, seconds=0.5, warmup_seconds=0)
+    result = run_load(programs.loader, load).completed("messages to be acknowledged")
+    assert result.acknowledged > 10
+    fleet.stop("asks")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mqlake.bench.connector import Names, hold_connections, run_cycles
+from mqlake.bench.connector import Login, Names, hold_connections, run_cycles
 from mqlake.bench.fallback_loader import encode_length
 from mqlake.bench.programs import Programs
 from mqlake.errors import OperationalError
@@ -24,6 +24,7 @@ class Broker(socketserver.ThreadingTCPServer):
         return_code: What CONNACK says.
         reason: And why, to clients of 5.0.
         protocols: How often each protocol name and level came.
+        logins: User name and password, how often; without both of clients that had none.
         filters: Everything that was subscribed to.
         kept: How many sessions were to outlive their connections.
         most_open: How many connections there were at once.
@@ -40,6 +41,7 @@ class Broker(socketserver.ThreadingTCPServer):
         self.lock = threading.Lock()
         self.protocols: Counter[tuple[bytes, int]] = Counter()
         self.client_ids: set[bytes] = set()
+        self.logins: Counter[tuple[bytes, ...]] = Counter()
         self.filters: list[bytes] = []
         self.kept = 0
         self.open = 0
@@ -75,26 +77,40 @@ class Connection(socketserver.StreamRequestHandler):
     def _accept(self, body: bytes) -> None:
         size = int.from_bytes(body[:2], "big")
         name, level = body[2 : 2 + size], body[2 + size]
-        assert body[3 + size] in {0, 2}, "clean session, or nothing"
+        flags, has_login = body[3 + size] & 0x3F, body[3 + size] & 0xC0 == 0xC0
+        assert flags in {0, 2}, "clean session, or nothing"
         assert int.from_bytes(body[4 + size : 6 + size], "big") > 0, "keep alive"
         rest = body[6 + size :]
         if level == 5:
-            assert rest[: 1 + rest[0]] == (b"\0" if body[3 + size] else AN_HOUR)
+            assert rest[: 1 + rest[0]] == (b"\0" if flags else AN_HOUR)
             rest = rest[1 + rest[0] :]
-        assert len(rest) == 2 + int.from_bytes(rest[:2], "big")
+        client_id, *login = texts(rest)
+        assert len(login) == (2 if has_login else 0)
         with self.server.lock:
             self.server.protocols[name, level] += 1
-            self.server.client_ids.add(rest[2:])
-            self.server.kept += not body[3 + size]
+            self.server.client_ids.add(client_id)
+            self.server.logins.update([tuple(login)])
+            self.server.kept += not flags
         properties = b"\x21\0\x14" if level == 5 else b""
         if self.server.reason:
             length = len(self.server.reason).to_bytes(2, "big")
             properties = b"\x1f" + length + self.server.reason
         if level == 5:
             properties = encode_length(len(properties)) + properties
-        is_present = not body[3 + size] and not self.server.return_code
+        is_present = not flags and not self.server.return_code
         connack = bytes((is_present, self.server.return_code)) + properties
         self.wfile.write(b"\x20" + encode_length(len(connack)) + connack)
+
+
+def texts(data: bytes) -> list[bytes]:
+    """Return the texts of which nothing but their lengths stands between them."""
+    found = []
+    while data:
+        end = 2 + int.from_bytes(data[:2], "big")
+        assert end <= len(data)
+        found.append(data[2:end])
+        data = data[end:]
+    return found
 
 
 @contextmanager
@@ -133,6 +149,14 @@ def test_clients_come_again_by_their_names_and_subscribe(connector: tuple[str, .
         )
     assert done.present == broker.kept == len(set(broker.filters)) == 30
     assert broker.client_ids == {b"stored-%d" % (3 + 7 * number) for number in range(30)}
+
+
+def test_clients_log_in_as_one_user_after_the_other(connector: tuple[str, ...]) -> None:
+    broker = Broker()
+    with running(broker) as addresses:
+        run_cycles(connector, addresses, cycles=30, in_flight=3, login=Login(3, "of all"))
+    assert broker.logins == {(b"user-%d" % number, b"of all"): 10 for number in range(3)}
+    assert sum(broker.protocols.values()) == len(broker.client_ids) == 30
 
 
 def test_connections_are_held_until_the_end_of_the_block(connector: tuple[str, ...]) -> None:
