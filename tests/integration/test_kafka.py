@@ -1,6 +1,5 @@
 """The embedded log as a real process."""
 
-import json
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,20 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from api.control import ask_gateway
 from api.log import LogAppender
-from mqlake.cli import log
 from mqlake.errors import LogError, OperationalError
 from mqlake.local.kafka import Brokers, KafkaServer, running_kafka
 from mqlake.local.kafka_probe import is_serving
 from mqlake.local.ports import is_free
 from mqlake.log.admin import LogAdmin
 from mqlake.log.security import ClientSecurity, client_config
-from mqlake.records import INBOUND, delivery_topic
+from mqlake.records import delivery_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -134,12 +131,6 @@ def test_a_log_of_an_earlier_version_asks_who_comes_from_now_on(tmp_path: Path) 
         assert not is_serving("127.0.0.1", asking.port, replace(security, password="wrong"))
         # Whoever reaches the controller could change everything, too.
         assert not is_serving("127.0.0.1", asking.controller_port)
-
-        # As a log of one's own is prepared, which asks likewise.
-        of_log = [str(servers), "--security-file", str(path)]
-        assert CliRunner().invoke(log.command, ["prepare", *of_log, "--durability", "D1"]).output
-        told = CliRunner().invoke(log.command, ["durability", *of_log, "--json"])
-        assert json.loads(told.output)[INBOUND]["durability"] == "D1"
 
         secret = security.password
         written = [asking.directory / "server.properties", path]
