@@ -43,7 +43,7 @@ _JAVA: Final = {
 KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     GATEWAY_IN: {"log client": ("rdk:",)},
     LOG: {"requests": ("data-plane-kafk",), **_JAVA},
-    SPARK: {"tasks": ("Executor task l",), "producers": ("kafka-producer-",), **_JAVA},
+    SPARK: {"tasks": ("Executor task",), "producers": ("kafka-producer-",), **_JAVA},
     GATEWAY_OUT: {"log client": ("rdk:",)},
 }
 """By stage the kinds of threads, each with how their names begin. The network and request threads
