@@ -85,6 +85,7 @@ from api.settings import ApiSettings
 from api.spans import TracingPublisher
 from api.spark import SparkConnect
 from api.sql.running import QueryRunner
+from api.sql.warming import WarmUp
 from api.tenants import TenantBook, TenantChanges
 from api.tracing.scan import KafkaScan
 from mqlake.clock import SystemClock
@@ -150,6 +151,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.queries = QueryRunner(
         app.state.spark, settings.data_dir / "api" / "sql", settings.sql_at_once
     )
+    app.state.warm_up = WarmUp(app.state.spark, app.state.queries)
     app.state.jobs = Jobs(clock, LogJournal(app.state.log, settings.data_dir))
     app.state.open_scan = KafkaScan
     app.state.message_feed = MessageFeed(settings.data_dir)
@@ -292,6 +294,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await asyncio.to_thread(rules_follower.stop)
     await asyncio.to_thread(jobs_follower.stop)
     await asyncio.to_thread(access_follower.stop)
+    await asyncio.to_thread(state.warm_up.close)
     await asyncio.to_thread(state.queries.close)
     await asyncio.to_thread(state.spark.close)
 

@@ -17,7 +17,7 @@ from api.rules.book import RuleBook
 from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
 from api.schemas.changes import SchemaChanges
-from api.spark import SparkConnect
+from api.spark import SparkConnect, SparkStarting
 from mqlake.errors import LogError, OperationalError
 from mqlake.records import RULES, SESSIONS
 from mqlake.status import SystemState, read_state
@@ -25,9 +25,11 @@ from mqlake.status import SystemState, read_state
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Answer 503 when the log, the cache or a table does not answer."""
+    """Answer 503 when the log, the cache, Spark or a table does not answer."""
     try:
         yield
+    except SparkStarting as exc:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
     except (OperationalError, LogError) as exc:
         is_open = isinstance(exc, LogError) and not exc.definite
         code = "outcome_unknown" if is_open else "unavailable"

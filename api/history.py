@@ -96,7 +96,7 @@ class Deleter:
             f"tenant = {quoted(deletion.tenant)} AND client_id = {quoted(deletion.client_id)}"
         )
         try:
-            with self._connect.session(SETTINGS) as spark:
+            with self._connect.session(SETTINGS, job.cancelling.is_set) as spark:
                 for number, table in enumerate(TABLES):
                     job.advance(number / len(TABLES), f"deleting from {table.name}")
                     rows[table.name] = delete_rows(job, spark, table.name, condition)

@@ -31,6 +31,7 @@ CODES: Final[dict[str, str]] = {
     "invalid_query": "the SQL of a query is refused or fails; `line` and `column` say where",
     "query_timeout": "the query took longer than it may",
     "result_too_large": "the result of the query has more bytes than it may",
+    "query_out_of_memory": "the query needs more memory than the query application has",
     "invalid_rule": "the SQL or an action of a rule is wrong; `line` and `column` say where",
     "rate_limited": "too many requests or failed logins; `Retry-After` says how long to wait",
     "internal_error": "a mistake of ours; the API's log has the details",

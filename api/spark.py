@@ -1,29 +1,41 @@
-"""Ask Spark through Spark Connect: sessions of the running streaming application.
+"""Ask Spark through Spark Connect: sessions of the query application, which runs while it is used.
 
 The client library takes seconds to load and 100 MB of memory: not before somebody asks.
 """
 
 import logging
-import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from mqlake.catalog import made_by
 from mqlake.errors import MqlakeError, OperationalError
-from mqlake.status import read_state
-from mqlake.views import EMPTY_SCHEMA
+from mqlake.query_application import NotReady, QueryApplication, Unwanted, Use
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql.connect.session import SparkSession
 
 TOKEN_FILE: Final = "connect-token"  # noqa: S105 - the name of the file
-CONNECT_TIMEOUT_SECONDS: Final = 3.0
 QUERY_TIMEOUT_SECONDS: Final = 20.0
+START_SECONDS: Final = 20.0
+"""Longest that somebody who waits for an answer waits for Spark to start; then he may ask again."""
+JOB_START_SECONDS: Final = 120.0
+"""Likewise a job, for which nobody waits."""
+GRACE_SECONDS: Final = 60.0
+"""That a query may take to end when it is interrupted; then Spark is ended, for all. Not less:
+one that gets little of busy processors would be ended before it is warm, each time."""
 
 _CHECK_SECONDS: Final = 0.2
 """How often somebody looks whether a query is no longer wanted."""
+_UNKNOWN: Final = {
+    "TABLE_OR_VIEW_NOT_FOUND": "relationName",
+    "UNRESOLVED_ROUTINE": "routineName",
+}
+"""Condition of an error of Spark's -> which parameter of it names what Spark does not know."""
 
 Row = dict[str, Any]
 Result = TypeVar("Result")
@@ -37,8 +49,16 @@ class Cancelled(MqlakeError):  # noqa: N818 - it is what was asked for
     """The query was no longer wanted."""
 
 
+class OutOfMemory(EvaluationError):  # noqa: N818 - it names what is in the way
+    """What was asked for has ended Spark: it needs more memory than Spark has."""
+
+
 class SparkAway(OperationalError):  # noqa: N818
     """Spark does not answer."""
+
+
+class SparkStarting(SparkAway):
+    """Spark is not ready yet: nothing has been asked, it may be asked again."""
 
 
 class Spark:
@@ -46,10 +66,14 @@ class Spark:
 
     Args:
         session: Stopped by `close`.
+        use: That Spark runs for.
+        tables: Folder of the tables.
     """
 
-    def __init__(self, session: "SparkSession") -> None:
+    def __init__(self, session: "SparkSession", use: Use, tables: Path) -> None:
         self._session = session
+        self._use = use
+        self._tables = tables
         self._progress: Callable[[float], None] | None = None
         handler: Any = self._report  # any callable will do
         session.registerProgressHandler(handler)
@@ -71,7 +95,7 @@ class Spark:
             is_cancelled: Asked now and then; True interrupts the query.
 
         Raises:
-            EvaluationError: An expression failed.
+            EvaluationError: An expression failed, or needs more memory than there is.
             Cancelled: It was interrupted.
             SparkAway: Spark does not answer, or not in time.
         """
@@ -92,6 +116,12 @@ class Spark:
     ) -> Result:
         """Do something with the session; see `rows`.
 
+        Args:
+            work: May be done again from its beginning, as long as Spark finds unknown names in it.
+            timeout_seconds: See `rows`.
+            progress: See `rows`.
+            is_cancelled: See `rows`.
+
         Raises:
             EvaluationError: Spark refuses or fails; its cause is what the client library raised.
             Cancelled: It was interrupted.
@@ -108,26 +138,74 @@ class Spark:
         self._progress = progress
         watch.start()
         try:
-            result = work(self._session)
-        except PySparkException as exc:
+            return self._evaluate(work, set())
+        except (PySparkException, RpcError) as exc:
             if late.is_set():
                 raise SparkAway(f"Spark did not answer within {timeout_seconds:g} s") from exc
             if is_cancelled():
                 raise Cancelled("cancelled") from exc
             # The client closes a session itself when it finds that Spark is another one.
-            if self._session.is_stopped or _is_away(exc):
-                raise SparkAway(f"Spark does not answer: {sentence(exc)}") from exc
+            if isinstance(exc, RpcError) or self._session.is_stopped or _is_away(exc):
+                self._tell_end(exc)
             raise EvaluationError(sentence(exc)) from exc
-        except RpcError as exc:
-            raise SparkAway("Spark does not answer; see: bin/mqlake status") from exc
-        else:
-            return result
         finally:
             done.set()
             self._progress = None
 
-    def is_there(self) -> bool:
-        """Tell whether Spark has the session still: it may be another, or have thrown it away."""
+    def _evaluate(self, work: "Callable[[SparkSession], Result]", made: set[str]) -> Result:
+        """Do some work; what it names and Spark does not know is made known first."""
+        from pyspark.errors import PySparkException
+
+        while True:
+            try:
+                return work(self._session)
+            except PySparkException as exc:
+                if not self._make_known(exc, made):
+                    raise
+
+    def _make_known(self, error: "PySparkException", made: set[str]) -> bool:
+        name = _unknown_name(error)
+        if name is None or name in made:
+            return False
+        made.add(name)
+        statements = made_by(name, self._tables)
+        for statement in statements:
+            self._evaluate(partial(_make, statement), made)
+        return bool(statements)
+
+    def _tell_end(self, error: Exception) -> NoReturn:
+        """Say why Spark does not answer any more.
+
+        Raises:
+            OutOfMemory: What was asked for has ended it.
+            SparkAway: In any other case.
+        """
+        end = self._use.ended()
+        if end is None:
+            raise SparkAway("Spark does not answer; see: bin/mqlake status") from error
+        if end.cause == "memory" and end.was_alone:
+            raise OutOfMemory(f"this needs more memory than Spark has: {end.reason}") from error
+        also = ", or for what else it was asked" if end.cause == "memory" else ""
+        raise SparkAway(f"Spark ended before it had answered{also}: {end.reason}") from error
+
+    def make_known(self, names: Iterable[str]) -> None:
+        """Let Spark know tables, views and functions before a statement names them.
+
+        Raises:
+            EvaluationError: Spark refuses or fails.
+            SparkAway: Spark does not answer.
+        """
+        for name in names:
+            for statement in made_by(name, self._tables):
+                self.rows(statement)
+
+    def is_there(self, use: Use) -> bool:
+        """Tell whether Spark has the session still: it may be another, or have thrown it away.
+
+        Args:
+            use: That Spark runs for from now on.
+        """
+        self._use = use
         try:
             self.perform(lambda session: session.conf.get("spark.sql.session.timeZone"))
         except SparkAway:
@@ -149,15 +227,28 @@ class Spark:
         is_cancelled: Callable[[], bool],
     ) -> None:
         left = timeout_seconds
-        while not done.wait(_CHECK_SECONDS):
+        while not (late.is_set() or is_cancelled()):
+            if done.wait(_CHECK_SECONDS):
+                return
             left -= _CHECK_SECONDS
             if left <= 0:
                 late.set()
-            if late.is_set() or is_cancelled():
-                try:
-                    self._session.interruptAll()
-                except Exception:  # noqa: BLE001 - the query's own end says what is wrong
-                    return
+        reason = f"a query did not stop within {GRACE_SECONDS:g} s"
+        # By another thread: to interrupt is a question, too, and Spark may answer none any more.
+        ending = threading.Timer(GRACE_SECONDS, self._use.end, [reason])
+        ending.daemon = True
+        ending.start()
+        try:
+            self._interrupt(done)
+        finally:
+            ending.cancel()
+
+    def _interrupt(self, done: threading.Event) -> None:
+        while not done.wait(_CHECK_SECONDS):
+            try:
+                self._session.interruptAll()
+            except Exception:  # noqa: BLE001 - the query's own end says what is wrong
+                done.wait()
 
     def _report(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
         """Take what the client library calls with, by these names."""
@@ -171,35 +262,67 @@ class SparkConnect:
     """Opens sessions, and keeps one for short questions.
 
     Args:
-        data_dir: Of the system: its state says where Spark is, a file in it lets us in.
+        data_dir: Of the system: in it are the query application's socket and a token.
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
+        self._token_file = data_dir / TOKEN_FILE
+        self._tables = data_dir.absolute() / "tables"
+        self._application = QueryApplication(data_dir)
         self._lock = threading.Lock()
         self._kept: Spark | None = None
-        self._kept_of: tuple[int, str] | None = None
 
     @contextmanager
-    def session(self, settings: Mapping[str, str]) -> Iterator[Spark]:
+    def use(
+        self,
+        seconds: float = START_SECONDS,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Use]:
+        """Have Spark run for the length of a `with` block.
+
+        Args:
+            seconds: That it may take to start.
+            is_cancelled: Asked now and then; True ends the waiting.
+
+        Raises:
+            Cancelled: It is no longer wanted.
+            SparkAway: Spark does not run, or is not ready by then.
+        """
+        with ExitStack() as stack:
+            try:
+                use = stack.enter_context(self._application.use(seconds, is_cancelled))
+            except Unwanted as exc:
+                raise Cancelled("cancelled") from exc
+            except NotReady as exc:
+                raise SparkStarting(str(exc)) from exc
+            except OperationalError as exc:
+                raise SparkAway(str(exc)) from exc
+            yield use
+
+    @contextmanager
+    def session(
+        self, settings: Mapping[str, str], is_cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[Spark]:
         """Open a session of its own for a job.
 
         Raises:
+            Cancelled: It is no longer wanted.
             SparkAway: Spark does not answer.
         """
-        spark = self.open(settings)
-        try:
-            yield spark
-        finally:
-            spark.close()
+        with self.use(JOB_START_SECONDS, is_cancelled) as use:
+            spark = self.open(settings, use)
+            try:
+                yield spark
+            finally:
+                spark.close()
 
-    def open(self, settings: Mapping[str, str]) -> Spark:
+    def open(self, settings: Mapping[str, str], use: Use) -> Spark:
         """Open a session of its own; whoever has it closes it.
 
         Raises:
             SparkAway: Spark does not answer.
         """
-        spark = self._open(*self._where())
+        spark = self._open(use)
         try:
             spark.configure(settings)
         except Exception:
@@ -214,15 +337,14 @@ class SparkConnect:
             EvaluationError: An expression failed.
             SparkAway: Spark does not answer, or not in time.
         """
-        with self._lock:
-            where = self._where()
-            if self._kept is None or self._kept_of != where or not self._kept.is_there():
+        with self.use() as use, self._lock:
+            if self._kept is None or not self._kept.is_there(use):
                 self._forget()
-                self._kept, self._kept_of = self._open(*where), where
+                self._kept = self._open(use)
             try:
                 # Once: what has ended Spark, or took too long, would do so again.
                 return self._kept.rows(query, timeout_seconds)
-            except SparkAway:
+            except (SparkAway, OutOfMemory):
                 self._forget()
                 raise
 
@@ -234,60 +356,36 @@ class SparkConnect:
         if self._kept is not None:
             self._kept.close()
         self._kept = None
-        self._kept_of = None
 
-    def _where(self) -> tuple[int, str]:
-        """Return port and token.
-
-        Raises:
-            OperationalError: No system runs, or its token cannot be read.
-        """
-        state = read_state(self._data_dir)
-        path = self._data_dir / TOKEN_FILE
-        try:
-            token = path.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise SparkAway(f"the token {path} cannot be read: {exc}") from exc
-        address = ("127.0.0.1", state.connect_port)
-        try:
-            socket.create_connection(address, timeout=CONNECT_TIMEOUT_SECONDS).close()
-        except OSError as exc:
-            raise SparkAway(
-                f"Spark does not answer on port {state.connect_port}: {exc.strerror or exc}"
-            ) from exc
-        return state.connect_port, token
-
-    def _open(self, port: int, token: str) -> Spark:
+    def _open(self, use: Use) -> Spark:
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
+        try:
+            token = self._token_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise SparkAway(f"the token {self._token_file} cannot be read: {exc}") from exc
         # What it logs it also raises.
         logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
         try:
             # By this name and no other the client sends a token without TLS, over loopback only.
-            session = SparkSession(f"sc://localhost:{port}/;token={token}")
+            session = SparkSession(f"sc://localhost:{use.port}/;token={token}")
             # The default goes on for ten minutes.
             session.client.set_retry_policies([DefaultPolicy(max_retries=3, max_backoff=500)])
         except PySparkException as exc:
             raise SparkAway(f"Spark does not take the session: {sentence(exc)}") from exc
-        spark = Spark(session)
-        try:
-            _check_catalog(spark)
-        except Exception:
-            spark.close()
-            raise
-        return spark
+        return Spark(session, use, self._tables)
 
 
-def _check_catalog(spark: Spark) -> None:
-    """Spark takes sessions before it has made its tables, functions and views, at each start.
+def _make(statement: str, session: "SparkSession") -> None:
+    session.sql(statement)
 
-    Raises:
-        SparkAway: It makes them still.
-    """
-    if not spark.perform(lambda session: session.catalog.databaseExists(EMPTY_SCHEMA)):
-        raise SparkAway("Spark is starting, it makes its tables: ask again in some seconds")
+
+def _unknown_name(error: "PySparkException") -> str | None:
+    """Return what an error says that Spark does not know; None when it says something else."""
+    parameter = _UNKNOWN.get(error.getCondition() or "")
+    return None if parameter is None else (error.getMessageParameters() or {}).get(parameter)
 
 
 def sentence(error: Exception) -> str:

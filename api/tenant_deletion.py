@@ -5,11 +5,11 @@ the step at which it was. The tenant is suspended first, so nothing new comes me
 """
 
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import Request
@@ -17,7 +17,7 @@ from fastapi import Request
 from api.access.changes import AccessChanges
 from api.cache import ClientFilter, SessionCache
 from api.control import clear_retained, disconnect
-from api.history import SETTINGS, delete_rows, run_statement, vacuum
+from api.history import SETTINGS, delete_rows, vacuum
 from api.jobs import Job, JobElsewhere, Jobs, Work
 from api.log import Append, LogAppender
 from api.messages import MessageMaker
@@ -34,7 +34,7 @@ from api.spark import SparkConnect
 from api.tenants import TenantChanges
 from mqlake.errors import OperationalError
 from mqlake.records import EVENTS, RECORD_VERSION
-from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, RULE_TABLE_PATTERN
+from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, rule_tables
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from rules.language.quoting import quoted
 
@@ -73,6 +73,7 @@ class Parts:
     rule_metrics: MetricsBook
     jobs: Jobs
     spark: SparkConnect
+    data_dir: Path
 
     @classmethod
     def of(cls, request: Request, servers: str) -> "Parts":
@@ -182,12 +183,8 @@ def _revoke(parts: Parts, _job: Job, tenant: str) -> dict[str, int]:
 
 def _delete_rows(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
     count = 0
-    with parts.spark.session(SETTINGS) as spark:
-        shown = run_statement(job, spark, "SHOW TABLES")
-        names = [one.name for one in TABLES]
-        names += sorted(
-            one["tableName"] for one in shown if re.fullmatch(RULE_TABLE_PATTERN, one["tableName"])
-        )
+    names = [*(one.name for one in TABLES), *rule_tables(parts.data_dir / "tables")]
+    with parts.spark.session(SETTINGS, job.cancelling.is_set) as spark:
         for look in range(MOST_LOOKS):
             if look:
                 job.cancelling.wait(SETTLE_SECONDS)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from mqlake.status import SystemState, read_state
 from mqlake.tls import pinned_context
 
 PREFIX: Final = "/api/v1"
-TIMEOUT_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 60.0
+FOLLOW_SECONDS: Final = 90.0
+"""For so long an API is asked again that says when that makes sense."""
 PAGE_ITEMS: Final = 500
 AGENT: Final = "mqlake"
 """Of the command line, for the table `audit_log`."""
@@ -144,10 +147,22 @@ class ApiClient:
     def _open(
         self, request: urllib.request.Request, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> http.client.HTTPResponse:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 - our own system
-            request, timeout=timeout_seconds, context=self._context
-        )
-        return answer
+        """Ask, and again as long as the API says by Retry-After that it is about to be ready."""
+        until = time.monotonic() + FOLLOW_SECONDS
+        while True:
+            try:
+                answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 - our own
+                    request, timeout=timeout_seconds, context=self._context
+                )
+            except urllib.error.HTTPError as exc:
+                pause = exc.headers.get("Retry-After", "")
+                is_soon = exc.code == HTTPStatus.SERVICE_UNAVAILABLE and pause.isdecimal()
+                if not is_soon or time.monotonic() + int(pause) > until:
+                    raise
+                exc.close()
+                time.sleep(int(pause))
+            else:
+                return answer
 
     def _request(
         self,

@@ -35,6 +35,28 @@ def connect(path: Path, seconds: float) -> socket.socket:
     return asking
 
 
+def listening(path: Path) -> socket.socket:
+    """Return a socket on which its owner alone may connect; the path may be as long as there.
+
+    Raises:
+        OSError: Nobody can listen there.
+    """
+    path.unlink(missing_ok=True)
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(found.fileno(), 0o600)  # before anybody can connect: the file gets its mode
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        try:
+            found.bind(f"/proc/self/fd/{folder}/{path.name}")
+        finally:
+            os.close(folder)
+        found.listen()
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
 def ask_balancer(
     path: Path, *, timeout_seconds: float = ANSWER_SECONDS, **question: Any
 ) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """The Delta tables: names, columns with their units, keys and clustering.
 
-`docs/tables.md` is this module in prose. Each table has one writer, the streaming application;
-everything else reads. Columns are only ever added.
+`docs/tables.md` is this module in prose. The streaming application writes the tables; jobs that
+delete do so by the query application; everything else reads. Columns are only ever added.
 """
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 
@@ -274,3 +276,9 @@ RULE_TABLE_COLUMNS: Final = (
     Column("ts", "timestamp", "when the gateway accepted the message, UTC, milliseconds"),
     Column("tenant", "string", "tenant of the rule"),
 )
+
+
+def rule_tables(folder: Path) -> list[str]:
+    """Return the names of the tables that rules have written to, of those in a folder."""
+    found = (path.name for path in folder.glob(f"{RULE_TABLE_PREFIX}*"))
+    return sorted(name for name in found if re.fullmatch(RULE_TABLE_PATTERN, name))

@@ -1,7 +1,7 @@
 """The relations that queries see: the tables, with payloads as JSON, as text and as bytes.
 
-`docs/tables.md` describes them. The streaming application makes views of them for whoever uses
-Spark Connect, the API puts them into each query, filtered to a tenant.
+`docs/tables.md` describes them. The API puts them into each query, filtered to a tenant; for who
+speaks Spark Connect they are views (`mqlake.catalog`).
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,7 @@ CATALOG_SCHEMA: Final = "spark_catalog.default"
 VIEW_SCHEMA: Final = "mqlake"
 """Where the views are, of all tenants."""
 EMPTY_SCHEMA: Final = f"{VIEW_SCHEMA}_none"
-"""Where sessions of users' queries are: it has nothing in it.
-
-It is made last, after tables, functions and views: who finds it finds them too.
-"""
+"""Where sessions of users' queries are: it has nothing in it."""
 
 TENANT: Final = "tenant"
 TOPIC_MATCHES: Final = "topic_matches"

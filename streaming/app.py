@@ -42,7 +42,6 @@ from streaming.calendar_watch import CalendarWatch
 from streaming.checkpoints import committed, later, settled
 from streaming.exclusive import hold
 from streaming.figures import QueryFigures, Watched, read_done, read_heap, read_positions
-from streaming.functions import create_functions
 from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.jvm.process import Jvm
 from streaming.log_retention import LogRetention, Retention
@@ -218,7 +217,6 @@ def _run(
     )
     queries.check()  # messages flow while the tables are looked at, which takes seconds
     create_tables(spark, settings)
-    create_functions(spark)
     has_tables.set()
     threading.Thread(target=controller.run, args=(stopping,), name="rules", daemon=True).start()
     references = References(spark, settings, tables_log, clock)

@@ -9,12 +9,8 @@ from pydantic_settings import SettingsConfigDict
 from mqlake.settings import LogSettings, ProcessSettings
 
 
-class StreamingSettings(ProcessSettings):
-    """What the Spark application may be told."""
-
-    model_config = SettingsConfigDict(env_prefix="MQLAKE_STREAMING_")
-
-    log: LogSettings = LogSettings()
+class SparkSettings(ProcessSettings):
+    """What every process with Spark may be told."""
 
     data_dir: Path = Field(
         default=Path("data"), description="holds tables/<name> and checkpoints/<query>"
@@ -23,16 +19,25 @@ class StreamingSettings(ProcessSettings):
         default=Path(".runtime/jars"),
         description="holds spark/*.jar, what pyspark itself lacks, and the compiler, build/*.jar",
     )
+    master: str = Field(default="local[*]", description="Spark master")
+    spark: dict[str, str] = Field(
+        default_factory=dict, description="further Spark configuration; wins over everything else"
+    )
+
+
+class StreamingSettings(SparkSettings):
+    """What the Spark application may be told."""
+
+    model_config = SettingsConfigDict(env_prefix="MQLAKE_STREAMING_")
+
+    log: LogSettings = LogSettings()
+
     master: str = Field(
         default="local[32]",
         description="Spark master; real-time routing keeps one task slot for each partition of "
         "mqlake.inbound, real-time rules as many and one more: what finds too few slots runs in "
         "micro-batches",
     )
-    connect_port: int = Field(
-        default=15002, ge=1, le=65535, description="Spark Connect, on 127.0.0.1 only"
-    )
-    connect_token: SecretStr = Field(description="bearer token that Spark Connect asks for")
     rules_key: SecretStr | None = Field(
         default=None,
         min_length=32,
@@ -111,9 +116,6 @@ class StreamingSettings(ProcessSettings):
         ge=0.5,
         le=3600.0,
         description="how often what rules write to tables, and dead letters, are appended",
-    )
-    spark: dict[str, str] = Field(
-        default_factory=dict, description="further Spark configuration; wins over everything else"
     )
 
     @property

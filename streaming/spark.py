@@ -1,22 +1,14 @@
-"""The SparkSession: the one place for its configuration, its jars and its JVM."""
+"""The SparkSession of the streaming application, and its JVM."""
 
-import os
-import shutil
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
-from mqlake.class_archive import can_write
-from mqlake.jit import COMPILER_OPTIONS
-from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES
-from streaming.jvm.compiler import build_routing_jar
-from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import Jvm, start_jvm
 from streaming.settings import StreamingSettings
+from streaming.spark_conf import java_options, local_environment, spark_conf, spark_jars
 
 _FATAL_ERRORS_CLASS: Final = "mqlake.spark.FatalErrors"
-POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 ROUTER_POOL: Final = "router"
 RULES_POOL: Final = "rules"
 STATEFUL_POOL: Final = "stateful"
@@ -24,75 +16,6 @@ HISTORY_POOL: Final = "history"
 STATE_POOL: Final = "state"
 OUTPUTS_POOL: Final = "outputs"
 MAINTENANCE_POOL: Final = "maintenance"
-CONNECT_POOL: Final = "default"
-
-# One machine, small batches: what Spark does for clusters (many partitions, statistics, replanning)
-# costs more than it brings. Real-time mode refuses adaptive execution.
-_DEFAULTS: Final[dict[str, str]] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.scheduler.mode": "FAIR",
-    "spark.scheduler.allocation.file": str(POOLS_FILE),
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.sql.session.timeZone": "UTC",
-    # Real-time batches of whole seconds; the default refuses less than five.
-    "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
-    # It knows the sinks that come with Spark; ours has no state and tells when the log has a batch.
-    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "2",
-    # A stack that is too deep ends a task, not the JVM; without memory it ends by itself.
-    "spark.executor.killOnFatalError.depth": "0",
-    "spark.sql.streaming.minBatchesToRetain": "20",
-    # Each rule has generated code, in every thread that evaluates it: compiled once.
-    "spark.sql.codegen.cache.maxEntries": "2000",
-    "spark.sql.ui.retainedExecutions": "5",
-    "spark.ui.retainedJobs": "5",
-    "spark.ui.retainedStages": "5",
-    "spark.ui.retainedTasks": "50",
-    # Delta
-    "spark.sql.extensions": (
-        "io.delta.sql.DeltaSparkSessionExtension,mqlake.decoding.DecodingFunctions"
-    ),
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    # Spark Connect, which `mqlake sql` and the API use; started when there is a session
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-}
-# Without an address Spark looks up the machine's name and shows an outside address for nothing.
-_LOCAL_ENVIRONMENT: Final = {
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "SPARK_LOCAL_HOSTNAME": "localhost",
-    # What local-cluster needs to start its executors.
-    "SPARK_HOME": str(PYSPARK_JARS.parent),
-    "SPARK_SCALA_VERSION": "2.13",
-}
-_LOCAL_DEFAULTS: Final[dict[str, str]] = {
-    # The default renames through an interface that runs ten processes for each commit, and Delta's
-    # own for one machine is safe with one writing process only.
-    "spark.delta.logStore.file.impl": "mqlake.spark.CommitFiles",
-    # Checkpoints through the plain file system, else two processes run for each file renamed.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing"
-        ".FileSystemBasedCheckpointFileManager"
-    ),
-    # Hadoop sets modes of its own, whatever umask the process has.
-    "spark.hadoop.fs.permissions.umask-mode": "077",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-
-# Small footprint first, then short pauses.
-_JAVA_OPTIONS: Final = (
-    *COMPILER_OPTIONS,
-    "-XX:+UseSerialGC",
-    "-XX:MaxMetaspaceSize=320m",
-    "-Xss1m",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-Djava.net.preferIPv4Stack=true",
-)
 
 
 def start_spark(
@@ -103,70 +26,27 @@ def start_spark(
     Raises:
         OperationalError: No Java, no jars, or the JVM did not start.
     """
-    data_dir = settings.data_dir.absolute()
-    jars_dir = settings.jars_dir.absolute()
-    jars = extra_jars(jars_dir)
-    # Beside the other jars if possible: for every data directory the same class path.
-    shared = jars_dir / "classes"
-    is_shared = can_write(shared)
-    jars.append(build_routing_jar(shared if is_shared else data_dir / "jvm", jars_dir))
-    java_options = [
-        *_JAVA_OPTIONS,
-        f"-Xmx{settings.driver_memory_mb}m",
-        f"-Dlog4j2.configurationFile={_write_logging(settings, data_dir / 'jvm')}",
-        f"-Djava.io.tmpdir={_emptied(data_dir / 'jvm' / 'tmp')}",
-        f"-Dderby.system.home={data_dir / 'jvm'}",
-    ]
-    class_path = [str(PYSPARK_JARS / "*"), *map(str, jars)]
+    folder = settings.data_dir.absolute() / "jvm"
+    jars = spark_jars(settings)
     jvm = start_jvm(
-        java_options,
-        class_path,
-        environment=_local_environment(data_dir) if settings.master.startswith("local") else None,
+        java_options(settings, folder, settings.driver_memory_mb),
+        jars.class_path,
+        environment=local_environment(settings, folder),
         inherited_fds=inherited_fds,
-        archives=shared if is_shared else None,
+        archives=jars.archives,
     )
     try:
         jvm.export()
         builder: SparkSession.Builder = SparkSession.builder.appName("mqlake")
         builder = builder.master(settings.master)
-        for key, value in spark_conf(settings, jars).items():
+        for key, value in spark_conf(settings, jars.extra).items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
-        # Not as a plugin: that listens before there is a session, and whoever asks then makes one,
-        # with a catalog of its own, in which all who ask later would look for our tables in vain.
-        java: Any = session.sparkContext._jvm
-        connect = java.org.apache.spark.sql.connect.service.SparkConnectService
-        connect.start(session.sparkContext._jsc.sc())
         getattr(session.sparkContext._jvm, _FATAL_ERRORS_CLASS).watch()
         return session, jvm
     except BaseException:
         jvm.kill()
         raise
-
-
-def _local_environment(data_dir: Path) -> dict[str, str]:
-    return {**_LOCAL_ENVIRONMENT, "SPARK_WORKER_DIR": str(data_dir / "jvm" / "work")}
-
-
-def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
-    """Return the whole Spark configuration; the user's own keys win."""
-    data_dir = settings.data_dir.absolute()
-    conf = dict(_DEFAULTS)
-    conf["spark.sql.warehouse.dir"] = str(data_dir / "tables")
-    conf["spark.connect.grpc.binding.port"] = str(settings.connect_port)
-    conf["spark.connect.authenticate.token"] = settings.connect_token.get_secret_value()
-    if settings.master.startswith("local"):
-        conf |= _LOCAL_DEFAULTS
-    if settings.master.startswith("local["):
-        # Nobody has to come to the ports that the driver opens: its executor is itself. The secret
-        # is made up by Spark.
-        conf["spark.authenticate"] = "true"
-        conf["spark.hadoop.fs.file.impl"] = "mqlake.spark.LocalFiles"
-        conf["spark.hadoop.mqlake.expendable.folders"] = str(data_dir / "api")
-    else:
-        # The driver has them on its class path; executors elsewhere are sent them.
-        conf["spark.jars"] = ",".join(str(jar) for jar in jars)
-    return conf | settings.spark
 
 
 def use_pool(spark: SparkSession, pool: str) -> None:
@@ -181,77 +61,3 @@ def small_session(spark: SparkSession) -> SparkSession:
     # VACUUM lists the one folder of a table in so many tasks; the default is ten thousand.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")
     return session
-
-
-def _emptied(path: Path) -> Path:
-    """Return a folder for temporary files, without those of a run that was killed."""
-    shutil.rmtree(path, ignore_errors=True)
-    return _directory(path)
-
-
-# What these say is in the query's own exception too, which is logged and shown; and a query that is
-# merely stopped makes them report an error for each of its tasks.
-_SILENCED: Final = (
-    "org.apache.hadoop.util.NativeCodeLoader",
-    # Says of each merge how Delta keeps its source.
-    "org.apache.spark.rdd.MapPartitionsRDD",
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler",
-    # Reports to the log what it sends to the client as well.
-    "org.apache.spark.sql.connect.utils.ErrorUtils",
-    "org.apache.spark.sql.execution.datasources.v2",
-    # Report what a query that is cancelled leaves undone.
-    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
-    "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
-    # Warns of each batch that takes longer than its interval; ours rest.
-    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
-    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
-    "org.apache.spark.sql.catalyst.analysis.SimpleFunctionRegistry",
-    "org.apache.spark.util.SparkStringUtils",
-    "org.apache.spark.util.Utils",
-    # Warn of each request while a broker or a log topic is away; who waits for it says so.
-    "org.apache.kafka.clients.NetworkClient",
-    "org.apache.kafka.clients.producer.internals.Sender",
-)
-
-
-def _directory(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _write_logging(settings: StreamingSettings, directory: Path) -> Path:
-    """Write the JVM's logging configuration: our lines at the set level, Spark's from WARN."""
-    lines = [
-        "status = warn",
-        "rootLogger.level = warn",
-        "rootLogger.appenderRef.out.ref = out",
-        "logger.mqlake.name = mqlake",
-        f"logger.mqlake.level = {settings.log_level.lower()}",
-        *(
-            line
-            for number, name in enumerate(_SILENCED)
-            for line in (f"logger.s{number}.name = {name}", f"logger.s{number}.level = off")
-        ),
-        "appender.out.name = out",
-        "appender.out.layout.type = PatternLayout",
-        "appender.out.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1} %m%n%throwable{8}",
-    ]
-    if settings.log_file is None:
-        lines += ["appender.out.type = Console", "appender.out.target = SYSTEM_ERR"]
-    else:
-        file = settings.log_file.absolute().with_name(f"{settings.log_file.stem}-jvm.log")
-        lines += [
-            "appender.out.type = RollingFile",
-            f"appender.out.fileName = {file}",
-            f"appender.out.filePattern = {file}.%i",
-            "appender.out.policies.type = Policies",
-            "appender.out.policies.size.type = SizeBasedTriggeringPolicy",
-            f"appender.out.policies.size.size = {MAX_LOG_BYTES}",
-            "appender.out.strategy.type = DefaultRolloverStrategy",
-            f"appender.out.strategy.max = {KEPT_LOG_FILES}",
-        ]
-    path = _directory(directory) / f"log4j2-{os.getpid()}.properties"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path

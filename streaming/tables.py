@@ -1,6 +1,5 @@
 """Create the Delta tables of `mqlake.tables` and make them known by name to every session."""
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, TABLES, Column, Table
+from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, rule_tables
 from streaming.settings import StreamingSettings
 
 _PROPERTIES: Final = {
@@ -52,7 +51,7 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
                 f"{clustering}COMMENT {_literal(table.comment)} "
                 f"LOCATION {location} TBLPROPERTIES ({_properties(table)})"
             )
-    for name in rule_tables(settings):
+    for name in rule_tables(settings.data_dir.absolute() / "tables"):
         path = str(rule_table_path(settings, name))
         if DeltaTable.isDeltaTable(spark, path):
             spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_literal(path)}")
@@ -65,12 +64,6 @@ def _add_missing(spark: SparkSession, name: str, columns: Iterable[Column]) -> N
     missing = [column for column in columns if column.name not in present]
     if missing:
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(map(_definition, missing))})")
-
-
-def rule_tables(settings: StreamingSettings) -> list[str]:
-    """Return the names of the tables that rules have written to."""
-    folders = (settings.data_dir.absolute() / "tables").glob("rule_*")
-    return sorted(path.name for path in folders if re.fullmatch(RULE_TABLE_PATTERN, path.name))
 
 
 def rule_table_path(settings: StreamingSettings, name: str) -> Path:

@@ -25,13 +25,13 @@ from pyspark.sql import SparkSession
 from mqlake.clock import Clock
 from mqlake.errors import SettingsError
 from mqlake.retention import TABLES_WITH_TOPIC, read_policies
-from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table
+from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table, rule_tables
 from streaming.retained import commits_saying, delete_expired, first_expiry
 from streaming.retention import expired
 from streaming.settings import StreamingSettings
 from streaming.spark import MAINTENANCE_POOL, small_session, use_pool
 from streaming.state import NOTE_SECONDS, State
-from streaming.tables import rule_table_path, rule_tables, table_path
+from streaming.tables import rule_table_path, table_path
 
 _logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Upkeep:
             if small_files(table_path(self._settings, table)) >= MOST_SMALL_FILES:
                 with self._writing(table):
                     self._spark.sql(f"OPTIMIZE {table.name}")
-        for name in rule_tables(self._settings):
+        for name in rule_tables(self._settings.data_dir.absolute() / "tables"):
             if small_files(rule_table_path(self._settings, name)) >= MOST_SMALL_FILES:
                 self._spark.sql(f"OPTIMIZE {name}")
 
@@ -156,7 +156,7 @@ class Upkeep:
         for table in TABLES:
             with self._writing(table):
                 self._spark.sql(f"VACUUM {table.name}")
-        for name in rule_tables(self._settings):
+        for name in rule_tables(self._settings.data_dir.absolute() / "tables"):
             self._spark.sql(f"VACUUM {name}")
 
     @contextmanager

@@ -14,7 +14,7 @@ from fastapi.concurrency import iterate_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller, for_topics, needs
+from api.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.dependencies import unavailable
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, problem_response
@@ -27,6 +27,7 @@ from api.sql.usage import usage_of, usage_select
 
 if TYPE_CHECKING:
     from api.settings import ApiSettings
+    from api.sql.warming import WarmUp
 
 router = APIRouter(tags=["sql"])
 
@@ -82,7 +83,8 @@ class SqlResult(BaseModel):
 class SqlProblemDetails(ProblemDetails):
     """The body of an error answer about a query; `code` says which kind.
 
-    `invalid_query`: refused, or Spark could not run it; `query_timeout`, `result_too_large`.
+    `invalid_query`: refused, or Spark could not run it; `query_timeout`, `result_too_large`,
+    `query_out_of_memory`.
     """
 
     line: int | None = Field(default=None, description="1-based, in the query")
@@ -172,6 +174,22 @@ async def post_sql(
 def _usage(request: Request, tenant: str) -> str:
     state = request.app.state
     return usage_select(usage_of(tenant, state.rule_metrics, state.cache))
+
+
+@router.post(
+    "/sql/start",
+    status_code=HTTPStatus.ACCEPTED,
+    response_class=Response,
+    openapi_extra={**needs("viewer"), **for_topics(), **for_tenants()},
+)
+def post_sql_start(request: Request) -> Response:
+    """Have Spark started for queries and trials before there is one: the first waits less then.
+
+    Nobody waits for it: see `query` in `GET /processes`. Spark ends again when nobody uses it.
+    """
+    warm_up: WarmUp = request.app.state.warm_up
+    warm_up.begin()
+    return Response(status_code=HTTPStatus.ACCEPTED)
 
 
 Run = AbstractContextManager[Result]

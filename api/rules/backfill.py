@@ -138,7 +138,7 @@ def backfill(
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """
-    with connect.session(history.SESSION_SETTINGS) as spark:
+    with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
         return _Backfill(job, order, spark, log, bootstrap_servers, current).run()
 
 

@@ -82,7 +82,7 @@ def dry_run(
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """
-    with connect.session(history.SESSION_SETTINGS) as spark:
+    with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
         return _DryRun(job, spark, rule, range_, other).run()
 
 

@@ -121,7 +121,7 @@ def rerun(
         Cancelled: The job was cancelled; what was done stays done.
         SparkAway: Spark does not answer.
     """
-    with connect.session(history.SESSION_SETTINGS) as spark:
+    with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
         run = _Rerun(job, order, spark, log, reader, bootstrap_servers, current)
         job.advance(0.0, "reading what was run again before")
         run.recover(before)

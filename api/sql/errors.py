@@ -40,6 +40,12 @@ class QueryTooLargeError(QueryError):
     code = "result_too_large"
 
 
+class QueryMemoryError(QueryError):
+    """It needs more memory than Spark has, and has ended it."""
+
+    code = "query_out_of_memory"
+
+
 def error_at(sql: str, offset: int | None, detail: str, hint: str = "") -> QueryError:
     """Say what is wrong at an offset of the user's text."""
     if offset is None:

@@ -1,7 +1,7 @@
 """What a query gave: a Parquet file that Spark has written, read a little at a time.
 
-Spark Connect would keep a whole result in the memory that routing needs; a file costs a tenth of a
-second, and what is wrong with a query is known before the first byte of the answer.
+Spark Connect would keep a whole result in the memory that other queries need; a file costs a tenth
+of a second, and what is wrong with a query is known before the first byte of the answer.
 """
 
 import base64

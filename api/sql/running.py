@@ -14,12 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from api.spark import Cancelled, EvaluationError, Spark, SparkAway, SparkConnect, sentence
+from api.spark import (
+    Cancelled,
+    EvaluationError,
+    OutOfMemory,
+    Spark,
+    SparkAway,
+    SparkConnect,
+    sentence,
+)
 from api.sql.checking import CheckedQuery
-from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError, error_at
+from api.sql.errors import (
+    QueryError,
+    QueryMemoryError,
+    QueryTimeoutError,
+    QueryTooLargeError,
+    error_at,
+)
 from api.sql.places import place_of, place_of_name
 from api.sql.results import Format, Result, ResultColumn
 from mqlake.errors import OperationalError
+from mqlake.query_application import Use
 from mqlake.views import EMPTY_SCHEMA
 
 if TYPE_CHECKING:
@@ -40,6 +55,8 @@ SESSION_SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 _ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
+_OPEN_SECONDS: Final = 120.0
+"""The first statements of a Spark that has just started take many times as long as others."""
 MOST_IDLE: Final = 2
 """Sessions that are kept; more are opened when more ask at once."""
 SPARK_LIMIT_SECONDS: Final = 3_600.0
@@ -141,27 +158,30 @@ class QueryRunner:
         is_cancelled: Callable[[], bool],
         target: Path,
     ) -> Result:
-        session = self._take() or self._open()
-        # Once: what has ended Spark would do so again.
-        return self._perform(_Work(query, form, limits, is_cancelled, target / "rows"), session)
+        with self._connect.use(is_cancelled=is_cancelled) as use:
+            session = self._take(use) or self._open(use)
+            # Once: what has ended Spark would do so again.
+            work = _Work(query, form, limits, is_cancelled, target / "rows")
+            return self._perform(work, session)
 
-    def _take(self) -> Spark | None:
+    def _take(self, use: Use) -> Spark | None:
         """Return a session that is kept, if Spark has it still."""
         while True:
             with self._lock:
                 if not self._idle:
                     return None
                 session = self._idle.pop()
-            if session.is_there():
+            if session.is_there(use):
                 return session
             with contextlib.suppress(Exception):
                 session.close()
 
-    def _open(self) -> Spark:
-        session = self._connect.open(SESSION_SETTINGS)
+    def _open(self, use: Use) -> Spark:
+        session = self._connect.open(SESSION_SETTINGS, use)
         try:
             # A name that the checker let through unresolved would find no table here.
-            session.perform(lambda spark: spark.sql(f"USE SCHEMA {EMPTY_SCHEMA}").collect())
+            for statement in ("CREATE SCHEMA IF NOT EXISTS", "USE SCHEMA"):
+                session.rows(f"{statement} {EMPTY_SCHEMA}", _OPEN_SECONDS)
         except Exception:
             session.close()
             raise
@@ -172,7 +192,7 @@ class QueryRunner:
         try:
             result = work.run(session)
             is_well = True
-        except SparkAway:
+        except (SparkAway, QueryMemoryError):
             raise
         except (QueryError, Cancelled):
             is_well = True
@@ -223,6 +243,9 @@ class _Work:
                     hint="select fewer columns or rows",
                 ) from exc
             raise
+        except OutOfMemory as exc:
+            hint = "read fewer rows, or make smaller values"
+            raise QueryMemoryError(str(exc), hint=hint) from exc
         except EvaluationError as exc:
             cause = exc.__cause__
             assert isinstance(cause, Exception)

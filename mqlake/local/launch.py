@@ -25,7 +25,7 @@ from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_por
 from mqlake.local.log_cluster import check_cluster
 from mqlake.local.log_recovery import recover_log
 from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
-from mqlake.local.parts import API, FEDERATION, RULES, STREAMING, Plan
+from mqlake.local.parts import API, FEDERATION, QUERY, RULES, STREAMING, Plan
 from mqlake.local.paths import OTHERS, RUNTIME, DataDirectory
 from mqlake.local.ports import claim, free_ports
 from mqlake.local.progress import PipeProgress, Progress, choose_progress, replay
@@ -46,6 +46,7 @@ from mqlake.status import (
 )
 from mqlake.tls import server_context
 from rules.runner.settings import RulesSettings
+from streaming.query.settings import QuerySettings
 from streaming.settings import StreamingSettings
 
 _logger = logging.getLogger(__name__)
@@ -206,7 +207,8 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     settings = load(LocalSettings, _file(options, "local"), **named)
     gateway = load(GatewaySettings, _file(options, "gateway"))
     api = load(ApiSettings, _file(options, "api"))
-    streaming = load(StreamingSettings, _file(options, "streaming"), connect_token="unused")  # noqa: S106
+    streaming = load(StreamingSettings, _file(options, "streaming"))
+    query = load(QuerySettings, _file(options, "query"), connect_token="unused")  # noqa: S106
     rules = load(RulesSettings, _file(options, "rules"))
     api_certificate = _check_certificate(api, data)
     find_java_home(RUNTIME)
@@ -246,11 +248,11 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         wanted.append(
             preflight.WantedPort("127.0.0.1", settings.log_port, "the log", "setting log_port")
         )
-    set_connect_port = "connect_port" in streaming.model_fields_set
+    set_connect_port = "connect_port" in query.model_fields_set
     if set_connect_port:
         wanted.append(
             preflight.WantedPort(
-                "127.0.0.1", streaming.connect_port, "Spark Connect", "setting connect_port"
+                "127.0.0.1", query.connect_port, "Spark Connect", "setting connect_port"
             )
         )
     metrics = {
@@ -258,6 +260,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         STREAMING: streaming.metrics,
         RULES: rules.metrics,
         API: api.metrics,
+        QUERY: query.metrics,
         **{name: _counted_up(gateway.metrics, number) for number, name in enumerate(names)},
     }
     if balancing is not None:
@@ -292,9 +295,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
             heap_mebibytes=settings.log_heap_mb,
             security_file=data.log_security,
         )
-    connect_port = (
-        streaming.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
-    )
+    connect_port = query.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
     metrics = {
         name: one
         if one.port

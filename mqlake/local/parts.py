@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ingest.gateway.listeners.settings import ListenerSettings, to_json
+from mqlake import query_application
 from mqlake.durable import write_durably
 from mqlake.heartbeat import read_heartbeat
 from mqlake.local.balancing import BALANCER, HAPROXY, Balancing, ask_haproxy
@@ -26,10 +27,11 @@ STREAMING: Final = "streaming"
 API: Final = "api"
 RULES: Final = "rules"
 FEDERATION: Final = "federation"
+QUERY: Final = query_application.NAME
 
 STOP_ORDER: Final = (
     ("api", "balancer", "federation"),
-    ("gateway", "rules"),
+    ("gateway", "rules", "query"),
     ("haproxy",),  # gateways have said good-bye through it
     ("streaming",),
     ("log",),
@@ -43,7 +45,8 @@ STOP_TIMEOUT_SECONDS: Final = {
     "gateway": 10.0,
     "haproxy": 5.0,
     "rules": 15.0,
-    # The last two once, when they write the archive of their classes; else a few seconds.
+    # These three once, when they write the archive of their classes; else a few seconds.
+    "query": 75.0,
     "streaming": 75.0,
     "log": 75.0,
 }
@@ -126,6 +129,7 @@ class Plan:
                 needs_log_topics=True,
             ),
             self._python_part(API, API, self._api_environment()),
+            self._python_part(QUERY, QUERY, self._query_environment()),
             *(self._gateway(gateway) for gateway in self.gateways),
             *self._balancing_parts(),
             *self._federation_parts(),
@@ -240,13 +244,19 @@ class Plan:
             **environment_of(self.servers, STREAMING),
             "MQLAKE_STREAMING_LOG_RETENTION_HOURS": str(self.settings.log_retention_hours),
             "MQLAKE_STREAMING_LOG_RETENTION_BYTES": str(self.settings.log_retention_bytes),
-            "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
-            "MQLAKE_STREAMING_CONNECT_TOKEN": ensure_token(self.data.connect_token),
             "MQLAKE_STREAMING_RULES_KEY": ensure_token(self.data.rules_key),
         }
         if self.kafka is not None:
             environment["MQLAKE_STREAMING_LOG_DIR"] = str(self.kafka.log_dir)
         return environment
+
+    def _query_environment(self) -> dict[str, str]:
+        return {
+            "MQLAKE_QUERY_DATA_DIR": str(self.data.root),
+            "MQLAKE_QUERY_JARS_DIR": str(RUNTIME / "jars"),
+            "MQLAKE_QUERY_CONNECT_PORT": str(self.connect_port),
+            "MQLAKE_QUERY_CONNECT_TOKEN": ensure_token(self.data.connect_token),
+        }
 
     def _api_environment(self) -> dict[str, str]:
         ensure_token(self.data.api_token)

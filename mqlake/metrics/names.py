@@ -104,6 +104,14 @@ STREAMING: Final = (
     _gauge("jvm_heap_max_bytes", "most that it may become"),
 )
 
+QUERY: Final = (
+    _gauge("query_application_running", "1 while its Spark can be asked, else 0"),
+    _gauge("query_application_uses", "queries and jobs that use it"),
+    _gauge("query_application_start_seconds", "that its last start took"),
+    _counter("query_application_starts", "times that its Spark was started"),
+    _counter("query_application_ends", "times that its Spark ended: idle, memory, …", "cause"),
+)
+
 _ACTION: Final = ("tenant", "rule", "action", "function")
 
 RULES: Final = (
@@ -231,6 +239,7 @@ AUDIT: Final = (
 BY_PROCESS: Final = {
     "gateway": GATEWAY,
     "streaming": STREAMING,
+    "query": QUERY,
     "rules": RULES,
     "federation": FEDERATION,
     "api": API,

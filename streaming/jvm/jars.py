@@ -1,14 +1,22 @@
 """Which jars go on the class path."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import pyspark
-
 from mqlake.errors import OperationalError
 
-PYSPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
+
+def _pyspark_jars() -> Path:
+    """Find them without loading pyspark, which takes a second and 60 MB."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "jars"
+
+
+PYSPARK_JARS: Final = _pyspark_jars()
 _ARTIFACT: Final = re.compile(r"(?P<artifact>.+)-\d+(\.\d+)*[^-]*(-[A-Za-z]\w*)?\.jar")
 
 

@@ -26,6 +26,8 @@ from streaming.jvm.jars import PYSPARK_JARS
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _START_TIMEOUT_SECONDS: Final = 60.0
 _PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None)
+"""Loaded before a process is forked: afterwards another thread's lock may be in the way."""
 
 # What Spark's own launcher passes (JavaModuleOptions); a test compares. Left out: the incubator
 # module for vector arithmetic, which only machine learning uses and a trimmed Java need not have.
@@ -132,12 +134,9 @@ def start_jvm(
     """
     java = java_executable()
     classes = None if archives is None else ClassArchive.of(archives, "spark", java, class_path)
+    command = [*java_command(java, java_options, class_path, classes), _MAIN_CLASS]
     with tempfile.TemporaryDirectory(prefix="mqlake-jvm-") as directory:
         connection = Path(directory) / "connection"
-        command = [
-            *(java, *MODULE_OPTIONS, *java_options, *(classes.options() if classes else ())),
-            *("-cp", os.pathsep.join(class_path), _MAIN_CLASS),
-        ]
         whole_environment = os.environ | (environment or {})
         whole_environment |= {
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
@@ -150,7 +149,7 @@ def start_jvm(
             stdin=subprocess.PIPE,
             env=whole_environment,
             pass_fds=inherited_fds,
-            preexec_fn=_die_with_parent,  # safe: no thread runs yet
+            preexec_fn=die_with_parent,
         )
         try:
             _await_file(connection, process)
@@ -160,6 +159,15 @@ def start_jvm(
             raise
         port, length = struct.unpack(">ii", (answer := connection.read_bytes())[:8])
         return Jvm(process, port, answer[8 : 8 + length].decode(), classes)
+
+
+def java_command(
+    java: str, java_options: list[str], class_path: list[str], classes: ClassArchive | None
+) -> list[str]:
+    """Return the command of a JVM, but for the class that it is to run."""
+    archive = classes.options() if classes else ()
+    options = (*MODULE_OPTIONS, *java_options, *archive)
+    return [java, *options, "-cp", os.pathsep.join(class_path)]
 
 
 def _await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
@@ -173,8 +181,9 @@ def _await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel kill the process that is about to become Java when its parent dies."""
     # Ctrl-C is for the Python process, which then ends this one in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

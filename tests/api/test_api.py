@@ -152,6 +152,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
     assert set(paths) == {
         "/api/v1/sql",
         "/api/v1/sql/relations",
+        "/api/v1/sql/start",
         "/api/v1/rule_metrics",
         "/api/v1/history",
         "/api/v1/retention",

@@ -78,4 +78,4 @@ def test_a_query_that_is_refused_says_where(api: Api) -> None:
 def test_a_query_without_spark_is_unavailable(api: Api) -> None:
     answer = api.request("POST", "/sql", json={"query": "SELECT 1"})
     assert answer.status_code == 503
-    assert "connect-token cannot be read" in answer.json()["detail"]
+    assert "no query application answers" in answer.json()["detail"]

@@ -44,15 +44,13 @@ class Spark:
         self.is_away = False
 
     @contextmanager
-    def session(self, _settings: Mapping[str, str]) -> Iterator["Spark"]:
+    def session(self, _settings: Mapping[str, str], _cancelled: Any) -> Iterator["Spark"]:
         if self.is_away:
             raise OperationalError("Spark is away")
         yield self
 
     def rows(self, statement: str, _seconds: float, **_more: Any) -> list[dict[str, Any]]:
         self.asked.append(statement)
-        if statement == "SHOW TABLES":
-            return [{"tableName": name} for name in ("rules", "rule_heat", "audit_log", "ref_x")]
         table = statement.split()[2]
         if not statement.startswith("DELETE"):
             return []
@@ -66,6 +64,8 @@ class Spark:
 def spark(api: Api, monkeypatch: pytest.MonkeyPatch) -> Spark:
     found = Spark()
     api.client.app.state.spark = found
+    for name in ("rules", "rule_heat", "audit_log", "ref_x"):
+        (api.data_dir / "tables" / name).mkdir(parents=True)
     monkeypatch.setattr(tenant_deletion, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(tenant_deletion, "POLL_SECONDS", 0.0)
     return found

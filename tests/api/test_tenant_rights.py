@@ -22,8 +22,9 @@ ABOUT_CALLERS = {
     *("GET /accounts", "POST /accounts", "GET /accounts/{name}", "PUT /accounts/{name}"),
     *("DELETE /accounts/{name}", "GET /rule_events", "GET /rule_actions"),
     *("GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "POST /jobs/{id}/resume"),
+    "POST /sql/start",
 }
-"""They name no tenant, and tell each caller of his own; their tests are below."""
+"""They name no tenant, and tell each caller of his own, or nothing; their tests are below."""
 OF_ALL = {"DELETE /history"}
 """They name a tenant, and touch all."""
 

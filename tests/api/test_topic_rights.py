@@ -24,6 +24,7 @@ __all__ = ["short_api"]  # a fixture of others
 OBEYING = {
     *("GET /session", "GET /session/operations", "POST /logout"),
     *("POST /publish", "POST /publish/bulk", "GET /topics", "GET /live/messages", "POST /sql"),
+    "POST /sql/start",
     *("GET /retained", "GET /retained/{topic}", "DELETE /retained/{topic}"),
     *("GET /messages/{id}/trace", "POST /replay", "POST /session/password"),
     *("GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}"),

@@ -40,6 +40,7 @@ from rules.runner.settings import (
     RulesSettings,
     SecretSettings,
 )
+from streaming.query.settings import QuerySettings
 from streaming.settings import StreamingSettings
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -51,6 +52,7 @@ SHOWN_BY_EXAMPLE = {
     "bans_file",
     "connect_token",
     "connections",
+    "cores",
     "credentials_file",
     "discovery",
     "frontends",
@@ -90,6 +92,7 @@ FILES = pytest.mark.parametrize(
     [
         ("gateway", GatewaySettings),
         ("streaming", StreamingSettings),
+        ("query", QuerySettings),
         ("api", ApiSettings),
         ("rules", RulesSettings),
         ("balancer", BalancerSettings),

@@ -17,7 +17,6 @@ from mqlake.heartbeat import read_heartbeat
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.parts import STOP_TIMEOUT_SECONDS, STREAMING
 from mqlake.local.paths import RUNTIME
-from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
 from mqlake.log.admin import ensure_log_topics
 from mqlake.records import INBOUND, OUTPUTS, RULES, Message, message_headers, message_key
@@ -46,7 +45,6 @@ class Engine:
         self.producer = Producer(
             {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0}
         )
-        (self.connect_port,) = free_ports(1)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -54,8 +52,6 @@ class Engine:
             "MQLAKE_STREAMING_DATA_DIR": str(self.folder),
             "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
             "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.servers,
-            "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
-            "MQLAKE_STREAMING_CONNECT_TOKEN": "token",
             "MQLAKE_STREAMING_RULES_KEY": RULES_KEY,
             "MQLAKE_STREAMING_HEARTBEAT_FILE": str(self._heartbeat),
             "MQLAKE_STREAMING_LOG_FILE": str(self.folder / "streaming.log"),

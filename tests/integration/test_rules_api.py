@@ -3,10 +3,12 @@
 import copy
 import json
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +48,19 @@ class Rest:
             {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
             method=method,
         )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                data = answer.read()
-                return answer.status, json.loads(data) if data else None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    data = answer.read()
+                    return answer.status, json.loads(data) if data else None
+            except urllib.error.HTTPError as error:
+                with error:
+                    pause = int(error.headers.get("Retry-After", 0))
+                    is_soon = error.code == HTTPStatus.SERVICE_UNAVAILABLE and pause > 0
+                    if not is_soon or time.monotonic() > deadline:
+                        return error.code, json.load(error)
+            time.sleep(pause)  # Spark may have to start first
 
     def get(self, path: str) -> Any:
         status, found = self.ask("GET", path)

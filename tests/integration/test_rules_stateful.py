@@ -4,27 +4,49 @@ What their queries make of messages is the matter of tests/streaming/test_statef
 """
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.connect.session import SparkSession
 
+from api.spark import SparkConnect
+from mqlake.local.doctor.machine import is_open
+from mqlake.local.paths import RUNTIME
+from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
+from mqlake.query_application import SOCKET_FILE
 from mqlake.records import INBOUND
+from mqlake.tables import rule_tables
 from rules.model import ActionSpec, Rule
 from tests.integration.engine import Engine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
-def sql(engine: Engine, query: str) -> list[Any]:
-    session = SparkSession(f"sc://localhost:{engine.connect_port}/;token=token")
-    try:
-        return session.sql(query).collect()
-    finally:
-        session.stop()
+@pytest.fixture
+def connect(engine: Engine) -> Iterator[SparkConnect]:
+    """The query application, by itself on the tables of the engine."""
+    (port,) = free_ports(1)
+    (engine.folder / "connect-token").write_text("token")
+    environment = os.environ | {
+        "MQLAKE_QUERY_DATA_DIR": str(engine.folder),
+        "MQLAKE_QUERY_JARS_DIR": str(RUNTIME / "jars"),
+        "MQLAKE_QUERY_CONNECT_PORT": str(port),
+        "MQLAKE_QUERY_CONNECT_TOKEN": "token",
+        "MQLAKE_QUERY_NICENESS": "0",
+    }
+    with subprocess.Popen([sys.executable, "-m", "mqlake", "query"], env=environment) as process:
+        socket = engine.folder / SOCKET_FILE
+        await_condition(lambda: is_open(f"unix://{socket}"), "it takes uses")
+        opened = SparkConnect(engine.folder)
+        yield opened
+        opened.close()
+        process.terminate()
 
 
 def rule(name: str, sql: str, version: int = 1, **fields: Any) -> Rule:
@@ -80,7 +102,9 @@ def test_a_changed_rule_starts_empty_and_gives_what_was_complete(engine: Engine)
     engine.await_state("change", 2, "stopped")
 
 
-def test_each_row_is_in_its_table_once_though_spark_is_killed(engine: Engine) -> None:
+def test_each_row_is_in_its_table_once_though_spark_is_killed(
+    engine: Engine, connect: SparkConnect
+) -> None:
     action = ActionSpec(function="table", args={"name": "kills"})
     statement = """SELECT payload.k AS k, count(*) AS n, sum(payload.n) AS s, window_start
         FROM "kill/#" GROUP BY payload.k, tumble(timestamp, '1 second', lateness => '5 seconds')"""
@@ -108,13 +132,13 @@ def test_each_row_is_in_its_table_once_though_spark_is_killed(engine: Engine) ->
     def is_complete() -> bool:
         nonlocal found
         rows_written = sum(row["n"] for row in rows(engine, "kills"))
-        if rows_written < sent.total() or not sql(engine, "SHOW TABLES LIKE 'rule_kills'"):
+        if rows_written < sent.total() or not rule_tables(engine.folder / "tables"):
             return False
-        found = sql(engine, query)
-        return bool(found) and (found[0].messages or 0) >= sent.total()
+        found = connect.rows(query, 120)
+        return (found[0]["messages"] or 0) >= sent.total()
 
     await_condition(is_complete, "all messages in windows in the table")
     (row,) = found
-    assert (row.messages, row.total) == (sent.total(), total)
-    assert row.rows == row.windows
+    assert (row["messages"], row["total"]) == (sent.total(), total)
+    assert row["rows"] == row["windows"]
     engine.delete("kills")

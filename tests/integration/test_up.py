@@ -75,7 +75,8 @@ class TestRunningSystem:
         status = json.loads(result.stdout)
         names = [process["name"] for process in status["processes"]]
         assert names == [
-            *("supervisor", "log", "streaming", "rules", "api", "gateway-1", "gateway-2")
+            *("supervisor", "log", "streaming", "rules", "api", "query"),
+            *("gateway-1", "gateway-2"),
         ]
         assert all(process["healthy"] for process in status["processes"])
         await_condition(

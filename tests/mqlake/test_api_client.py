@@ -1,14 +1,17 @@
 """The client against the application, behind a real server."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from mqlake.api_client import ApiClient
+from api.rules.book import RuleBook
+from mqlake.api_client import ApiClient, ApiError
 from mqlake.cli.app import mqlake
 from mqlake.errors import OperationalError
 from mqlake.local.ports import free_ports
@@ -55,6 +58,27 @@ def test_lists_come_page_by_page(served: Api, monkeypatch: pytest.MonkeyPatch) -
     client = ApiClient(served.data_dir)
     found = [item["client_id"] for item in client.items("/clients", connected=True)]
     assert found == ["c0", "c1", "c2", "c4"]
+
+
+def test_what_is_about_to_be_ready_is_asked_again(
+    served: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.client.app.state.rules = book = RuleBook()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        book.complete()
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr("mqlake.api_client.time", clock)
+    assert ApiClient(served.data_dir).get("/rules")["items"] == []
+    assert slept == [1], "as Retry-After says"
+    served.client.app.state.rules = RuleBook()
+    monkeypatch.setattr("mqlake.api_client.FOLLOW_SECONDS", 0.5)
+    with pytest.raises(ApiError, match=r"the API is reading mqlake\.rules: ask again"):
+        ApiClient(served.data_dir).get("/rules")
+    assert slept == [1]
 
 
 def test_a_problem_is_an_error_in_its_words(served: Api) -> None:

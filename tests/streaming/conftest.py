@@ -4,7 +4,9 @@ A plain JVM with the routing classes, without Spark's context, is up in a second
 without a log, takes ten. A log of three brokers takes five.
 """
 
+import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +14,17 @@ from typing import Any
 
 import pytest
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
-from pydantic import SecretStr
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
 from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
+from mqlake.query_application import SOCKET_FILE, Cause
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import Jvm, start_jvm
+from streaming.query.java import Java
+from streaming.query.keeper import Keeper
 from streaming.settings import StreamingSettings
 from streaming.spark import start_spark
 
@@ -95,8 +99,11 @@ def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> StreamingSet
     return StreamingSettings(
         data_dir=tmp_path_factory.mktemp("data"),
         jars_dir=JARS,
-        connect_port=port,
-        connect_token=SecretStr("token"),
+        spark={
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.connect.authenticate.token": "token",
+        },
     )
 
 
@@ -110,6 +117,68 @@ def spark(streaming_settings: StreamingSettings) -> Iterator[SparkSession]:
             session, jvm = start_spark(streaming_settings)
         finally:
             os.umask(umask)
+    # As the query application does, in the one JVM of these tests.
+    java: Any = session.sparkContext._jvm
+    java.org.apache.spark.sql.connect.service.SparkConnectService.start(
+        session.sparkContext._jsc.sc()
+    )
     yield session
     session.stop()
     jvm.stop(timeout_seconds=5)
+
+
+@pytest.fixture(scope="session")
+def connect_port(streaming_settings: StreamingSettings) -> int:
+    """Where Spark Connect is."""
+    return int(streaming_settings.spark["spark.connect.grpc.binding.port"])
+
+
+class _Ready:
+    """Spark as the keeper sees it: it runs already, and until the tests end."""
+
+    pid = os.getpid()
+
+    def __init__(self) -> None:
+        self._stopped = asyncio.Event()
+
+    async def listens(self) -> None:
+        pass
+
+    async def ended(self) -> tuple[str, Cause]:
+        await self._stopped.wait()
+        return "the tests have ended", "other"
+
+    async def stop(self, *, in_order: bool) -> None:
+        self._stopped.set()
+
+
+@pytest.fixture(scope="session")
+def query_dir(
+    spark: SparkSession, streaming_settings: StreamingSettings, connect_port: int
+) -> Iterator[Path]:
+    """The data directory, by which `SparkConnect` finds Spark: its keeper runs there."""
+    folder = streaming_settings.data_dir
+    (folder / "connect-token").write_text("token\n")
+
+    async def start() -> Java:
+        return _Ready()
+
+    async def keep(is_open: threading.Event, is_over: asyncio.Event) -> None:
+        keeper = Keeper(start, connect_port, start_timeout_seconds=10.0, idle_seconds=3_600.0)
+        await keeper.open(folder / SOCKET_FILE)
+        keeping = asyncio.create_task(keeper.run())
+        is_open.set()
+        await is_over.wait()
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+        keeper.close()
+
+    is_open, is_over, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    work = keep(is_open, is_over)
+    thread = threading.Thread(target=loop.run_until_complete, args=(work,), name="keeper")
+    thread.start()
+    assert is_open.wait(10)
+    yield folder
+    loop.call_soon_threadsafe(is_over.set)
+    thread.join()
+    loop.close()

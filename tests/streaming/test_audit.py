@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from api.sql.checking import check
 from mqlake.audit import AUDITS, audit_select
-from streaming.functions import create_functions
+from mqlake.catalog import VIEWS, made_by
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
 
@@ -160,7 +160,9 @@ def literal(value: Any) -> str:
 @pytest.fixture(scope="module")
 def found(spark: SparkSession, streaming_settings: StreamingSettings) -> dict[str, Found]:
     create_tables(spark, streaming_settings)
-    create_functions(spark)
+    for view in VIEWS:
+        for statement in made_by(f"mqlake.{view}", streaming_settings.data_dir / "tables"):
+            spark.sql(statement)
     for table in ("messages", "retained", "sessions", "events", "drops"):
         rows = [
             {"tenant": f"audit-{tenant}", **row}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mqlake.catalog import FUNCTIONS, VIEWS, made_by
 from mqlake.tables import TABLES
-from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
 
@@ -37,7 +37,9 @@ def settings(
     data_dir = tmp_path_factory.mktemp("tools") / "data"
     settings = streaming_settings.model_copy(update={"data_dir": data_dir})
     create_tables(spark, settings)
-    create_functions(spark)
+    for name in (*(f"mqlake.{view}" for view in VIEWS), *FUNCTIONS):
+        for statement in made_by(name, data_dir / "tables"):
+            spark.sql(statement)
     (data_dir / "connect-token").write_text("token\n")
     for topic, temp in (("plant/1/temp", 21), ("plant/1/temp", 22), ("plant/2/temp", 30)):
         spark.sql(
@@ -50,9 +52,11 @@ def settings(
 
 
 @pytest.mark.parametrize("tool", EXPECTED)
-def test_an_example_works_as_it_stands(settings: StreamingSettings, tool: str) -> None:
+def test_an_example_works_as_it_stands(
+    settings: StreamingSettings, connect_port: int, tool: str
+) -> None:
     (example,) = [code for code in EXAMPLES if tool in code]
-    code = example.replace("localhost:15002", f"localhost:{settings.connect_port}")
+    code = example.replace("localhost:15002", f"localhost:{connect_port}")
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -21,6 +21,7 @@ from mqlake.rule_records import (
     rule_record_key,
     table_row_headers,
 )
+from mqlake.tables import rule_tables
 from rules.actions.contract import Append
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
@@ -29,7 +30,7 @@ from streaming.rules.program import Programs, TableAction, check_names, table_ac
 from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import Marks, without_ended
 from streaming.settings import StreamingSettings
-from streaming.tables import create_tables, rule_tables
+from streaming.tables import create_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -128,7 +129,7 @@ def writer(
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
     create_tables(spark, settings)
     yield Writer(spark, settings)
-    for name in (*rule_tables(settings), "dead_letters", "late"):
+    for name in (*rule_tables(tmp_path / "tables"), "dead_letters", "late"):
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 

@@ -22,13 +22,10 @@ from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule
 from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
 from mqlake.clock import SystemClock
-from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
 from mqlake.records import DEAD_LETTERS, INBOUND
 from mqlake.rule_records import Activation, Range, Span, decode_dead_letter, decode_output
-from mqlake.status import STATE_FILE, replace_file
 from rules.model import ActionSpec, Rule
-from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
@@ -48,10 +45,9 @@ HOT = "SELECT payload.t AS t, clientid FROM 'plant/+/temp' WHERE payload.t > 50 
 def connect(
     spark: SparkSession,
     streaming_settings: StreamingSettings,
-    tmp_path_factory: pytest.TempPathFactory,
+    query_dir: Path,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
-    create_functions(spark)
     spark.sql(
         "INSERT INTO messages SELECT lower(lpad(hex(id), 32, '0')), "
         f"'{TENANT}', concat('plant/', id % 4, '/temp'),"
@@ -60,17 +56,9 @@ def connect(
         f" 'local/gateway-1', timestamp_millis({START_MS} + id * 30000), CAST(id % 8 AS INT),"
         f" id div 8 FROM range({MESSAGES})"
     )
-    folder = tmp_path_factory.mktemp("system")
-    write_where(folder, streaming_settings.connect_port)
-    asked = SparkConnect(folder)
+    asked = SparkConnect(query_dir)
     yield asked
     asked.close()
-
-
-def write_where(folder: Path, port: int) -> None:
-    state = replace(write_state(folder, healthy=True), connect_port=port)
-    replace_file(folder / STATE_FILE, state.to_json())
-    (folder / "connect-token").write_text("token")
 
 
 def try_out(connect: SparkConnect, sql: str, **context: Any) -> Outcome:
@@ -571,8 +559,7 @@ def test_threads_ask_one_after_the_other(connect: SparkConnect) -> None:
     assert sorted(rows[0]["n"] for rows in found) == list(range(5))
 
 
-def test_without_spark_that_is_said(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    write_where(tmp_path, port)
-    with pytest.raises(SparkAway, match=f"port {port}"):
+def test_without_a_query_application_that_is_said(tmp_path: Path) -> None:
+    write_state(tmp_path, healthy=True)
+    with pytest.raises(SparkAway, match=r"no query application answers at .*query.sock"):
         SparkConnect(tmp_path).rows("SELECT 1")

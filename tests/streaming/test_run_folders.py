@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from mqlake.records import INBOUND
 from mqlake.rule_records import Range, Span
@@ -33,7 +32,7 @@ def a_run(time_argument: str, *, ended: bool = True, ends: tuple[int, ...] = (9,
 
 @pytest.fixture
 def settings(tmp_path: Path) -> StreamingSettings:
-    return StreamingSettings(data_dir=tmp_path, connect_token=SecretStr("token"))
+    return StreamingSettings(data_dir=tmp_path)
 
 
 def note(settings: StreamingSettings, run: Run, batch: int, first: int, watermark: int = 0) -> Path:

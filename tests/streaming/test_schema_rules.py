@@ -36,13 +36,11 @@ from rules.language import compile_rule
 from rules.model import Rule
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import Schemas
-from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.streaming.decoding import schema, schemas
 from tests.streaming.test_rule_table import Engine
-from tests.streaming.test_rule_trials import write_where
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -164,13 +162,10 @@ def test_two_versions_of_a_schema_are_told_apart(engine: Engine, known: Schemas)
 def connect(
     spark: SparkSession,
     streaming_settings: StreamingSettings,
-    tmp_path_factory: pytest.TempPathFactory,
+    query_dir: Path,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
-    create_functions(spark)
-    folder = tmp_path_factory.mktemp("system")
-    write_where(folder, streaming_settings.connect_port)
-    asked = SparkConnect(folder)
+    asked = SparkConnect(query_dir)
     asked.rows("SELECT count(*) FROM messages", 120)  # the first question takes longer
     yield asked
     asked.close()

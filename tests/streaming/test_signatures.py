@@ -58,8 +58,8 @@ def test_what_is_not_signed_counts_until_all_is(tmp_path: Path) -> None:
 
 def test_a_short_key_is_refused_and_none_is_no_key(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="at least 32"):
-        StreamingSettings(connect_token=SecretStr("t"), rules_key=SecretStr("short"))
-    settings = StreamingSettings(connect_token=SecretStr("t"), data_dir=tmp_path)
+        StreamingSettings(rules_key=SecretStr("short"))
+    settings = StreamingSettings(data_dir=tmp_path)
     assert Signatures.of(settings) is None
     assert KEY_OPTION not in rules_client_config(settings)
 

@@ -1,14 +1,13 @@
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from streaming.settings import StreamingSettings
 from streaming.slots import router_mode, rules_mode, task_slots
 
 
 def some_settings(**fields: Any) -> StreamingSettings:
-    return StreamingSettings(connect_token=SecretStr("token"), **fields)
+    return StreamingSettings(**fields)
 
 
 @pytest.mark.parametrize(

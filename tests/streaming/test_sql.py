@@ -5,14 +5,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 from psutil import Process
 from pyspark.sql import SparkSession
 
-from api.spark import Cancelled, SparkAway, SparkConnect
+from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
 from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
 from api.sql.results import Format, write
@@ -21,12 +20,9 @@ from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
 from mqlake.local.testing import await_condition
-from mqlake.views import EMPTY_SCHEMA
-from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
-from streaming.spark import spark_conf
+from streaming.spark_conf import spark_conf
 from streaming.tables import create_tables
-from tests.streaming.test_rule_trials import write_where
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -44,10 +40,10 @@ COLUMNS = (
 def runner(
     spark: SparkSession,
     streaming_settings: StreamingSettings,
+    query_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[QueryRunner]:
     create_tables(spark, streaming_settings)
-    create_functions(spark)
     row = (
         "SELECT lower(lpad(hex(id), 32, '0')), tenant, topic, {payload}, CAST(1 AS TINYINT), false,"
         " false, 'c', NULL, CAST(4 AS TINYINT), NULL, 'local/gateway-1',"
@@ -69,10 +65,8 @@ def runner(
         f"INSERT INTO messages ({COLUMNS}) {row.format(payload=BYTES)}"
         "(SELECT id, 'other' AS tenant, 'secret' AS topic FROM range(5))"
     )
-    folder = tmp_path_factory.mktemp("system")
-    write_where(folder, streaming_settings.connect_port)
-    connect = SparkConnect(folder)
-    queries = QueryRunner(connect, folder / "results", at_once=2)
+    connect = SparkConnect(query_dir)
+    queries = QueryRunner(connect, tmp_path_factory.mktemp("results"), at_once=2)
     yield queries
     queries.close()
     connect.close()
@@ -105,24 +99,24 @@ def test_the_payload_is_json_text_and_bytes(runner: QueryRunner) -> None:
     assert found == [["", "", ""], [None, None, "/wA="], ["on", "on", "b24="]]
 
 
-def test_before_spark_has_made_its_tables_that_is_said(
-    runner: QueryRunner, spark: SparkSession
+def test_what_a_statement_names_is_made_known(
+    runner: QueryRunner, spark: SparkSession, query_dir: Path
 ) -> None:
-    connect = SparkConnect(runner._connect._data_dir)
-    fresh = QueryRunner(connect, runner._folder.with_name("fresh"), at_once=1)
-    spark.sql(f"DROP SCHEMA {EMPTY_SCHEMA}")
-    try:
-        for question in ("SELECT 1", "SELECT count(*) FROM messages"):
-            with pytest.raises(SparkAway, match="Spark is starting, it makes its tables"):
-                rows(fresh, question)
-        with pytest.raises(SparkAway, match="Spark is starting, it makes its tables"):
-            connect.rows("SELECT count(*) FROM messages")
-    finally:
-        spark.sql(f"CREATE SCHEMA {EMPTY_SCHEMA}")
-    assert rows(fresh, "SELECT 1") == [[1]]
-    assert connect.rows("SELECT 1 AS one") == [{"one": 1}]
+    for known in ("TABLE messages", "FUNCTION IF EXISTS topic_matches", "SCHEMA mqlake_none"):
+        spark.sql(f"DROP {known}")
+    spark.sql("DROP SCHEMA IF EXISTS mqlake CASCADE")
+    fresh = QueryRunner(SparkConnect(query_dir), runner._folder.with_name("fresh"), at_once=1)
+    matched = "SELECT count(*) FROM messages WHERE topic_matches(topic, 'plant/#')"
+    assert rows(fresh, matched) == [[20]]
+    spark.sql("DROP TABLE messages")
+    of_all = "SELECT count(DISTINCT tenant) AS n FROM mqlake.messages WHERE topic = 'secret'"
+    assert fresh._connect.rows(of_all) == [{"n": 1}], "a view, and the table in it"
+    spark.sql("DROP TABLE messages")
+    assert fresh._connect.rows("DESCRIBE HISTORY messages LIMIT 1")[0]["version"] > 0
+    with pytest.raises(EvaluationError, match="nothing"):
+        fresh._connect.rows("SELECT * FROM spark_catalog.default.nothing")
     fresh.close()
-    connect.close()
+    fresh._connect.close()
 
 
 def test_nobody_comes_to_the_ports_of_the_driver_without_a_secret(
@@ -134,21 +128,6 @@ def test_nobody_comes_to_the_ports_of_the_driver_without_a_secret(
     assert len(security.getSecretKey()) >= 32
     cluster = streaming_settings.model_copy(update={"master": "spark://elsewhere:7077"})
     assert "spark.authenticate" not in spark_conf(cluster, [])
-
-
-def test_nobody_can_ask_before_there_is_a_session_whose_catalog_counts(
-    streaming_settings: StreamingSettings,
-) -> None:
-    # As a plugin it would listen earlier, and who asks then gets a session with a catalog of its
-    # own, for as long as Spark runs.
-    assert "SparkConnectPlugin" not in spark_conf(streaming_settings, []).get("spark.plugins", "")
-
-
-def test_it_is_made_last_by_which_tables_functions_and_views_are_known() -> None:
-    made: list[str] = []
-    spark: Any = SimpleNamespace(sql=made.append)
-    create_functions(spark)
-    assert [EMPTY_SCHEMA in one for one in made] == [False] * (len(made) - 1) + [True]
 
 
 def test_sessions_of_a_spark_that_was_killed_are_replaced(runner: QueryRunner) -> None:

@@ -13,10 +13,8 @@ from api.replay.rows import read_row, read_rows
 from api.spark import SparkConnect
 from api.sql.running import Limits, QueryRunner
 from api.tracing.tables import TraceTables
-from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
-from tests.streaming.test_rule_trials import write_where
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -40,13 +38,10 @@ def event(offset: int, name: str, at_ms: int, client_id: str, **fields: Any) -> 
 def connect(
     spark: SparkSession,
     streaming_settings: StreamingSettings,
-    tmp_path_factory: pytest.TempPathFactory,
+    query_dir: Path,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
-    create_functions(spark)
-    folder = tmp_path_factory.mktemp("system")
-    write_where(folder, streaming_settings.connect_port)
-    opened = SparkConnect(folder)
+    opened = SparkConnect(query_dir)
     # The first query of a session takes many times as long as others, more than a trace waits.
     opened.rows("SELECT count(*) FROM mqlake.events", timeout_seconds=120)
     yield opened

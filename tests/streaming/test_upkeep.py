@@ -18,14 +18,12 @@ from mqlake.records import EVENTS
 from mqlake.retention import Policy, write_policies
 from mqlake.tables import MESSAGES, TABLES
 from streaming import upkeep as upkeep_module
-from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.spark import small_session
 from streaming.state import State
 from streaming.tables import create_tables, table_path
 from streaming.upkeep import OPTIMIZE_SECONDS, RETENTION_SECONDS, Upkeep, small_files
 from tests.api.conftest import MemoryAppender
-from tests.streaming.test_rule_trials import write_where
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -161,7 +159,7 @@ def test_old_rows_go_by_the_first_policy_that_fits(
 
 
 def test_what_a_client_has_left_is_deleted_for_good(
-    spark: SparkSession, settings: StreamingSettings, clock: ManualClock
+    spark: SparkSession, settings: StreamingSettings, clock: ManualClock, query_dir: Path
 ) -> None:
     insert(spark, ("t", "a", "it's me", 0), ("t", "b", "other", 0), ("u", "c", "it's me", 0))
     spark.sql("OPTIMIZE messages")
@@ -172,9 +170,7 @@ def test_what_a_client_has_left_is_deleted_for_good(
     path = table_path(settings, MESSAGES)
     uncommitted = path / "part-of-an-append-that-is-not-committed.parquet"
     shutil.copyfile(next(iter(path.glob("*.parquet"))), uncommitted)
-    create_functions(spark)
-    write_where(settings.data_dir, settings.connect_port)
-    connect = SparkConnect(settings.data_dir)
+    connect = SparkConnect(query_dir)
     log = MemoryAppender()
     job = Job("j1", "delete_history", "t", "", 0)
     deletion = Deletion("t", "it's me", "alice")

@@ -26,6 +26,7 @@ CHECKS: Final = (
     Check("log", traffic.look_at_log),
     Check("durability", traffic.look_at_durability),
     Check("queries", processes.look_at_queries),
+    Check("query", processes.look_at_query_application),
     Check("poison", processes.look_at_poison, needs_running=False),
     Check("tables", machine.look_at_tables, needs_running=False),
     Check("checkpoints", machine.look_at_checkpoints, needs_running=False),

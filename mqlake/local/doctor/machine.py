@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from mqlake.control_socket import connect
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.log_room import in_words
 from mqlake.local.parts import LOG
 from mqlake.local.paths import OTHERS
+from mqlake.query_application import SOCKET_FILE
 from mqlake.tables import TABLES
 
 GIB: Final = 1024**3
@@ -169,7 +171,7 @@ def look_at_ports(patient: Patient) -> Iterator[Finding]:
     """Does somebody listen wherever the system says so?"""
     state = patient.running
     wanted = {f"log {state.bootstrap_servers}": state.bootstrap_servers}
-    wanted["Spark Connect"] = f"127.0.0.1:{state.connect_port}"
+    wanted["queries"] = f"unix://{patient.data.root / SOCKET_FILE}"
     wanted["API"] = urlsplit(state.api_url).netloc
     for gateway in state.gateways:
         for url in (gateway.url, *gateway.listeners):
@@ -195,9 +197,7 @@ def is_open(address: str) -> bool:
     path = address.partition("unix://")[2]
     try:
         if path:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(CONNECT_SECONDS)
-                connection.connect(path)
+            connect(Path(path), CONNECT_SECONDS).close()
             return True
         host, _, port = address.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS):

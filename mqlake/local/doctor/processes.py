@@ -10,7 +10,7 @@ from mqlake.heartbeat import read_heartbeat
 from mqlake.local.balancing import HAPROXY
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.java import find_java_home, java_version
-from mqlake.local.parts import LOG, STREAMING
+from mqlake.local.parts import LOG, QUERY, STREAMING
 from mqlake.local.paths import RUNTIME
 from mqlake.poison import Poison
 from mqlake.status import STALE_SECONDS
@@ -176,6 +176,27 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
             f"find out who may write mqlake.rules; see which rules in {log}",
         )
     yield ok("queries", f"{sum(one['active'] for one in queries.values())} run")
+
+
+def look_at_query_application(patient: Patient) -> Iterator[Finding]:
+    """Have users' queries the Spark that they need?"""
+    figures = patient.figures(QUERY)
+    full = figures.get("ends", {}).get("memory", 0)
+    stuck = figures.get("ends", {}).get("asked", 0)
+    if full:
+        yield warning(
+            "query",
+            f"queries have filled the heap of their Spark {full} times, which ended it",
+            "raise heap_mb in conf/query.toml, or look in audit_log and the API's log for who asks",
+        )
+    if stuck:
+        yield warning(
+            "query",
+            f"their Spark was ended {stuck} times for queries that did not stop",
+            "it is back for the next query; look for who asks for so much",
+        )
+    if not full and not stuck and figures:
+        yield ok("query", f"{figures['phase']}, {figures['uses']} uses")
 
 
 def look_at_poison(patient: Patient) -> Iterator[Finding]:

@@ -224,3 +224,28 @@ def test_the_tree_of_topics_is_bounded(loaded: Dashboard) -> None:
     assert oldest is not None
     # Of the ten thousand only what is open is in the list.
     assert rows <= 10_001
+
+
+def test_what_spark_answers_is_asked_again_while_it_starts(loaded: Dashboard) -> None:
+    shown = """await (async () => {
+      const real = globalThis.fetch;
+      const answers = x.map(([status, body, headers]) => new Response(body, {status, headers}));
+      let waits = 0;
+      try {
+        globalThis.fetch = async () => answers.shift();
+        const answer = await new m.Api().askSpark("/sql", {}, undefined, () => { waits += 1; });
+        return [waits, await answer.text()];
+      } catch (problem) {
+        return [waits, problem.status, problem.message];
+      } finally {
+        globalThis.fetch = real;
+      }
+    })()"""
+    soon = [503, '{"detail": "Spark is starting"}', {"Retry-After": "1"}]
+    away = [503, '{"detail": "no query application"}', {}]
+
+    def asked(*answers: list[Any]) -> Any:
+        return run(loaded, "/dashboard/core/api.js", shown, list(answers))
+
+    assert asked(soon, [200, "rows", {}]) == [1, "rows"]
+    assert asked(soon, away) == [1, 503, "no query application"]

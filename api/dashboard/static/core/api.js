@@ -1,6 +1,8 @@
 /** The REST API, asked with the session's cookie. */
 
 const PREFIX = "/api/v1";
+/** For so long what says that it is about to be ready is asked again. */
+const FOLLOW_MS = 120_000;
 
 /** What the API answers when it does not do what it was asked for. */
 export class Problem extends Error {
@@ -11,6 +13,8 @@ export class Problem extends Error {
     this.body = body;
     this.status = body.status;
     this.code = body.code;
+    /** Seconds after which it makes sense to ask again; null: nobody knows. */
+    this.retryAfter = body.retryAfter ?? null;
   }
 }
 
@@ -78,9 +82,31 @@ export class Api {
     return this.#ask(method, path, body, query, signal).then(readJson);
   }
 
-  /** As `send`, with the answer itself. */
-  ask(method, path, body, query = {}, signal = undefined) {
-    return this.#ask(method, path, body, query, signal);
+  /**
+   * Ask what Spark answers, and again as long as the API says that it is about to be ready.
+   *
+   * @param {string} path Of a POST.
+   * @param {Object} body
+   * @param {AbortSignal} [signal]
+   * @param {function()} [onWait] Called before each pause.
+   */
+  async askSpark(path, body, signal = undefined, onWait = () => {}) {
+    const until = performance.now() + FOLLOW_MS;
+    for (;;) {
+      try {
+        return await this.#ask("POST", path, body, {}, signal);
+      } catch (error) {
+        const isSoon = error instanceof Problem && error.status === 503 && error.retryAfter;
+        if (!isSoon || performance.now() > until) throw error;
+        onWait();
+        await pause(error.retryAfter * 1000, signal);
+      }
+    }
+  }
+
+  /** Have Spark started before somebody asks it for something; nobody waits for that. */
+  startSpark() {
+    this.#ask("POST", "/sql/start", undefined, { tenant: null }).catch(() => {});
   }
 
   async #ask(method, path, body, query, signal) {
@@ -113,6 +139,16 @@ export class Api {
   }
 }
 
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}
+
 function toQuery(values) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
@@ -129,8 +165,9 @@ async function readJson(answer) {
 }
 
 async function readProblem(answer) {
+  const retryAfter = Number(answer.headers.get("Retry-After")) || null;
   try {
-    return { status: answer.status, ...(await answer.json()) };
+    return { status: answer.status, retryAfter, ...(await answer.json()) };
   } catch {
     return {
       status: answer.status,

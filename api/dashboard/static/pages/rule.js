@@ -177,7 +177,7 @@ function form(context, rule) {
     );
   }
 
-  const test = sampleTest(api, sql, rule);
+  const test = sampleTest(context, sql, rule);
   const all = h("div.page");
 
   function parts(now) {
@@ -380,7 +380,8 @@ function example(schema) {
 }
 
 /** What the rule makes of one made-up message. */
-function sampleTest(api, sql, rule) {
+function sampleTest({ api, signal }, sql, rule) {
+  api.startSpark();
   const firstFilter = rule?.from?.[0];
   const message = firstFilter
     ? firstFilter.startsWith("$events/")
@@ -400,7 +401,11 @@ function sampleTest(api, sql, rule) {
     } catch (error) {
       throw new Error(`The message is not JSON: ${error.message}`);
     }
-    const found = await api.send("POST", "/rule_test", { sql: sql.value, context: given });
+    const asked = { sql: sql.value, context: given };
+    const answer = await api.askSpark("/rule_test", asked, signal, () =>
+      fill(result, h("p.hint", null, "Waiting for Spark…")),
+    );
+    const found = await answer.json();
     fill(
       result,
       found.error && h("p.problem", null, `The evaluation fails: ${found.error}`),

@@ -30,6 +30,7 @@ export function mount({ api, signal, place }) {
   );
   let asking = null;
   signal.addEventListener("abort", () => asking?.abort());
+  api.startSpark();
 
   const query = editor({
     label: "Query",
@@ -61,7 +62,9 @@ export function mount({ api, signal, place }) {
     said.textContent = "Running…";
     try {
       const body = { query: query.value, format, limit: Number(limit.value) };
-      return await api.ask("POST", "/sql", body, {}, mine.signal);
+      return await api.askSpark("/sql", body, mine.signal, () => {
+        said.textContent = "Waiting for Spark…";
+      });
     } catch (error) {
       said.textContent = isAborted(error) ? "Cancelled." : "";
       if (isAborted(error)) return null;

@@ -22,6 +22,7 @@ from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
 from mqlake.local.paths import DataDirectory
 from mqlake.local.ports import free_ports
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
+from mqlake.query_application import SOCKET_FILE
 from mqlake.records import INBOUND, OUTPUTS
 from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
 from streaming.figures import Heap
@@ -166,6 +167,25 @@ def test_a_heap_that_is_full_is_found(tmp_path: Path, used: int, level: Level) -
     assert f"heap of the engine: {used} of 100 MiB in use" in details[level]
 
 
+@pytest.mark.parametrize(
+    ("ends", "warnings"),
+    [
+        ({}, 0),
+        ({"idle": 3}, 0),
+        ({"memory": 2, "idle": 1}, 1),
+        ({"memory": 1, "asked": 1}, 2),
+    ],
+)
+def test_queries_that_end_their_spark_are_found(
+    tmp_path: Path, ends: dict[str, int], warnings: int
+) -> None:
+    figures = {"phase": "running", "uses": 2, "ends": ends}
+    one = ProcessReport("query", 8, True, "2 queries", figures=figures)
+    details = found(processes.look_at_query_application, patient(tmp_path, one))
+    assert len(details[Level.WARNING]) == warnings
+    assert details[Level.OK] == ([] if warnings else ["running, 2 uses"])
+
+
 def test_secrets_that_others_can_read_are_found(tmp_path: Path) -> None:
     one = patient(tmp_path)
     one.data.api_token.write_text("secret")
@@ -305,16 +325,15 @@ def test_ports_where_nobody_listens_are_found(tmp_path: Path) -> None:
     with socket.socket() as one, socket.socket(socket.AF_UNIX) as other:
         one.bind(("127.0.0.1", 0))
         one.listen()
-        other.bind(str(tmp_path / "sock"))
+        other.bind(str(tmp_path / SOCKET_FILE))
         other.listen()
         port = one.getsockname()[1]
-        listener = (f"unix://{tmp_path / 'sock'}",)
+        listener = (f"unix://{tmp_path / SOCKET_FILE}",)
         details = found(
             machine.look_at_ports,
             patient(
                 tmp_path,
                 bootstrap_servers=f"127.0.0.1:{port}",
-                connect_port=port,
                 api_url=f"http://127.0.0.1:{port}",
                 gateways=(GatewayAddress("gateway-1", "127.0.0.1", port, listener),),
                 metrics={"api": "http://127.0.0.1:1/metrics"},

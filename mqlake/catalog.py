@@ -1,19 +1,21 @@
-"""What queries find beside the tables: functions on topics and, for who uses Spark Connect, views.
+"""Tables, views and functions by their names in Spark SQL, and the statements that make them known.
 
-SQL functions, which Spark puts into the query as expressions: no Python, nothing to register with a
-session, and the literal beginning of a filter becomes a range of topics, by which files are left
-out. The catalog lives in the JVM's memory: all of it is made at each start.
+The catalog of the query application lives in its JVM's memory, and is empty at first: what a
+statement names and Spark does not know is made known then (`made_by`).
+
+Functions are SQL functions, which Spark puts into the query as expressions: no Python, nothing to
+register with a session, and the literal beginning of a filter becomes a range of topics, by which
+files are left out.
 """
 
+import re
+from pathlib import Path
 from typing import Final
-
-from pyspark.sql import SparkSession
 
 from mqlake.audit import AUDIT_VIEW, audit_view
 from mqlake.tables import TABLES
 from mqlake.views import (
     CATALOG_SCHEMA,
-    EMPTY_SCHEMA,
     TOPIC_LEVEL,
     TOPIC_MATCHES,
     VIEW_SCHEMA,
@@ -64,15 +66,50 @@ FUNCTIONS: Final = {
 """Name -> parameters, type, what it does, and the expression."""
 
 
-def create_functions(spark: SparkSession) -> None:
-    """Make functions and views known to all sessions; the tables are there."""
-    for name, (parameters, returned, comment, body) in FUNCTIONS.items():
-        spark.sql(
-            f"CREATE OR REPLACE FUNCTION {CATALOG_SCHEMA}.{name}({parameters}) RETURNS {returned} "
-            f"COMMENT '{comment}' RETURN {body}"
+VIEWS: Final = (*(table.name for table in TABLES), AUDIT_VIEW)
+"""Of the schema `mqlake`, all tenants' rows: for tools that speak Spark Connect."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def made_by(name: str, tables: Path) -> tuple[str, ...]:
+    """Return the statements that make a table, a view or a function known.
+
+    Args:
+        name: As Spark names what it has not found: parts with points between, quoted or not;
+            without a schema it is that of the tables.
+        tables: Folder of the tables.
+
+    Returns:
+        None of them when there is no such thing.
+    """
+    *schema, last = name.replace("`", "").lower().split(".")
+    if schema[-1:] == [VIEW_SCHEMA]:
+        return _view(last)
+    if last in FUNCTIONS:
+        return (_function(last),)
+    is_table = schema in ([], ["default"], CATALOG_SCHEMA.split(".")) and _NAME.fullmatch(last)
+    if is_table and (tables / last / "_delta_log").is_dir():
+        location = str(tables / last).replace("\\", "\\\\").replace("'", "\\'")
+        return (
+            f"CREATE TABLE IF NOT EXISTS {CATALOG_SCHEMA}.{last} USING delta LOCATION '{location}'",
         )
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {VIEW_SCHEMA}")
-    for table in TABLES:
-        spark.sql(f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{table.name} AS {view_select(table)}")
-    spark.sql(f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{AUDIT_VIEW} AS {audit_view()}")
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {EMPTY_SCHEMA}")
+    return ()
+
+
+def _function(name: str) -> str:
+    parameters, returned, comment, body = FUNCTIONS[name]
+    return (
+        f"CREATE OR REPLACE FUNCTION {CATALOG_SCHEMA}.{name}({parameters}) RETURNS {returned} "
+        f"COMMENT '{comment}' RETURN {body}"
+    )
+
+
+def _view(name: str) -> tuple[str, ...]:
+    by_name = {table.name: table for table in TABLES}
+    if name not in VIEWS:
+        return ()
+    select = audit_view() if name == AUDIT_VIEW else view_select(by_name[name])
+    return (
+        f"CREATE SCHEMA IF NOT EXISTS {VIEW_SCHEMA}",
+        f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{name} AS {select}",
+    )

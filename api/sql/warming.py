@@ -1,0 +1,72 @@
+"""Have Spark started, and its code run once, before somebody waits for a query.
+
+Most of what a first query costs is code that runs for the first time: the client library in this
+process, reading Delta, compiling, writing a result. So one small query does all of that.
+"""
+
+import logging
+import threading
+from typing import Final
+
+from api.pages import DEFAULT_TENANT
+from api.spark import JOB_START_SECONDS, SparkConnect
+from api.sql.checking import check
+from api.sql.running import Limits, QueryRunner
+from mqlake.errors import MqlakeError
+
+_logger = logging.getLogger(__name__)
+
+QUERY: Final = (
+    "SELECT topic, count(*) AS messages, max(ts) AS last FROM messages"
+    " WHERE ts > current_timestamp() - INTERVAL 10 MINUTES AND topic_matches(topic, '+/#')"
+    " GROUP BY topic ORDER BY messages DESC"
+)
+"""Of a kind that is often asked; of what was written lately, however much there is."""
+_LIMITS: Final = Limits(rows=1, seconds=120.0, bytes=1_000_000)
+_CLOSE_SECONDS: Final = 3.0
+
+
+class WarmUp:
+    """Warms Spark up, once in each of its lives; safe to use from any thread.
+
+    Args:
+        connect: Has Spark started.
+        runner: Of queries; keeps the session that this one had.
+    """
+
+    def __init__(self, connect: SparkConnect, runner: QueryRunner) -> None:
+        self._connect = connect
+        self._runner = runner
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._warm_pid = 0
+        """Of the Java that is warm."""
+
+    def begin(self) -> None:
+        """Have it done by another thread; what is under way is not done twice."""
+        with self._lock:
+            if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End it, or leave it to its end after some seconds."""
+        self._stopping.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            with self._connect.use(JOB_START_SECONDS, self._stopping.is_set) as use:
+                if use.java_pid == self._warm_pid:
+                    return
+                query = check(QUERY, DEFAULT_TENANT)
+                with self._runner.run(query, "json", _LIMITS, self._stopping.is_set):
+                    self._warm_pid = use.java_pid
+        except MqlakeError as exc:
+            # Who asks hears it, too, when it is still so.
+            _logger.info("Spark is not warmed up", extra={"fields": {"reason": str(exc)}})

@@ -1,0 +1,194 @@
+"""The process of the query application: settings in, exit code out.
+
+It is small, and always there: it keeps Spark (`keeper.py`), says how it is, and gives way.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from mqlake.errors import OperationalError
+from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.logs import set_up_logging
+from mqlake.metrics.families import Families
+from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.query_application import NAME, SOCKET_FILE
+from mqlake.status import load_state
+from streaming.exclusive import hold
+from streaming.query.java import ConnectServer, Java, prepare
+from streaming.query.keeper import ENDS, Keeper
+from streaming.query.settings import QuerySettings
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_TO_GO: Final = 500
+"""Of 1,000: how gladly the kernel ends it, and not the rest, when memory is at its end."""
+_MEMORY_BESIDE_HEAP_MB: Final = 450
+"""Of the JVM: classes, code, threads, buffers."""
+_LOOK_SECONDS: Final = 1.0
+_LOCK_TIMEOUT_SECONDS: Final = 30.0
+
+
+def main(settings: QuerySettings) -> int:
+    """Run until SIGTERM or SIGINT; return the exit code."""
+    set_up_logging(settings.log_level, settings.log_file, settings.log_format, NAME)
+    give_way(settings.niceness, settings.cores)
+    try:
+        # A keeper that was killed may have left Spark for a moment.
+        lock = hold(settings.data_dir / NAME / "lock", _LOCK_TIMEOUT_SECONDS)
+        asyncio.run(_Process(settings, lock).run())
+    except OperationalError as exc:
+        _logger.critical("queries stop: %s", exc)
+        return 1
+    return 0
+
+
+def give_way(niceness: int, cores: int | None) -> None:
+    """Let this process and all that it starts come after the rest of the system.
+
+    Args:
+        niceness: Added to its own.
+        cores: The last so many of its processors are left to it; None: all.
+    """
+    os.nice(niceness)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_FIRST_TO_GO), encoding="ascii")
+    if os.getsid(0) == os.getpid():
+        # Where each session is a group that the kernel shares the processors out to (autogroup),
+        # niceness counts within the group alone; the group has one of its own.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
+    if cores is not None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+
+
+class _Process:
+    """One run of the process."""
+
+    def __init__(self, settings: QuerySettings, lock: int) -> None:
+        self._settings = settings
+        self._lock = lock
+        stays = settings.start == "with-system"
+        self._keeper = Keeper(
+            self._start,
+            settings.connect_port,
+            start_timeout_seconds=settings.start_timeout_seconds,
+            idle_seconds=None if stays else settings.idle_seconds,
+        )
+        self._waits_for_memory = False
+
+    async def run(self) -> None:
+        """Run until a signal comes.
+
+        Raises:
+            OperationalError: Nobody could reach it.
+        """
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        path = self._settings.data_dir / SOCKET_FILE
+        try:
+            await self._keeper.open(path)
+        except OSError as exc:
+            raise OperationalError(f"nobody can listen at {path}: {exc.strerror}") from exc
+        metrics = MetricsServer(
+            self._settings.metrics, new_registry(NAME, self._is_healthy, self._add_metrics)
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keeping = tasks.create_task(self._keeper.run())
+                beating = tasks.create_task(self._beat())
+                await stopping.wait()
+                keeping.cancel()
+                beating.cancel()
+        finally:
+            self._keeper.close()
+            await asyncio.to_thread(metrics.close)
+
+    async def _start(self) -> Java:
+        if not self._keeper.uses:
+            await self._await_room()
+        command = await asyncio.to_thread(prepare, self._settings, dict(os.environ))
+        return await ConnectServer.start(self._settings, command, self._lock)
+
+    async def _await_room(self) -> None:
+        """Before anybody asks: wait until the system is ready, and has memory to spare."""
+        needed_mb = self._settings.heap_mb + _MEMORY_BESIDE_HEAP_MB
+        while not self._keeper.uses:
+            state = load_state(self._settings.data_dir)
+            is_ready = state is None or not state.is_alive or state.phase == "running"
+            self._waits_for_memory = is_ready and available_memory_mb() < needed_mb
+            if is_ready and not self._waits_for_memory:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._waits_for_memory = False
+
+    async def _beat(self) -> None:
+        file = self._settings.heartbeat_file
+        while file is not None:
+            write = partial(
+                write_heartbeat,
+                *(file, NAME),
+                healthy=self._is_healthy(),
+                detail=self._detail(),
+                figures=self._figures(),
+            )
+            try:
+                await asyncio.to_thread(write)
+            except OSError as exc:
+                _logger.warning("heartbeat not written", extra={"fields": {"reason": str(exc)}})
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    def _is_healthy(self) -> bool:
+        return not self._keeper.trouble
+
+    def _detail(self) -> str:
+        keeper = self._keeper
+        if self._waits_for_memory:
+            return "waits for memory; the first query starts Spark all the same"
+        if keeper.phase == "starting":
+            return "starting Spark"
+        if keeper.phase == "running":
+            return f"{keeper.uses} queries" if keeper.uses else "Spark is ready"
+        if keeper.phase == "ending":
+            return "ending Spark"
+        if keeper.trouble:
+            return f"Spark does not start: {keeper.trouble}"
+        return "the next query starts Spark"
+
+    def _figures(self) -> dict[str, Any]:
+        keeper = self._keeper
+        return {
+            "phase": keeper.phase,
+            "java_pid": keeper.java_pid,
+            "uses": keeper.uses,
+            "starts": keeper.starts,
+            "start_seconds": keeper.start_seconds,
+            "ends": dict(keeper.ends),
+            "trouble": keeper.trouble,
+        }
+
+    def _add_metrics(self, families: Families) -> None:
+        keeper = self._keeper
+        families.add("mqlake_query_application_running", int(keeper.phase == "running"))
+        families.add("mqlake_query_application_uses", keeper.uses)
+        families.add("mqlake_query_application_starts_total", keeper.starts)
+        if keeper.start_seconds is not None:
+            families.add("mqlake_query_application_start_seconds", keeper.start_seconds)
+        for cause in ENDS:
+            families.add("mqlake_query_application_ends_total", keeper.ends[cause], cause)
+
+
+def available_memory_mb() -> float:
+    """Return how much memory the kernel can give to programs without swapping, MB."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024 / 1e6
+    return float("inf")

@@ -1,0 +1,150 @@
+"""What the API makes of a Spark that ends, and of one that does not stop."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import RpcError
+from pyspark.errors.exceptions.connect import AnalysisException
+
+from api.spark import Cancelled, EvaluationError, OutOfMemory, Spark, SparkAway
+from mqlake.query_application import End
+
+
+class Session:
+    """Spark Connect's, as far as `Spark` uses it."""
+
+    is_stopped = False
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.interrupted = threading.Event()
+
+    def registerProgressHandler(self, handler: object) -> None:  # noqa: N802
+        pass
+
+    def interruptAll(self) -> None:  # noqa: N802
+        self.interrupted.set()
+
+    def sql(self, statement: str) -> None:
+        self.statements.append(statement)
+
+
+class Use:
+    """A use whose Spark ends when it is told to, or has ended."""
+
+    def __init__(self, end: End | None = None) -> None:
+        self.told_end = threading.Event()
+        self.reason = ""
+        self._end = end
+
+    def end(self, reason: str) -> None:
+        self.reason = reason
+        self.told_end.set()
+
+    def ended(self) -> End | None:
+        return self._end
+
+
+def spark(session: Session, use: Use, tables: Path = Path("tables")) -> Spark:
+    either: Any = session
+    by: Any = use
+    return Spark(either, by, tables)
+
+
+def fails(error: Exception) -> Callable[[Any], None]:
+    def work(_session: Any) -> None:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("end", "expected", "said"),
+    [
+        (
+            End("its heap of 640 MiB was full", "memory", was_alone=True),
+            OutOfMemory,
+            "this needs more memory than Spark has: its heap of 640 MiB was full",
+        ),
+        (
+            End("its heap of 640 MiB was full", "memory", was_alone=False),
+            SparkAway,
+            "ended before it had answered, or for what else it was asked: its heap",
+        ),
+        (
+            End("it was killed by signal 9", "other", was_alone=True),
+            SparkAway,
+            "ended before it had answered: it was killed by signal 9",
+        ),
+        (None, SparkAway, "see: bin/mqlake status"),
+    ],
+)
+def test_why_spark_ended_is_told(end: End | None, expected: type[Exception], said: str) -> None:
+    with pytest.raises(expected, match=said):
+        spark(Session(), Use(end)).perform(fails(RpcError()))
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_query_that_does_not_stop_has_its_spark_ended(
+    monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    monkeypatch.setattr("api.spark.GRACE_SECONDS", 0.3)
+    session, use = Session(), Use()
+
+    def go_on(_session: Any) -> None:
+        assert use.told_end.wait(20)
+        raise RpcError
+
+    asked = spark(session, use)
+    if is_late:
+        with pytest.raises(SparkAway, match=r"within 0\.1 s"):
+            asked.perform(go_on, 0.1)
+    else:
+        with pytest.raises(Cancelled):
+            asked.perform(go_on, is_cancelled=lambda: True)
+    assert session.interrupted.is_set(), "it was asked to stop before"
+    assert use.reason == "a query did not stop within 0.3 s"
+
+
+def test_one_that_stops_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.spark.GRACE_SECONDS", 0.3)
+    session, use = Session(), Use()
+
+    def stop(_session: Any) -> None:
+        assert session.interrupted.wait(20)
+        raise AnalysisException("interrupted")
+
+    with pytest.raises(Cancelled):
+        spark(session, use).perform(stop, is_cancelled=lambda: True)
+    assert not use.told_end.wait(0.6)
+
+
+def unknown(name: str) -> AnalysisException:
+    return AnalysisException(
+        f"there is no {name}",
+        errorClass="TABLE_OR_VIEW_NOT_FOUND",
+        messageParameters={"relationName": name},
+    )
+
+
+def test_a_name_is_made_known_once(tmp_path: Path) -> None:
+    (tmp_path / "messages" / "_delta_log").mkdir(parents=True)
+    session = Session()
+    asked = []
+
+    def work(_session: Any) -> str:
+        asked.append(len(session.statements))
+        if not session.statements:
+            raise unknown("`spark_catalog`.`default`.`messages`")
+        return "rows"
+
+    assert spark(session, Use(), tmp_path).perform(work) == "rows"
+    assert asked == [0, 1]
+    (made,) = session.statements
+    assert made.startswith("CREATE TABLE IF NOT EXISTS spark_catalog.default.messages USING delta")
+    for name in ("`spark_catalog`.`default`.`messages`", "`elsewhere`.`messages`", "`nothing`"):
+        with pytest.raises(EvaluationError, match="there is no"):
+            spark(session, Use(), tmp_path).perform(fails(unknown(name)))
