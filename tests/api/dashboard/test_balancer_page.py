@@ -25,6 +25,9 @@ from tests.integration.dashboard.browser import (
 pytestmark = pytest.mark.timeout(120)
 
 
+_NONE = {"items": [], "next_cursor": None}
+
+
 @contextmanager
 def page_of_balancer(folder: Path) -> Iterator[Dashboard]:
     port = free_ports(1)[0]
@@ -38,6 +41,8 @@ def page_of_balancer(folder: Path) -> Iterator[Dashboard]:
         try:
             with running_browser() as browser:
                 context = browser.new_context(viewport=WIDE, base_url=system.api_url)
+                # Spark reads those, and there is none here.
+                context.route("**/api/v1/dead_letters?*", lambda route: route.fulfill(json=_NONE))
                 answer = context.request.post("/api/v1/login", data={"token": TOKEN})
                 assert answer.ok, answer.text()
                 with open_page(context, system) as dashboard:
