@@ -127,10 +127,10 @@ def test_who_asks_for_too_much_harms_nobody_but_himself(system: LocalSystem) -> 
         late = ask_sql(system, SLOW, seconds=3)
         assert (late.status_code, late.json()["code"]) == (422, "query_timeout")
         large = f"concat({', '.join(['payload'] * 100)})"
-        rule = f"SELECT {', '.join(f'{large} AS x{at}' for at in range(20))} FROM 'a'"
-        trial = {"sql": rule, "context": {"topic": "a", "payload": "x" * 500_000}}
+        rule = f"SELECT {', '.join(f'{large} AS x{at}' for at in range(16))} FROM 'a'"
+        trial = {"sql": rule, "context": {"topic": "a", "payload": "x" * 600_000}}
         tried = ask(system, "/rule_test", trial)
-        assert tried.status_code == 503 or tried.json()["error"], tried.text
+        assert tried.status_code == 503 or tried.json().get("error"), tried.text
     assert ask_sql(system, "SELECT 1 AS one").json()["rows"] == [[1]]
     assert system.process("query")["figures"]["ends"]["memory"] >= 1
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from api.spark import SparkConnect
+from api.spark import JOB_START_SECONDS, SparkConnect
 from mqlake.local.doctor.machine import is_open
 from mqlake.local.paths import RUNTIME
 from mqlake.local.ports import free_ports
@@ -44,7 +44,8 @@ def connect(engine: Engine) -> Iterator[SparkConnect]:
         socket = engine.folder / SOCKET_FILE
         await_condition(lambda: is_open(f"unix://{socket}"), "it takes uses")
         opened = SparkConnect(engine.folder)
-        yield opened
+        with opened.use(JOB_START_SECONDS):  # it may take longer than who waits for rows does
+            yield opened
         opened.close()
         process.terminate()
 

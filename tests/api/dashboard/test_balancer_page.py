@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import uvicorn
@@ -25,7 +26,7 @@ from tests.integration.dashboard.browser import (
 pytestmark = pytest.mark.timeout(120)
 
 
-_NONE = {"items": [], "next_cursor": None}
+_NONE: Final[dict[str, Any]] = {"items": [], "next_cursor": None}
 
 
 @contextmanager
