@@ -20,6 +20,7 @@ from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
 from mqlake.local.testing import await_condition
+from mqlake.tables import TABLES
 from streaming.settings import StreamingSettings
 from streaming.spark_conf import spark_conf
 from streaming.tables import create_tables
@@ -43,6 +44,8 @@ def runner(
     query_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[QueryRunner]:
+    for table in TABLES:  # the catalog may know them in the folder of another test
+        spark.sql(f"DROP TABLE IF EXISTS {table.name}")
     create_tables(spark, streaming_settings)
     row = (
         "SELECT lower(lpad(hex(id), 32, '0')), tenant, topic, {payload}, CAST(1 AS TINYINT), false,"
