@@ -130,10 +130,12 @@ def test_each_row_is_in_its_table_once_though_spark_is_killed(
         sum(n) AS messages, sum(s::bigint) AS total FROM rule_kills"""
     found: list[Any] = []
 
+    tables = engine.folder / "tables"
+
     def is_complete() -> bool:
         nonlocal found
         rows_written = sum(row["n"] for row in rows(engine, "kills"))
-        if rows_written < sent.total() or not rule_tables(engine.folder / "tables"):
+        if rows_written < sent.total() or "rule_kills" not in rule_tables(tables):
             return False
         found = connect.rows(query, 120)
         return (found[0]["messages"] or 0) >= sent.total()
