@@ -199,6 +199,14 @@ class Jobs:
             newest_last = sorted(self._jobs.values(), key=lambda job: job.created_at_ms)
             return newest_last[::-1]
 
+    def is_under_way(self, kind: str, tenant: str, rule_id: str) -> bool:
+        """Tell whether there is a job of this kind about a rule that has not ended."""
+        return any(
+            (job.kind, job.tenant, job.rule_id) == (kind, tenant, rule_id)
+            and job.finished_at is None
+            for job in self.all()
+        )
+
     def cancel(self, job_id: str) -> Job | None:
         """Ask a job to end; one that has ended is forgotten.
 

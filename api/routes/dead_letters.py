@@ -123,11 +123,7 @@ def post_rerun(
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, problem)
     if entry.state != "running":
         raise Problem(HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected running")
-    if any(
-        (job.kind, job.tenant, job.rule_id) == ("rerun", tenant, rule_id)
-        and job.finished_at is None
-        for job in jobs.all()
-    ):
+    if jobs.is_under_way("rerun", tenant, rule_id):
         raise Problem(HTTPStatus.CONFLICT, f"a rerun of rule {rule_id!r} is under way")
     request = {
         "error": asked.error,

@@ -126,11 +126,7 @@ def post_backfill(
         work = backfill_work(connect, log, state.bootstrap_servers, book, entry, request)
     except BackfillError as exc:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    if any(
-        (job.kind, job.tenant, job.rule_id) == ("backfill", tenant, rule_id)
-        and job.finished_at is None
-        for job in jobs.all()
-    ):
+    if jobs.is_under_way("backfill", tenant, rule_id):
         raise Problem(HTTPStatus.CONFLICT, f"a backfill of rule {rule_id!r} is under way")
     job = _start(jobs, tenant, rule_id, work, request)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)

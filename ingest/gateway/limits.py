@@ -147,8 +147,12 @@ class LimitSettings(SettingsGroup):
     @property
     def has_rates(self) -> bool:
         """Whether there is a rate for each client."""
-        rates = self.messages_per_second, self.deliveries_per_second, self.bytes_per_second
-        return any(rates) or bool(self.filters_per_second)
+        return bool(
+            self.messages_per_second
+            or self.deliveries_per_second
+            or self.bytes_per_second
+            or self.filters_per_second
+        )
 
 
 FILTERS_AT_ONCE: Final = 10

@@ -1,6 +1,5 @@
 """What all clients of a tenant may have, at all gateways together."""
 
-import contextlib
 from functools import partial
 
 import pytest
@@ -22,10 +21,10 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import ConnackReasonCode, SubackReasonCode
 from mqlake.tenants import TenantLimits
-from tests.ingest.gateway.harness import Client, Harness, free_port, running_gateway, until
+from tests.ingest.gateway.harness import Client, Harness, until
 from tests.ingest.gateway.test_limits import limits
-from tests.ingest.gateway.test_survival import FIRST, SECOND, site
-from tests.ingest.gateway.test_tenants import ACME, KEPT, answer, limited, say, two
+from tests.ingest.gateway.test_survival import site
+from tests.ingest.gateway.test_tenants import ACME, KEPT, answer, limited, say, two, two_gateways
 
 pytestmark = pytest.mark.anyio
 
@@ -172,12 +171,7 @@ async def test_a_will_finds_no_room_either() -> None:
 async def test_two_gateways_count_what_is_retained_together() -> None:
     async with site() as (log, router):
         say(log, ACME, limits=TenantLimits(retained_messages=20))
-        ports, opened = (free_port(), free_port()), []
-        async with contextlib.AsyncExitStack() as stack:
-            for name, port in zip((FIRST, SECOND), ports, strict=True):
-                listeners = [{"kind": "tcp", "port": port, "tenant": ACME}]
-                running = running_gateway(log=log, router=router, name=name, listeners=listeners)
-                opened.append((await stack.enter_async_context(running)).gateway)
+        async with two_gateways(log, router) as (ports, opened):
             clients = [await Client.connect(port, f"c{port}") for port in ports]
             for number, client in enumerate(clients):
                 for topic in range(10):

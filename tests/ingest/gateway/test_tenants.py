@@ -33,6 +33,7 @@ from tests.ingest.gateway.harness import (
     NAME,
     Client,
     Harness,
+    MemoryRouter,
     free_port,
     new_log,
     running_gateway,
@@ -44,6 +45,8 @@ from tests.ingest.gateway.test_survival import FIRST, SECOND, site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from ingest.gateway.gateway import Gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -430,15 +433,24 @@ async def test_a_tenant_has_no_more_connections_than_it_may(level: int) -> None:
         assert (await answer(acme, "c2", level=level)).reason_code == 0
 
 
+@asynccontextmanager
+async def two_gateways(
+    log: MemoryLog, router: MemoryRouter
+) -> "AsyncIterator[tuple[tuple[int, int], list[Gateway]]]":
+    """Run two gateways of one site; give the ports where clients are of the tenant acme."""
+    ports, opened = (free_port(), free_port()), []
+    async with contextlib.AsyncExitStack() as stack:
+        for name, port in zip((FIRST, SECOND), ports, strict=True):
+            listeners = [{"kind": "tcp", "port": port, "tenant": ACME}]
+            running = running_gateway(log=log, router=router, name=name, listeners=listeners)
+            opened.append((await stack.enter_async_context(running)).gateway)
+        yield ports, opened
+
+
 async def test_two_gateways_share_what_a_tenant_may() -> None:
     async with site() as (log, router):
         say(log, ACME, limits=TenantLimits(connections=3, messages_per_second=100))
-        ports, opened = (free_port(), free_port()), []
-        async with contextlib.AsyncExitStack() as stack:
-            for name, port in zip((FIRST, SECOND), ports, strict=True):
-                listeners = [{"kind": "tcp", "port": port, "tenant": ACME}]
-                running = running_gateway(log=log, router=router, name=name, listeners=listeners)
-                opened.append((await stack.enter_async_context(running)).gateway)
+        async with two_gateways(log, router) as (ports, opened):
             first, second = opened
             for number in range(2):
                 await Client.connect(ports[0], f"a{number}")
@@ -458,12 +470,7 @@ async def test_two_gateways_share_what_a_tenant_may() -> None:
 async def test_what_another_gateway_delivers_is_charged_where_it_came_from() -> None:
     async with site() as (log, router):
         say(log, ACME, limits=TenantLimits(deliveries_per_second=100))
-        ports, opened = (free_port(), free_port()), []
-        async with contextlib.AsyncExitStack() as stack:
-            for name, port in zip((FIRST, SECOND), ports, strict=True):
-                listeners = [{"kind": "tcp", "port": port, "tenant": ACME}]
-                running = running_gateway(log=log, router=router, name=name, listeners=listeners)
-                opened.append((await stack.enter_async_context(running)).gateway)
+        async with two_gateways(log, router) as (ports, opened):
             first, second = opened
             readers = [await Client.connect(ports[1], f"r{number}") for number in range(20)]
             for reader in readers:
