@@ -41,11 +41,14 @@ MOST_BY_LATENESS: Final = 7.9
 """Pressure: a loop that is late is helped by fewer messages, and by nothing harder."""
 LEAST_RECORDS: Final = 500
 """In the queue to the log at pressure 3, of a log that answers at once."""
-MOST_RECORDS: Final = 5_000
-"""The same of one that takes long: what waits behind them waits longer than it has to."""
-ROUND_TRIPS: Final = 2.0
+LEAST_RECORDS_OF_MANY: Final = 2_500
+"""The same while all who publish do so as fast as they can: none of them waits for another's
+messages, and the log takes least for each message in requests of this size."""
+MOST_RECORDS: Final = 10_000
+"""The same of a log that takes long: what waits behind them waits longer than it has to."""
+ROUND_TRIPS: Final = 4.0
 """What is published in so many round trips to the log is in the queue at pressure 3, within these
-bounds: one is under way, the next one is collected, and the log is never without work."""
+bounds: one is under way, the next one is collected, and either may take twice as long as usual."""
 QUEUE_DOUBLED: Final = 5.0
 """With twice as much it is 8, and nothing more is taken: a message waits for what is before it."""
 FULL_RECORDS: Final = 60_000
@@ -83,6 +86,8 @@ class OverloadMeter:
 
     Attributes:
         per_second: Messages that clients publish at the moment.
+        has_modest: Whether some of them publish little, so that their messages wait behind those
+            of others.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class OverloadMeter:
         self._connections = connections
         self._round_trip = round_trip
         self.per_second = 0.0
+        self.has_modest = True
         self._late = 0.0
         self._busy = 0.0
         self._own_late = 0.0
@@ -146,7 +152,8 @@ class OverloadMeter:
         if queued >= FULL_RECORDS:
             return 9.0
         needed = ROUND_TRIPS * self.per_second * self._round_trip()
-        needed = min(max(needed, LEAST_RECORDS), MOST_RECORDS)
+        least = LEAST_RECORDS if self.has_modest else LEAST_RECORDS_OF_MANY
+        needed = min(max(needed, least), MOST_RECORDS)
         return min(MOST_UNFILLED, _doublings(queued / needed, 3.0, QUEUE_DOUBLED))
 
     def memory_pressure(self) -> float:

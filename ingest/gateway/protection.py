@@ -35,6 +35,8 @@ STEP_SECONDS: Final = 0.1
 GIVE_SECONDS: Final = BURST_SECONDS
 """How often credits flow while they are not all there."""
 
+MODEST_FOR_SECONDS: Final = 10.0
+"""A client that publishes little is looked after for so long, until it asks again."""
 FULL_AT: Final = 9.0
 """Pressure of the queue to the log or of the memory that is full; it is until `NOTHING_AT`."""
 FULL_SECONDS: Final = 3.0
@@ -152,6 +154,7 @@ class Protection:
         self._per_second += ((received - self._published) / seconds - self._per_second) * part
         self._published = received
         self._meter.per_second = self._per_second
+        self._meter.has_modest = now - self._credits.modest_at < MODEST_FOR_SECONDS
         self._rate.step(self._pressure(), self._per_second)
         memory = self._meter.memory_pressure()
         full = max(memory, self._meter.log_pressure())

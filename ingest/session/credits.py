@@ -14,6 +14,7 @@ signal.
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ GRANT: Final = 32
 """Credits of one turn."""
 BURST_SECONDS: Final = 0.005
 """What flows in so long is given at once at most."""
+MODEST_SECONDS: Final = 0.25
+"""Who has used a turn's credits for longer publishes little: fewer than 128 messages a second."""
 MOST_PER_SECOND: Final = 200_000.0
 """While all is well; about twice as many as a gateway can use."""
 LEAST_PER_SECOND: Final = 5_000.0
@@ -79,9 +82,13 @@ class Credits(Generic[Client]):
 
     Args:
         rate: How many there are.
+
+    Attributes:
+        modest_at: When a client that publishes little last asked.
     """
 
     def __init__(self, rate: CreditRate) -> None:
+        self.modest_at = -inf
         self._rate = rate
         self._flowed = rate.per_second * BURST_SECONDS
         self._at = 0.0
@@ -103,9 +110,11 @@ class Credits(Generic[Client]):
 
         Args:
             client: Has none left.
-            last: When it was given some before.
+            last: When it was given some before; 0: never.
             now: On the same clock.
         """
+        if last and now - last > MODEST_SECONDS:
+            self.modest_at = now
         is_modest = bool(self._waiting) and now - last > self._turn(now)
         if not self._rate.is_stopped and (
             is_modest or (not self._waiting and self._flowed >= GRANT)

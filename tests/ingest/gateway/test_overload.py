@@ -1,6 +1,6 @@
 import pytest
 
-from ingest.gateway.overload import OverloadMeter
+from ingest.gateway.overload import LEAST_RECORDS_OF_MANY, OverloadMeter
 from mqlake.log.contract import MOST_QUEUED_RECORDS
 
 TICK = 0.25
@@ -87,7 +87,7 @@ def test_a_queue_presses_long_before_it_is_full(queued: int, pressure: int) -> N
 
 @pytest.mark.parametrize(
     ("per_second", "round_trip", "at_3"),
-    [(50_000, 0.002, 500), (50_000, 0.01, 1_000), (40_000, 0.05, 4_000), (40_000, 1.0, 5_000)],
+    [(50_000, 0.002, 500), (50_000, 0.01, 2_000), (40_000, 0.05, 8_000), (40_000, 1.0, 10_000)],
 )
 def test_a_log_that_takes_long_may_have_more_under_way(
     per_second: float, round_trip: float, at_3: int
@@ -96,6 +96,13 @@ def test_a_log_that_takes_long_may_have_more_under_way(
         made = meter(queued, round_trip=round_trip)
         made.per_second = per_second
         assert made.pressure() == pytest.approx(pressure, abs=0.05)
+
+
+def test_more_is_under_way_while_nobody_waits_behind_others() -> None:
+    made = meter(LEAST_RECORDS_OF_MANY)
+    assert made.pressure() > 8
+    made.has_modest = False
+    assert made.pressure() == pytest.approx(3, abs=0.05)
 
 
 def test_lateness_presses_as_far_as_the_loop_has_worked() -> None:

@@ -6,9 +6,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ingest.gateway.overload import OverloadMeter, OverloadSettings
-from ingest.gateway.protection import FULL_SECONDS, OUT_SECONDS, PAUSE_SECONDS
+from ingest.gateway.protection import (
+    FULL_SECONDS,
+    MODEST_FOR_SECONDS,
+    OUT_SECONDS,
+    PAUSE_SECONDS,
+)
 from ingest.protocol.packets import Connack, Connect, Disconnect, Puback, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from ingest.session.credits import GRANT
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 
@@ -81,7 +87,7 @@ async def test_who_publishes_is_read_no_further_while_the_log_is_behind() -> Non
 
 async def test_all_that_a_client_sends_comes_in_its_order_though_it_waits() -> None:
     async with loaded() as system:
-        system.load.queued = 700
+        system.load.queued = 3_500
         publisher = await Client.connect(system.port, "publisher", level=4)
         system.pass_time(0.1)
         assert system.protection.step == 1
@@ -183,3 +189,20 @@ async def test_it_goes_no_further_than_it_may(highest_step: int) -> None:
         else:
             await until(lambda: system.protection.waiting)
         assert (system.protection.refusal() is not None) == (highest_step >= 3)
+
+
+async def test_a_client_that_publishes_little_is_looked_after_for_a_while() -> None:
+    async with loaded() as system:
+        client = await Client.connect(system.port, "modest")
+        system.pass_time(1.0)
+        client.send(one(1))
+        await client.expect(Puback)
+        system.pass_time(1.0)
+        assert not system.load.has_modest, "nobody has used his credits"
+        client.send(*(one(number) for number in range(2, GRANT + 2)))
+        for _ in range(GRANT):
+            await client.expect(Puback)
+        system.pass_time(MODEST_FOR_SECONDS - 0.1)
+        assert system.load.has_modest
+        system.pass_time(0.2)
+        assert not system.load.has_modest

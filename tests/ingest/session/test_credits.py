@@ -1,6 +1,7 @@
 """Who gets credits when, against handing them out one tick after the other."""
 
 from collections import deque
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -203,3 +204,12 @@ def test_a_limit_is_gone_some_seconds_after_the_level() -> None:
     for _ in range(50):
         rate.step(0.0, 1_000)
     assert not rate.is_limited
+
+
+def test_it_is_known_when_a_client_asked_that_publishes_little() -> None:
+    credits = Credits[str](limited(100_000.0))
+    credits.ask("new", 0.0, 5.0)
+    credits.ask("greedy", 4.9, 5.0)
+    assert credits.modest_at == -inf
+    credits.ask("modest", 4.7, 5.0)
+    assert credits.modest_at == 5.0
