@@ -43,6 +43,8 @@ DURABILITY = "durability"
 OVERLOAD = "overload"
 AUTHENTICATION = "authentication"
 FLOOD = "flood"
+FILE_COLUMNS = 160
+"""Width of the table where there is no terminal: names of figures stay on one line."""
 
 
 @click.command()
@@ -161,7 +163,8 @@ def _print(results: list["Figures"], programs: Programs, *, as_json: bool) -> No
     if as_json:
         click.echo(json.dumps(to_json(summaries, loader=programs.language), indent=2))
     else:
-        Console().print(to_table(summaries, loader=programs.language))
+        width = None if sys.stdout.isatty() else FILE_COLUMNS
+        Console(width=width).print(to_table(summaries, loader=programs.language))
 
 
 @contextmanager
