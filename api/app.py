@@ -86,6 +86,8 @@ from api.spans import TracingPublisher
 from api.spark import SparkConnect
 from api.sql.running import QueryRunner
 from api.sql.warming import WarmUp
+from api.storage import Storage
+from api.tenant_metrics import TenantFigures, TenantMetricsBook
 from api.tenants import TenantBook, TenantChanges
 from api.tracing.scan import KafkaScan
 from mqlake.clock import SystemClock
@@ -147,6 +149,13 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.rule_changes = Changes(app.state.log, app.state.rules, clock)
     app.state.schema_changes = SchemaChanges(app.state.log, app.state.rules, clock)
     app.state.rule_metrics = MetricsBook(clock)
+    app.state.tenant_metrics = TenantMetricsBook(app.state.gateways)
+    app.state.tenant_figures = TenantFigures(
+        app.state.tenant_metrics,
+        app.state.rule_metrics,
+        app.state.cache,
+        Storage(settings.data_dir / "tables", clock),
+    )
     app.state.spark = SparkConnect(settings.data_dir)
     app.state.queries = QueryRunner(
         app.state.spark, settings.data_dir / "api" / "sql", settings.sql_at_once
@@ -264,9 +273,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     books = state.bans, state.rights, state.tenants
     follower = Follower(state.data_dir, state.cache, state.gateways, books)
     follower.start()
-    rules_follower = RulesFollower(
-        state.data_dir, state.rules, state.references, state.rule_metrics
-    )
+    counters = state.rule_metrics, state.tenant_metrics
+    rules_follower = RulesFollower(state.data_dir, state.rules, state.references, *counters)
     rules_follower.start()
     jobs_follower = JobsFollower(state.data_dir, state.jobs)
     jobs_follower.start()

@@ -31,6 +31,7 @@ from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook, forget_metrics
 from api.schemas.changes import SchemaChanges
 from api.spark import SparkConnect
+from api.tenant_metrics import TenantMetricsBook, forget_tenant_metrics
 from api.tenants import TenantChanges
 from mqlake.errors import OperationalError
 from mqlake.records import EVENTS, RECORD_VERSION
@@ -71,6 +72,7 @@ class Parts:
     access_changes: AccessChanges
     tenant_changes: TenantChanges
     rule_metrics: MetricsBook
+    tenant_metrics: TenantMetricsBook
     jobs: Jobs
     spark: SparkConnect
     data_dir: Path
@@ -207,6 +209,7 @@ def _forget(parts: Parts, _job: Job, tenant: str) -> None:
     parts.reference_changes.forget(parts.servers, tenant)
     for rule_id in parts.rule_metrics.rules_of(tenant):
         forget_metrics(parts.log, parts.servers, parts.rule_metrics, tenant, rule_id)
+    forget_tenant_metrics(parts.log, parts.servers, parts.tenant_metrics, tenant)
     parts.jobs.drop_ended(tenant)
     parts.tenant_changes.delete(parts.servers, tenant)
 

@@ -1,13 +1,21 @@
 """Numbers of the whole system."""
 
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
-from api.dependencies import State
+from api.authentication import CurrentCaller, for_tenants
+from api.dependencies import Cache, State, unavailable
 from api.live.metrics import MetricsSource, SystemMetrics
 from api.problems import ProblemDetails
+
+if TYPE_CHECKING:
+    from api.tenant_metrics import TenantFigures
 
 router = APIRouter(tags=["metrics"], responses={503: {"model": ProblemDetails}})
 
@@ -17,6 +25,30 @@ def get_metrics(request: Request) -> SystemMetrics:
     """Show what gateways, processes and rules do now; rates are over the last seconds."""
     source: MetricsSource = request.app.state.metrics_source
     return source.read()
+
+
+@router.get(
+    "/metrics/tenants",
+    openapi_extra=for_tenants(),
+    response_class=Response,
+    responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
+)
+def get_tenant_metrics(request: Request, caller: CurrentCaller, _cache: Cache) -> Response:
+    """Give what each tenant uses as Prometheus reads it: those that the caller is for."""
+    figures: TenantFigures = request.app.state.tenant_figures
+    with unavailable():
+        families = list(figures.families(caller.is_of))
+    registry = CollectorRegistry()
+    registry.register(_Found(families))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Found(Collector):
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Family]:
+        return self._families
 
 
 class Target(BaseModel):

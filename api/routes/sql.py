@@ -23,11 +23,12 @@ from api.sql.checking import check
 from api.sql.errors import QueryError
 from api.sql.results import MEDIA_TYPES, Format, Result, write
 from api.sql.running import Limits, QueryRunner, TooManyQueriesError
-from api.sql.usage import usage_of, usage_select
+from api.sql.usage import usage_select
 
 if TYPE_CHECKING:
     from api.settings import ApiSettings
     from api.sql.warming import WarmUp
+    from api.tenant_metrics import TenantFigures
 
 router = APIRouter(tags=["sql"])
 
@@ -172,8 +173,9 @@ async def post_sql(
 
 
 def _usage(request: Request, tenant: str) -> str:
-    state = request.app.state
-    return usage_select(usage_of(tenant, state.rule_metrics, state.cache))
+    figures: TenantFigures = request.app.state.tenant_figures
+    with unavailable():
+        return usage_select(figures.rows(tenant))
 
 
 @router.post(

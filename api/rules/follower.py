@@ -9,6 +9,7 @@ from api.following import Followed, LogFollower, Taker
 from api.references.book import ReferenceBook
 from api.rules.book import RuleBook
 from api.rules.metrics import MetricsBook
+from api.tenant_metrics import TenantMetricsBook
 from mqlake.errors import InvalidRecord
 from mqlake.records import METRICS, RULES
 
@@ -22,32 +23,41 @@ class RulesFollower(LogFollower):
         data_dir: Of the system.
         book: Takes the rules.
         references: Takes the reference tables.
-        metrics: Takes the counters.
+        metrics: Takes the counters of rules.
+        of_tenants: Takes those of tenants.
     """
 
     poll_seconds = 0.05  # somebody waits for the engine's answer
 
     def __init__(
-        self, data_dir: Path, book: RuleBook, references: ReferenceBook, metrics: MetricsBook
+        self,
+        data_dir: Path,
+        book: RuleBook,
+        references: ReferenceBook,
+        metrics: MetricsBook,
+        of_tenants: TenantMetricsBook,
     ) -> None:
         super().__init__(data_dir, "rules", LOG_TOPICS)
         self._book = book
         self._references = references
-        self._metrics = metrics
+        self._counters = metrics, of_tenants
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
         self._book.forget()
         self._references.forget()
-        self._metrics.forget()
-        yield _Taker(self._book, self._references, self._metrics)
+        for one in self._counters:
+            one.forget()
+        yield _Taker(self._book, self._references, self._counters)
 
 
 class _Taker(Taker):
-    def __init__(self, book: RuleBook, references: ReferenceBook, metrics: MetricsBook) -> None:
+    def __init__(
+        self, book: RuleBook, references: ReferenceBook, counters: Sequence[Taker]
+    ) -> None:
         self._book = book
         self._references = references
-        self._metrics = metrics
+        self._counters = counters
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         rules = [one for one in records if one.log_topic == RULES]
@@ -55,8 +65,8 @@ class _Taker(Taker):
         refused = self._book.take(rules, is_old=is_old) if rules else []
         if rules:
             refused += self._references.take(rules, is_old=is_old)
-        if metrics:
-            refused += self._metrics.take(metrics, is_old=is_old)
+        for counters in self._counters if metrics else ():
+            refused += counters.take(metrics, is_old=is_old)
         return refused
 
     def complete(self) -> None:

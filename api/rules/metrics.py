@@ -123,6 +123,11 @@ class MetricsBook(Taker):
             names = self._runs.keys() | self._resets.keys()
             return sorted(rule_id for of, rule_id in names if of == tenant)
 
+    def tenants(self) -> set[str]:
+        """Return of whose rules something is counted."""
+        with self._lock:
+            return {tenant for tenant, _ in self._runs.keys() | self._resets.keys()}
+
     def rates(self, tenant: str, rule_id: str) -> Rates:
         name = (tenant, rule_id)
         now = self._clock.monotonic()

@@ -501,6 +501,7 @@ class ClientConnection(ClientSocket):
             self.refuse(*refusal)
             return
         self._context.shared_limits.entered(self.tenant, self.principal)
+        self._context.of_tenants.of(self.tenant).connects += 1
         self._grants = grants = accepted.grants
         self._share_limits()
         self.rights = self._context.authorizer.of(

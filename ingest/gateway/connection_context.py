@@ -56,6 +56,7 @@ class ConnectionContext:
         "draining",
         "incarnation",
         "loop",
+        "of_tenants",
         "openings",
         "overload",
         "receivers",
@@ -90,6 +91,7 @@ class ConnectionContext:
         self.clock = context.clock
         self.loop = context.loop
         self.counters = context.counters
+        self.of_tenants = context.of_tenants
         self.denials = context.denials
         self.connections = connections
         self.deadlines = deadlines

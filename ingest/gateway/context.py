@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ingest.gateway.drops import Drops
     from ingest.gateway.events import Events
     from ingest.gateway.settings import GatewaySettings
+    from ingest.gateway.tenant_counters import CountersOfTenants
     from mqlake.clock import Clock
     from mqlake.shard_records import Run
 
@@ -30,6 +31,7 @@ class Context:
         clock: For the times of messages and of time-outs.
         loop: Everything runs on it.
         counters: Of what it has done.
+        of_tenants: Likewise, for the clients of each tenant.
         events: What others may hear of it.
         drops: For messages that clients do not get.
         denials: For what clients may not do.
@@ -40,6 +42,7 @@ class Context:
     clock: Clock
     loop: asyncio.AbstractEventLoop
     counters: Counters
+    of_tenants: CountersOfTenants
     events: Events
     drops: Drops
     denials: Denials

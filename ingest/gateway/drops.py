@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from ingest.gateway.counters import Counters
 from ingest.gateway.events import Events
+from ingest.gateway.tenant_counters import CountersOfTenants
 
 MAX_KINDS: Final = 10_000
 """Different drops kept apart within a second; further ones are added up without their topic."""
@@ -44,8 +45,9 @@ class _Kind(NamedTuple):
 class Drops:
     """Counts drops and tells them to the log."""
 
-    def __init__(self, counters: Counters, events: Events) -> None:
+    def __init__(self, counters: Counters, of_tenants: CountersOfTenants, events: Events) -> None:
         self._counters = counters
+        self._of_tenants = of_tenants
         self._events = events
         self._counts: dict[_Kind, int] = {}
 
@@ -61,6 +63,7 @@ class Drops:
         """Count messages that were dropped for one client."""
         name = f"dropped_{reason.value}"
         setattr(self._counters, name, getattr(self._counters, name) + count)
+        self._of_tenants.of(tenant).messages_dropped += count
         kind = _Kind(tenant, client_id, topic_name, qos, reason)
         counts = self._counts
         if kind not in counts and len(counts) >= MAX_KINDS:

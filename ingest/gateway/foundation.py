@@ -40,6 +40,7 @@ from ingest.gateway.share_log import ShareLog
 from ingest.gateway.shared_limits import SharedLimits
 from ingest.gateway.store.database import Database
 from ingest.gateway.tasks import Tasks
+from ingest.gateway.tenant_counters import CountersOfTenants
 from ingest.gateway.tracing import TracingPublisher
 from ingest.gateway.wanted_events import WantedEvents
 from ingest.gateway.wills import Wills
@@ -97,9 +98,11 @@ class Foundation:
         self.partitions = partitions
         self.counters = counters = Counters()
         events = Events(writer, settings.name, counters, clock, loop)
-        self.drops = Drops(counters, events)
+        of_tenants = CountersOfTenants(writer, me, clock)
+        self.drops = drops = Drops(counters, of_tenants, events)
         self.denials = denials = Denials(counters, events)
-        self.context = Context(settings, me, clock, loop, counters, events, self.drops, denials)
+        counted = counters, of_tenants
+        self.context = Context(settings, me, clock, loop, *counted, events, drops, denials)
         self.tasks = Tasks(loop)
         self.ending = Ending(stop, self.reader)
         self.lease = lease = Lease(clock, settings.lease_seconds, on_lease_lost)

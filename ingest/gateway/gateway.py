@@ -134,7 +134,8 @@ class Gateway(Foundation):
         self.chain = open_chain(self.authenticator, named, clock, allow_anonymous=lets_in)
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
-        self.tenants = Tenants(settings, self.connections, self.shared_limits, self.loop)
+        counted = self.shared_limits, self.context.of_tenants
+        self.tenants = Tenants(settings, self.connections, *counted, self.loop)
         followers = self.bans, rights, self.tenants, self.reach
         self.peers.on_other = [one.receive for one in followers]
         self.listeners = Listeners(

@@ -47,6 +47,7 @@ class Outbox:
         "_max_aliases",
         "_max_packet_bytes",
         "_messages",
+        "_of_tenant",
         "_retained",
         "_room",
         "_save_queue",
@@ -71,6 +72,7 @@ class Outbox:
         self.rights = rights
         self._context = context
         self._counters = context.counters
+        self._of_tenant = context.of_tenants.of(tenant)
         self._drops = context.drops
         self._told = context.told
         self._clock = context.clock
@@ -204,6 +206,13 @@ class Outbox:
         if not messages.put(outgoing, outgoing.qos, len(outgoing.message.payload)):
             self._drop(DropReason.QUEUE_FULL, outgoing.message, outgoing.qos)
 
+    def _count_sent(self, payload_bytes: int) -> None:
+        counters, of_tenant = self._counters, self._of_tenant
+        counters.messages_sent += 1
+        counters.payload_bytes_sent += payload_bytes
+        of_tenant.messages_sent += 1
+        of_tenant.payload_sent_bytes += payload_bytes
+
     def _send(self, packet_id: int, outgoing: Outgoing, now_ms: int, *, dup: bool) -> None:
         """Write one message; one that the client cannot take is as good as sent."""
         message = outgoing.message
@@ -221,8 +230,7 @@ class Outbox:
             omit_topic_name=is_known,
         )
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
-            self._counters.messages_sent += 1
-            self._counters.payload_bytes_sent += len(message.payload)
+            self._count_sent(len(message.payload))
             if outgoing.qos == 1:
                 self._counters.messages_sent_qos_1 += 1
                 if self.progress is not None:

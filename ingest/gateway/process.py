@@ -238,6 +238,7 @@ class Process:
         gateway.renewal.tick()
         gateway.drops.record()
         gateway.denials.record()
+        gateway.context.of_tenants.tell(gateway.shared_limits.connections_of)
         gateway.retained.purge()
         gateway.system_topics.process_due()
 

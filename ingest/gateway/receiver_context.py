@@ -31,6 +31,7 @@ class ReceiverContext:
         "log_room",
         "lookup",
         "most_levels",
+        "of_tenants",
         "publisher",
         "retained_quota",
         "window",
@@ -45,6 +46,7 @@ class ReceiverContext:
         retained_quota: RetainedQuota,
     ) -> None:
         self.counters = context.counters
+        self.of_tenants = context.of_tenants
         self.denials = context.denials
         self.drops = context.drops
         self.forwards = context.settings.limits.when_retained_full == "forward"

@@ -70,6 +70,7 @@ class Receiver:
         "_incoming",
         "_key_prefix",
         "_most_levels",
+        "_of_tenant",
         "_protocol",
         "_publisher",
         "_save_queue",
@@ -92,6 +93,7 @@ class Receiver:
         self._protocol = connection.protocol
         self._publisher = context.publisher
         self._counters = context.counters
+        self._of_tenant = context.of_tenants.of(connection.tenant)
         self._window = context.window
         self._most_levels = context.most_levels
         self._key_prefix = connection.tenant + "/"
@@ -114,8 +116,11 @@ class Receiver:
             ProtocolViolation: The client may not publish this.
         """
         protocol = self._protocol
-        self._counters.messages_received += 1
-        self._counters.payload_bytes_received += len(publish.payload)
+        counters, of_tenant, size = self._counters, self._of_tenant, len(publish.payload)
+        counters.messages_received += 1
+        counters.payload_bytes_received += size
+        of_tenant.messages_received += 1
+        of_tenant.payload_received_bytes += size
         qos = publish.qos
         if qos == 2:
             self._counters.messages_received_qos_2 += 1

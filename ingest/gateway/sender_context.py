@@ -42,7 +42,9 @@ class SenderContext:
         retained: Where retained messages come from.
     """
 
-    __slots__ = ("clock", "counters", "drops", "groups", "retained", "settings", "told")
+    __slots__ = (
+        *("clock", "counters", "drops", "groups", "of_tenants", "retained", "settings", "told"),
+    )
 
     def __init__(
         self, context: Context, told: DeliveryEvents, groups: Groups, retained: RetainedSources
@@ -50,6 +52,7 @@ class SenderContext:
         self.settings = context.settings
         self.clock = context.clock
         self.counters = context.counters
+        self.of_tenants = context.of_tenants
         self.drops = context.drops
         self.told = told
         self.groups = groups

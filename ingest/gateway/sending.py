@@ -117,8 +117,7 @@ class Sender(Outbox):
                     retain=retain, subscription_identifiers=identifiers
                 )
                 if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
-                    self._counters.messages_sent += 1
-                    self._counters.payload_bytes_sent += len(message.payload)
+                    self._count_sent(len(message.payload))
                     connection.write(data)
                     if self._told.delivered:
                         self._tell_delivered(message, 0, now_ms)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ingest.gateway.connections import Connections
     from ingest.gateway.settings import GatewaySettings
     from ingest.gateway.shared_limits import SharedLimits
+    from ingest.gateway.tenant_counters import CountersOfTenants
     from mqlake.records import LogRecord
     from mqlake.tenants import KeptTenant
 
@@ -34,6 +35,7 @@ class Tenants:
         settings: Of the gateway; its own tenant is there without a record.
         connections: Of clients whose tenant may be suspended, or go, or have other limits.
         limits: Those of tenants.
+        counters: Likewise.
         loop: Of the gateway.
     """
 
@@ -42,6 +44,7 @@ class Tenants:
         settings: GatewaySettings,
         connections: Connections,
         limits: SharedLimits,
+        counters: CountersOfTenants,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._own = settings.tenant
@@ -50,6 +53,7 @@ class Tenants:
         )
         self._connections = connections
         self._limits = limits
+        self._counters = counters
         self._loop = loop
         self._kept: dict[str, KeptTenant] = {}
         self._is_renewing = False
@@ -83,6 +87,7 @@ class Tenants:
             return
         if record.value is None:
             self._kept.pop(name, None)
+            self._counters.forget(name)
         else:
             try:
                 self._kept[name] = decode_tenant(record.value)

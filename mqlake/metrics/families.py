@@ -15,11 +15,15 @@ from mqlake.metrics.names import MOST, NAMES, OTHER
 class Families:
     """What one look at a process finds.
 
-    Names that are not in the table are refused. What has more than `MOST` different labels is added
-    up under `OTHER`.
+    Names that are not in the table are refused. What has too many different labels is added up
+    under `OTHER`.
+
+    Args:
+        most: Different labels of one metric.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._values: dict[str, dict[tuple[str, ...], float]] = {}
         self._histograms: dict[
             str, dict[tuple[str, ...], tuple[list[float], list[int], float]]
@@ -29,7 +33,7 @@ class Families:
         """Add a value; to one of the same labels it is added."""
         _check(name, labels, ("counter", "gauge"))
         found = self._values.setdefault(name, {})
-        key = _bounded(labels, found)
+        key = self._bounded(labels, found)
         found[key] = found.get(key, 0) + value
 
     def add_histogram(
@@ -51,12 +55,19 @@ class Families:
         """
         _check(name, labels, ("histogram",))
         found = self._histograms.setdefault(name, {})
-        key = _bounded(labels, found)
+        key = self._bounded(labels, found)
         if key in found:
             _, before, seconds = found[key]
             counts = [one + other for one, other in zip(counts, before, strict=True)]
             sum_seconds += seconds
         found[key] = (list(bounds), list(counts), sum_seconds)
+
+    def _bounded(
+        self, labels: tuple[str, ...], found: Mapping[tuple[str, ...], object]
+    ) -> tuple[str, ...]:
+        if labels in found or len(found) < self._most or not labels:
+            return labels
+        return (OTHER,) * len(labels)
 
     def __iter__(self) -> Iterator[Family]:
         for name, values in self._values.items():
@@ -81,12 +92,6 @@ def _check(name: str, labels: Sequence[str], kinds: tuple[str, ...]) -> None:
     metric = NAMES[name]
     if metric.kind not in kinds or len(labels) != len(metric.labels):
         raise ValueError(f"{name} is a {metric.kind} with labels {metric.labels}, not {labels}")
-
-
-def _bounded(labels: tuple[str, ...], found: Mapping[tuple[str, ...], object]) -> tuple[str, ...]:
-    if labels in found or len(found) < MOST or not labels:
-        return labels
-    return (OTHER,) * len(labels)
 
 
 def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -236,6 +236,27 @@ AUDIT: Final = (
     _gauge("audit_ended_timestamp_seconds", "when the last audit ended", "tenant"),
 )
 
+_OF_GATEWAY: Final = ("tenant", "gateway")
+_OF_TABLE: Final = ("tenant", "table")
+
+TENANTS: Final = (
+    _gauge("tenant_connections", "clients that are connected", *_OF_GATEWAY),
+    _counter("tenant_connects", "clients that were let in", *_OF_GATEWAY),
+    _counter("tenant_messages_received", "PUBLISH packets from clients", *_OF_GATEWAY),
+    _counter("tenant_payload_received_bytes", "bytes of payload from clients", *_OF_GATEWAY),
+    _counter("tenant_messages_sent", "PUBLISH packets to clients", *_OF_GATEWAY),
+    _counter("tenant_payload_sent_bytes", "bytes of payload to clients", *_OF_GATEWAY),
+    _counter(
+        "tenant_messages_dropped", "messages owed to a client that it does not get", *_OF_GATEWAY
+    ),
+    _counter("tenant_rule_evaluations", "messages that a rule was evaluated on", "tenant"),
+    _counter("tenant_rule_outputs", "rows that rules gave", "tenant"),
+    _counter("tenant_rule_failures", "evaluations that failed", "tenant"),
+    _gauge("tenant_sessions", "that outlive their connection, or have a will", "tenant"),
+    _gauge("tenant_stored_rows", "of a table", *_OF_TABLE),
+    _gauge("tenant_stored_bytes", "that they take on the disk, about", *_OF_TABLE),
+)
+
 BY_PROCESS: Final = {
     "gateway": GATEWAY,
     "streaming": STREAMING,
@@ -250,5 +271,7 @@ BY_PROCESS: Final = {
 """Kind of process -> its metrics, beside `EVERY_PROCESS` and prometheus_client's `process_*`."""
 
 NAMES: Final = {
-    metric.name: metric for table in (EVERY_PROCESS, *BY_PROCESS.values()) for metric in table
+    metric.name: metric
+    for table in (EVERY_PROCESS, *BY_PROCESS.values(), TENANTS)
+    for metric in table
 }

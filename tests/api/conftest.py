@@ -36,6 +36,8 @@ from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
 from api.schemas.changes import SchemaChanges
 from api.settings import ApiSettings
+from api.storage import Storage
+from api.tenant_metrics import TenantFigures, TenantMetricsBook
 from api.tenants import TenantBook, TenantChanges
 from mqlake.clock import ManualClock
 from mqlake.credentials import MIN_ITERATIONS
@@ -251,6 +253,9 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app.state.rule_changes = Changes(log, rules, clock)
     app.state.schema_changes = SchemaChanges(log, rules, clock)
     app.state.rule_metrics = metrics = MetricsBook(clock)
+    app.state.tenant_metrics = of_tenants = TenantMetricsBook(gateways)
+    storage = Storage(tmp_path / "tables", clock)
+    app.state.tenant_figures = TenantFigures(of_tenants, metrics, app.state.cache, storage)
     app.state.references = references = ReferenceBook()
     app.state.reference_changes = ReferenceChanges(tmp_path, log, references, clock)
     app.state.jobs = Jobs(clock, LogJournal(log, tmp_path))

@@ -182,6 +182,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/topics",
         "/api/v1/metrics",
         "/api/v1/metrics/targets",
+        "/api/v1/metrics/tenants",
         "/api/v1/tenants",
         "/api/v1/tenants/{name}",
         "/api/v1/live/messages",

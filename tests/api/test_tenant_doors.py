@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from api.following import Followed
-from api.sql.usage import usage_of
-from mqlake.records import METRICS
-from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
 from tests.api.conftest import Api, subscription
 
 SECRET = "acmehush"
@@ -96,26 +92,6 @@ def test_no_operation_tells_another_tenant_anything(furnished: Api) -> None:
             answer = ask(furnished, method, path, "beta", body)
             assert SECRET not in answer.text, f"{method} {path}"
             assert answer.status_code != 500, f"{method} {path}"
-
-
-def test_usage_in_sql_is_ones_own(furnished: Api) -> None:
-    for tenant, rule_id in (("acme", SECRET), ("beta", "mine")):
-        key = rule_metrics_key(RuleMetricsKey("engine", "1", tenant, rule_id))
-        value = json.dumps({"matched": 7, "outputs": 5, "failed": 1}).encode()
-        furnished.metrics.take([Followed(METRICS, 1, key, value)], is_old=False)
-    furnished.put_session("one", tenant="beta")
-    furnished.put_session("two", tenant="beta")
-    state = furnished.client.app.state
-    found = {
-        tenant: list(usage_of(tenant, state.rule_metrics, state.cache))
-        for tenant in ("acme", "beta", "nobody")
-    }
-    assert found["acme"][0] == ("rule_evaluations", SECRET, 7)
-    assert found["beta"] == [
-        *(("rule_evaluations", "mine", 7), ("rule_outputs", "mine", 5)),
-        *(("rule_failures", "mine", 1), ("sessions", "", 2)),
-    ]
-    assert found["nobody"] == [("sessions", "", 0)]
 
 
 def test_no_operation_changes_anything_of_another_tenant(furnished: Api) -> None:

@@ -17,6 +17,7 @@ ABOUT_CALLERS = {
         "POST /logout",
         "POST /session/password",
         "GET /tenants",
+        "GET /metrics/tenants",
     ),
     *("GET /keys", "POST /keys", "GET /keys/{id}", "DELETE /keys/{id}"),
     *("GET /accounts", "POST /accounts", "GET /accounts/{name}", "PUT /accounts/{name}"),

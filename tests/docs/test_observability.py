@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, Metric
+from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, TENANTS, Metric
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
@@ -31,10 +31,10 @@ def rows(heading: str) -> list[str]:
     return [line for line in section.splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.parametrize("process", [*BY_PROCESS, "every process"])
-def test_every_metric_is_described_and_no_other(process: str) -> None:
-    metrics = BY_PROCESS.get(process, EVERY_PROCESS)
-    assert rows(process.capitalize()) == [row(metric) for metric in metrics]
+@pytest.mark.parametrize("of", [*BY_PROCESS, "tenants", "every process"])
+def test_every_metric_is_described_and_no_other(of: str) -> None:
+    metrics = {**BY_PROCESS, "tenants": TENANTS}.get(of, EVERY_PROCESS)
+    assert rows(of.capitalize()) == [row(metric) for metric in metrics]
 
 
 def expressions() -> list[str]:

@@ -62,6 +62,7 @@ from mqlake.records import (
     HEADER_NUMBER,
     HEADER_SOURCE,
     INBOUND,
+    METRICS,
     OUTPUTS,
     QUESTION_KEY_PREFIX,
     RETAINED_FILTER_PREFIX,
@@ -114,7 +115,7 @@ def new_log(*gateways: str) -> MemoryLog:
     log.create(INBOUND, PARTITIONS)
     log.create(OUTPUTS, PARTITIONS)
     log.create(SESSIONS, SHARDS)
-    for log_topic in (ROUTES, EVENTS, GATEWAYS, RULES):
+    for log_topic in (ROUTES, EVENTS, GATEWAYS, METRICS, RULES):
         log.create(log_topic, 1)
     for gateway in gateways:
         log.create(delivery_topic(gateway), 1)

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ingest.gateway.drops import DropReason
+from ingest.gateway.metrics import GatewayMetrics
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
     Connect,
+    Pingreq,
+    Pingresp,
     Puback,
     Publish,
     Suback,
@@ -26,6 +30,7 @@ from mqlake import VERSION
 from mqlake.clock import ManualClock
 from mqlake.credentials import make_verifier, set_user
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.metrics.families import Families
 from mqlake.records import EVENTS, GATEWAYS, SESSIONS
 from mqlake.tenants import NO_LIMITS, KeptTenant, TenantLimits, encode_tenant, tenant_key
 from tests.ingest.gateway.authentication.signing import AUDIENCE, ISSUER, SECRET, token
@@ -237,6 +242,72 @@ async def test_events_and_drops_are_their_tenants() -> None:
         await until(lambda: harness.events("client.disconnected"))
         told = [json.loads(one.value or b"{}") for one in harness.log.records(EVENTS)]
         assert {one["tenant"] for one in told if one.get("client_id") == "pump"} == {ACME}
+
+
+HUSH = "acmehush"
+"""Stands in all names that clients of `acme` have: identifiers, users, topics, groups, payloads."""
+
+
+async def all_that_is_said(client: Client) -> str:
+    """Return what a client gets before the answer to a PINGREQ, or the end, in words."""
+    client.send(Pingreq())
+    heard = []
+    while (packet := await client.receive()) is not None and not isinstance(packet, Pingresp):
+        heard.append(repr(packet))
+    return " ".join(heard)
+
+
+async def test_no_word_tells_of_another_tenant() -> None:
+    """Reason strings, `$SYS`, events, drops, metrics and lines of the log."""
+    limits = GatewaySettings.model_validate(
+        {"limits": {"subscriptions": 4, "when_too_fast": "disconnect"}}
+    ).limits
+    async with two(limits=limits, max_topic_levels=5) as (harness, acme, beta):
+        will = Will(f"{HUSH}/last", HUSH.encode(), 1, True)
+        kept: dict[str, Any] = {"username": HUSH, "properties": KEPT}
+        for client_id in (HUSH, f"{HUSH}-2"):
+            client = await Client.connect(acme, client_id, will=will, **kept)
+            await client.subscribe(f"$share/{HUSH}/{HUSH}/#", 1)
+        await client.publish(f"{HUSH}/kept", HUSH.encode(), 1, retain=True)
+        harness.gateway.drops.add(DropReason.EXPIRED, ACME, HUSH, f"{HUSH}/x", 1)
+        limited(harness.log, ACME, connections=1, subscriptions=1, retained_messages=1)
+        limited(harness.log, BETA, connections=2, retained_messages=1, filters_per_second=9)
+        await until(lambda: {"t/acme", "t/beta"} <= harness.gateway.shared_limits._tenants.keys())
+
+        heard = []
+        first = await Client.connect(beta, HUSH.replace("hush", ""), will=Will("w", b"", 1, True))
+        again = await Client.open(beta)
+        again.send(Connect("acme", 5, clean_start=False))
+        heard += [await all_that_is_said(first), await all_that_is_said(again)]
+        for number in range(2):  # the second one is too many
+            other = await Client.open(beta)
+            other.send(Connect(f"c{number}", 5))
+            heard.append(await all_that_is_said(other))
+        filters = ["#", "$SYS/#", "a/+/b", "a/b/c/d/e/f", "$share/g/#", "$share/h/#", "x", "y", "z"]
+        for topic_filter in filters:
+            packet_id = again.next_packet_id()
+            again.send(Subscribe(packet_id, [Subscription(topic_filter, 1)]))
+        for topic_name in ("a", "b", "$SYS/x", "a/b/c/d/e/f"):
+            packet_id = again.next_packet_id()
+            again.send(Publish(topic_name, b"1", qos=1, retain=True, packet_id=packet_id))
+        heard.append(await all_that_is_said(again))
+        assert "QUOTA_EXCEEDED" in heard[-1]
+        assert "connections" in " ".join(heard)
+        harness.gateway.drops.record()
+        harness.gateway.denials.record()
+        await harness.saved()
+        for record in harness.log.records(EVENTS):
+            if json.loads(record.value or b"{}")["tenant"] != ACME:
+                assert HUSH.encode() not in (record.key or b"") + (record.value or b"")
+        assert any(HUSH.encode() in (one.value or b"") for one in harness.log.records(EVENTS))
+        families = Families()
+        GatewayMetrics(harness.gateway.status).add(families)
+        heard += [repr(one) for family in families for one in family.samples]
+        heard += [
+            repr(harness.gateway.status.word()["counters"]),
+            harness.gateway.status.health()[1],
+        ]
+        assert HUSH not in " ".join(heard)
 
 
 async def test_an_administrator_closes_a_client_of_one_tenant() -> None:

@@ -1,6 +1,6 @@
 import re
 
-from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES
+from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, TENANTS
 
 UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows", "percent"}
 COUNTS = {
@@ -13,7 +13,7 @@ COUNTS = {
 
 
 def test_no_name_stands_for_two_metrics() -> None:
-    tables = (EVERY_PROCESS, *BY_PROCESS.values())
+    tables = (EVERY_PROCESS, *BY_PROCESS.values(), TENANTS)
     assert sum(map(len, tables)) == len(NAMES)
 
 

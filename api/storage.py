@@ -1,0 +1,136 @@
+"""How much of the tables is whose: by file, for files do not change.
+
+Of most files Delta's statistics say that all rows are of one tenant; of the others the column
+`tenant` is read, once. What a file takes on the disk is divided by its rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mqlake.errors import OperationalError
+from mqlake.tables import AUDIT_LOG, TABLES, rule_tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+
+    from mqlake.clock import Clock
+
+KEPT_SECONDS: Final = 60.0
+"""How long what was found is good enough."""
+TRUNCATED_CHARACTERS: Final = 32
+"""Delta's statistics have no more of a text."""
+OF_TENANTS: Final = tuple(one.name for one in TABLES if one is not AUDIT_LOG)
+
+
+class Stored(NamedTuple):
+    """A part of a table."""
+
+    rows: int
+    size: int
+    """Bytes on the disk."""
+
+
+class Storage:
+    """Looks at the tables when somebody asks; safe to use from any thread.
+
+    deltalake and pyarrow take a while to load and memory to hold: not before that.
+
+    Args:
+        folder: Of the tables.
+        clock: Says how old what is known is.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tables: dict[str, DeltaTable] = {}
+        # By table and file: the rows of each tenant, of files that several share.
+        self._shared: dict[tuple[str, str], Counter[str]] = {}
+        self._found: dict[str, dict[str, Stored]] = {}
+        self._until = 0.0
+
+    def all(self) -> dict[str, dict[str, Stored]]:
+        """Return what each tenant has stored, by table; at most `KEPT_SECONDS` old.
+
+        Raises:
+            OperationalError: A table cannot be read.
+        """
+        with self._lock:
+            now = self._clock.monotonic()
+            if now >= self._until:
+                self._found = self._look()
+                self._until = now + KEPT_SECONDS
+            return self._found
+
+    def _look(self) -> dict[str, dict[str, Stored]]:
+        found: dict[str, dict[str, Stored]] = defaultdict(dict)
+        shared: dict[tuple[str, str], Counter[str]] = {}
+        for name in (*OF_TENANTS, *rule_tables(self._folder)):
+            try:
+                of_table = self._of_table(name, shared)
+            except Exception as exc:  # files that cannot be read raise no other
+                self._tables.pop(name, None)
+                reason = str(exc).partition("\n")[0]
+                raise OperationalError(f"table {name} cannot be read: {reason}") from exc
+            for tenant, stored in of_table.items():
+                found[tenant][name] = stored
+        self._shared = shared
+        return dict(found)
+
+    def _of_table(
+        self, name: str, shared: dict[tuple[str, str], Counter[str]]
+    ) -> dict[str, Stored]:
+        table = self._newest(name)
+        if table is None:
+            return {}
+        rows, sizes = Counter[str](), Counter[str]()
+        actions = table.get_add_actions(flatten=True)
+        names = ("path", "size_bytes", "num_records", "min.tenant", "max.tenant")
+        known = set(actions.schema.names)
+        columns = [
+            actions.column(one).to_pylist() if one in known else [None] * actions.num_rows
+            for one in names
+        ]
+        for path, size, records, first, last in zip(*columns, strict=True):
+            if (
+                records
+                and first is not None
+                and first == last
+                and len(first) < TRUNCATED_CHARACTERS
+            ):
+                parts = Counter({first: records})
+            else:
+                key = name, path
+                parts = self._shared.get(key) or _read_tenants(self._folder / name / path)
+                shared[key] = parts
+            for tenant, count in parts.items():
+                rows[tenant] += count
+                sizes[tenant] += round(size * count / parts.total())
+        return {tenant: Stored(count, sizes[tenant]) for tenant, count in rows.items()}
+
+    def _newest(self, name: str) -> DeltaTable | None:
+        from deltalake import DeltaTable
+
+        table = self._tables.get(name)
+        if table is not None:
+            table.update_incremental()
+            return table
+        path = str(self._folder / name)
+        if not DeltaTable.is_deltatable(path):
+            return None
+        table = self._tables[name] = DeltaTable(path)
+        return table
+
+
+def _read_tenants(path: Path) -> Counter[str]:
+    """Return how many rows of a file are of each tenant."""
+    import pyarrow.parquet as pq
+
+    column = pq.read_table(path, columns=["tenant"]).column("tenant")
+    return Counter({one["values"]: one["counts"] for one in column.value_counts().to_pylist()})
