@@ -196,11 +196,13 @@ class Delivery:
         if source.shared_filters:
             is_for_all = not groups_of(headers.get(HEADER_MQTT, b""))
             copies = copies.copy() if is_for_all else []
+            if is_for_all and self._limits.counts_deliveries:  # else it was counted before
+                self._count(headers, tenant, publisher, len(copies), len(source.shared_filters))
             for topic_filter in source.shared_filters:
                 group = GroupKey(tenant, topic_filter)
                 self._share_groups.add_copy(copies, group, topic_name, publisher, partition, offset)
-        if copies and self._limits.counts_deliveries:
-            self._count(headers.get(HEADER_ORIGIN, b""), tenant, publisher, len(copies))
+        elif copies and self._limits.counts_deliveries:
+            self._count(headers, tenant, publisher, len(copies), 0)
         retain = is_retained(headers)
         if not copies and not retain:
             return
@@ -217,8 +219,18 @@ class Delivery:
             if self._sampler.countdown < 0:
                 self._latencies.deliver(source.received_at_ms, record.timestamp_ms)
 
-    def _count(self, origin: bytes, tenant: str, publisher: str, deliveries: int) -> None:
-        """Count for another gateway of this site; for this one it was counted when it came."""
-        if origin != self._origin and origin.startswith(self._site):
+    def _count(
+        self, headers: dict[str, bytes], tenant: str, publisher: str, clients: int, groups: int
+    ) -> None:
+        """Charge whoever has published a message for the clients and share groups that it reaches.
+
+        For clients of this gateway it was charged when the message came in here; only the router
+        knows which gateway a group's turn falls to.
+        """
+        origin = headers.get(HEADER_ORIGIN, b"")
+        if origin == self._origin:
+            if groups:
+                self._limits.charge(tenant, publisher, groups)
+        elif origin.startswith(self._site):
             gateway = origin[len(self._site) :].decode()
-            self._limits.fan_out.note(gateway, tenant, publisher, deliveries)
+            self._limits.fan_out.note(gateway, tenant, publisher, clients + groups)

@@ -170,9 +170,8 @@ class Foundation:
             Publisher(*inward) if tracer is None else TracingPublisher(*inward, tracer=tracer)
         )
         self.authorizer = Authorizer(settings.rights_file)
-        self.wills = Wills(
-            self.publisher, context.origin, self.authorizer, self.retained_quota, self.drops
-        )
+        asked = self.authorizer, self.retained_quota, self.shared_limits
+        self.wills = Wills(self.publisher, context.origin, *asked, self.drops)
         self.disk = DiskWatch(settings, self.publisher)
 
     def _make_retained(self) -> None:

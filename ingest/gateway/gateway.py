@@ -177,15 +177,9 @@ class Gateway(Foundation):
         context, publisher, delivered = self.context, self.publisher, self.delivered
         groups, histories, sessions = self.share_groups, self.histories, self.sessions
         self.deadlines = Deadlines(self.loop)
-        sources = RetainedSources(
-            self.loop,
-            self.retained,
-            self.retained_questions,
-            self.system_topics,
-            self.lease,
-            delivered,
-            self.shard_of,
-        )
+        asked = self.retained, self.retained_questions, self.system_topics
+        charge = self.shared_limits.charge_retained
+        sources = RetainedSources(self.loop, *asked, self.lease, delivered, self.shard_of, charge)
         of_session = SessionContext(
             self.me,
             context.origin,

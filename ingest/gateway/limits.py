@@ -294,6 +294,20 @@ class ClientLimits:
             if rates.deliveries is not None and (wait := rates.deliveries.take(count, now)):
                 self._slow_down(wait, code, "deliveries", rates.whose)
 
+    def is_sent(self, count: int) -> float:
+        """Charge for retained messages that the client is sent: it is heard all the same.
+
+        Returns:
+            In how many seconds nothing is owed.
+        """
+        now, wait = self._loop.time(), 0.0
+        if self._deliveries is not None:
+            wait = self._deliveries.take(count, now)
+        for rates in self.shared:
+            if rates.deliveries is not None:
+                wait = max(wait, rates.deliveries.take(count, now))
+        return wait
+
     def named(self, filters: int) -> None:
         """Count the filters of a SUBSCRIBE or UNSUBSCRIBE, as `published`."""
         if self._filters is not None:

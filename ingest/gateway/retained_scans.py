@@ -50,11 +50,15 @@ SHARDS_AT_ONCE: Final = 8
 SCAN_RETRY_SECONDS: Final = 0.1
 """Until it is looked again whether a copy here is new enough, and this gateway heard of."""
 
+MOST_WAIT_SECONDS: Final = 1.0
+"""Until it is looked again whether a client owes nothing for what it was sent."""
+
 
 class Recipient(Protocol):
     """Implemented by `ingest.gateway.sending.Sender`, which describes it."""
 
     tenant: str
+    client_id: str
 
     def retained_room(self, qos: int) -> int: ...
     def send_retained(self, message: OutboundMessage, scan: RetainedScan) -> bool: ...
@@ -73,6 +77,7 @@ class RetainedSources:
         lease: Of this gateway.
         delivered: How far this gateway has come.
         shard_of: Returns the shard of a message's key.
+        charge: Charges a client for what it is sent; returns in how many seconds it owes nothing.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -82,6 +87,7 @@ class RetainedSources:
     lease: Lease
     delivered: Delivered
     shard_of: Callable[[bytes], int]
+    charge: Callable[[str, str, int], float]
 
 
 class RetainedScans:
@@ -101,6 +107,7 @@ class RetainedScans:
         "_questions",
         "_recipient",
         "_scans",
+        "_sent",
         "_sources",
     )
 
@@ -117,6 +124,7 @@ class RetainedScans:
         self._next = 0
         self._is_due = False
         self._floor: Sequence[int] | None = None
+        self._sent = 0  # in this turn
 
     def owe(self, scan: RetainedScan) -> None:
         """Note what a subscription is to get: a crash does not change that.
@@ -179,17 +187,32 @@ class RetainedScans:
         if not self._sources.lease.may_deliver():  # the session may be another gateway's by now
             self._look_later()
             return
+        if wait := self._charge(0):
+            self._look_later(min(wait, MOST_WAIT_SECONDS))
+            return
         scan = self._scans[0]
         if is_system(scan.topic_filter):
             is_due = self._send_system(scan)
         else:
             is_due = self._send_shards(scan)
+        sent, self._sent = self._sent, 0
+        self._charge(sent)
         if is_due:
             self.go_on()
 
-    def _look_later(self) -> None:
+    def _charge(self, sent: int) -> float:
+        recipient = self._recipient
+        return self._sources.charge(recipient.tenant, recipient.client_id, sent)
+
+    def _look_later(self, seconds: float = SCAN_RETRY_SECONDS) -> None:
         self._is_due = True
-        self._sources.loop.call_later(SCAN_RETRY_SECONDS, self._step)
+        self._sources.loop.call_later(seconds, self._step)
+
+    def _send(self, message: OutboundMessage, scan: RetainedScan) -> bool:
+        """Send a message; return False when there is no room for it."""
+        is_sent = self._recipient.send_retained(message, scan)
+        self._sent += is_sent
+        return is_sent
 
     def _send_system(self, scan: RetainedScan) -> bool:
         room = self._recipient.retained_room(scan.qos)
@@ -199,7 +222,7 @@ class RetainedScans:
             self._recipient.tenant, scan.topic_filter, scan.position, room
         )
         for message in page.messages:
-            if not self._recipient.send_retained(message, scan):
+            if not self._send(message, scan):
                 return False
             scan.position = just_after(message.topic_name)
         scan.position = page.position
@@ -257,9 +280,8 @@ class RetainedScans:
             PAGE_BYTES,
         )
         for message in page.messages:
-            if message.offset < scan.limits[shard] and not self._recipient.send_retained(
-                to_outbound(message, shard), scan
-            ):
+            is_live = message.offset >= scan.limits[shard]
+            if not is_live and not self._send(to_outbound(message, shard), scan):
                 return False
             scan.position = just_after(message.topic_name)
         self._advance(scan, page.position)
@@ -286,7 +308,7 @@ class RetainedScans:
             is_sent = (
                 message.offset >= scan.limits[scan.shard]
                 or questions.is_overtaken(question, message)
-                or self._recipient.send_retained(to_outbound(message, scan.shard), scan)
+                or self._send(to_outbound(message, scan.shard), scan)
             )
             if not is_sent:
                 return False  # goes on by `send_waiting`

@@ -44,6 +44,9 @@ class Charged(Protocol):
     def delivers(self, count: int) -> None:
         """Charge for those whom its messages have reached."""
 
+    def is_sent(self, count: int) -> float:
+        """Charge for what it has asked for; return in how many seconds nothing is owed."""
+
 
 _FIRST_TOLD: Final = ("messages", "bytes", "connections")
 """Kinds in the member `shared` of a word, as every release reads them."""
@@ -194,19 +197,34 @@ class SharedLimits:
     # What messages cost
 
     def heard(self, gateway: str, incarnation: str, word: object) -> None:
-        """Charge clients of this gateway for what another has delivered of their messages.
-
-        For those of a client that has gone, or that is not told apart, its tenant pays.
-        """
-        now = self._loop.time()
+        """Charge clients of this gateway for what another has delivered of their messages."""
         for (tenant, client_id), count in self._heard.take(gateway, incarnation, word).items():
-            client = self.clients.get((tenant, client_id))
-            if client is not None:
-                client.delivers(count)
-                continue
-            for _, shares in self._sharing(tenant, None):
-                if shares.deliveries is not None:
-                    shares.deliveries.take(count, now)
+            self.charge(tenant, client_id, count)
+
+    def charge(self, tenant: str, client_id: str, count: int, user: str | None = None) -> None:
+        """Charge for deliveries of what a client has published.
+
+        For those of one that has gone, or that is not told apart, its user and its tenant pay.
+        """
+        client = self.clients.get((tenant, client_id))
+        if client is not None:
+            client.delivers(count)
+            return
+        now = self._loop.time()
+        for _, shares in self._sharing(tenant, user):
+            if shares.deliveries is not None:
+                shares.deliveries.take(count, now)
+
+    def charge_retained(self, tenant: str, client_id: str, count: int) -> float:
+        """Charge a client for retained messages that it is sent; it asks for them, and pays.
+
+        Returns:
+            In how many seconds it owes nothing; further ones wait for as long.
+        """
+        if not self.counts_deliveries:
+            return 0.0
+        client = self.clients.get((tenant, client_id))
+        return 0.0 if client is None else client.is_sent(count)
 
     # Who comes and goes
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ingest.gateway.drops import Drops
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.retained_quota import RetainedQuota
+    from ingest.gateway.shared_limits import SharedLimits
     from ingest.protocol.properties import Properties
     from mqlake.session_records import SessionRecord, StoredWill
 
@@ -38,6 +39,7 @@ class Wills:
         origin: `<site>/<gateway>`.
         authorizer: Says who may publish what when it is published.
         retained_quota: Says whether one may be retained; else it is published without being that.
+        limits: Charged for what wills make.
         drops: Takes those that may not be.
 
     Attributes:
@@ -50,12 +52,14 @@ class Wills:
         origin: str,
         authorizer: Authorizer,
         retained_quota: RetainedQuota,
+        limits: SharedLimits,
         drops: Drops,
     ) -> None:
         self._publisher = publisher
         self._origin = origin
         self._authorizer = authorizer
         self._retained_quota = retained_quota
+        self._limits = limits
         self._drops = drops
         self.waiting = 0
 
@@ -96,6 +100,9 @@ class Wills:
             drop = (session.tenant, session.client_id, will.topic_name, will.qos)
             self._drops.add(DropReason.RETAINED_FULL, *drop)
             retain = False
+        if self._limits.counts_deliveries:
+            cost = 1 + self._limits.reach(session.tenant, will.topic_name)
+            self._limits.charge(session.tenant, session.client_id, cost, session.principal)
         publish = Publish(
             will.topic_name,
             will.payload,

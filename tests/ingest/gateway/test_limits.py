@@ -150,6 +150,117 @@ async def test_who_costs_too_much_is_disconnected_where_that_is_set() -> None:
         assert not harness.inbound(), "one too many is not taken"
 
 
+Paid = list[tuple[str, int, str | None]]
+"""Client identifier, deliveries, user."""
+
+
+def note_charges(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Paid:
+    """Return a list to which is added who pays for what deliveries cost after they were let in."""
+    paid: Paid = []
+    limits = harness.gateway.shared_limits
+    charge = limits.charge
+
+    def noting(tenant: str, client_id: str, count: int, user: str | None = None) -> None:
+        paid.append((client_id, count, user))
+        charge(tenant, client_id, count, user)
+
+    monkeypatch.setattr(limits, "charge", noting)
+    return paid
+
+
+async def test_share_groups_cost_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_gateway(**limits(deliveries_per_second=5_000)) as harness:
+        for number in range(6):  # three groups of two members
+            member = await Client.connect(harness.port, f"m{number}")
+            await member.subscribe(f"$share/g{number % 3}/jobs/#", 1)
+        await (await Client.connect(harness.port, "all")).subscribe("jobs/#", 0)
+        client = await Client.connect(harness.port, "alice")
+        paid = note_charges(harness, monkeypatch)
+        for _ in range(10):
+            await client.publish("jobs/1", b"", 1)
+        await harness.delivered()
+        assert paid == [("alice", 3, None)] * 10, "it and the plain subscriber were paid before"
+
+
+async def test_what_a_member_leaves_is_paid_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_gateway(**limits(deliveries_per_second=5_000)) as harness:
+        leaving, staying = [await Client.connect(harness.port, name) for name in ("a", "b")]
+        await leaving.subscribe("$share/g/jobs/#", 1)
+        client = await Client.connect(harness.port, "alice")
+        paid = note_charges(harness, monkeypatch)
+        await client.publish("jobs/1", b"left", 1)
+        assert (await leaving.expect(Publish)).payload == b"left"
+        await staying.subscribe("$share/g/jobs/#", 1)
+        leaving.cut()
+        assert (await staying.message()).payload == b"left"
+        assert paid == [("alice", 1, None)]
+
+
+async def test_a_will_costs_what_it_makes(
+    credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = limits(user_deliveries_per_second=5_000)
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        for number in range(9):
+            reader = await of_user(harness, "bob", f"r{number}")
+            await reader.subscribe("last", 0)
+        will = Will("last", b"words", 0, False)
+        dying = await Client.connect(harness.port, "dies", will=will, username="ann", password=b"x")
+        paid = note_charges(harness, monkeypatch)
+        dying.cut()
+        await harness.delivered_count(1)
+        assert paid == [("dies", 10, "ann")]
+
+
+async def test_who_has_gone_leaves_his_user_and_his_tenant_to_pay() -> None:
+    settings = limits(user_deliveries_per_second=50, gateway_deliveries_per_second=40)["limits"]
+    loop = asyncio.get_running_loop()
+    shared = module.SharedLimits(settings, loop, list, lambda _: (0, 0), lambda *_: 0, "g")
+    shared.charge("default", "gone", 10, "ann")
+    levels = {}
+    for name, shares in (("ann", shared._users["ann"]), ("gateway", shared._local["gateway"])):
+        assert shares.deliveries is not None
+        levels[name] = round(shares.deliveries._level)
+    assert levels == {"ann": 40, "gateway": 30}
+
+
+async def test_retained_messages_are_paid_by_who_subscribes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paid: list[int] = []
+    owes = True
+
+    def charge(_limits: module.SharedLimits, tenant: str, client_id: str, count: int) -> float:
+        assert (tenant, client_id) == ("default", "late")
+        paid.append(count)
+        return 0.01 if owes and sum(paid) >= 250 else 0.0
+
+    monkeypatch.setattr(module.SharedLimits, "charge_retained", charge)
+    async with running_gateway() as harness:
+        publisher = await Client.connect(harness.port, "says")
+        for topic in range(600):
+            publisher.send(Publish(f"kept/{topic}", b"x", retain=True))
+        await harness.delivered_count(600)
+        client = await Client.connect(harness.port, "late")
+        await client.subscribe("kept/#", 0)
+        await until(lambda: sum(paid) >= 250)
+        assert len(await client.payloads(sum(paid))) < 600, "a page of each shard more at most"
+        await client.expect_nothing()  # no more comes, and it is heard
+        owes = False
+        assert len(await client.payloads(600 - sum(paid))) > 0
+        assert sum(paid) == 600
+
+
+async def test_retained_messages_come_from_the_clients_deliveries() -> None:
+    async with running_gateway(**limits(deliveries_per_second=1_000)) as harness:
+        await Client.connect(harness.port, "late")
+        charge = harness.gateway.shared_limits.charge_retained
+        assert charge("default", "late", 1_000) == 0.0
+        assert 0.9 < charge("default", "late", 1_000) <= 1.0
+        assert charge("default", "gone", 1_000) == 0.0
+        assert not is_held(harness)
+
+
 @pytest.fixture(scope="module")
 def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("credentials") / "users"
