@@ -28,7 +28,8 @@ class TenantsError(MqlakeError):
 
 RATES: Final = ("messages", "deliveries", "bytes", "filters", "connects")
 """Kinds of limits that are of a second."""
-STOCKS: Final = ("connections", "subscriptions", "retained_messages", "retained_bytes")
+RETAINED: Final = ("retained_messages", "retained_bytes")
+STOCKS: Final = ("connections", "subscriptions", *RETAINED)
 """Kinds of limits of what stays until it is given back."""
 
 

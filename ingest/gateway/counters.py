@@ -57,7 +57,7 @@ class Counters:
     dropped_not_authorized: int = 0
     """The client has no right to receive them."""
     dropped_retained_full: int = 0
-    """Not retained, for their tenants have as many as they may."""
+    """Not retained, for their client, user or tenant has as many as it may."""
     dropped_unreadable: int = 0
     """Owed to a session, but not in the log any more."""
     events_lost: int = 0

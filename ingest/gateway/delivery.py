@@ -24,6 +24,7 @@ from mqlake.records import (
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
+    HEADER_USERNAME,
     QUESTION_KEY_PREFIX,
     decode_source,
     groups_of,
@@ -212,7 +213,8 @@ class Delivery:
             note_origin(message, headers)
         if retain:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
             properties = headers.get(HEADER_PROPERTIES)
-            self._retained.apply(tenant, publisher, message, properties)
+            username = headers.get(HEADER_USERNAME, b"").decode()
+            self._retained.apply(tenant, publisher, message, properties, username)
         deliver_copies(message, copies, tenant, self._drops, now_ms)
         if copies:
             self._sampler.countdown -= 1

@@ -29,7 +29,7 @@ class DropReason(StrEnum):
     NOT_AUTHORIZED = "not_authorized"
     """The client may not be sent messages of its topic; a will: its client may not publish it."""
     RETAINED_FULL = "retained_full"
-    """Its tenant has as many retained messages as it may: it was not retained."""
+    """Client, user or tenant has as many retained messages as it may: it was not retained."""
     UNREADABLE = "unreadable"
     """The log does not hold it any more."""
 

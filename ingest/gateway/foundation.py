@@ -32,6 +32,7 @@ from ingest.gateway.protection import Protection
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.reach import Reach
 from ingest.gateway.retained import Retained
+from ingest.gateway.retained_publishers import RetainedPublishers
 from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained_quota import RetainedQuota
 from ingest.gateway.retained_shards import RetainedShards
@@ -127,7 +128,9 @@ class Foundation:
         )
         self.peers.on_word = self.shared_limits.heard
         self.shard_of = partial(writer.partition_of, partitions=partitions.inbound)
-        self.retained_quota = RetainedQuota(self.shared_limits, self.retained, self.shard_of)
+        publishers = RetainedPublishers(settings.limits, self.retained, partitions.inbound, clock)
+        quota = self.shared_limits, publishers, self.retained
+        self.retained_quota = RetainedQuota(*quota, self.shard_of)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.latencies = GatewayLatencies(clock)
         self.delivery_events = told = DeliveryEvents(

@@ -41,6 +41,15 @@ class LimitSettings(SettingsGroup):
         description="payloads that wait for one client; once there are as many, messages are "
         "dropped as with max_queued_messages and max_offline_messages",
     )
+    retained_messages: int = Field(
+        default=0,
+        ge=0,
+        description="topics whose retained message one client has published; messages for further "
+        "ones are refused as when_retained_full says",
+    )
+    retained_bytes: int = Field(
+        default=0, ge=0, description="of their payloads, topic names and properties"
+    )
     messages_per_second: int = Field(
         default=0, ge=0, description="that one client publishes, by a sliding window of a second"
     )
@@ -87,11 +96,15 @@ class LimitSettings(SettingsGroup):
     user_connections: int = Field(
         default=0,
         ge=0,
-        description="of one user at this gateway; further ones are refused with 0x97",
+        description="of one user, at all gateways together; further ones are refused with 0x97",
     )
     user_subscriptions: int = Field(
         default=0, ge=0, description="of these together; further ones are refused with 0x97"
     )
+    user_retained_messages: int = Field(
+        default=0, ge=0, description="of all clients that have logged in as one user"
+    )
+    user_retained_bytes: int = Field(default=0, ge=0, description="of these")
     gateway_messages_per_second: int = Field(
         default=0, ge=0, description="that all clients of this gateway publish; as many at once"
     )
@@ -113,8 +126,8 @@ class LimitSettings(SettingsGroup):
     )
     when_retained_full: Literal["refuse", "forward"] = Field(
         default="refuse",
-        description="whether a message with RETAIN for which its tenant has no more room is "
-        "refused with 0x97, or goes to subscribers without being retained; both are drops",
+        description="whether a message with RETAIN for which client, user or tenant has no more "
+        "room is refused with 0x97, or goes to subscribers without being retained; both are drops",
     )
     when_too_fast: Literal["wait", "disconnect"] = Field(
         default="wait",

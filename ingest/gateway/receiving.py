@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.pending_publish import PendingExchange, PendingPublish
+from ingest.gateway.retained_publishers import Publisher as RetainedPublisher
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -150,10 +151,8 @@ class Receiver:
         if has_more_levels(publish.topic_name, self._most_levels):
             self._refuse_levels(publish)
             return
-        if publish.retain and not self._context.retained_quota.take(
-            self._session.tenant, publish.topic_name, publish.payload
-        ):
-            self._drop_retained(publish)
+        if publish.retain and (whose := self._has_no_room_for(publish)):
+            self._drop_retained(publish, whose)
             if not self._context.forwards:
                 return
             publish.retain = False
@@ -334,7 +333,13 @@ class Receiver:
         reason = f"the topic name has more than {self._most_levels} levels"
         self._refuse_content(publish, PubackReasonCode.TOPIC_NAME_INVALID, reason, "MQTT5-3.4.2.1")
 
-    def _drop_retained(self, publish: Publish) -> None:
+    def _has_no_room_for(self, publish: Publish) -> str:
+        """Return who has as many retained messages as it may; "": it may be retained."""
+        session = self._session
+        publisher = RetainedPublisher(session.tenant, session.client_id, session.principal)
+        return self._context.retained_quota.take(publisher, publish.topic_name, publish.payload)
+
+    def _drop_retained(self, publish: Publish, whose: str) -> None:
         """Record a message that is not retained; unless others get it, refuse it (0x97).
 
         A 3.x client is not told: it has no words for that, and would only send it again.
@@ -346,7 +351,7 @@ class Receiver:
         )
         if not context.forwards:
             self._counters.messages_refused += 1
-            told = "its tenant has as many retained messages as it may"
+            told = f"{whose} has as many retained messages, or bytes of them, as it may"
             self._answer_for_good(publish, PubackReasonCode.QUOTA_EXCEEDED, told)
 
     def _refuse_content(

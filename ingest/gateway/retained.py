@@ -16,14 +16,21 @@ from ingest.gateway.store.retained import RetainedRow, RetainedStore
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.session.newer_retained import NewerMessages
 from mqlake.errors import InvalidRecord
-from mqlake.records import HEADER_PROPERTIES, INBOUND, decode_properties, is_retained
+from mqlake.records import (
+    HEADER_PROPERTIES,
+    HEADER_USERNAME,
+    INBOUND,
+    decode_properties,
+    is_retained,
+)
 from mqlake.retained_records import RetainedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.store.database import Database
+    from ingest.gateway.store.retained import Holder
     from ingest.protocol.properties import Properties
     from mqlake.clock import Clock
     from mqlake.log.contract import LogRangeReader, LogRecord
@@ -65,6 +72,7 @@ class Retained:
         self._pending: list[RetainedRow] = []
         self._held: set[int] = set()
         self._complete: set[int] = set()
+        self._on_kept: Callable[[str, str], None] | None = None
 
     def __len__(self) -> int:
         """Return how many messages the shards have that this gateway owns."""
@@ -79,10 +87,29 @@ class Retained:
         self.flush()
         return self._store.usage(self.owned, tenant)
 
-    def size(self, shard: int, tenant: str, topic_name: str) -> int | None:
-        """Return the bytes of what a copy here has for a topic; None: nothing, or none is here."""
+    def holder(self, shard: int, tenant: str, topic_name: str) -> Holder | None:
+        """Return what a copy here has for a topic; None: nothing, or none is here."""
         self.flush()
-        return self._store.size(shard, tenant, topic_name)
+        return self._store.holder(shard, tenant, topic_name)
+
+    def count_publishers(self, on_kept: Callable[[str, str], None]) -> None:
+        """Count from now on whose messages are retained.
+
+        Args:
+            on_kept: Told tenant and topic name of each message that a copy here takes.
+        """
+        self._store.count_publishers()
+        self._on_kept = on_kept
+
+    def published(self, kind: str, tenant: str, name: str) -> tuple[int, int, int]:
+        """Return how many messages of somebody the complete copies have, bytes, and these copies.
+
+        Arguments are those of `RetainedStore.published`.
+        """
+        self.flush()
+        complete = self._complete
+        found = [one for one in self._store.published(kind, tenant, name) if one[0] in complete]
+        return sum(one[1] for one in found), sum(one[2] for one in found), len(complete)
 
     def is_complete(self, shard: int) -> bool:
         """Tell whether the copy of a shard is as new as what this gateway delivers."""
@@ -108,7 +135,12 @@ class Retained:
         return self._store.drop(shard)
 
     def apply(
-        self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
+        self,
+        tenant: str,
+        client_id: str,
+        message: OutboundMessage,
+        properties: bytes | None,
+        username: str = "",
     ) -> None:
         """Take a message with RETAIN set; an empty one removes what its topic has.
 
@@ -119,14 +151,22 @@ class Retained:
             client_id: The publisher's.
             message: As the router sent it.
             properties: Its properties as they stand in the record.
+            username: The publisher's.
         """
         shard = message.partition
         self.newer.note(shard, tenant, message.topic_name, message.offset)
         if shard in self._held:
-            self._keep(tenant, client_id, message, properties)
+            self._keep(tenant, client_id, message, properties, username)
+            if self._on_kept is not None:
+                self._on_kept(tenant, message.topic_name)
 
     def _keep(
-        self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
+        self,
+        tenant: str,
+        client_id: str,
+        message: OutboundMessage,
+        properties: bytes | None,
+        username: str,
     ) -> None:
         self._pending.append(
             RetainedRow(
@@ -140,6 +180,7 @@ class Retained:
                 message.expires_at_ms,
                 message.partition,
                 message.offset,
+                username,
             )
         )
 
@@ -211,7 +252,8 @@ class Retained:
                 logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
                 continue
             properties = headers.get(HEADER_PROPERTIES)
-            self._keep(inbound.tenant, inbound.publisher, message, properties)
+            username = headers.get(HEADER_USERNAME, b"").decode(errors="replace")
+            self._keep(inbound.tenant, inbound.publisher, message, properties, username)
         self.flush()
 
     def flush(self) -> None:

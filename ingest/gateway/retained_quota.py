@@ -1,13 +1,16 @@
-"""Whether a tenant may have one more retained message: asked before the log has it."""
+"""Whether a client may have one more message retained: asked before the log has it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mqlake.tenants import RETAINED
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.retained import Retained
+    from ingest.gateway.retained_publishers import Publisher, RetainedPublishers
     from ingest.gateway.shared_limits import SharedLimits
 
 
@@ -19,36 +22,49 @@ class RetainedQuota:
 
     Args:
         limits: Of tenants.
+        publishers: Limits of clients and users.
         retained: Copies of shards.
         shard_of: Returns the partition of `mqlake.inbound` of a key.
     """
 
-    __slots__ = ("_limits", "_retained", "_shard_of")
+    __slots__ = ("_limits", "_publishers", "_retained", "_shard_of")
 
     def __init__(
-        self, limits: SharedLimits, retained: Retained, shard_of: Callable[[bytes], int]
+        self,
+        limits: SharedLimits,
+        publishers: RetainedPublishers,
+        retained: Retained,
+        shard_of: Callable[[bytes], int],
     ) -> None:
         self._limits = limits
+        self._publishers = publishers
         self._retained = retained
         self._shard_of = shard_of
 
-    def take(self, tenant: str, topic_name: str, payload: bytes) -> bool:
-        """Count a message that is to be retained; False: its tenant has no room for it.
+    def take(self, publisher: Publisher, topic_name: str, payload: bytes) -> str:
+        """Count a message that is to be retained; return who has no room for it, "": nobody.
 
         One that removes what is retained, or takes no more room than that, is always welcome.
         """
-        limits = self._limits
-        kinds = ("retained_messages", "retained_bytes")
-        if not payload or not any(limits.is_limited(kind, tenant, None) for kind in kinds):
-            return True
+        tenant, limits, publishers = publisher.tenant, self._limits, self._publishers
+        is_limited = any(limits.is_limited(kind, tenant, None) for kind in RETAINED)
+        if not payload or not (is_limited or publishers.is_needed):
+            return ""
         topic = topic_name.encode()
-        known = self._retained.size(
-            self._shard_of(tenant.encode() + b"/" + topic), tenant, topic_name
-        )
-        messages = 0 if known is not None else 1
-        size = len(topic) + len(payload) - (known or 0)
-        for kind, amount in zip(kinds, (messages, size), strict=True):
-            if amount > 0 and limits.full(kind, tenant, None, amount):
+        shard, size = self._shard_of(tenant.encode() + b"/" + topic), len(topic) + len(payload)
+        if publishers.is_needed and (whose := publishers.full(publisher, shard, topic_name, size)):
+            return whose
+        if is_limited and not self._take_of_tenant(tenant, shard, topic_name, size):
+            return "its tenant"
+        if publishers.is_needed:
+            publishers.let_in(publisher, topic_name, size)
+        return ""
+
+    def _take_of_tenant(self, tenant: str, shard: int, topic_name: str, size: int) -> bool:
+        known = self._retained.holder(shard, tenant, topic_name)
+        amounts = (1, size) if known is None else (0, size - known.size)
+        for kind, amount in zip(RETAINED, amounts, strict=True):
+            if amount > 0 and self._limits.full(kind, tenant, None, amount):
                 return False
-        limits.let_in_retained(tenant, messages, size)
+        self._limits.let_in_retained(tenant, *amounts)
         return True

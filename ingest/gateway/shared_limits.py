@@ -1,7 +1,7 @@
 """Limits that many connections share: those of a user or a tenant, a listener, or the gateway.
 
-Rates of users and tenants, and what tenants may have, are limits of all gateways together
-(`ingest.session.shared_rates`, `ingest.session.shared_counts`); the others are of this gateway.
+Those of users and tenants are limits of all gateways together (`ingest.session.shared_rates`,
+`ingest.session.shared_counts`); the others are of this gateway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.fan_out import FanOut, HeardFanOut
 from ingest.session.shared_counts import SharedCount
 from ingest.session.shared_rates import SharedRate
-from mqlake.tenants import RATES, STOCKS, limits_in
+from mqlake.tenants import RATES, RETAINED, STOCKS, limits_in
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,9 +29,9 @@ LEAST_BYTES_PER_SECOND: Final = 1024
 MAX_RECENT: Final = 10_000
 """Users remembered that have gone: who comes back at once owes what he owed."""
 MAX_TOLD: Final = 256
-"""Users and tenants in a word of a gateway: those that want most of their limits."""
+"""Users and tenants in a word of a gateway: those that want, or have, most of their limits."""
 LEAST_TOLD: Final = 0.01
-"""Part of a limit from which others are told; with less a gateway is as one that wants nothing."""
+"""Part of a limit from which others are told; with less a gateway is as one that has nothing."""
 GATEWAY: Final = "gateway"
 
 Told: TypeAlias = dict[str, dict[str, float]]
@@ -58,16 +58,18 @@ class Shares:
     Args:
         whose: For who is disconnected or refused: `a user`.
         limits: By kind; a kind that is not there has none.
+        is_whole: What is left of a stock is not divided, as of `SharedCount`.
 
     Attributes:
         messages, deliveries, bytes, filters, connects: The rates; None: no limit.
         stocks: What there may be of other kinds.
     """
 
-    __slots__ = ("__weakref__", *RATES, "stocks", "whose")
+    __slots__ = ("__weakref__", *RATES, "_is_whole", "stocks", "whose")
 
-    def __init__(self, whose: str, limits: Mapping[str, int]) -> None:
+    def __init__(self, whose: str, limits: Mapping[str, int], *, is_whole: bool = False) -> None:
         self.whose = whose
+        self._is_whole = is_whole
         self.messages: SharedRate | None = None
         self.deliveries: SharedRate | None = None
         self.bytes: SharedRate | None = None
@@ -87,7 +89,11 @@ class Shares:
             else:
                 setattr(self, kind, SharedRate(float(most)) if most else None)
         stocks = self.stocks
-        self.stocks = {kind: SharedCount(limits[kind]) for kind in STOCKS if kind in limits}
+        self.stocks = {
+            kind: SharedCount(limits[kind], is_whole=self._is_whole)
+            for kind in STOCKS
+            if kind in limits
+        }
         for kind, known in stocks.items():
             if kind in self.stocks:
                 known.limit = limits[kind]
@@ -135,7 +141,9 @@ class SharedLimits:
         self.absent_subscriptions: Callable[[str], int] = lambda _tenant: 0
         self.clients: WeakValueDictionary[tuple[str, str], Charged] = WeakValueDictionary()
         self._heard = HeardFanOut(gateway)
-        self._of_users = limits_in(settings, "user_")
+        of_users = limits_in(settings, "user_")
+        # What users have retained is counted by `ingest.gateway.retained_publishers`.
+        self._of_users = {kind: most for kind, most in of_users.items() if kind not in RETAINED}
         rates = limits_in(settings), self._of_users, limits_in(settings, "gateway_")
         self._always_counts = counts_deliveries or any("deliveries" in one for one in rates)
         self.counts_deliveries = self._always_counts
@@ -300,9 +308,13 @@ class SharedLimits:
     def _measure(self, seconds: float, now: float) -> None:
         others = list(self._others())
         wanted: list[tuple[float, str, dict[str, float]]] = []
+        always: Told = {}
         users = [(f"u/{name}", shares) for name, shares in self._users.items()]
         for name, shares in [*users, *self._tenants.items()]:
-            wants, most = {}, 0.0
+            counted, most = self._count_anew(name, shares, others, now)
+            wants = dict(counted)
+            if counted and name.startswith(_tenant("")):
+                always[name] = counted
             for kind, rate in shares.rates():
                 rate.measure(seconds)
                 rate.share([one.get(name, {}).get(kind, 0.0) for one in others], now)
@@ -311,19 +323,18 @@ class SharedLimits:
             if most >= LEAST_TOLD:
                 wanted.append((most, name, wants))
         wanted.sort(key=lambda one: one[:2], reverse=True)
-        told: Told = {name: wants for _, name, wants in wanted[:MAX_TOLD]}
-        for name, shares in self._tenants.items():
-            if counted := self._count_anew(name, shares, others, now):
-                told[name] = told.get(name, {}) | counted
-        for user, shares in self._users.items():
-            self._count_anew(f"u/{user}", shares, [], now)
+        told = always | {name: wants for _, name, wants in wanted[:MAX_TOLD]}
         self._word = _to_word(told) | {"fan_out": self.fan_out.word()}
 
     def _count_anew(
         self, name: str, shares: Shares, others: Sequence[Told], now: float
-    ) -> dict[str, float]:
-        """Work out what is left of what somebody may have; return how much is here."""
-        told = {}
+    ) -> tuple[dict[str, float], float]:
+        """Work out what is left of what somebody may have.
+
+        Returns:
+            How much is here by kind, and the largest part of a limit that this is.
+        """
+        told, most = {}, 0.0
         stocks = shares.stocks
         if "retained_messages" in stocks or "retained_bytes" in stocks:
             messages, size = self._retained(name.partition("/")[2])
@@ -338,7 +349,8 @@ class SharedLimits:
             count.share(here, [one.get(name, {}).get(kind, 0.0) for one in others], now)
             if mine := here + count.on_the_way(now):
                 told[kind] = mine
-        return told
+                most = max(most, mine / count.limit)
+        return told, most
 
     def _has(self, kind: str, name: str) -> int:
         """Return how much of a kind counts for somebody at this gateway."""
@@ -372,8 +384,9 @@ class SharedLimits:
     def _of_user(self, user: str) -> Shares:
         shares = self._users.get(user)
         if shares is None:
-            shares = self._users[user] = Shares("the connections of a user", self._of_users)
-            self._count_anew(f"u/{user}", shares, [], self._loop.time())
+            whose, limits = "the connections of a user", self._of_users
+            shares = self._users[user] = Shares(whose, limits, is_whole=True)
+            self._count_anew(f"u/{user}", shares, list(self._others()), self._loop.time())
         self._recent.pop(user, None)
         if len(self._recent) >= MAX_RECENT:
             del self._recent[next(iter(self._recent))]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.publishing import client_headers
+from ingest.gateway.retained_publishers import Publisher as RetainedPublisher
 from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
 from mqlake.records import HEADER_EXCHANGE
@@ -96,7 +97,8 @@ class Wills:
             )
             return
         retain = will.retain
-        if retain and not self._retained_quota.take(session.tenant, will.topic_name, will.payload):
+        publisher = RetainedPublisher(session.tenant, session.client_id, session.principal)
+        if retain and self._retained_quota.take(publisher, will.topic_name, will.payload):
             drop = (session.tenant, session.client_id, will.topic_name, will.qos)
             self._drops.add(DropReason.RETAINED_FULL, *drop)
             retain = False

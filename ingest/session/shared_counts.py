@@ -4,6 +4,9 @@ A stock is what stays until it is given back: connections, subscriptions, retain
 their bytes. Gateways tell each other twice a second how much they count; of what is left by these
 words each may take an even part until it hears more. What others have taken meanwhile is in no word
 yet, so the least of the last ceilings counts.
+
+A small limit cannot be divided: of five connections two gateways would each let in three at once.
+Such a stock is *whole*: each may take all that is left by the last words.
 """
 
 from __future__ import annotations
@@ -27,15 +30,25 @@ class SharedCount:
         limit: Of all gateways.
         here: What this gateway has of it.
         others: What each other gateway has told.
+        is_whole: What is left is not divided. Who comes by several gateways within the same second
+            may have as much at each of them, and nothing more until that is given back.
 
     Attributes:
         limit: May be changed; counts from the next `share` on.
     """
 
-    __slots__ = ("_ceilings", "_on_the_way", "_others", "_told", "limit")
+    __slots__ = ("_ceilings", "_is_whole", "_on_the_way", "_others", "_told", "limit")
 
-    def __init__(self, limit: int, here: float = 0.0, others: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        limit: int,
+        here: float = 0.0,
+        others: Sequence[float] = (),
+        *,
+        is_whole: bool = False,
+    ) -> None:
         self.limit = limit
+        self._is_whole = is_whole
         self._others = 0.0
         self._ceilings: deque[float] = deque(maxlen=WORDS_REMEMBERED)
         self._on_the_way: deque[tuple[float, float]] = deque()
@@ -55,7 +68,7 @@ class SharedCount:
         mine = here + self.on_the_way(now) + amount
         if mine + self._others > self.limit:
             return False
-        return mine < min(self._ceilings) + 1
+        return self._is_whole or mine < min(self._ceilings) + 1
 
     def let_in(self, amount: float, now: float) -> None:
         """Note what was let in and is counted here, or by another gateway, only later."""

@@ -10,7 +10,8 @@ from mqlake.tables import RETAINED
 # In the order of `RetainedRow`; times are whole microseconds.
 _QUERY: Final = f"""
 SELECT tenant, topic, payload, qos, properties, client_id,
-    CAST(ts AS BIGINT) AS ts, CAST(expires_at AS BIGINT) AS expires_at, log_partition, log_offset
+    CAST(ts AS BIGINT) AS ts, CAST(expires_at AS BIGINT) AS expires_at, log_partition, log_offset,
+    username
 FROM {RETAINED.name}
 WHERE log_partition IN ("""  # noqa: S608 - a constant
 
@@ -30,7 +31,8 @@ def read_retained(reader: TableReader, shards: Collection[int]) -> Iterator[Reta
 
 
 def _row(values: tuple[Any, ...]) -> RetainedRow:
-    tenant, topic_name, payload, qos, properties, client_id, ts, expires_at, *position = values
+    *message, properties, client_id, ts, expires_at, partition, offset, username = values
+    tenant, topic_name, payload, qos = message
     return RetainedRow(
         tenant,
         topic_name,
@@ -40,5 +42,7 @@ def _row(values: tuple[Any, ...]) -> RetainedRow:
         client_id or "",
         ts // 1000,
         None if expires_at is None else expires_at // 1000,
-        *position,
+        partition,
+        offset,
+        username or "",
     )

@@ -538,6 +538,36 @@ async def test_two_gateways_share_what_a_tenant_may() -> None:
             assert first.shared_limits.is_limited("connections", ACME, None)
 
 
+async def test_two_gateways_count_the_connections_of_a_user(credentials: Path) -> None:
+    limits = {"user_connections": 3, "user_subscriptions": 4}
+    settings: dict[str, Any] = {
+        "limits": GatewaySettings.model_validate({"limits": limits}).limits,
+        "credentials_file": credentials,
+    }
+    login = partial(Client.connect, username="ann", password=PASSWORD)
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST, **settings) as first,
+        running_gateway(log=log, router=router, name=SECOND, **settings) as second,
+    ):
+        ours = [await login(first.port, f"a{number}") for number in range(2)]
+        await ours[0].subscribe("a", 0)
+        await ours[1].subscribe("b", 0)
+        theirs = await login(second.port, "b0")
+        both = [one.gateway.shared_limits for one in (first, second)]
+        for one in both:
+            await until(partial(one.full, "connections", "default", "ann", 1))
+        for port in (first.port, second.port):
+            connack = await answer(port, "more", username="ann", password=PASSWORD)
+            assert connack.reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+        await until(partial(both[1].full, "subscriptions", "default", "ann", 3))
+        theirs.send(Subscribe(1, [Subscription(one, 0) for one in ("c", "d", "e")]))
+        assert list((await theirs.expect(Suback)).reason_codes) == [0, 0, 0x97]
+        await ours[0].disconnect()
+        await until(lambda: not both[1].full("connections", "default", "ann", 1))
+        await login(second.port, "b1")
+
+
 async def test_what_another_gateway_delivers_is_charged_where_it_came_from() -> None:
     async with site() as (log, router):
         say(log, ACME, limits=TenantLimits(deliveries_per_second=100))

@@ -50,8 +50,11 @@ class Fleet:
 
     STEP = 1 / 16
 
-    def __init__(self, limit: int, gateways: int, lag: float, seed: int) -> None:
-        self.counts = [SharedCount(limit, 0, [0] * (gateways - 1)) for _ in range(gateways)]
+    def __init__(
+        self, limit: int, gateways: int, lag: float, seed: int, *, is_whole: bool = False
+    ) -> None:
+        nothing = [0] * (gateways - 1)
+        self.counts = [SharedCount(limit, 0, nothing, is_whole=is_whole) for _ in range(gateways)]
         self.kept = [0] * gateways
         self.said = [0.0] * gateways
         self.coming: list[tuple[float, int]] = []
@@ -119,6 +122,26 @@ def test_what_is_given_back_at_one_gateway_is_had_at_another() -> None:
     fleet.kept[0] = 0
     fleet.run(10, [0, 50])
     assert 270 <= fleet.kept[1] <= 300
+
+
+@pytest.mark.parametrize("gateways", [1, 2, 3, 8])
+def test_all_of_a_small_limit_is_had_at_once_at_one_gateway(gateways: int) -> None:
+    fleet = Fleet(5, gateways, 0.0, seed=1, is_whole=True)
+    fleet.run(Fleet.STEP, [9] + [0] * (gateways - 1))
+    assert fleet.total == 5
+    fleet.run(1, [0] * gateways)
+    fleet.run(10, [9] * gateways)
+    assert fleet.most == 5, "the others have heard of it"
+
+
+def test_a_small_limit_is_exceeded_within_a_second_alone() -> None:
+    fleet = Fleet(5, 3, 0.0, seed=1, is_whole=True)
+    fleet.run(10, [9, 9, 9])
+    assert fleet.most == fleet.total == 15, "each before it heard of the others"
+    fleet.kept = [2, 1, 1]
+    fleet.run(1, [0, 0, 0])
+    fleet.run(10, [9, 0, 0])
+    assert fleet.kept == [3, 1, 1]
 
 
 def test_a_smaller_limit_takes_nothing_away() -> None:
