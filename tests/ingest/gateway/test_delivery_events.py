@@ -1,6 +1,7 @@
 """Events of deliveries and acknowledgements: told while a rule asks for them, and bounded."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from mqlake.rule_records import (
     Range,
     RulesKey,
     Span,
+    decode_activation,
     encode_activation,
     rules_key,
 )
@@ -216,5 +218,33 @@ async def test_activations_that_cannot_be_read_are_passed_over() -> None:
     await until(lambda: bench.told.acked == {"default"})
     bench.log.store(RULES, rules_key(RulesKey("activation", "default", "r")), None, [], 0, 0)
     await until(lambda: not bench.told.is_wanted)
+    await bench.wanted.close()
+    await bench.writer.close()
+
+
+async def test_a_forged_activation_makes_events_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways check no signature: they look at names of events, and at nothing that runs."""
+
+    class Poison(Span):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("expression", "plan", "actions", "schema"):
+                raise AssertionError(f"the gateway has read {name}")
+            return super().__getattribute__(name)
+
+    def poisoned(value: bytes) -> Activation:
+        found = decode_activation(value)
+        spans = [
+            Poison(one.version, one.filters, None, (), None, one.sources) for one in found.spans
+        ]
+        return replace(found, spans=tuple(spans))
+
+    monkeypatch.setattr("ingest.gateway.wanted_events.decode_activation", poisoned)
+    bench = Bench(per_second=5)
+    activate(bench.log, "message_delivered")
+    await bench.wanted.open()
+    await until(lambda: bench.told.delivered == {"default"})
+    bench.deliver(100)
+    assert bench.counters.events_left_out == 95, "as many as for any rule"
+    await until(lambda: bench.written() == 5)
     await bench.wanted.close()
     await bench.writer.close()
