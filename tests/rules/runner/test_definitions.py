@@ -38,7 +38,7 @@ def activation(actions: tuple[dict[str, Any], ...]) -> Activation:
 
 
 def record(kind: Any, value: bytes, version: int | None = None) -> LogRecord:
-    return LogRecord(0, 0, rules_key(RulesKey(kind, "acme", "r", version)), value, [], 1)
+    return LogRecord(0, 0, 1, rules_key(RulesKey(kind, "acme", "r", version)), value, [])
 
 
 def known() -> Definitions:
