@@ -7,6 +7,7 @@ journal next lists the job, and can go on with it from the place that it had not
 import logging
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ WAITING_KINDS: Final = frozenset({"replay"})
 """Jobs that mostly wait, for hours even: they have workers of their own."""
 WAITING_WORKERS: Final = 4
 MAX_WAITING: Final = 20
+"""When so many wait, a tenant may add one that has less than its part of them."""
+MOST_WAITING: Final = 100
+"""Of all tenants, whoever it is."""
 MAX_KEPT: Final = 100
 KEPT_SECONDS: Final = 86_400.0
 """Results are kept so long."""
@@ -133,6 +137,7 @@ class Jobs:
         self._owner = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
+        self._works: dict[str, Work] = {}  # of those that are queued here
         self._changed: dict[str, Job] = {}
         self._gone: list[Job] = []
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="job")
@@ -286,13 +291,7 @@ class Jobs:
         job.owner = self._owner
         with self._lock:
             self._drop_old()
-            waiting = [
-                one
-                for one in self._jobs.values()
-                if one.state == "queued" and one.owner == self._owner
-            ]
-            if len(waiting) >= MAX_WAITING:
-                raise TooManyJobs(f"{MAX_WAITING} jobs wait already: try again later")
+            self._check_room(job.tenant)
             before = self._jobs.pop(job.id, None)
             self._jobs[job.id] = job
         try:
@@ -304,14 +303,43 @@ class Jobs:
                     self._jobs[job.id] = before
             raise
         self._keep_writing()
-        pool = self._waiting_pool if job.kind in WAITING_KINDS else self._pool
-        pool.submit(self._run, job, work)
+        with self._lock:
+            self._works[job.id] = work
+        waits = job.kind in WAITING_KINDS
+        pool = self._waiting_pool if waits else self._pool
+        pool.submit(self._run_next, waits=waits)
         return job
 
-    def _run(self, job: Job, work: Work) -> None:
+    def _queued(self) -> list[Job]:
+        return [
+            one for one in self._jobs.values() if one.state == "queued" and one.owner == self._owner
+        ]
+
+    def _check_room(self, tenant: str) -> None:
+        """Refuse a job when too many wait, and its tenant has its part of them.
+
+        Raises:
+            TooManyJobs: So it is.
+        """
+        waiting = Counter(one.tenant for one in self._queued())
+        part = max(MAX_WAITING // len({*waiting, tenant}), 1)
+        is_full = waiting.total() >= MAX_WAITING and waiting[tenant] + 1 > part
+        if is_full or waiting.total() >= MOST_WAITING:
+            raise TooManyJobs(f"{waiting.total()} jobs wait already: try again later")
+
+    def _run_next(self, *, waits: bool) -> None:
+        """Do the oldest job of the tenant of whom fewest run."""
         with self._lock:
-            if job.state != "queued":
+            running = Counter(one.tenant for one in self._jobs.values() if one.state == "running")
+            found = [
+                one
+                for one in self._queued()
+                if one.id in self._works and (one.kind in WAITING_KINDS) == waits
+            ]
+            if not found:  # what there was has been cancelled
                 return
+            job = min(found, key=lambda one: running[one.tenant])
+            work = self._works.pop(job.id)
             job.state = "running"
             job.started_at_ms = self._clock.now_ms()
             self._change(job)
@@ -331,6 +359,7 @@ class Jobs:
                 self._finish(job, state)
 
     def _finish(self, job: Job, state: JobState) -> None:
+        self._works.pop(job.id, None)
         job.state = state
         job.note = ""
         job.finished_at_ms = self._clock.now_ms()

@@ -1,7 +1,7 @@
 """What a replay is asked to do, and the query that gives its messages."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from api.sql.checking import CheckedQuery, check
@@ -93,4 +93,4 @@ def ordered_query(order: Order, before_ms: int, after: Place | None) -> CheckedQ
         f"SELECT {listed} FROM ({order.query.sql}) AS replayed"  # noqa: S608
         f" WHERE {' AND '.join(conditions)} ORDER BY ts, log_partition, log_offset"
     )
-    return CheckedQuery(order.query.text, sql, order.query.relations)
+    return replace(order.query, sql=sql)

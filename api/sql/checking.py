@@ -139,11 +139,13 @@ class CheckedQuery:
         text: As the user wrote it.
         sql: As Spark gets it, one line.
         relations: Names of the tables it reads.
+        tenant: Whose rows it sees.
     """
 
     text: str
     sql: str
     relations: frozenset[str]
+    tenant: str
 
 
 def check(
@@ -176,7 +178,7 @@ def check(
     except RecursionError as exc:  # a name of a thousand parts, say, is as deep
         raise QueryError("the query is nested too deeply") from exc
     _proofread(text, sql)
-    return CheckedQuery(text, sql, frozenset(checker.relations))
+    return CheckedQuery(text, sql, frozenset(checker.relations), tenant)
 
 
 def _proofread(text: str, sql: str) -> None:

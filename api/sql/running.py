@@ -33,6 +33,7 @@ from api.sql.errors import (
 )
 from api.sql.places import place_of, place_of_name
 from api.sql.results import Format, Result, ResultColumn
+from api.sql.slots import FairSlots
 from mqlake.errors import OperationalError
 from mqlake.query_application import Use
 from mqlake.views import EMPTY_SCHEMA
@@ -85,7 +86,7 @@ class QueryRunner:
     Args:
         connect: Opens sessions.
         folder: For results; emptied at the first query. Spark, which writes them, sees it too.
-        at_once: So many queries run at the same time.
+        at_once: So many queries run at the same time; tenants share them fairly.
         wait_seconds: For one of them to end.
     """
 
@@ -94,7 +95,7 @@ class QueryRunner:
     ) -> None:
         self._connect = connect
         self._folder = folder.absolute()
-        self._slots = threading.BoundedSemaphore(at_once)
+        self._slots = FairSlots(at_once)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._idle: list[Spark] = []
@@ -118,12 +119,12 @@ class QueryRunner:
         """
         target = self._new_folder()
         try:
-            if not self._slots.acquire(timeout=self._wait_seconds):
+            if not self._slots.acquire(query.tenant, self._wait_seconds):
                 raise TooManyQueriesError("as many queries as may are running: try again later")
             try:
                 result = self._run(query, form, limits, is_cancelled, target)
             finally:
-                self._slots.release()
+                self._slots.release(query.tenant)
             yield result
         finally:
             shutil.rmtree(target, ignore_errors=True)

@@ -7,6 +7,7 @@ from api.jobs import (
     KEPT_SECONDS,
     MAX_KEPT,
     MAX_WAITING,
+    MOST_WAITING,
     WAITING_WORKERS,
     WORKERS,
     Job,
@@ -121,6 +122,55 @@ def test_few_run_at_once_more_wait_and_too_many_are_refused() -> None:
         await_end(job)
     assert {job.state for job in waiting[1:]} == {"succeeded"}
     assert jobs.cancel("unknown") is None
+    jobs.close()
+
+
+def test_one_tenants_jobs_keep_no_other_tenant_waiting_for_all_of_them() -> None:
+    go = threading.Event()
+    jobs = Jobs(ManualClock())
+    done: list[str] = []
+
+    def work(job: Job) -> dict[str, Any]:
+        assert go.wait(60)
+        done.append(job.tenant)
+        return {}
+
+    def begin(tenant: str) -> Job:
+        return jobs.start("dry_run", tenant, "r", work)
+
+    running = [begin("acme") for _ in range(WORKERS)]
+    await_condition(lambda: all(job.state == "running" for job in running), "they run")
+    mine = [begin("acme") for _ in range(MAX_WAITING)]
+    with pytest.raises(TooManyJobs):
+        begin("acme")
+    theirs = [begin("beta") for _ in range(MAX_WAITING // 2)]
+    with pytest.raises(TooManyJobs):
+        begin("beta")
+    go.set()
+    for job in (*running, *mine, *theirs):
+        await_end(job)
+    first = done[: 2 * len(theirs)]
+    assert first.count("beta") >= len(theirs) - WORKERS, "they take turns"
+    assert len(done) == WORKERS + len(mine) + len(theirs)
+    jobs.close()
+
+
+def test_whoever_asks_there_are_no_more_jobs_than_can_be_kept() -> None:
+    go = threading.Event()
+    jobs = Jobs(ManualClock())
+
+    def work(_job: Job) -> dict[str, Any]:
+        assert go.wait(60)
+        return {}
+
+    running = [jobs.start("dry_run", "acme", "r", work) for _ in range(WORKERS)]
+    await_condition(lambda: all(job.state == "running" for job in running), "they run")
+    waiting = [jobs.start("dry_run", f"t{number}", "r", work) for number in range(MOST_WAITING)]
+    with pytest.raises(TooManyJobs):
+        jobs.start("dry_run", "new", "r", work)
+    go.set()
+    for job in (*running, *waiting):
+        await_end(job)
     jobs.close()
 
 

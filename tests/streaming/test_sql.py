@@ -392,7 +392,7 @@ def test_a_session_of_queries_knows_no_table_by_its_bare_name(
 ) -> None:
     """Should the checker ever let a name through, it finds nothing."""
     for sql in ("SELECT * FROM messages", "SELECT * FROM delta.`/tmp`", "SELECT '${env:HOME}'"):
-        query = CheckedQuery(sql, sql, frozenset())
+        query = CheckedQuery(sql, sql, frozenset(), TENANT)
         if "env" in sql:
             with runner.run(query, "json", LIMITS) as result:
                 assert b"${env:HOME}" in b"".join(write(result, "json"))

@@ -1,0 +1,87 @@
+"""Slots that tenants share fairly: who is alone has all, else each has its part."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Final, NamedTuple
+
+RECENT_SECONDS: Final = 60.0
+"""Who has asked within this time has a part of the slots, which nobody else is given."""
+
+
+class _Waiting(NamedTuple):
+    ticket: int
+    name: str
+
+
+class FairSlots:
+    """Gives each of those who ask as many slots as the others; safe to use from any thread.
+
+    Of those who wait the one goes first whose name was served longest ago.
+
+    Args:
+        slots: How many there are.
+        now: Returns seconds.
+    """
+
+    def __init__(self, slots: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._slots = slots
+        self._now = now
+        self._changed = threading.Condition()
+        self._tickets = count(1)
+        self._waiting: list[_Waiting] = []
+        self._held = Counter[str]()
+        self._asked: dict[str, float] = {}
+        self._served: dict[str, int] = {}
+        """The ticket that was served last, by name."""
+
+    def acquire(self, name: str, seconds: float) -> bool:
+        """Take a slot for somebody; False when there was none in time."""
+        with self._changed:
+            self._forget_old()
+            self._asked[name] = self._now()
+            me = _Waiting(next(self._tickets), name)
+            self._waiting.append(me)
+            try:
+                if not self._changed.wait_for(lambda: self._is_next(me), seconds):
+                    return False
+                self._held[name] += 1
+                self._served[name] = next(self._tickets)
+                return True
+            finally:
+                self._waiting.remove(me)
+                self._changed.notify_all()
+
+    def release(self, name: str) -> None:
+        """Give a slot back."""
+        with self._changed:
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
+            self._changed.notify_all()
+
+    def _is_next(self, me: _Waiting) -> bool:
+        may = [one for one in self._waiting if self._may_take(one.name)]
+        return me == min(may, key=self._order, default=None)
+
+    def _may_take(self, name: str) -> bool:
+        """Tell whether there is a slot that is not the part of somebody else."""
+        free = self._slots - self._held.total()
+        if not free:
+            return False
+        part = max(self._slots // len(self._asked), 1)
+        others = (max(part - self._held[one], 0) for one in self._asked if one != name)
+        return self._held[name] < part or free > sum(others)
+
+    def _order(self, one: _Waiting) -> tuple[int, int]:
+        return self._served.get(one.name, 0), one.ticket
+
+    def _forget_old(self) -> None:
+        now = self._now()
+        here = {one.name for one in self._waiting} | self._held.keys()
+        for name, at in list(self._asked.items()):
+            if now - at > RECENT_SECONDS and name not in here:
+                del self._asked[name]
+                self._served.pop(name, None)
