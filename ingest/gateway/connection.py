@@ -7,7 +7,10 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.authentication.certificates import username_of_certificate
+from ingest.gateway.authentication.certificates import (
+    attributes_of_certificate,
+    username_of_certificate,
+)
 from ingest.gateway.authentication.login import Login
 from ingest.gateway.authentication.validity import Validity
 from ingest.gateway.client_socket import HELD_BY_SOCKET, ClientSocket
@@ -502,7 +505,8 @@ class ClientConnection(ClientSocket):
             return
         self._context.shared_limits.entered(self.tenant, self.principal)
         self._context.of_tenants.of(self.tenant).connects += 1
-        self._grants = grants = accepted.grants
+        certified = attributes_of_certificate(self._transport)
+        self._grants = grants = accepted.grants.with_attributes(certified)
         self._share_limits()
         self.rights = self._context.authorizer.of(
             self.tenant, self.client_id, self.principal, grants

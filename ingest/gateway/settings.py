@@ -359,8 +359,8 @@ class GatewaySettings(ProcessSettings):
         for name, one in self.authenticators.items():
             if self.rights_file is None and one.brings_rights:
                 raise ValueError(
-                    f"authenticators.{name} has roles_claim or rights_claim, rights_file is not "
-                    "set, so that everybody may do everything: set it too (docs/rights.md)"
+                    f"authenticators.{name} brings roles, rules or attributes along, rights_file "
+                    "is not set, so that everybody may do everything: set it too (docs/rights.md)"
                 )
         return self
 

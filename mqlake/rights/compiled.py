@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from mqlake.matching import TopicFilterTrie, covers, overlaps
 from mqlake.rights.grants import NO_GRANTS, Grants
 from mqlake.rights.model import Action, RightsFile, Rule
-from mqlake.rights.patterns import ClientIdPattern, TopicPattern
+from mqlake.rights.patterns import Attributes, ClientIdPattern, TopicPattern
 from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SEPARATOR
 
@@ -64,7 +64,8 @@ class _Compiled:
         if rule.roles is not None and client.roles.isdisjoint(rule.roles):
             return False
         return not self._client_ids or any(
-            one.matches(client.client_id, client.bare_name) for one in self._client_ids
+            one.matches(client.client_id, client.bare_name, client.attributes)
+            for one in self._client_ids
         )
 
 
@@ -138,7 +139,8 @@ class Rights:
                 pattern = rule.pattern
                 if pattern is not None and not pattern.is_plain:
                     names = names or topic.split(SEPARATOR)
-                    if not pattern.fits(names, client.client_id, client.bare_name):
+                    who = client.client_id, client.bare_name, client.attributes
+                    if not pattern.fits(names, *who):
                         continue
                 found.append(rule)
         if len(found) > 1:
@@ -164,7 +166,7 @@ class Rights:
             if pattern.is_plain:
                 yield rule, pattern.superset
                 continue
-            mine = pattern.of(client.client_id, client.bare_name)
+            mine = pattern.of(client.client_id, client.bare_name, client.attributes)
             if mine is not None and overlaps(mine, topic_filter):
                 yield rule, mine
 
@@ -226,6 +228,11 @@ class ClientRights:
         self.whom = _whom_of(self.tenant, self.username, self.roles)
         self._publish: dict[str, int] = {}
         self._receive: dict[str, bool] = {}
+
+    @property
+    def attributes(self) -> Attributes:
+        """What its login, or its certificate, says of it."""
+        return self.grants.attributes
 
     def may_connect(self) -> bool:
         """Tell whether it may have its client identifier."""

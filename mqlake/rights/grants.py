@@ -1,12 +1,14 @@
-"""What a login brings along: roles, and rules that allow, beside those of the file.
+"""What a login brings along: roles, attributes, and rules that allow, beside those of the file.
 
 A claim of a token holds rules as a file of rights does, as JSON: `{"actions": ["publish"],
 "topics": ["devices/%c/#"]}`. They are only for who brings them and only allow, so they say neither
-whom they are for nor `effect`, unless that is `allow`.
+whom they are for nor `effect`, unless that is `allow`. Attributes are texts by name, for which
+`%{name}` stands in topics of all rules.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,38 +18,50 @@ from mqlake.rights.model import Rule
 
 MAX_GRANTED_RULES: Final = 100
 MAX_GRANTED_ROLES: Final = 500
+MAX_ATTRIBUTES: Final = 50
+MAX_ATTRIBUTE_CHARACTERS: Final = 255
+ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
+"""Of one that a login brings; those of a certificate have a dot."""
 
+_ATTRIBUTES: Final = "attributes"
 _ROLES: Final = "roles"
 _RULES: Final = "rules"
 _KEYS: Final = frozenset({"effect", "actions", "topics", "client_ids", "qos", "retain"})
 
 
 class GrantsError(MqlakeError):
-    """What a login brings along is no roles or rules; says which, counted from 1."""
+    """What a login brings along is no roles, rules or attributes; says which, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Roles and rules of one login."""
+    """Roles, rules and attributes of one login."""
 
     roles: frozenset[str] = frozenset()
     rules: tuple[Rule, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     def members(self) -> dict[str, Any]:
         """Return them as JSON has them, for `grants_of`."""
         rules = [rule.model_dump(mode="json", exclude_defaults=True) for rule in self.rules]
-        return {_ROLES: sorted(self.roles), _RULES: rules}
+        found: dict[str, Any] = {_ROLES: sorted(self.roles), _RULES: rules}
+        return found | ({_ATTRIBUTES: dict(self.attributes)} if self.attributes else {})
+
+    def with_attributes(self, more: Mapping[str, str]) -> "Grants":
+        """Return them with further attributes, which replace those of the same name."""
+        return replace(self, attributes={**self.attributes, **more}) if more else self
 
 
 NO_GRANTS: Final = Grants()
 
 
-def read_grants(roles: object, rules: object) -> Grants:
-    """Return what two claims say.
+def read_grants(roles: object, rules: object, attributes: object = None) -> Grants:
+    """Return what claims say.
 
     Args:
         roles: A list of names, or one name; None: no roles.
         rules: A list of rules; None: no rules.
+        attributes: Texts by name; None: none.
 
     Raises:
         GrantsError: They are something else, or too many.
@@ -64,7 +78,21 @@ def read_grants(roles: object, rules: object) -> Grants:
             f"{MAX_GRANTED_RULES}"
         )
     compiled = tuple(_rule(one, number) for number, one in enumerate(found, 1))
-    return Grants(frozenset(names), compiled)
+    return Grants(frozenset(names), compiled, _read_attributes(attributes))
+
+
+def _read_attributes(found: object) -> dict[str, str]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or len(found) > MAX_ATTRIBUTES:
+        raise GrantsError(f"attributes: expected an object of at most {MAX_ATTRIBUTES} texts")
+    for name, value in found.items():
+        if not isinstance(name, str) or not ATTRIBUTE_NAME.fullmatch(name):
+            raise GrantsError(f"attribute {name!r:.80}: expected letters, digits, _ and -")
+        if not isinstance(value, str) or len(value) > MAX_ATTRIBUTE_CHARACTERS:
+            most = MAX_ATTRIBUTE_CHARACTERS
+            raise GrantsError(f"attribute {name}: expected a text of at most {most} characters")
+    return found
 
 
 def grants_of(members: Mapping[str, Any]) -> Grants:
@@ -73,7 +101,11 @@ def grants_of(members: Mapping[str, Any]) -> Grants:
     Raises:
         GrantsError: They are something else.
     """
-    return read_grants(members.get(_ROLES), members.get(_RULES))
+    found = members.get(_ATTRIBUTES) or {}
+    of_certificate = {name: one for name, one in found.items() if "." in name}
+    brought = {name: one for name, one in found.items() if "." not in name}
+    grants = read_grants(members.get(_ROLES), members.get(_RULES), brought)
+    return grants.with_attributes(of_certificate)
 
 
 def _rule(found: object, number: int) -> Rule:

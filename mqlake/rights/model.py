@@ -36,7 +36,8 @@ class Rule(BaseModel):
     effect: Literal["allow", "deny"]
     actions: tuple[Action, ...] = Field(min_length=1)
     topics: tuple[Annotated[str, AfterValidator(lambda text: str(TopicPattern(text)))], ...] = ()
-    """Topic filters; `%c` and `%u` stand for the client identifier and the user name."""
+    """Topic filters; `%c` and `%u` stand for the client identifier and the user name, `%{name}`
+    for an attribute."""
 
     tenants: tuple[TenantName, ...] | None = Field(default=None, min_length=1)
     users: tuple[UserName, ...] | None = Field(default=None, min_length=1)
@@ -44,7 +45,8 @@ class Rule(BaseModel):
     client_ids: (
         tuple[Annotated[str, AfterValidator(lambda text: str(ClientIdPattern(text)))], ...] | None
     ) = Field(default=None, min_length=1)
-    """Identifiers, or beginnings of them with a `*` behind; `%u` stands for the user name."""
+    """Identifiers, or beginnings of them with a `*` behind; `%u` stands for the user name,
+    `%{name}` for an attribute."""
     authenticated: bool | None = None
     """Only who has logged in as somebody; false: only who has not."""
 

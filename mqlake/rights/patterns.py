@@ -1,23 +1,28 @@
-"""Patterns of topics and client identifiers, in which `%c` and `%u` stand for who asks.
+"""Patterns of topics and client identifiers, in which `%c`, `%u` and `%{name}` stand for who asks.
 
 Whatever a client is named, its name is only text: it is no wildcard and makes no level. A name that
 could be either (`+`, `#`, `a/b`, as the first level `$a`), and one that is missing or empty, makes
-a pattern that nothing matches.
+a pattern that nothing matches. So it is with attributes, `%{site}` say, that its login has brought.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mqlake.errors import InvalidTopic
 from mqlake.topics import SEPARATOR, SHARE_PREFIX, validate_topic_filter
 
-_PLACEHOLDER: Final = re.compile(r"%(.?)", re.DOTALL)
+_PLACEHOLDER: Final = re.compile(r"%(\{[^}]*\}?|.?)", re.DOTALL)
+_ATTRIBUTE: Final = re.compile(r"\{[A-Za-z0-9_.-]{1,63}\}")
 _NO_LEVEL: Final = re.compile(r"[/+#\0]")
 
 CLIENT_ID: Final = "c"
 USER_NAME: Final = "u"
 ANY_END: Final = "*"
+
+Attributes = Mapping[str, str]
+"""Of a client, by name."""
+NO_ATTRIBUTES: Final[Attributes] = {}
 
 
 class TopicPattern:
@@ -42,8 +47,9 @@ class TopicPattern:
             (depth, level) for depth, level in enumerate(self._levels) if level.has_placeholder
         )
         self.is_plain = not self._places
+        nobody = "", None, NO_ATTRIBUTES
         self.superset = SEPARATOR.join(
-            "+" if level.has_placeholder else level.fill("", None) or "" for level in self._levels
+            "+" if level.has_placeholder else level.fill(*nobody) or "" for level in self._levels
         )
         try:
             validate_topic_filter(self.superset)
@@ -55,13 +61,15 @@ class TopicPattern:
     def __str__(self) -> str:
         return self._text
 
-    def of(self, client_id: str, username: str | None) -> str | None:
+    def of(
+        self, client_id: str, username: str | None, attributes: Attributes = NO_ATTRIBUTES
+    ) -> str | None:
         """Return the topic filter that it is for somebody; None: nothing matches."""
         if self.is_plain:
             return self.superset
         levels = []
         for level in self._levels:
-            filled = level.fill(client_id, username)
+            filled = level.fill(client_id, username, attributes)
             if filled is None or (level.has_placeholder and _NO_LEVEL.search(filled)):
                 return None
             levels.append(filled)
@@ -69,16 +77,25 @@ class TopicPattern:
             return None
         return SEPARATOR.join(levels)
 
-    def fits(self, names: Sequence[str], client_id: str, username: str | None) -> bool:
+    def fits(
+        self,
+        names: Sequence[str],
+        client_id: str,
+        username: str | None,
+        attributes: Attributes = NO_ATTRIBUTES,
+    ) -> bool:
         """Tell whether a topic name, split, that its superset matches is matched for somebody.
 
         No level of a topic name could be more than text, and `superset` meets no leading `$`.
         """
-        return all(names[depth] == level.fill(client_id, username) for depth, level in self._places)
+        return all(
+            names[depth] == level.fill(client_id, username, attributes)
+            for depth, level in self._places
+        )
 
 
 class ClientIdPattern:
-    """A client identifier, or with a `*` at its end all that begin so; perhaps with `%u`.
+    """A client identifier, or with a `*` at its end all that begin so; perhaps with placeholders.
 
     Raises:
         ValueError: It is none.
@@ -96,8 +113,10 @@ class ClientIdPattern:
     def __str__(self) -> str:
         return self._text
 
-    def matches(self, client_id: str, username: str | None) -> bool:
-        known = self._template.fill(client_id, username)
+    def matches(
+        self, client_id: str, username: str | None, attributes: Attributes = NO_ATTRIBUTES
+    ) -> bool:
+        known = self._template.fill(client_id, username, attributes)
         if known is None:
             return False
         return client_id.startswith(known) if self._is_beginning else client_id == known
@@ -116,19 +135,19 @@ class _Template:
             begin = found.end()
             if found[1] == "%":
                 plain += "%"
-            elif found[1] and found[1] in allowed:
+            elif (found[1] and found[1] in allowed) or _ATTRIBUTE.fullmatch(found[1]):
                 parts.append((plain, found[1]))
                 plain = ""
             else:
                 known = ", ".join(f"%{one}" for one in allowed)
-                raise ValueError(f"{text!r} has {found[0]!r}, expected {known} or %%")
+                raise ValueError(f"{text!r} has {found[0]!r}, expected {known}, %{{name}} or %%")
         parts.append((plain + text[begin:], ""))
         self._parts = tuple(parts)
         self.has_placeholder = len(parts) > 1
         self._is_client_id = self._parts == (("", CLIENT_ID), ("", ""))
         self.has_wildcard = any("+" in plain or "#" in plain for plain, _ in parts)
 
-    def fill(self, client_id: str, username: str | None) -> str | None:
+    def fill(self, client_id: str, username: str | None, attributes: Attributes) -> str | None:
         """Return the text for somebody; None: a name is missing."""
         if not self.has_placeholder:
             return self._parts[0][0]
@@ -138,7 +157,12 @@ class _Template:
         for plain, placeholder in self._parts:
             filled += plain
             if placeholder:
-                name = client_id if placeholder == CLIENT_ID else username
+                if placeholder == CLIENT_ID:
+                    name: str | None = client_id
+                elif placeholder == USER_NAME:
+                    name = username
+                else:
+                    name = attributes.get(placeholder[1:-1])
                 if not name:
                     return None
                 filled += name

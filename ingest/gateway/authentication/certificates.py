@@ -14,6 +14,31 @@ if TYPE_CHECKING:
 _ALTERNATIVE_NAMES: Final = {"dns": "DNS", "email": "email", "uri": "URI"}
 
 
+_SUBJECT_FIELDS: Final = {
+    "commonName": "certificate.common_name",
+    "organizationName": "certificate.organization",
+    "organizationalUnitName": "certificate.organizational_unit",
+}
+"""Field of a subject -> the attribute that it is (`mqlake.rights.patterns`)."""
+
+
+def attributes_of_certificate(transport: BaseTransport | None) -> dict[str, str]:
+    """Return what a client's verified certificate says of it; a field that is there twice is none.
+
+    Args:
+        transport: Of the client; behind a proxy it knows no field.
+    """
+    if transport is None or transport.get_extra_info("client_certificate_not_after") is None:
+        return {}
+    fields: list[tuple[str, str]] = transport.get_extra_info("client_certificate_fields") or []
+    names = [field for field, _ in fields]
+    return {
+        _SUBJECT_FIELDS[field]: value
+        for field, value in fields
+        if field in _SUBJECT_FIELDS and names.count(field) == 1
+    }
+
+
 def username_of_certificate(transport: BaseTransport, identity: Identity) -> str | None:
     """Return the user name that a client's certificate stands for, in the form SASLprep gives it.
 

@@ -2,9 +2,10 @@
 
 It gets POST with a JSON object: `username`, `password` (null without one), `client_id`, `address`,
 `protocol_level`. It answers 200 and a JSON object: `result` is `allow`, `deny` or `next`; beside
-`allow` may stand `username` (who the client is, else who it says) and `expires_at` (seconds UTC at
-which its connection ends). Whatever else it answers, or that it does not, is no answer: the client
-is refused, for what comes next might let in whom this one would not.
+`allow` may stand `username` (who the client is, else who it says), `expires_at` (seconds UTC at
+which its connection ends) and, where it brings rights, `roles`, `rights` and `attributes`. Whatever
+else it answers, or that it does not, is no answer: the client is refused, for what comes next might
+let in whom this one would not.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
 from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next, Verdict
 from ingest.gateway.authentication.web import BUSY, NO_ANSWER, Answering, NoAnswer, WebServer
+from mqlake.rights.grants import NO_GRANTS, GrantsError, read_grants
 from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.outcomes import Attempt
     from ingest.gateway.authentication.settings import HttpAuthenticatorSettings
     from mqlake.clock import Clock
+    from mqlake.rights.grants import Grants
 
 MAX_WAITING: Final = 1_000
 """Clients about whom nobody is asked yet; further ones are told that the server is busy."""
@@ -86,7 +89,8 @@ class HttpAuthenticator:
 
     async def _ask(self, body: bytes, attempt: Attempt) -> Verdict | Next:
         try:
-            verdict = _verdict(await self._server.ask("POST", body, MAX_ANSWER_BYTES), attempt)
+            answer = await self._server.ask("POST", body, MAX_ANSWER_BYTES)
+            verdict = _verdict(answer, attempt, brings_rights=self._settings.brings_rights)
         except NoAnswer as exc:
             self._answering.note_silence(str(exc))
             return NO_ANSWER
@@ -116,7 +120,7 @@ def _question(attempt: Attempt) -> bytes:
     ).encode()
 
 
-def _verdict(answer: bytes, attempt: Attempt) -> Verdict | Next:
+def _verdict(answer: bytes, attempt: Attempt, *, brings_rights: bool) -> Verdict | Next:
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError) as exc:
@@ -130,7 +134,15 @@ def _verdict(answer: bytes, attempt: Attempt) -> Verdict | Next:
         raise NoAnswer(
             f"member 'result' of its answer is {result!r}, expected 'allow', 'deny' or 'next'"
         )
-    return Accepted(_name_in(found, attempt), ends_at=_end_in(found))
+    grants = _grants_in(found) if brings_rights else NO_GRANTS
+    return Accepted(_name_in(found, attempt), ends_at=_end_in(found), grants=grants)
+
+
+def _grants_in(found: dict[str, Any]) -> Grants:
+    try:
+        return read_grants(found.get("roles"), found.get("rights"), found.get("attributes"))
+    except GrantsError as exc:
+        raise NoAnswer(f"its answer has no rights (docs/rights.md): {exc}") from exc
 
 
 def _name_in(found: dict[str, Any], attempt: Attempt) -> str:

@@ -65,10 +65,11 @@ class HttpAuthenticatorSettings(WebServerSettings):
         description="how long a client that was let in is not asked about again; 0: each time",
     )
 
-    @property
-    def brings_rights(self) -> bool:
-        """Whether a login brings roles or rules along, for which `rights_file` is needed."""
-        return False
+    brings_rights: bool = Field(
+        default=False,
+        description="its answers may have roles, rules that allow and attributes, for which "
+        "rights_file is needed; else these are not looked at",
+    )
 
     @model_validator(mode="after")
     def _passwords_are_not_readable(self) -> Self:
@@ -162,7 +163,11 @@ class JwtAuthenticatorSettings(WebServerSettings):
         description="claim with rules that allow (docs/rights.md), asked after those of "
         "rights_file",
     )
-
+    attributes_claim: str | None = Field(
+        default=None,
+        min_length=1,
+        description="claim with texts by name, for which %{name} stands in rules",
+    )
     tenant_claim: str | None = Field(
         default=None,
         min_length=1,
@@ -173,7 +178,7 @@ class JwtAuthenticatorSettings(WebServerSettings):
     @property
     def brings_rights(self) -> bool:
         """Whether a login brings roles or rules along, for which `rights_file` is needed."""
-        return self.roles_claim is not None or self.rights_claim is not None
+        return any((self.roles_claim, self.rights_claim, self.attributes_claim))
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:

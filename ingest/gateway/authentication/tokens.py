@@ -157,11 +157,10 @@ class Tokens:
         if type(end) not in {int, float} or not -_FAR < end < _FAR:
             raise TokenRefused("its claim exp is no time")
         try:
-            grants = read_grants(
-                _claim(claims, settings.roles_claim), _claim(claims, settings.rights_claim)
-            )
+            wanted = settings.roles_claim, settings.rights_claim, settings.attributes_claim
+            grants = read_grants(*(_claim(claims, one) for one in wanted))
         except GrantsError as exc:
-            raise TokenRefused("its roles or rules are none (docs/rights.md)") from exc
+            raise TokenRefused("its roles, rules or attributes are none (docs/rights.md)") from exc
         token_id = claims.get("jti")
         if token_id is not None and type(token_id) is not str:
             raise TokenRefused("its claim jti is no text")

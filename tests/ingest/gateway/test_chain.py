@@ -375,3 +375,38 @@ async def test_secrets_of_headers_are_sent_and_not_shown() -> None:
 def test_settings_that_cannot_be_meant(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         load(GatewaySettings, **settings)
+
+
+async def test_a_server_brings_rights_along_where_it_is_let(tmp_path: Path) -> None:
+    rights = tmp_path / "rights.toml"
+    rights.write_text(
+        """
+        [[rules]]
+        effect = "allow"
+        actions = ["connect"]
+        client_ids = ["*"]
+        [[rules]]
+        effect = "allow"
+        actions = ["publish"]
+        topics = ["plants/%{site}/#"]
+        """
+    )
+    more = {"attributes": {"site": "north"}, "rights": [{"actions": ["publish"], "topics": ["x"]}]}
+    for brings in (True, False):
+        async with (
+            directory() as found,
+            running_gateway(rights_file=rights, **chain(found, brings_rights=brings)) as harness,
+        ):
+            found.answer = lambda _: {"result": "allow", **more}
+            client = await Client.connect(harness.port, "pump", username="bob", password=b"secret")
+            may = harness.connection("pump").rights
+            assert may is not None
+            for topic_name in ("plants/north/1", "x"):
+                assert may.may_publish(topic_name, 0, retain=False) is brings
+            assert not may.may_publish("plants/south/1", 0, retain=False)
+            await client.disconnect()
+            if brings:
+                found.answer = lambda _: {"result": "allow", "rights": "all"}
+                assert await answer(harness) is not OK
+    with pytest.raises(ValueError, match="rights_file is not set"):
+        GatewaySettings(**chain(Directory(), brings_rights=True))

@@ -110,7 +110,7 @@ def test_other_rules_of_the_file_take_the_place_of_the_old_ones() -> None:
         (None, publishes("a", roles=["all"]), "rule 1 has 'roles'"),
         (None, publishes("a", authenticated=False), "rule 1 has 'authenticated'"),
         (None, publishes("a#"), "rule 1: topics.0: "),
-        (None, publishes("%x"), "rule 1: topics.0: '%x' has '%x', expected %c, %u or %%"),
+        (None, publishes("%x"), "rule 1: topics.0: '%x' has '%x', expected %c, %u, %{name} or %%"),
         (None, [{"actions": ["publish"]}], "rule 1: topics is missing"),
         (None, [{"actions": ["fly"], "topics": ["a"]}], "rule 1: actions.0"),
     ],
@@ -150,3 +150,54 @@ def test_nothing_makes_it_fail(found: Any) -> None:
             assert grants_of(read_grants(roles, rules).members()) == read_grants(roles, rules)
         except GrantsError:
             continue
+
+
+SITES = """
+[[rules]]
+effect = "allow"
+actions = ["publish", "subscribe", "receive"]
+topics = ["plants/%{site}/#", "%{certificate.organization}/#"]
+"""
+
+
+def of_site(**attributes: str) -> ClientRights:
+    grants = read_grants(None, None, attributes)
+    return Rights(parse_rights(SITES)).of("c1", "ann", grants)
+
+
+def test_rules_are_for_attributes_of_a_login() -> None:
+    north = of_site(site="north")
+    assert north.may_publish("plants/north/1", 0, retain=False)
+    assert north.may_subscribe("plants/north/#", 1)
+    assert north.may_receive("plants/north/a/b")
+    for topic_name in ("plants/south/1", "plants//1", "plants/+/1", "Example/1"):
+        assert not north.may_publish(topic_name, 0, retain=False)
+        assert not north.may_receive(topic_name)
+    assert not north.may_subscribe("plants/+/#", 1)
+    odd = of_site(site="+")
+    assert not odd.may_subscribe("plants/+/#", 1)
+    assert not odd.may_receive("plants/north/1")
+
+
+def test_a_login_has_no_attributes_of_a_certificate() -> None:
+    with pytest.raises(GrantsError, match="expected letters"):
+        read_grants(None, None, {"certificate.organization": "Example"})
+    certified = read_grants(None, None, {"site": "north"}).with_attributes(
+        {"certificate.organization": "Example"}
+    )
+    rights = Rights(parse_rights(SITES)).of("c1", "ann", certified)
+    assert rights.may_publish("Example/1", 0, retain=False)
+    kept = grants_of(json.loads(json.dumps(certified.members())))
+    assert kept == certified, "a will keeps them"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        *("text", ["a"], 7, {"a": 7}, {"a": None}, {"a": ["b"]}, {"a b": "c"}, {"": "c"}),
+        *({"a": "x" * 256}, {f"a{number}": "x" for number in range(51)}),
+    ],
+)
+def test_attributes_are_texts_within_bounds(attributes: Any) -> None:
+    with pytest.raises(GrantsError, match="attribute"):
+        read_grants(None, None, attributes)

@@ -139,3 +139,50 @@ def test_client_identifiers(
 def test_what_is_no_client_identifier_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         ClientIdPattern(text)
+
+
+SITE = {"site": "north", "certificate.organization": "Example"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic_filter"),
+    [
+        ("plants/%{site}/#", "plants/north/#"),
+        ("%{site}/%c/+", "north/c1/+"),
+        ("x-%{site}-%u/y", "x-north-ann/y"),
+        ("o/%{certificate.organization}", "o/Example"),
+        ("%%{site}", "%{site}"),
+        ("plants/%{line}/#", None),  # it has none
+        ("plants/%{SITE}/#", None),
+    ],
+)
+def test_attributes_stand_for_what_is_known_of_who_asks(
+    pattern: str, topic_filter: str | None
+) -> None:
+    assert TopicPattern(pattern).of("c1", "ann", SITE) == topic_filter
+    if topic_filter is not None and not pattern.startswith("%%"):
+        assert TopicPattern(pattern).of("c1", "ann") is None, "without attributes nothing is"
+
+
+@pytest.mark.parametrize("value", ["+", "#", "a/b", "/", "a+b", "", "a\0b"])
+@pytest.mark.parametrize("pattern", ["plants/%{site}/#", "%{site}", "x-%{site}-y/+"])
+def test_an_attribute_that_could_be_more_than_text_matches_nothing(
+    pattern: str, value: str
+) -> None:
+    assert TopicPattern(pattern).of("c1", "ann", {"site": value}) is None
+    assert TopicPattern("%{site}/x").of("c1", "ann", {"site": "$SYS"}) is None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a/%{", "a/%{}", "a/%{site", "a/%{a b}/c", "a/%{a/b}", "a/%{é}", "%{site}+"]
+)
+def test_an_attribute_has_a_name(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"expected %c, %u, %\{name\} or %%|wildcard"):
+        TopicPattern(pattern)
+
+
+def test_attributes_are_in_client_identifiers() -> None:
+    pattern = ClientIdPattern("%{site}-*")
+    assert pattern.matches("north-7", "ann", SITE)
+    assert not pattern.matches("south-7", "ann", SITE)
+    assert not pattern.matches("-7", "ann"), "a name that is missing matches nothing"

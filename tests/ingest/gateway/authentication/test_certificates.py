@@ -2,7 +2,10 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.authentication.certificates import username_of_certificate
+from ingest.gateway.authentication.certificates import (
+    attributes_of_certificate,
+    username_of_certificate,
+)
 from ingest.gateway.listeners.settings import Identity
 
 
@@ -56,3 +59,23 @@ def test_an_alternative_name_is_the_user_name(identity: Identity, username: str 
 def test_without_a_certificate_there_is_no_user(identity: Identity) -> None:
     transport: Any = Transport(common_name=None, names=None)
     assert username_of_certificate(transport, identity) is None
+
+
+FIELDS = (
+    ("countryName", "DE"),
+    ("organizationName", "Example"),
+    ("organizationalUnitName", "one"),
+    ("organizationalUnitName", "two"),
+    ("commonName", "device-7"),
+)
+
+
+def test_fields_of_the_subject_are_attributes() -> None:
+    transport: Any = Transport(fields=FIELDS, not_after=1)
+    assert attributes_of_certificate(transport) == {
+        "certificate.organization": "Example",
+        "certificate.common_name": "device-7",
+    }, "of two units neither is meant"
+    for without in (Transport(), Transport(fields=FIELDS), Transport(not_after=1), None):
+        shown: Any = without
+        assert attributes_of_certificate(shown) == {}, "nothing that nobody has verified"

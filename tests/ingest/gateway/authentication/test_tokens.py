@@ -237,16 +237,21 @@ def test_claims_say_who_the_client_is_and_what_it_may_do() -> None:
         username_claim="device.name",
         roles_claim="realm_access.roles",
         rights_claim="https://example.org/rights",
+        attributes_claim="plant",
     )
     rights: dict[str, Any] = {
         "https://example.org/rights": [{"actions": ["publish"], "topics": ["a/%c/#"]}]
     }
     password = token(
-        device={"name": "Rene\u0301"}, realm_access={"roles": ["pumps", "all"]}, **rights
+        device={"name": "Rene\u0301"},
+        realm_access={"roles": ["pumps", "all"]},
+        plant={"site": "north"},
+        **rights,
     )
     found = login(tokens, password, secrets_of(SECRET))
     assert found.username == "Ren\u00e9"
     assert found.grants.roles == {"pumps", "all"}
+    assert found.grants.attributes == {"site": "north"}
     assert [rule.topics for rule in found.grants.rules] == [("a/%c/#",)]
 
 
@@ -254,7 +259,7 @@ def test_claims_say_who_the_client_is_and_what_it_may_do() -> None:
     "rights", ["#", [{"actions": ["publish"]}], [{"effect": "deny", "actions": ["connect"]}], [7]]
 )
 def test_rules_that_are_none_let_nobody_in(rights: Any) -> None:
-    with pytest.raises(TokenRefused, match="roles or rules are none"):
+    with pytest.raises(TokenRefused, match="rules or attributes are none"):
         login(reader("HS256", rights_claim="rights"), token(rights=rights), secrets_of(SECRET))
 
 

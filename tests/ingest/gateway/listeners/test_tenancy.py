@@ -135,6 +135,9 @@ async def test_a_certificate_names_its_tenant(
         else:
             assert (connack.reason_code, tenant_at(harness)) == (0, tenant)
             assert harness.connection("c").principal == f"{tenant}/ann"
+            grants = harness.connection("c")._grants
+            assert grants is not None
+            assert grants.attributes["certificate.organization"] == organization
 
 
 def test_a_client_never_chooses_the_tenant_of_its_certificate() -> None:
