@@ -4,6 +4,9 @@
 once when the statement is an upsert whose key follows from the output (`${$output}` say), or with
 `done_table`: a table with a unique text column `output_id`, in which the same transaction notes
 what it has done.
+
+PostgreSQL has functions that read files, run text as SQL or call other servers. So a statement
+calls functions of a list, and those of schemas of one's own; it reads nothing of the system's.
 """
 
 from collections.abc import Sequence
@@ -29,6 +32,31 @@ from rules.templates import Placeholder, Template
 MAX_STATEMENT_CHARACTERS: Final = 16_384
 MAX_PARAMETERS: Final = 1_000
 _ALLOWED: Final = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
+
+_FUNCTIONS: Final = frozenset(
+    (
+        *("age", "bit_count", "btrim", "clock_timestamp", "convert_from", "convert_to"),
+        *("currval", "date_bin", "decode", "encode", "gen_random_uuid", "get_byte"),
+        *("hashtext", "initcap", "isfinite", "json_array_length", "json_build_array"),
+        *("json_build_object", "json_extract_path", "json_extract_path_text", "json_object"),
+        *("json_strip_nulls", "json_typeof", "jsonb_array_length", "jsonb_build_array"),
+        *("jsonb_build_object", "jsonb_extract_path", "jsonb_extract_path_text"),
+        *("jsonb_insert", "jsonb_object", "jsonb_set", "jsonb_set_lax", "jsonb_strip_nulls"),
+        *("jsonb_typeof", "justify_days", "justify_hours", "justify_interval", "lastval"),
+        *("make_date", "make_interval", "make_time", "make_timestamp", "make_timestamptz"),
+        *("min_scale", "nextval", "num_nonnulls", "num_nulls", "octet_length", "parse_ident"),
+        *("quote_ident", "quote_literal", "quote_nullable", "row_to_json", "scale"),
+        *("set_bit", "set_byte", "setval", "sha224", "sha256", "sha384", "sha512"),
+        *("statement_timestamp", "timeofday", "to_ascii", "to_date", "to_hex", "to_json"),
+        *("to_jsonb", "to_number", "to_timestamp", "transaction_timestamp", "trim_array"),
+        *("uuid_generate_v4", "uuid_generate_v5", "uuidv4", "uuidv7", "width_bucket"),
+    )
+)
+"""Beside those that sqlglot knows by kind: `now`, `coalesce`, `lower`, …"""
+_SYSTEM: Final = ("pg_", "information_schema")
+"""Beginnings of schemas and relations that are the system's."""
+_SYSTEM_FUNCTIONS: Final = ("pg_", "lo_", "dblink")
+"""Beginnings of functions that are not called, in whatever schema they were put."""
 
 TableName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$")]
 
@@ -89,6 +117,7 @@ def compile_statement(text: str) -> tuple[str, tuple[Placeholder, ...]]:
         raise ArgumentError(f"statement is not SQL: {str(exc).splitlines()[0]}") from exc
     if len(parsed) != 1 or not isinstance(parsed[0], _ALLOWED):
         raise ArgumentError("statement is not one INSERT, UPDATE, DELETE or MERGE")
+    _check_names(parsed[0])
     found = {parameter.name for parameter in parsed[0].find_all(exp.Parameter)}
     for number, placeholder in enumerate(placeholders, 1):
         if str(number) not in found:
@@ -97,6 +126,36 @@ def compile_statement(text: str) -> tuple[str, tuple[Placeholder, ...]]:
                 hint="write it without quotes",
             )
     return statement, tuple(placeholders)
+
+
+def _check_names(statement: exp.Expr) -> None:
+    """Refuse what is the system's, or may be.
+
+    Raises:
+        ArgumentError: A function or a relation is; says which.
+    """
+    for table in statement.find_all(exp.Table):
+        for name in (table.catalog, table.db, table.name):
+            if name.lower().startswith(_SYSTEM):
+                raise ArgumentError(f"statement reads {table.sql('postgres')}, the system's own")
+    for function in statement.find_all(exp.Anonymous):
+        name, schema = function.name.lower(), _schema_of(function)
+        is_known = name in _FUNCTIONS if not schema else not schema.startswith(_SYSTEM)
+        if not is_known or name.startswith(_SYSTEM_FUNCTIONS):
+            raise ArgumentError(
+                f"statement calls {name}, which is on no list",
+                hint="a function of your own is called with its schema: app.f(…)",
+            )
+
+
+def _schema_of(function: exp.Expr) -> str:
+    """Return the schema that a call names; empty: none."""
+    parent = function.parent
+    if isinstance(parent, exp.Table):
+        return parent.db.lower()
+    if isinstance(parent, exp.Dot) and parent.expression is function:
+        return str(parent.this.name if isinstance(parent.this, exp.Expr) else "").lower()
+    return ""
 
 
 def make(args: Args, services: Services) -> "Sql":
