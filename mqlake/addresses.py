@@ -27,6 +27,7 @@ NOT_PUBLIC: Final = tuple(
             "10.0.0.0/8",
             "100.64.0.0/10",
             "127.0.0.0/8",
+            "168.63.129.16/32",
             "169.254.0.0/16",
             "172.16.0.0/12",
             "192.0.0.0/24",
@@ -55,7 +56,8 @@ NOT_PUBLIC: Final = tuple(
         ),
     )
 )
-"""IANA's special-purpose registries, and multicast. Those of IPv6 that hold an IPv4 address are
+"""IANA's special-purpose registries, multicast, and what Azure tells each machine about itself at an
+address of the public ones. Those of IPv6 that hold an IPv4 address are
 looked into."""
 
 

@@ -67,6 +67,33 @@ def test_every_process_tells_its_metrics(system: LocalSystem) -> None:
     assert [one["labels"]["instance"] for one in targets] == list(urls)
 
 
+def test_the_api_tells_metrics_by_tenant(system: LocalSystem) -> None:
+    system.await_healthy()
+    publish(system.mqtt_port, "observed/y", b"12345")
+
+    def told() -> dict[tuple[str, ...], float]:
+        request = urllib.request.Request(
+            f"{system.api_url}/api/v1/metrics/tenants",
+            headers={"Authorization": f"Bearer {system.api_token}"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            text = answer.read().decode()
+        return {
+            (one.name, one.labels["tenant"], one.labels.get("gateway", "")): one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+        }
+
+    def is_told() -> bool:
+        name = "mqlake_tenant_payload_received_bytes_total"
+        return told().get((name, "default", "gateway-1"), 0) >= 5
+
+    await_condition(is_told, "what the gateway has counted for its tenant")
+    found = told()
+    assert found["mqlake_tenant_connects_total", "default", "gateway-1"] >= 1
+    assert found["mqlake_tenant_sessions", "default", ""] >= 0
+
+
 def test_the_system_says_how_long_messages_take_and_how_far_queries_are(
     system: LocalSystem,
 ) -> None:

@@ -108,6 +108,9 @@ def test_what_a_tenant_uses_is_in_sql(rest: Rest, published: dict[str, str]) -> 
         await_condition(partial(is_answered, rest, tenant, text, expected), "its usage")
     told = query(rest, "default", text)["rows"]
     assert "doors" not in [name for _, name, _ in told]
+    stored = "SELECT value FROM usage WHERE kind = 'stored_rows' AND name = 'messages'"
+    for tenant in TENANTS[:2]:  # one that came in, and one that the rule made
+        await_condition(partial(is_answered, rest, tenant, stored, [[2]]), "what it has stored")
 
 
 def test_a_message_is_traced_by_its_own_tenant_alone(rest: Rest, published: dict[str, str]) -> None:
