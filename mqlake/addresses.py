@@ -56,9 +56,8 @@ NOT_PUBLIC: Final = tuple(
         ),
     )
 )
-"""IANA's special-purpose registries, multicast, and what Azure tells each machine about itself at an
-address of the public ones. Those of IPv6 that hold an IPv4 address are
-looked into."""
+"""IANA's special-purpose registries, multicast, and the public address at which Azure tells each
+machine about itself. Networks of IPv6 that hold an IPv4 address are looked into."""
 
 
 def is_public(address: str, allowed: Sequence[IPv4Network | IPv6Network] = ()) -> bool:
