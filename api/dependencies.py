@@ -18,8 +18,9 @@ from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
 from api.schemas.changes import SchemaChanges
 from api.spark import SparkConnect, SparkStarting
+from api.tenants import TenantBook
 from mqlake.errors import LogError, OperationalError
-from mqlake.records import RULES, SESSIONS
+from mqlake.records import GATEWAYS, RULES, SESSIONS
 from mqlake.status import SystemState, read_state
 
 
@@ -89,6 +90,13 @@ def complete_references(request: Request) -> ReferenceBook:
     return book
 
 
+def known_tenants(request: Request) -> TenantBook:
+    """Return the tenants once all of them have been read."""
+    book: TenantBook = request.app.state.tenants
+    refuse_part(book, GATEWAYS)
+    return book
+
+
 def rule_changes(request: Request) -> Changes:
     changes: Changes = request.app.state.rule_changes
     return changes
@@ -120,6 +128,7 @@ Heard = Annotated[Gateways, Depends(heard_gateways)]
 Log = Annotated[LogAppender, Depends(log_appender)]
 Book = Annotated[RuleBook, Depends(complete_book)]
 KnownReferences = Annotated[ReferenceBook, Depends(complete_references)]
+KnownTenants = Annotated[TenantBook, Depends(known_tenants)]
 RuleChanges = Annotated[Changes, Depends(rule_changes)]
 SchemasChanged = Annotated[SchemaChanges, Depends(schema_changes)]
 Metrics = Annotated[MetricsBook, Depends(rule_metrics)]

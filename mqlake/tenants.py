@@ -61,6 +61,7 @@ class TenantLimits(BaseModel):
     retained_bytes: int = Field(
         default=0, ge=0, description="of their payloads, topic names and properties"
     )
+    rules: int = Field(default=0, ge=0, description="running or not; the API takes no further ones")
 
 
 def limits_in(source: object, prefix: str = "") -> dict[str, int]:

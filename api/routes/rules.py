@@ -15,6 +15,7 @@ from api.dependencies import (
     Book,
     Connect,
     KnownReferences,
+    KnownTenants,
     Log,
     Metrics,
     RuleChanges,
@@ -139,6 +140,7 @@ def post_rule(
     book: Book,
     changes: RuleChanges,
     references: KnownReferences,
+    tenants: KnownTenants,
     new: NewRule,
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = None,
@@ -152,7 +154,9 @@ def post_rule(
     body = new.body()
     check(body, book.schemas(tenant), references.columns(tenant))
     with refused(), unavailable():
-        rule = changes.create(state.bootstrap_servers, tenant, new.id, body)
+        kept = tenants.get(tenant)
+        most = 0 if kept is None else kept.limits.rules
+        rule = changes.create(state.bootstrap_servers, tenant, new.id, body, most)
     return answer_change(request, response, book, rule, wait)
 
 

@@ -12,9 +12,10 @@ from api.dependencies import (
     Book,
     Cache,
     KnownReferences,
+    KnownTenants,
     RunningJobs,
     State,
-    refuse_part,
+    known_tenants,
     unavailable,
 )
 from api.jobs import Jobs, TooManyJobs, to_time
@@ -22,26 +23,18 @@ from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_c
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
 from api.tenant_deletion import DELETE_TENANT, Parts, deletion_work, is_being_deleted
-from api.tenants import TenantBook, TenantChanges, TooManyTenants
-from mqlake.records import GATEWAYS
+from api.tenants import TenantChanges, TooManyTenants
 from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, KeptTenant, Tenant, TenantLimits
 
 router = APIRouter(tags=["tenants"], responses={503: {"model": ProblemDetails}})
 
 
-def _known_tenants(request: Request) -> TenantBook:
-    book: TenantBook = request.app.state.tenants
-    refuse_part(book, GATEWAYS)
-    return book
-
-
 def _changes(request: Request) -> TenantChanges:
-    _known_tenants(request)
+    known_tenants(request)
     changes: TenantChanges = request.app.state.tenant_changes
     return changes
 
 
-Tenants = Annotated[TenantBook, Depends(_known_tenants)]
 Changes = Annotated[TenantChanges, Depends(_changes)]
 Name = Annotated[str, Path(pattern=TENANT_PATTERN)]
 
@@ -66,7 +59,7 @@ def get_tenants(
     caller: CurrentCaller,
     cache: Cache,
     rules: Book,
-    tenants: Tenants,
+    tenants: KnownTenants,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[TenantView]:
@@ -130,7 +123,7 @@ def delete_tenant(
     _cache: Cache,
     _rules: Book,
     _references: KnownReferences,
-    tenants: Tenants,
+    tenants: KnownTenants,
     jobs: RunningJobs,
     name: Name,
 ) -> JobView:

@@ -20,7 +20,7 @@ from mqlake.rule_records import RulesKey, rules_key
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
-"""Of a tenant."""
+"""Of a tenant, whatever its limits say."""
 
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 
@@ -58,8 +58,17 @@ class Changes:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def create(self, servers: str, tenant: str, rule_id: str | None, body: RuleBody) -> Rule:
+    def create(
+        self, servers: str, tenant: str, rule_id: str | None, body: RuleBody, most: int = 0
+    ) -> Rule:
         """Make a rule.
+
+        Args:
+            servers: Of the log.
+            tenant: Whose.
+            rule_id: None: it is given one.
+            body: What it says.
+            most: Rules that its tenant may have; 0: any number.
 
         Raises:
             RuleExists: There is one with this identifier.
@@ -71,8 +80,9 @@ class Changes:
                 rule_id = f"rule_{secrets.token_hex(4)}"
             if self._book.get(tenant, rule_id) is not None:
                 raise RuleExists(f"there is a rule {rule_id!r}: change it with PUT")
-            if len(self._book.all(tenant)) >= MAX_RULES:
-                raise TooManyRules(f"there are {MAX_RULES} rules, which is the limit")
+            most = min(most or MAX_RULES, MAX_RULES)
+            if len(self._book.all(tenant)) >= most:
+                raise TooManyRules(f"there are {most} rules, which is the limit")
             earlier = self._book.versions(tenant, rule_id)  # of a deleted one
             now_ms = self._clock.now_ms()
             rule = Rule(

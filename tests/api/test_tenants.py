@@ -116,3 +116,22 @@ def test_a_record_of_another_form_is_refused() -> None:
     with pytest.raises(InvalidRecord, match="tenant"):
         book.take(tenant_key("acme"), b"{}")
     assert book.all() == {}
+
+
+def test_a_tenant_has_no_more_rules_than_it_may(api: Api) -> None:
+    made = api.request("PUT", "/tenants/acme", json={"limits": {"rules": 2}})
+    assert made.status_code == 200, made.text
+
+    def make(number: int, tenant: str = "acme") -> int:
+        rule = {"id": f"r{number}", "sql": "SELECT * FROM 'a'"}
+        asked = {"tenant": tenant, "wait": 0}
+        return api.request("POST", "/rules", json=rule, params=asked).status_code
+
+    assert [make(number) for number in range(3)] == [202, 202, 409]
+    assert [make(number, "beta") for number in range(3)] == [202] * 3
+    assert api.request("DELETE", "/rules/r0", params={"tenant": "acme"}).status_code == 204
+    assert make(3) == 202
+    smaller = api.request("PUT", "/tenants/acme", json={"limits": {"rules": 1}})
+    assert smaller.status_code == 200
+    assert len(api.get("/rules", tenant="acme")["items"]) == 2, "nothing is taken away"
+    assert make(4) == 409
