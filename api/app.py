@@ -154,7 +154,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         app.state.tenant_metrics,
         app.state.rule_metrics,
         app.state.cache,
-        Storage(settings.data_dir / "tables", clock),
+        Storage(settings.data_dir / "tables", app.state.references.names, clock),
     )
     app.state.spark = SparkConnect(settings.data_dir)
     app.state.queries = QueryRunner(

@@ -1,24 +1,29 @@
 """How much of the tables is whose: by file, for files do not change.
 
-Of most files Delta's statistics say that all rows are of one tenant; of the others the column
-`tenant` is read, once. What a file takes on the disk is divided by its rows.
+A reference table is of one tenant. Of most files of the others Delta's statistics say that all rows
+are of one; of the rest the column `tenant` is read, once. What a file takes on the disk is divided
+by its rows.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mqlake.errors import OperationalError
+from mqlake.reference_records import REFERENCE_TABLE_PREFIX, reference_table
 from mqlake.tables import AUDIT_LOG, TABLES, rule_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from deltalake import DeltaTable
 
     from mqlake.clock import Clock
+
+_Shared: TypeAlias = "dict[tuple[str, str], Counter[str]]"
 
 KEPT_SECONDS: Final = 60.0
 """How long what was found is good enough."""
@@ -42,11 +47,18 @@ class Storage:
 
     Args:
         folder: Of the tables.
+        references: Returns tenant and identifier of each reference table.
         clock: Says how old what is known is.
     """
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        references: Callable[[], Iterable[tuple[str, str]]],
+        clock: Clock,
+    ) -> None:
         self._folder = folder
+        self._references = references
         self._clock = clock
         self._lock = threading.Lock()
         self._tables: dict[str, DeltaTable] = {}
@@ -72,20 +84,24 @@ class Storage:
         found: dict[str, dict[str, Stored]] = defaultdict(dict)
         shared: dict[tuple[str, str], Counter[str]] = {}
         for name in (*OF_TENANTS, *rule_tables(self._folder)):
-            try:
-                of_table = self._of_table(name, shared)
-            except Exception as exc:  # files that cannot be read raise no other
-                self._tables.pop(name, None)
-                reason = str(exc).partition("\n")[0]
-                raise OperationalError(f"table {name} cannot be read: {reason}") from exc
-            for tenant, stored in of_table.items():
+            for tenant, stored in self._read(name, shared).items():
                 found[tenant][name] = stored
+        for tenant, reference in self._references():
+            of_table = self._read(reference_table(tenant, reference), shared, tenant)
+            if tenant in of_table:
+                found[tenant][REFERENCE_TABLE_PREFIX + reference] = of_table[tenant]
         self._shared = shared
         return dict(found)
 
-    def _of_table(
-        self, name: str, shared: dict[tuple[str, str], Counter[str]]
-    ) -> dict[str, Stored]:
+    def _read(self, name: str, shared: _Shared, whose: str | None = None) -> dict[str, Stored]:
+        try:
+            return self._of_table(name, shared, whose)
+        except Exception as exc:  # files that cannot be read raise no other
+            self._tables.pop(name, None)
+            reason = str(exc).partition("\n")[0]
+            raise OperationalError(f"table {name} cannot be read: {reason}") from exc
+
+    def _of_table(self, name: str, shared: _Shared, whose: str | None) -> dict[str, Stored]:
         table = self._newest(name)
         if table is None:
             return {}
@@ -98,34 +114,38 @@ class Storage:
             for one in names
         ]
         for path, size, records, first, last in zip(*columns, strict=True):
-            if (
-                records
-                and first is not None
-                and first == last
-                and len(first) < TRUNCATED_CHARACTERS
-            ):
+            if whose is not None:
+                parts = Counter({whose: records or 0})
+            elif records and first == last and _is_whole(first):
                 parts = Counter({first: records})
             else:
                 key = name, path
                 parts = self._shared.get(key) or _read_tenants(self._folder / name / path)
                 shared[key] = parts
+            total = max(parts.total(), 1)
             for tenant, count in parts.items():
                 rows[tenant] += count
-                sizes[tenant] += round(size * count / parts.total())
+                sizes[tenant] += round(size * count / total)
         return {tenant: Stored(count, sizes[tenant]) for tenant, count in rows.items()}
 
     def _newest(self, name: str) -> DeltaTable | None:
         from deltalake import DeltaTable
 
-        table = self._tables.get(name)
-        if table is not None:
-            table.update_incremental()
-            return table
         path = str(self._folder / name)
         if not DeltaTable.is_deltatable(path):
+            self._tables.pop(name, None)
             return None
-        table = self._tables[name] = DeltaTable(path)
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = DeltaTable(path)
+        else:
+            table.update_incremental()
         return table
+
+
+def _is_whole(text: str | None) -> bool:
+    """Tell whether statistics have all of a text."""
+    return text is not None and len(text) < TRUNCATED_CHARACTERS
 
 
 def _read_tenants(path: Path) -> Counter[str]:

@@ -79,6 +79,11 @@ class ReferenceBook(Book):
             found = [(name, self._get((tenant, name))) for of, name in names if of == tenant]
         return [(name, one) for name, one in found if one is not None and one.exists]
 
+    def names(self) -> list[tuple[str, str]]:
+        """Return tenant and identifier of each reference table that there is."""
+        with self._changed:
+            return sorted(self._tables)
+
     def left_of(self, tenant: str) -> list[bytes]:
         """Return the keys that are left of a tenant whose tables are deleted."""
         with self._changed:

@@ -254,9 +254,9 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app.state.schema_changes = SchemaChanges(log, rules, clock)
     app.state.rule_metrics = metrics = MetricsBook(clock)
     app.state.tenant_metrics = of_tenants = TenantMetricsBook(gateways)
-    storage = Storage(tmp_path / "tables", clock)
-    app.state.tenant_figures = TenantFigures(of_tenants, metrics, app.state.cache, storage)
     app.state.references = references = ReferenceBook()
+    storage = Storage(tmp_path / "tables", references.names, clock)
+    app.state.tenant_figures = TenantFigures(of_tenants, metrics, app.state.cache, storage)
     app.state.reference_changes = ReferenceChanges(tmp_path, log, references, clock)
     app.state.jobs = Jobs(clock, LogJournal(log, tmp_path))
     app.state.answer_seconds = 0.0  # there is no engine

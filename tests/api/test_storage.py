@@ -1,5 +1,6 @@
 """How much of each table is whose, by Delta's statistics and by a column of the files."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from api.storage import KEPT_SECONDS, Storage, Stored
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
+from mqlake.reference_records import reference_table
 
 LONG = "a" * 40
 """Longer than what statistics have of it."""
@@ -37,7 +39,7 @@ def test_rows_and_bytes_are_divided_by_tenant(
 
     monkeypatch.setattr(pq, "read_table", reading)
     clock = ManualClock()
-    storage = Storage(tmp_path, clock)
+    storage = Storage(tmp_path, list, clock)
     assert storage.all() == {}, "no table yet"
     own = write(tmp_path, "messages", ["acme"] * 10)
     shared = write(tmp_path, "messages", ["acme", "beta", "beta", "beta"])
@@ -57,7 +59,7 @@ def test_rows_and_bytes_are_divided_by_tenant(
 
 def test_files_that_are_no_more_count_no_more(tmp_path: Path) -> None:
     clock = ManualClock()
-    storage = Storage(tmp_path, clock)
+    storage = Storage(tmp_path, list, clock)
     write(tmp_path, "messages", ["acme", "beta"])
     assert set(storage.all()) == {"acme", "beta"}
     DeltaTable(str(tmp_path / "messages")).delete("tenant = 'acme'")
@@ -70,9 +72,27 @@ def test_a_table_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None:
     for file in (tmp_path / "messages").glob("*.parquet"):
         file.write_bytes(b"no file of Parquet")
     with pytest.raises(OperationalError, match="table messages cannot be read"):
-        Storage(tmp_path, ManualClock()).all()
+        Storage(tmp_path, list, ManualClock()).all()
 
 
 def test_the_audit_log_is_no_tenants(tmp_path: Path) -> None:
     write(tmp_path, "audit_log", ["acme"])
-    assert Storage(tmp_path, ManualClock()).all() == {}
+    assert Storage(tmp_path, list, ManualClock()).all() == {}
+
+
+def test_reference_tables_are_of_one_tenant(tmp_path: Path) -> None:
+    names = [("acme", "sites"), (LONG, "sites"), ("beta", "gone")]
+    for tenant, reference in names[:2]:
+        path = tmp_path / reference_table(tenant, reference)
+        write_deltalake(str(path), pa.table({"site": ["a", "b"]}))
+    clock = ManualClock()
+    storage = Storage(tmp_path, lambda: names, clock)
+    found = storage.all()
+    assert {tenant: one["reference_sites"].rows for tenant, one in found.items()} == {
+        "acme": 2,
+        LONG: 2,
+    }
+    assert all(one["reference_sites"].size > 0 for one in found.values())
+    shutil.rmtree(tmp_path / reference_table("acme", "sites"))
+    clock.advance(KEPT_SECONDS)
+    assert set(storage.all()) == {LONG}
