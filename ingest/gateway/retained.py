@@ -26,7 +26,7 @@ from mqlake.records import (
 from mqlake.retained_records import RetainedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.store.database import Database
@@ -92,13 +92,14 @@ class Retained:
         self.flush()
         return self._store.holder(shard, tenant, topic_name)
 
-    def count_publishers(self, on_kept: Callable[[str, str], None]) -> None:
+    def count_publishers(self, kinds: Iterable[str], on_kept: Callable[[str, str], None]) -> None:
         """Count from now on whose messages are retained.
 
         Args:
+            kinds: As of `RetainedStore.count_publishers`.
             on_kept: Told tenant and topic name of each message that a copy here takes.
         """
-        self._store.count_publishers()
+        self._store.count_publishers(kinds)
         self._on_kept = on_kept
 
     def published(self, kind: str, tenant: str, name: str) -> tuple[int, int, int]:

@@ -73,7 +73,7 @@ class RetainedPublishers:
         self._bytes = Counter[tuple[str, str, str]]()
         self.is_needed = bool(self._limits)
         if self.is_needed:
-            retained.count_publishers(self._came)
+            retained.count_publishers(self._limits, self._came)
 
     def full(self, publisher: Publisher, shard: int, topic_name: str, size: int) -> str:
         """Return who has no room for a message; "": there is room.

@@ -78,7 +78,8 @@ CREATE TABLE published (
 """
 _PUBLISHED_CHANGES: Final = {
     "added": "AFTER INSERT ON retained BEGIN {gains} END",
-    "replaced": "AFTER UPDATE ON retained BEGIN {loses} {gains} END",
+    "kept": "AFTER UPDATE ON retained WHEN new.{kind} = old.{kind} BEGIN {grows} END",
+    "taken": "AFTER UPDATE ON retained WHEN new.{kind} != old.{kind} BEGIN {loses} {gains} END",
     "removed": "AFTER DELETE ON retained BEGIN {loses} END",
 }
 _GAINS: Final = f"""
@@ -88,6 +89,11 @@ UPDATE published SET messages = messages + 1, bytes = bytes + {_SIZE.format("new
 WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
 AND log_partition = new.log_partition;
 """  # noqa: S608 - constants
+_GROWS: Final = f"""
+UPDATE published SET bytes = bytes + {_SIZE.format("new")} - {_SIZE.format("old")}
+WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
+AND log_partition = new.log_partition;
+"""  # noqa: S608 - likewise
 _LOSES: Final = f"""
 UPDATE published SET messages = messages - 1, bytes = bytes - {_SIZE.format("old")}
 WHERE tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
@@ -336,13 +342,18 @@ class RetainedStore:
         found = self._database.row(_HOLDER, (shard, tenant, topic_name))
         return None if found is None else Holder._make(found)
 
-    def count_publishers(self) -> None:
-        """Keep from now on how much of what is retained is whose; costs each message some µs."""
+    def count_publishers(self, kinds: Iterable[str]) -> None:
+        """Keep from now on how much of what is retained is whose; costs each message some µs.
+
+        Args:
+            kinds: `CLIENT`, `USER`.
+        """
         self._database.create(_PUBLISHED)
-        for name, change in _PUBLISHED_CHANGES.items():
-            for kind in (CLIENT, USER):
-                gains, loses = _GAINS.format(kind=kind), _LOSES.format(kind=kind)
-                what = change.format(gains=gains, loses=loses)
+        for kind in kinds:
+            changes = {"gains": _GAINS, "grows": _GROWS, "loses": _LOSES}
+            written = {name: change.format(kind=kind) for name, change in changes.items()}
+            for name, when in _PUBLISHED_CHANGES.items():
+                what = when.format(kind=kind, **written)
                 self._database.create(f"CREATE TRIGGER published_{name}_{kind} {what};")
 
     def published(self, kind: str, tenant: str, name: str) -> list[tuple[int, int, int]]:
