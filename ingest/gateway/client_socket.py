@@ -102,7 +102,12 @@ class ClientSocket(asyncio.Protocol):
             self._flush()
 
     def hold(self, why: str) -> None:
-        """Read no more until released for the same reason."""
+        """Read no more until released for the same reason.
+
+        One that is closing reads on: nothing else tells that the client has closed it, too.
+        """
+        if self.is_closing:
+            return
         if not self._held and self._transport is not None:
             self._transport.pause_reading()
         if why not in self._held:

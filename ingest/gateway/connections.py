@@ -82,7 +82,7 @@ class Connections:
     def closed(self, socket: Socket) -> None:
         """Forget a socket."""
         self._sockets.discard(socket)
-        if not self._sockets and self._last_closed is not None:
+        if not self._sockets and self._last_closed is not None and not self._last_closed.done():
             self._last_closed.set_result(None)
             self._last_closed = None
 

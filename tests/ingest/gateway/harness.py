@@ -485,6 +485,12 @@ class Client:
     def close(self) -> None:
         self.writer.close()
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the gateway has closed the connection; the test may have read less than all."""
+        has_end: bool = cast("Any", self._reader)._eof
+        return has_end
+
     def is_of_this_loop(self) -> bool:
         """Tell whether it can be cut here: a test on a running system may leave one of its loop."""
         return self._loop is asyncio.get_running_loop()
@@ -597,6 +603,16 @@ def free_port() -> int:
     return next(port for port in _PORTS if is_free(port))
 
 
+def _close_what_was_closed() -> None:
+    """Have clients close what the gateway has closed, as every client does: it may wait for that.
+
+    What came before stays to be read.
+    """
+    for client in _opened:
+        if client.is_of_this_loop() and client.has_end:
+            client.close()
+
+
 @contextlib.asynccontextmanager
 async def running_gateway(
     *,
@@ -663,8 +679,11 @@ async def running_gateway(
         stop.set()
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
-                if not task.cancelled():
-                    await task
+                while not task.done():
+                    await asyncio.wait([task], timeout=0.002)
+                    _close_what_was_closed()
+            if not task.cancelled():
+                task.result()
         finally:
             while _opened:
                 if (client := _opened.pop()).is_of_this_loop():

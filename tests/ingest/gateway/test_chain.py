@@ -321,7 +321,10 @@ async def test_each_listener_may_ask_others(credentials: Path) -> None:
 
 
 async def test_who_goes_is_asked_about_no_more() -> None:
-    async with directory() as found, running_gateway(**chain(found)) as harness:
+    async with (
+        directory() as found,
+        running_gateway(**chain(found, timeout_seconds=0.5)) as harness,
+    ):
         found.is_silent = True
         client = await Client.open(harness.port, 5)
         client.send(Connect("pump", 5, username="bob", password=b"x"))

@@ -135,7 +135,8 @@ async def test_a_gateway_that_has_left_does_not_say_again_that_it_is_there() -> 
         assert harness.log.records(GATEWAYS)[-1].value is None
 
 
-async def test_stopping_stores_what_was_sent() -> None:
+async def test_stopping_stores_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.gateway.process.SHUTDOWN_SECONDS", 0.2)
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         harness.log.hold_reports()
@@ -157,6 +158,23 @@ async def test_stopping_does_not_wait_for_a_log_that_is_gone(
         await until(lambda: harness.writer.queued())
         harness.stop.set()
         await until(lambda: harness.task.done())
+
+
+async def test_who_was_turned_out_and_has_gone_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may go on sending for a while, so that it can read why; its own end is heard."""
+    monkeypatch.setattr("ingest.gateway.client_socket.LINGER_SECONDS", 60.0)
+    async with running_gateway() as harness:
+        client = await Client.open(harness.port)
+        await client.handshake("alice", properties={"authentication_method": "none of ours"})
+        assert await client.is_closed()
+        other = await Client.open(harness.port)
+        await other.handshake("bob", properties={"authentication_method": "none of ours"})
+        await until(lambda: len(harness.gateway.connections) == 1)
+        harness.gateway.connections.hold_all()
+        other.close()
+        await until(lambda: not harness.gateway.connections, 10)
 
 
 async def test_a_port_in_use_is_told_in_one_sentence() -> None:

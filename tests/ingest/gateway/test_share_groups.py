@@ -77,6 +77,13 @@ async def two_gateways() -> AsyncIterator[tuple[Harness, Harness]]:
         both = (first.gateway, second.gateway)
         await until(lambda: all(one.peers.are_there for one in both))
         yield first, second
+        await end(first, second)
+
+
+async def end(*gateways: Harness) -> None:
+    """Kill what a test has left: who takes leave waits for somebody to take its parts."""
+    for one in gateways:
+        await one.kill()
 
 
 async def member(harness: Harness, client_id: str, qos: int = 1, *, kept: bool = False) -> Client:
@@ -221,6 +228,7 @@ async def two_gateways_in_time() -> AsyncIterator[tuple[Harness, Harness, Manual
         both = (first.gateway, second.gateway)
         await until(lambda: all(one.peers.are_there for one in both))
         yield first, second, clock
+        await end(first, second)
 
 
 async def kill(victim: Harness) -> None:
@@ -449,7 +457,9 @@ async def spread(
                 await publisher.publish(f"a/{message % 9}", f"p{number}".encode(), 1)
         await first.delivered()
         await second.delivered()
-        return {name: await drain(client) for name, client in members.items()}
+        found = {name: await drain(client) for name, client in members.items()}
+        await end(first, second)
+    return found
 
 
 async def test_round_robin_gives_every_member_the_same_share() -> None:

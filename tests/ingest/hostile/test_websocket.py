@@ -20,6 +20,8 @@ pytestmark = pytest.mark.anyio
 MASK = b"\0\0\0\0"
 MOST = 100_000
 """Bytes of a packet."""
+SECONDS = 2.0
+"""From the socket to CONNECT: so long it waits for the rest of what is none."""
 CONNECT = encode(Connect("hostile", 5, username="ann", password=PASSWORD), 5)
 
 
@@ -27,7 +29,8 @@ CONNECT = encode(Connect("hostile", 5, username="ann", password=PASSWORD), 5)
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
     listeners = [{"kind": "ws", "port": free_port()}]
     folder = tmp_path_factory.mktemp("town")
-    async with town(folder, listeners=listeners, max_packet_bytes=MOST) as found:
+    limits: dict[str, Any] = {"max_packet_bytes": MOST, "connect_timeout_seconds": SECONDS}
+    async with town(folder, listeners=listeners, **limits) as found:
         yield found
 
 
