@@ -10,6 +10,8 @@ from functools import partial
 
 import uvicorn
 from fastapi import Depends, FastAPI
+from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
+from wsproto.utilities import LocalProtocolError
 
 from api import openapi, problems
 from api.access.book import AccessBook
@@ -234,6 +236,16 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
 
+class WebSocketProtocol(WSProtocol):
+    """A connection of uvicorn's that may be closing already when the server ends."""
+
+    def shutdown(self) -> None:
+        try:
+            super().shutdown()
+        except LocalProtocolError:  # the client has closed it, and only the transport is left
+            self.transport.close()
+
+
 def server_config(app: FastAPI) -> uvicorn.Config:
     """Return how an application is served."""
     settings: ApiSettings = app.state.settings
@@ -244,7 +256,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         port=settings.port,
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
         http=TimedProtocol,
-        ws="wsproto",
+        ws=WebSocketProtocol,
         ws_max_size=MAX_FRAME_BYTES,
         log_config=None,
         access_log=False,

@@ -1,5 +1,6 @@
 """The API behind TLS, served as `api.app.main` does."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import pytest
 import trustme
+import uvicorn
 import wsproto
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 from wsproto.events import AcceptConnection, CloseConnection, Request
 
+from api.app import WebSocketProtocol
 from api.served_certificate import ServedCertificate
 from api.settings import ApiSettings
 from mqlake.api_client import ApiClient
@@ -115,35 +120,81 @@ def test_without_a_certificate_browsers_cannot_be_told_so() -> None:
 
 
 def test_cookies_and_websockets_go_by_tls(tmp_path: Path, authority: trustme.CA) -> None:
-    with secure_api(tmp_path, authority) as (_api, port):
-        body = b'{"token": "%s"}' % TOKEN.encode()
-        head = (
-            b"POST /api/v1/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-            b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-        )
-        answer = ask(tmp_path, port, head + body).decode()
-        assert answer.startswith("HTTP/1.1 200")
-        (cookie,) = [line for line in answer.splitlines() if line.startswith("set-cookie")]
-        assert "; Secure" in cookie
+    with secure_api(tmp_path, authority) as (_api, port), connect(tmp_path, port) as secure:
+        client = open_websocket(secure, tmp_path, port)
+        secure.sendall(client.send(CloseConnection(1000)))
+        while secure.recv(65_536):
+            pass
 
-        socket_client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        request = socket_client.send(
-            Request(
-                host=f"127.0.0.1:{port}",
-                target="/api/v1/live/ws",
-                extra_headers=[
-                    (b"Cookie", cookie.partition(": ")[2].partition(";")[0].encode()),
-                    (b"Origin", b"https://127.0.0.1:%d" % port),
-                ],
-            )
+
+class Wire(asyncio.Transport):
+    """Takes bytes to a client; that the server has closed it, is not known to it yet."""
+
+    def __init__(self, client: wsproto.WSConnection) -> None:
+        super().__init__()
+        self._client = client
+        self.closed = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._client.receive_data(bytes(data))
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def is_closing(self) -> bool:
+        return self.closed > 0
+
+
+@pytest.mark.anyio
+async def test_a_websocket_that_is_closing_does_not_keep_the_server_from_ending() -> None:
+    accepted = asyncio.Event()
+
+    async def application(_scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept"})
+        accepted.set()
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+    protocol = WebSocketProtocol(uvicorn.Config(application), ServerState(), {})
+    wire = Wire(client)
+    protocol.connection_made(wire)
+    protocol.data_received(client.send(Request(host="a", target="/")))
+    await accepted.wait()
+    assert isinstance(next(iter(client.events())), AcceptConnection)
+    protocol.data_received(client.send(CloseConnection(1000)))
+    assert wire.closed == 1
+    protocol.shutdown()
+    assert wire.closed == 2
+
+
+def open_websocket(secure: ssl.SSLSocket, folder: Path, port: int) -> wsproto.WSConnection:
+    """Log in as a browser does, and open the live feed."""
+    body = b'{"token": "%s"}' % TOKEN.encode()
+    head = (
+        b"POST /api/v1/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    answer = ask(folder, port, head + body).decode()
+    assert answer.startswith("HTTP/1.1 200")
+    (cookie,) = [line for line in answer.splitlines() if line.startswith("set-cookie")]
+    assert "; Secure" in cookie
+
+    client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+    request = client.send(
+        Request(
+            host=f"127.0.0.1:{port}",
+            target="/api/v1/live/ws",
+            extra_headers=[
+                (b"Cookie", cookie.partition(": ")[2].partition(";")[0].encode()),
+                (b"Origin", b"https://127.0.0.1:%d" % port),
+            ],
         )
-        with connect(tmp_path, port) as secure:
-            secure.sendall(request)
-            socket_client.receive_data(secure.recv(65_536))
-            assert isinstance(next(iter(socket_client.events())), AcceptConnection)
-            secure.sendall(socket_client.send(CloseConnection(1000)))
-            while secure.recv(65_536):
-                pass
+    )
+    secure.sendall(request)
+    client.receive_data(secure.recv(65_536))
+    assert isinstance(next(iter(client.events())), AcceptConnection)
+    return client
 
 
 @contextmanager
