@@ -15,10 +15,11 @@ from mqlake.errors import OperationalError
 from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
 from mqlake.local.paths import CHECKOUT
 from mqlake.local.ports import consecutive_free_ports, free_ports
-from mqlake.status import SystemState, read_state, start_ticks
+from mqlake.status import SystemState, read_state, report, start_ticks
 
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
 READY_TIMEOUT_SECONDS: Final = 180.0
+_LOOK_SECONDS: Final = 0.05
 _HEALTHY_TIMEOUT_SECONDS: Final = 150.0
 """Less than a test may take, so that it is told which part is not healthy, and why."""
 
@@ -103,8 +104,7 @@ class LocalSystem:
 
     def status(self) -> dict[str, Any]:
         """Return what `status --json` prints."""
-        status: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
-        return status
+        return report(self.state())
 
     def process(self, name: str) -> dict[str, Any]:
         """Return what `status` says of one process."""
@@ -119,9 +119,11 @@ class LocalSystem:
         Raises:
             OperationalError: Not within the time.
         """
-        result = self.run("status", "--wait", str(timeout_seconds))
-        if result.returncode != 0:
-            raise OperationalError(f"not healthy: {result.stdout}{result.stderr}")
+        deadline = time.monotonic() + timeout_seconds
+        while not (status := self.status())["healthy"]:
+            if time.monotonic() > deadline:
+                raise OperationalError(f"not healthy: {json.dumps(status, indent=2)}")
+            time.sleep(_LOOK_SECONDS)
 
     def kill(self, name: str) -> int:
         """Kill one process the hard way and wait for its end; return the pid it had."""
@@ -180,4 +182,4 @@ def await_condition(
     while not condition():
         if time.monotonic() > deadline:
             raise OperationalError(f"not within {timeout_seconds:g} s: {what}")
-        time.sleep(0.05)
+        time.sleep(_LOOK_SECONDS)

@@ -46,8 +46,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
         "MQLAKE_GATEWAY_REFUSED_TOPIC_FILTERS": '["test/nosubscribe"]',
         # It lives long enough for Java's second compiler to pay, which `bin/test` leaves out.
         "JAVA_TOOL_OPTIONS": "",
-        # Tests wait for queries and share the machine with what else runs on it.
-        "MQLAKE_QUERY_NICENESS": "0",
         # Nobody asks for long, and each start costs the others the processors.
         "MQLAKE_QUERY_IDLE_SECONDS": "3600",
     }

@@ -31,6 +31,7 @@ from mqlake.rule_records import (
 )
 from rules.model import Rule
 from streaming.rules.signatures import Signatures
+from tests.integration.thrift import NO_STATE_TABLES
 
 PARTITIONS = 4
 RULES_KEY = "a key of thirty-two bytes, or more"
@@ -55,6 +56,7 @@ class Engine:
             "MQLAKE_STREAMING_RULES_KEY": RULES_KEY,
             "MQLAKE_STREAMING_HEARTBEAT_FILE": str(self._heartbeat),
             "MQLAKE_STREAMING_LOG_FILE": str(self.folder / "streaming.log"),
+            **NO_STATE_TABLES,
         }
         self._heartbeat.unlink(missing_ok=True)
         self.process = subprocess.Popen(

@@ -17,6 +17,7 @@ from playwright.sync_api import expect
 from mqlake.api_client import ApiClient
 from mqlake.local.testing import LocalSystem, await_condition, running_system
 from tests.integration.dashboard.browser import WIDE, open_page, running_browser
+from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -62,7 +63,10 @@ class Client:
 def balanced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     # A path that is longer than what a Unix socket's may be.
     folder = tmp_path_factory.mktemp("balanced" + "-" * 80)
-    with running_system(folder / "data", gateways=2, balanced=True) as system:
+    environment = NO_STATE_TABLES
+    with running_system(
+        folder / "data", gateways=2, balanced=True, environment=environment
+    ) as system:
         yield system
     assert system.left_processes() == []
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ingest.protocol.packets import Publish, Suback, Subscribe, Subscription
 from mqlake.local.testing import LocalSystem, await_condition, running_system
 from tests.ingest.gateway.harness import Client
 from tests.integration.clients.publishing import publish_all, publishing
+from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -37,7 +38,10 @@ class Collector:
         self._client.on_connect = self._subscribe
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
+
+    def await_subscribed(self) -> "Collector":
         assert self._subscribed.wait(SUBSCRIBED_SECONDS)
+        return self
 
     def _subscribe(self, *_: object) -> None:
         self._client.subscribe(*self._wish)
@@ -51,9 +55,15 @@ class Collector:
 def collecting(port: int, topic_filter: str, qos: int) -> Iterator[Collector]:
     collector = Collector(port, topic_filter, qos)
     try:
-        yield collector
+        yield collector.await_subscribed()
     finally:
         collector.close()
+
+
+def collect_at_once(wishes: Iterable[tuple[int, str]]) -> list[Collector]:
+    """Subscribe by QoS 1 to a filter at each of these ports, all at the same time."""
+    collectors = [Collector(port, topic_filter, 1) for port, topic_filter in wishes]
+    return [one.await_subscribed() for one in collectors]
 
 
 @pytest.mark.anyio
@@ -157,10 +167,10 @@ def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> 
 
 
 def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: Path) -> None:
-    environment = {"MQLAKE_STREAMING_MASTER": "local-cluster[2,1,1024]"}
+    environment = {"MQLAKE_STREAMING_MASTER": "local-cluster[2,1,1024]", **NO_STATE_TABLES}
     with running_system(tmp_path / "data", gateways=3, environment=environment) as system:
         ports = [system.mqtt_port + number for number in range(3)]
-        subscribers = [Collector(port, "all/#", 1) for port in ports]
+        subscribers = collect_at_once((port, "all/#") for port in ports)
         expected = []
         for number, port in enumerate(ports):
             messages = [(f"all/{number}/{k % 5}", b"%d" % k) for k in range(100)]
@@ -185,27 +195,25 @@ def _everybody_gets_what_is_retained(system: LocalSystem, ports: list[int]) -> N
         publish_all(client, [("kept/0/0", b"")], retain=True)
         del kept["kept/0/0"]
 
+    topics = [f"kept/{number % 7}/{number}" for number in range(1, 9)]
+
     def expect_all(among: list[int]) -> None:
-        topics = [f"kept/{number % 7}/{number}" for number in range(1, 9)]
-        for port in among:
-            subscribers = [Collector(port, one, 1) for one in ("kept/#", *topics)]
-            await_condition(
-                lambda every=subscribers: (  # type: ignore[misc]
-                    [len(one.received) for one in every] == [len(kept)] + [1] * len(topics)
-                ),
-                "what is retained",
-            )
-            assert dict(subscribers[0].received) == kept
-            assert [one.received for one in subscribers[1:]] == [
-                [(one, kept[one])] for one in topics
-            ]
-            for one in subscribers:
-                one.close()
+        wishes = [(port, one) for port in among for one in ("kept/#", *topics)]
+        found = collect_at_once(wishes)
+        counts = [len(kept) if one == "kept/#" else 1 for _, one in wishes]
+        await_condition(lambda: [len(one.received) for one in found] == counts, "what is retained")
+        for (_, wish), one in zip(wishes, found, strict=True):
+            expected = kept if wish == "kept/#" else {wish: kept[wish]}
+            assert dict(one.received) == expected
+            one.close()
+
+    def counted() -> list[int]:
+        names = ("gateway-1", "gateway-2", "gateway-3")
+        return [system.process(name)["figures"]["retained"] for name in names]
 
     expect_all(ports)
-    counted = [system.process(f"gateway-{number}")["figures"]["retained"] for number in (1, 2, 3)]
-    assert sum(counted) == len(kept)
-    assert all(count < len(kept) for count in counted)
+    await_condition(lambda: sum(counted()) == len(kept), "each is at one gateway")
+    assert all(count < len(kept) for count in counted())
     system.kill("gateway-2")
     expect_all([ports[0], ports[2]])
     system.await_healthy()

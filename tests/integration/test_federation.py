@@ -14,6 +14,7 @@ from mqlake.cli.federation import command
 from mqlake.errors import OperationalError
 from mqlake.local.ports import free_ports
 from mqlake.local.testing import LocalSystem, await_condition, running_system
+from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
 
@@ -53,6 +54,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalSyste
             "MQLAKE_GATEWAY_SITE": f"site-{site}",
             "MQLAKE_GATEWAY_SUBACK_SITES_SECONDS": "60",
             "MQLAKE_LOCAL_LOG_PARTITIONS": "2",
+            **NO_STATE_TABLES,
         }
         return {"federation": path, "environment": environment}
 

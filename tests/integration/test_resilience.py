@@ -10,6 +10,7 @@ import pytest
 from resilience.command import main
 from resilience.definition import ROOT
 from resilience.machines.machine import CLOCK, missing
+from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -17,6 +18,12 @@ REPEATED = 3
 """Messages that a gateway's death may repeat to each client (`max_repeated_messages`)."""
 REPEATED_PERCENT = 0.7
 """So many to ten clients, and one that each of three publishers repeats to them all."""
+
+
+@pytest.fixture(autouse=True)
+def _without_state_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in NO_STATE_TABLES.items():
+        monkeypatch.setenv(name, value)
 
 
 def run(folder: Path, *arguments: str) -> list[dict[str, Any]]:

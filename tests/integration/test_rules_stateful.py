@@ -38,7 +38,6 @@ def connect(engine: Engine) -> Iterator[SparkConnect]:
         "MQLAKE_QUERY_JARS_DIR": str(RUNTIME / "jars"),
         "MQLAKE_QUERY_CONNECT_PORT": str(port),
         "MQLAKE_QUERY_CONNECT_TOKEN": "token",
-        "MQLAKE_QUERY_NICENESS": "0",
     }
     with subprocess.Popen([sys.executable, "-m", "mqlake", "query"], env=environment) as process:
         socket = engine.folder / SOCKET_FILE

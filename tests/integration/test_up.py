@@ -22,6 +22,7 @@ from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.log.security import client_config, read_security
 from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish
+from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -261,8 +262,8 @@ def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
     system: LocalSystem, tmp_path: Path
 ) -> None:
     """It runs beside another system all the while, and its API by TLS."""
-    files = write_certificate(tmp_path)
-    mine = LocalSystem.in_folder(tmp_path / "a folder, with blanks", environment=files)
+    environment = write_certificate(tmp_path) | NO_STATE_TABLES
+    mine = LocalSystem.in_folder(tmp_path / "a folder, with blanks", environment=environment)
     assert mine.up() == (
         f"ready mqtt://127.0.0.1:{mine.mqtt_port} https://127.0.0.1:{mine.api_port}"
     )

@@ -4,7 +4,6 @@ The table was written by hand.
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from rules.language import compile_rule
 from tests.rules.language.cases import MemoryCase, read_memory_cases, read_memory_examples
-from tests.rules.language.evaluation import run, running_session
+from tests.rules.language.evaluation import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -20,12 +19,10 @@ CASES = read_memory_cases()
 EXAMPLES = read_memory_examples()
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with running_session() as session:
-        session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
-        session.conf.set("spark.sql.shuffle.partitions", "1")
-        yield session
+@pytest.fixture(scope="module", autouse=True)
+def _settings(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 
 def test_there_are_enough_cases() -> None:

@@ -7,7 +7,6 @@ watermark allows.
 import json
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from rules.language import compile_rule
 from rules.language.plan import AT_COLUMN, EVENT_TIME, HOPS, ROW_COLUMN, Plan, Stream
-from tests.rules.language.evaluation import Message, relate, running_session
+from tests.rules.language.evaluation import Message, relate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -54,16 +53,14 @@ LAST_MS = 2_000_000
 """Then come messages that close what is open: a batch later, so there are two."""
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with running_session() as session:
-        session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
-        session.conf.set("spark.sql.shuffle.partitions", "1")
-        session.conf.set(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        yield session
+@pytest.fixture(scope="module", autouse=True)
+def _settings(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
 
 
 def made(chance: random.Random) -> list[Message]:

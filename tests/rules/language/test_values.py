@@ -6,7 +6,6 @@ The tables were written by hand, from EMQX's documentation where it has the case
 import json
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,17 +21,10 @@ from tests.rules.language.evaluation import (
     expression_of,
     failure,
     interpreted,
-    running_session,
 )
 from tests.rules.language.generating import PAYLOADS, expression
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with running_session() as session:
-        yield session
 
 
 def check(spark: SparkSession, cases: list[tuple[str, Message, Any]]) -> None:
