@@ -324,6 +324,13 @@ def _raise(error: LogError) -> None:
 
 PacketKind = TypeVar("PacketKind", bound=Packet)
 
+
+def has_end(reader: asyncio.StreamReader) -> bool:
+    """Tell whether the other side has closed a connection, whatever was read of it."""
+    found: bool = cast("Any", reader)._eof
+    return found
+
+
 _opened: "list[Client]" = []  # by the test that runs; cut at its end
 
 
@@ -488,8 +495,7 @@ class Client:
     @property
     def has_end(self) -> bool:
         """Whether the gateway has closed the connection; the test may have read less than all."""
-        has_end: bool = cast("Any", self._reader)._eof
-        return has_end
+        return has_end(self._reader)
 
     def is_of_this_loop(self) -> bool:
         """Tell whether it can be cut here: a test on a running system may leave one of its loop."""

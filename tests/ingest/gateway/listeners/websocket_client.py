@@ -18,7 +18,7 @@ from wsproto.events import (
     Request,
 )
 
-from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, _opened
+from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, _opened, has_end
 
 
 class WebSocketClient:
@@ -97,6 +97,13 @@ class WebSocketClient:
         assert event.code == code, event
         assert await self.receive() is None
 
+    @property
+    def has_end(self) -> bool:
+        return has_end(self.reader)
+
+    def close(self) -> None:
+        self.writer.close()
+
     def is_of_this_loop(self) -> bool:
         return self._loop is asyncio.get_running_loop()
 
@@ -122,6 +129,10 @@ class _Stream:
     def __init__(self, client: WebSocketClient) -> None:
         self._client = client
         self.transport = client.writer.transport
+
+    @property
+    def _eof(self) -> bool:  # as a stream of asyncio has it, of which `has_end` asks
+        return has_end(self._client.reader)
 
     async def read(self, _size: int) -> bytes:
         while (event := await self._client.receive()) is not None:
