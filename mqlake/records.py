@@ -260,9 +260,10 @@ def decode_source(data: bytes) -> Source:
         InvalidRecord: Not of the form above.
     """
     try:
-        position, *shared_filters = data.decode().split("\n")
-        partition, offset, received_at_ms = position.split(":")
-        return Source(int(partition), int(offset), int(received_at_ms), tuple(shared_filters))
+        position, has_lines, lines = data.partition(b"\n")
+        partition, offset, received_at_ms = position.split(b":")
+        shared_filters = tuple(lines.decode().split("\n")) if has_lines else ()
+        return Source(int(partition), int(offset), int(received_at_ms), shared_filters)
     except ValueError as exc:
         raise InvalidRecord(f"header {HEADER_SOURCE!r} is {data!r}, expected p:o:ms") from exc
 

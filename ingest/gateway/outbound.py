@@ -3,12 +3,13 @@
 from typing import Any, Final, cast
 
 from ingest.gateway.drops import DropReason, Drops
+from ingest.protocol.encoder import encode_topic_name
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
 from ingest.session.subscriptions import Copy
-from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.errors import InvalidRecord
 from mqlake.log.contract import LogRecord
 from mqlake.record_versions import check_version
 from mqlake.records import (
@@ -24,7 +25,6 @@ from mqlake.records import (
     decode_properties,
     groups_of,
 )
-from mqlake.topics import validate_topic_name
 
 _EXPIRY: Final = "message_expiry_interval"
 
@@ -209,8 +209,10 @@ def read_message(
     properties = (
         NO_PROPERTIES if encoded is None else cast("Properties", decode_properties(encoded))
     )
+    if not topic_name:
+        raise InvalidRecord("topic name is empty, expected a character")
     try:
-        validate_topic_name(topic_name)
+        encode_topic_name(topic_name)
         message = OutboundMessage(
             topic_name,
             payload,
@@ -223,7 +225,7 @@ def read_message(
         )
         if properties:
             message.template(MQTT_5_0, now_ms)
-    except (InvalidTopic, LocalProtocolError) as exc:
+    except LocalProtocolError as exc:
         raise InvalidRecord(str(exc)) from exc
     except (TypeError, ValueError, AttributeError) as exc:
         raise InvalidRecord(f"header {HEADER_PROPERTIES!r} holds a wrong type: {exc}") from exc

@@ -48,6 +48,12 @@ PINGRESP: Final = b"\xd0\x00"
 _PUBLISH: Final = PacketType.PUBLISH << 4
 _IN_PUBLISH: Final = PropertyContext.PUBLISH
 
+# Topic names already checked and encoded: those that come are delivered again and again. Bounded as
+# those of the decoder.
+_TOPIC_NAMES: Final[dict[str, bytes]] = {}
+_TOPIC_NAMES_LIMIT: Final = 16_384
+_TOPIC_NAME_CHARACTERS_LIMIT: Final = 128
+
 # The DISCONNECT of 3.x, and of 5.0 with reason code 0x00 and no properties.
 NORMAL_DISCONNECT: Final = b"\xe0\x00"
 
@@ -96,9 +102,16 @@ def publish_first_byte(*, qos: int, dup: bool, retain: bool) -> int:
 
 def encode_topic_name(topic_name: str) -> bytes:
     """Encode a topic name, which holds no wildcard [MQTT5-3.3.2-2] [MQTT311-3.3.2-2]."""
-    if "+" in topic_name or "#" in topic_name:
-        raise LocalProtocolError("topic name holds a wildcard")
-    return encode_utf8_string(topic_name)
+    encoded = _TOPIC_NAMES.get(topic_name)
+    if encoded is None:
+        if "+" in topic_name or "#" in topic_name:
+            raise LocalProtocolError("topic name holds a wildcard")
+        encoded = encode_utf8_string(topic_name)
+        if len(topic_name) <= _TOPIC_NAME_CHARACTERS_LIMIT:
+            if len(_TOPIC_NAMES) >= _TOPIC_NAMES_LIMIT:
+                _TOPIC_NAMES.clear()
+            _TOPIC_NAMES[topic_name] = encoded
+    return encoded
 
 
 def _frame(first_byte: int, *parts: bytes) -> bytes:

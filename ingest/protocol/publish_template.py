@@ -6,6 +6,7 @@ prepared parts, so a large payload is copied once per subscriber, and at QoS 0 n
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from ingest.protocol.encoder import encode_topic_name, publish_first_byte
 from ingest.protocol.errors import LocalProtocolError
@@ -16,6 +17,18 @@ from ingest.protocol.properties import (
     PropertyContext,
     encode_property_values,
 )
+
+
+def _first_byte(qos: int, dup: bool, retain: bool) -> bytes:
+    return publish_first_byte(qos=qos, dup=dup, retain=retain).to_bytes(1, "big")
+
+
+_FIRST_BYTES: Final = {
+    (qos, dup, retain): _first_byte(qos, dup, retain)
+    for qos in (0, 1, 2)
+    for dup in ((False, True) if qos else (False,))
+    for retain in (False, True)
+}
 
 
 class PublishTemplate:
@@ -99,7 +112,7 @@ class PublishTemplate:
             return self._qos_0[retain] or self._make_qos_0(retain=retain)
         if qos and not 0 < packet_id <= 0xFFFF:
             raise LocalProtocolError(f"packet identifier is {packet_id}, expected 1 to 65535")
-        first = publish_first_byte(qos=qos, dup=dup, retain=retain).to_bytes(1, "big")
+        first = _FIRST_BYTES.get((qos, dup, retain)) or _first_byte(qos, dup, retain)
         if subscription_identifiers or topic_alias or omit_topic_name:
             return self._for_one(
                 first,
@@ -111,7 +124,7 @@ class PublishTemplate:
         return b"".join((first, self._packet_id_head, packet_id.to_bytes(2, "big"), self._tail))
 
     def _make_qos_0(self, *, retain: bool) -> bytes:
-        first = publish_first_byte(qos=0, dup=False, retain=retain).to_bytes(1, "big")
+        first = _FIRST_BYTES[0, False, retain]
         remaining = encode_variable_byte_integer(len(self._topic) + len(self._tail))
         encoded = self._qos_0[retain] = b"".join((first, remaining, self._topic, self._tail))
         return encoded

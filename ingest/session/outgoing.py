@@ -14,7 +14,6 @@ identifier and in its order, before anything else. [MQTT5-4.4.0-1] [MQTT311-4.4.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MAX_PACKET_ID: Final = 65_535
+
+_NO_EXCHANGE: Final = (None, 0)
 
 Message = TypeVar("Message")
 
@@ -31,13 +32,6 @@ class Offer(Enum):
 
     QUEUED = auto()
     DROPPED = auto()
-
-
-@dataclass(slots=True)
-class _Exchange(Generic[Message]):
-    message: Message | None
-    """None once a QoS 2 message is released: the client has it, PUBREL and PUBCOMP are left."""
-    qos: int
 
 
 class Ready(NamedTuple, Generic[Message]):
@@ -93,7 +87,9 @@ class OutgoingMessages(Generic[Message]):
         self.queued_bytes = 0
         # Invariants: the keys are the packet identifiers in use, in the order of the first sending;
         # len(_inflight) - len(_resend) <= window.
-        self._inflight: dict[int, _Exchange[Message]] = {}
+        # A message is None once it is released (QoS 2): the client has it, PUBREL and PUBCOMP are
+        # left.
+        self._inflight: dict[int, tuple[Message | None, int]] = {}
         # Those in flight that this connection has not sent again yet.
         self._resend: dict[int, None] = {}
         # Invariant: empty whenever the window has room and the socket takes data.
@@ -145,7 +141,7 @@ class OutgoingMessages(Generic[Message]):
                 return None
             packet_id = next(iter(self._resend))
             del self._resend[packet_id]
-            message = self._inflight[packet_id].message
+            message, _ = self._inflight[packet_id]
             if message is not None:
                 return Ready(packet_id, message, dup=True)
         if not self._queue or len(self._inflight) >= self.window:
@@ -175,13 +171,12 @@ class OutgoingMessages(Generic[Message]):
 
     def message(self, packet_id: int) -> Message | None:
         """Return the message in flight under a packet identifier, None when the client has it."""
-        exchange = self._inflight.get(packet_id)
-        return None if exchange is None else exchange.message
+        return self._inflight.get(packet_id, _NO_EXCHANGE)[0]
 
     def receive_puback(self, packet_id: int) -> bool:
         """End a QoS 1 exchange; False when no such exchange waits for PUBACK."""
-        exchange = self._inflight.get(packet_id)
-        if exchange is None or exchange.qos != 1:
+        _, qos = self._inflight.get(packet_id, _NO_EXCHANGE)
+        if qos != 1:
             return False
         self.abandon(packet_id)
         return True
@@ -192,20 +187,20 @@ class OutgoingMessages(Generic[Message]):
         After True and not refused, PUBREL is due. [MQTT5-4.3.3-4] [MQTT311-4.3.3-1] A message that
         was refused is not sent again. [MQTT5-4.4.0-2]
         """
-        exchange = self._inflight.get(packet_id)
-        if exchange is None or exchange.qos != 2:
+        _, qos = self._inflight.get(packet_id, _NO_EXCHANGE)
+        if qos != 2:
             return False
         if refused:
             self.abandon(packet_id)
         else:
-            exchange.message = None
+            self._inflight[packet_id] = (None, qos)
             self._resend.pop(packet_id, None)
         return True
 
     def receive_pubcomp(self, packet_id: int) -> bool:
         """End a QoS 2 exchange; False when none was released under this identifier."""
-        exchange = self._inflight.get(packet_id)
-        if exchange is None or exchange.message is not None:
+        message, qos = self._inflight.get(packet_id, _NO_EXCHANGE)
+        if not qos or message is not None:
             return False
         self.abandon(packet_id)
         return True
@@ -224,8 +219,8 @@ class OutgoingMessages(Generic[Message]):
         """
         released = []
         self._resend.clear()
-        for packet_id, exchange in self._inflight.items():
-            if exchange.message is None:
+        for packet_id, (message, _) in self._inflight.items():
+            if message is None:
                 released.append(packet_id)
             else:
                 self._resend[packet_id] = None
@@ -233,12 +228,12 @@ class OutgoingMessages(Generic[Message]):
 
     def exchanges(self) -> Iterator[Exchange[Message]]:
         """Yield what is in flight, in the order of the first sending."""
-        for packet_id, exchange in self._inflight.items():
-            yield Exchange(packet_id, exchange.qos, exchange.message)
+        for packet_id, (message, qos) in self._inflight.items():
+            yield Exchange(packet_id, qos, message)
 
     def restore(self, exchange: Exchange[Message]) -> None:
         """Take back what was in flight on an earlier connection; `resume` follows."""
-        self._inflight[exchange.packet_id] = _Exchange(exchange.message, exchange.qos)
+        self._inflight[exchange.packet_id] = (exchange.message, exchange.qos)
         self._last_packet_id = exchange.packet_id
 
     @property
@@ -275,5 +270,5 @@ class OutgoingMessages(Generic[Message]):
             if packet_id not in inflight:
                 break
         self._last_packet_id = packet_id
-        inflight[packet_id] = _Exchange(message, qos)
+        inflight[packet_id] = (message, qos)
         return packet_id

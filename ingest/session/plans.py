@@ -7,12 +7,9 @@ come and go do not make a gateway ask its tree anew for the topics of all others
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from mqlake.topics import SEPARATOR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Plan = TypeVar("Plan")
 
@@ -45,8 +42,13 @@ class Plans(Generic[Plan]):
             self._clear()
         self._made += 1
         self.of_topic[tenant, topic_name] = plan
+        beginning = self._beginning
         for prefix in _prefixes(topic_name):
-            self._beginning.setdefault((tenant, prefix), set()).add(topic_name)
+            alike = beginning.get((tenant, prefix))
+            if alike is None:
+                beginning[tenant, prefix] = {topic_name}
+            else:
+                alike.add(topic_name)
 
     def forget(self, tenant: str, topic_filter: str) -> None:
         """Forget all topics that a plain filter matches, and maybe some that begin alike.
@@ -70,12 +72,13 @@ class Plans(Generic[Plan]):
         self._made = 0
 
 
-def _prefixes(topic_name: str) -> Iterator[str]:
-    """Yield the first level, the first two, and so on."""
+def _prefixes(topic_name: str) -> list[str]:
+    """Return the first level, the first two, and so on."""
+    found: list[str] = []
     end = topic_name.find(SEPARATOR)
-    for _ in range(PREFIX_LEVELS - 1):
-        if end < 0:
-            break
-        yield topic_name[:end]
+    while end >= 0 and len(found) < PREFIX_LEVELS:
+        found.append(topic_name[:end])
         end = topic_name.find(SEPARATOR, end + 1)
-    yield topic_name if end < 0 else topic_name[:end]
+    if len(found) < PREFIX_LEVELS:
+        found.append(topic_name)
+    return found

@@ -69,6 +69,20 @@ class ClientSubscription(Generic[Client]):
     Whoever has made the list may fill it in later, `NOT_YET` by `NOT_YET`.
     """
 
+    _copy: Copy[Client] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def copy(self) -> Copy[Client]:
+        """What the client gets by this subscription alone: one object for all messages."""
+        if self._copy is None:
+            self._copy = _copy(self)
+        return self._copy
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it depends on the message that a filter matches whether this one counts."""
+        return self.no_local or self.starts is not None
+
     @property
     def is_counted(self) -> bool:
         """Whether it is known from where on it counts."""
@@ -308,23 +322,26 @@ class Subscriptions(Generic[Client]):
         return [] if group is None else [member.client for member in group.members]
 
     def _make_plan(self, tenant: str, topic_name: str) -> _Plan[Client]:
-        by_client: dict[int, list[ClientSubscription[Client]]] = {}
-        trie = self._tries.get(tenant)
-        if trie is not None:
-            for subscription in trie.match(topic_name):
-                client = id(subscription.client)
-                if client in by_client:
-                    by_client[client].append(subscription)
-                else:  # nearly always
-                    by_client[client] = [subscription]
         plan: _Plan[Client] = _Plan([], [])
-        for group in by_client.values():
-            for one in group:
-                if one.no_local or one.starts is not None:
+        first: dict[int, ClientSubscription[Client]] = {}  # by identity of the client
+        overlapping: dict[int, list[ClientSubscription[Client]]] = {}
+        trie = self._tries.get(tenant)
+        for subscription in () if trie is None else trie.match(topic_name):
+            client = id(subscription.client)
+            other = first.setdefault(client, subscription)
+            if other is not subscription:
+                overlapping.setdefault(client, [other]).append(subscription)
+        for client, subscription in first.items():
+            if client in overlapping:
+                group = overlapping[client]
+                if any(one.is_conditional for one in group):
                     plan.conditional.append(group)
-                    break
-            else:
-                plan.copies.append(_merge(group))
+                else:
+                    plan.copies.append(_merge(group))
+            elif subscription.is_conditional:
+                plan.conditional.append([subscription])
+            else:  # nearly always
+                plan.copies.append(subscription.copy)
         self._plans.put(tenant, topic_name, plan)
         return plan
 
@@ -346,6 +363,8 @@ def _copy(subscription: ClientSubscription[Client]) -> Copy[Client]:
 
 
 def _merge(subscriptions: Sequence[ClientSubscription[Client]]) -> Copy[Client]:
+    if len(subscriptions) == 1:
+        return subscriptions[0].copy
     copy = _copy(subscriptions[0])
     for other in subscriptions[1:]:
         copy.qos = max(copy.qos, other.qos)

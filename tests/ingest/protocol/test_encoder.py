@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.protocol import encoder as encoder_module
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import (
     NORMAL_DISCONNECT,
@@ -16,6 +17,7 @@ from ingest.protocol.encoder import (
     encode_pubcomp,
     encode_pubrec,
     encode_pubrel,
+    encode_topic_name,
 )
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.fixed_header import Role
@@ -159,6 +161,15 @@ LONG = "x" * 65_536
 def test_what_cannot_be_said_is_a_local_error(packet: Packet, level: int, message: str) -> None:
     with pytest.raises(LocalProtocolError, match=message):
         encode(packet, level)
+
+
+def test_topic_names_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, bytes] = {}
+    monkeypatch.setattr(encoder_module, "_TOPIC_NAMES", names)
+    monkeypatch.setattr(encoder_module, "_TOPIC_NAMES_LIMIT", 2)
+    topics = ["a", "b", "a", "long" * 100, "c", "b"]
+    assert [encode_topic_name(topic)[2:].decode() for topic in topics] == topics
+    assert list(names) == ["c", "b"]
 
 
 def test_an_unknown_property_is_a_local_error() -> None:

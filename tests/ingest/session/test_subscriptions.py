@@ -110,6 +110,17 @@ def test_overlapping_subscriptions_give_one_copy_with_all_identifiers() -> None:
     assert told(subscriptions.copies("t", "a/b", 0, 0, "bob")) == {"alice": (2, True, [1, 2])}
 
 
+def test_a_subscription_alone_has_one_copy_for_all_topics() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "#", 1))
+    subscriptions.add("t", ClientSubscription(ALICE, "b", 2, identifier=2))
+    (alone,) = subscriptions.copies("t", "a", 0, 0, "bob")
+    (merged,) = subscriptions.copies("t", "b", 0, 0, "bob")
+    assert (merged.qos, merged.identifiers) == (2, (2,))
+    assert subscriptions.copies("t", "c", 0, 0, "bob")[0] is alone
+    assert (alone.qos, alone.identifiers) == (1, ())
+
+
 def test_no_local_silences_only_the_subscription_that_asked_for_it() -> None:
     subscriptions: Subscriptions[Client] = Subscriptions()
     subscriptions.add("t", ClientSubscription(ALICE, "a/#", 2, no_local=True, identifier=1))
