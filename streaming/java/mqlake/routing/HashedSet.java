@@ -1,13 +1,14 @@
 package mqlake.routing;
 
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 
 /**
  * Entries by their hash; who asks compares the rest.
  *
- * One thread writes, any number read without a lock: an entry never moves within an array, and an array
- * that has become too small or too large is replaced by another. A reader that starts after a call of
- * the writer returned sees its effect. There are many arrays, so that to replace one takes microseconds.
+ * One thread writes, any number read without a lock: an entry never moves within its slots, and slots of
+ * which there are too few or too many are replaced as a whole. A reader that starts after a call of
+ * the writer returned sees its effect. There are many parts, so that to replace one takes microseconds.
  */
 final class HashedSet {
     /** What is held; subclasses add what it stands for. */
@@ -19,16 +20,87 @@ final class HashedSet {
         }
     }
 
+    /**
+     * Places for entries, at most half of them used, and for each the hash of its entry: most look-ups
+     * find nothing, and need not fetch any entry from memory for that.
+     */
+    static final class Slots {
+        private static final int FREE = 0;
+
+        private final AtomicIntegerArray hashes;
+        /** Null where there is none any more: who looks for another goes on. */
+        private final AtomicReferenceArray<Entry> entries;
+
+        Slots(int length) {
+            hashes = new AtomicIntegerArray(length);
+            entries = new AtomicReferenceArray<>(length);
+        }
+
+        /**
+         * Return the first slot of a hash from a place on, round the end; -1 without one.
+         *
+         * @param from The hash itself to begin with, then behind the slot before.
+         */
+        int find(int hash, int from) {
+            int mask = hashes.length() - 1;
+            int wanted = noted(hash);
+            int slot = from & mask;
+            for (int found = hashes.get(slot); found != FREE; found = hashes.get(slot)) {
+                if (found == wanted) {
+                    return slot;
+                }
+                slot = slot + 1 & mask;
+            }
+            return -1;
+        }
+
+        /** Return the entry in a slot; null when it was removed. */
+        Entry get(int slot) {
+            return entries.get(slot);
+        }
+
+        private int length() {
+            return hashes.length();
+        }
+
+        private void add(Entry entry) {
+            int mask = hashes.length() - 1;
+            int slot = entry.hash & mask;
+            while (hashes.get(slot) != FREE) {
+                slot = slot + 1 & mask;
+            }
+            // Before its hash: whoever sees that sees the entry.
+            entries.set(slot, entry);
+            hashes.set(slot, noted(entry.hash));
+        }
+
+        /** Remove an entry; true when its slot is free again. */
+        private boolean remove(Entry entry) {
+            int mask = hashes.length() - 1;
+            int slot = entry.hash & mask;
+            while (entries.get(slot) != entry) {
+                slot = slot + 1 & mask;
+            }
+            boolean isLast = hashes.get(slot + 1 & mask) == FREE;
+            if (isLast) {
+                hashes.set(slot, FREE);
+            }
+            entries.set(slot, null);
+            return isLast;
+        }
+
+        private static int noted(int hash) {
+            return hash == FREE ? 1 : hash;
+        }
+    }
+
     private static final int PARTS = 256;
     private static final int PART_SHIFT = 24;
     private static final int LEAST_SLOTS = 4;
-    private static final AtomicReferenceArray<Entry> NO_SLOTS = new AtomicReferenceArray<>(1);
-    /** Where an entry was: who looks for another goes on. */
-    private static final Entry REMOVED = new Entry(0);
+    private static final Slots NO_SLOTS = new Slots(1);
 
-    private final AtomicReferenceArray<AtomicReferenceArray<Entry>> parts =
-            new AtomicReferenceArray<>(PARTS);
-    // The writer's own. Of each part: how many slots are not null, and how many of those hold an entry.
+    private final AtomicReferenceArray<Slots> parts = new AtomicReferenceArray<>(PARTS);
+    // The writer's own. Of each part: how many slots are not free, and how many of those hold an entry.
     private final int[] used = new int[PARTS];
     private final int[] held = new int[PARTS];
 
@@ -38,34 +110,18 @@ final class HashedSet {
         }
     }
 
-    /**
-     * Return the slots that entries of a hash are in: from `first` on, one after the other and round the
-     * end, up to a slot that is null.
-     */
-    AtomicReferenceArray<Entry> slots(int hash) {
+    /** Return the slots that entries of a hash are in. */
+    Slots slots(int hash) {
         return parts.get(hash >>> PART_SHIFT);
-    }
-
-    static int first(AtomicReferenceArray<Entry> slots, int hash) {
-        return hash & slots.length() - 1;
-    }
-
-    static int next(AtomicReferenceArray<Entry> slots, int slot) {
-        return slot + 1 & slots.length() - 1;
     }
 
     /** Add an entry that it does not hold. */
     void add(Entry entry) {
         int part = entry.hash >>> PART_SHIFT;
-        if ((used[part] + 1) * 2 > slots(entry.hash).length()) {
+        if ((used[part] + 1) * 2 > parts.get(part).length()) {
             rebuild(part, held[part] + 1);
         }
-        AtomicReferenceArray<Entry> slots = slots(entry.hash);
-        int slot = first(slots, entry.hash);
-        while (slots.get(slot) != null) {
-            slot = next(slots, slot);
-        }
-        slots.set(slot, entry);
+        parts.get(part).add(entry);
         used[part]++;
         held[part]++;
     }
@@ -73,17 +129,10 @@ final class HashedSet {
     /** Remove an entry that it holds. */
     void remove(Entry entry) {
         int part = entry.hash >>> PART_SHIFT;
-        AtomicReferenceArray<Entry> slots = slots(entry.hash);
-        int slot = first(slots, entry.hash);
-        while (slots.get(slot) != entry) {
-            slot = next(slots, slot);
-        }
+        Slots slots = parts.get(part);
         held[part]--;
-        if (slots.get(next(slots, slot)) == null) {
-            slots.set(slot, null);
+        if (slots.remove(entry)) {
             used[part]--;
-        } else {
-            slots.set(slot, REMOVED);
         }
         if (held[part] * 8 < slots.length()) {
             rebuild(part, held[part]);
@@ -101,16 +150,12 @@ final class HashedSet {
         while (entries * 3 > length) {
             length *= 2;
         }
-        AtomicReferenceArray<Entry> old = parts.get(part);
-        AtomicReferenceArray<Entry> fresh = new AtomicReferenceArray<>(length);
-        for (int i = 0; i < old.length(); i++) {
-            Entry entry = old.get(i);
-            if (entry != null && entry != REMOVED) {
-                int slot = first(fresh, entry.hash);
-                while (fresh.getPlain(slot) != null) {
-                    slot = next(fresh, slot);
-                }
-                fresh.setPlain(slot, entry);
+        Slots old = parts.get(part);
+        Slots fresh = new Slots(length);
+        for (int slot = 0; slot < old.length(); slot++) {
+            Entry entry = old.get(slot);
+            if (entry != null) {
+                fresh.add(entry);
             }
         }
         used[part] = held[part];

@@ -257,7 +257,7 @@ public final class RouteTable {
     /**
      * Find who gets a message.
      *
-     * @param topic `<tenant>/<topic name>`, UTF-8.
+     * @param topic `<tenant>/<topic name>`, UTF-8; it is kept, so nobody changes it any more.
      * @param isRetained True for a message flagged RETAIN: those that want all of its partition
      *     get it too.
      * @param publisher Client identifier, UTF-8: with the next two it decides in each share group.

@@ -15,7 +15,7 @@ final class TopicCache {
     static final int MOST_BYTES = 256;
     private static final int WAYS = 4;
 
-    /** A topic and what was found; only the mark changes. */
+    /** A topic and what was found; immutable. */
     private static final class Known {
         final byte[] topic;
         final int hash;
@@ -23,11 +23,9 @@ final class TopicCache {
         final long stripes;
         final long stamp;
         final Object found;
-        boolean wasAsked;
 
         Known(TopicFilters.Topic topic, long stamp, Object found) {
-            // A copy: the caller's array is not ours to keep.
-            this.topic = topic.bytes.clone();
+            this.topic = topic.bytes;
             this.hash = topic.hash;
             this.stripes = topic.stripes;
             this.stamp = stamp;
@@ -36,8 +34,10 @@ final class TopicCache {
     }
 
     private final AtomicReferenceArray<Known> places = new AtomicReferenceArray<>(TOPICS);
-    /** Hash of the topic in each place, as a hint: most places need not be looked at. */
+    // Of the topic in each place, as a hint, so that most topics need not be fetched from memory: its
+    // hash, and whether it was asked for since it came.
     private final int[] hashes = new int[TOPICS];
+    private final boolean[] asked = new boolean[TOPICS];
 
     /** Return what was found for a topic if that still holds; else null. */
     Object get(byte[] topic, int hash, TopicFilters filters) {
@@ -51,8 +51,8 @@ final class TopicCache {
                 if (known.stamp != filters.stamp(hash, known.stripes)) {
                     return null;
                 }
-                if (!known.wasAsked) {
-                    known.wasAsked = true;
+                if (!asked[place]) {
+                    asked[place] = true;
                 }
                 return known.found;
             }
@@ -60,35 +60,34 @@ final class TopicCache {
         return null;
     }
 
-    /** Keep what was found for a topic after its stamp was asked for. */
+    /** Keep what was found for a topic, and its bytes, after its stamp was asked for. */
     void put(TopicFilters.Topic topic, long stamp, Object found) {
         if (topic.bytes.length > MOST_BYTES) {
             return;
         }
-        int hash = topic.hash;
+        int place = place(topic.hash);
+        places.set(place, new Known(topic, stamp, found));
+        hashes[place] = topic.hash;
+        asked[place] = false;
+    }
+
+    /** Choose the place for a topic: its own, a free one, that of one that was not asked for, any. */
+    private int place(int hash) {
         int first = first(hash);
         int chosen = -1;
         for (int place = first; place < first + WAYS; place++) {
-            Known known = places.get(place);
-            if (known == null || known.hash == hash) {
-                chosen = place;
-                break;
+            if (hashes[place] == hash || places.get(place) == null) {
+                return place;
             }
-            if (!known.wasAsked && chosen < 0) {
+            if (!asked[place] && chosen < 0) {
                 chosen = place;
             }
         }
         if (chosen < 0) {
-            for (int place = first; place < first + WAYS; place++) {
-                Known known = places.get(place);
-                if (known != null) {
-                    known.wasAsked = false;
-                }
-            }
+            Arrays.fill(asked, first, first + WAYS, false);
             chosen = first + (hash & WAYS - 1);
         }
-        places.set(chosen, new Known(topic, stamp, found));
-        hashes[chosen] = hash;
+        return chosen;
     }
 
     private static int first(int hash) {

@@ -4,7 +4,6 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicLongArray;
-import java.util.concurrent.atomic.AtomicReferenceArray;
 
 /**
  * Values at topic filters, found by topic name.
@@ -347,16 +346,11 @@ public final class TopicFilters {
     }
 
     private Literal literal(byte[] filter, int hash) {
-        AtomicReferenceArray<HashedSet.Entry> slots = literals.slots(hash);
-        int slot = HashedSet.first(slots, hash);
-        HashedSet.Entry entry = slots.get(slot);
-        while (entry != null) {
-            if (entry.hash == hash && entry instanceof Literal
-                    && Arrays.equals(((Literal) entry).filter, filter)) {
-                return (Literal) entry;
+        HashedSet.Slots slots = literals.slots(hash);
+        for (int slot = slots.find(hash, hash); slot >= 0; slot = slots.find(hash, slot + 1)) {
+            if (slots.get(slot) instanceof Literal found && Arrays.equals(found.filter, filter)) {
+                return found;
             }
-            slot = HashedSet.next(slots, slot);
-            entry = slots.get(slot);
         }
         return null;
     }
@@ -364,19 +358,12 @@ public final class TopicFilters {
     /** Return the level of a name below another one. */
     private Level named(Level level, byte[] topic, int from, int end, long levelHash) {
         int hash = childHash(level, levelHash);
-        AtomicReferenceArray<HashedSet.Entry> slots = levels.slots(hash);
-        int slot = HashedSet.first(slots, hash);
-        HashedSet.Entry entry = slots.get(slot);
-        while (entry != null) {
-            if (entry.hash == hash && entry instanceof Level) {
-                Level found = (Level) entry;
-                if (found.parent == level
-                        && Arrays.equals(found.name, 0, found.name.length, topic, from, end)) {
-                    return found;
-                }
+        HashedSet.Slots slots = levels.slots(hash);
+        for (int slot = slots.find(hash, hash); slot >= 0; slot = slots.find(hash, slot + 1)) {
+            if (slots.get(slot) instanceof Level found && found.parent == level
+                    && Arrays.equals(found.name, 0, found.name.length, topic, from, end)) {
+                return found;
             }
-            slot = HashedSet.next(slots, slot);
-            entry = slots.get(slot);
         }
         return null;
     }
