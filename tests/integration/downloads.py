@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 300
 
 
 def node_modules() -> Path:
-    """Return the folder of the MQTT clients for Node.js.
+    """Return the folder of the packages for Node.js: an MQTT client and the linters.
 
     Raises:
         pytest.fail.Exception: There is no Node.js, or npm failed; with what it printed.

@@ -121,14 +121,12 @@ function reasons(node) {
  */
 export function alarmsOf(metrics) {
   const found = CHECKS.flatMap((check) =>
-    (metrics[check.of] ?? [])
-      .filter(check.when)
-      .map((one) => ({
-        kind: check.kind,
-        what: check.what(one),
-        detail: check.detail(one),
-        page: "overview",
-      })),
+    (metrics[check.of] ?? []).filter(check.when).map((one) => ({
+      kind: check.kind,
+      what: check.what(one),
+      detail: check.detail(one),
+      page: "overview",
+    })),
   );
   found.push(...ofBalancer(metrics.balancer));
   found.push(...ofFederation(metrics.federation));

@@ -56,7 +56,7 @@ export function editor(options) {
     const pieces = tokens(area.value).map(([kind, text]) => {
       const begin = offset;
       offset += text.length;
-      const isWrong = marks.some((mark) => mark.begin < offset && mark.end > begin);
+      const isWrong = marks.some((one) => one.begin < offset && one.end > begin);
       if (kind === "" && !isWrong) return text;
       return h("span", { class: isWrong ? `${kind} wrong` : kind }, text);
     });

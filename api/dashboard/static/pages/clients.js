@@ -101,7 +101,7 @@ export function mount({ api, signal, place }) {
   every(REFRESH_MS, signal, load);
 
   let shown = new AbortController();
-  async function show(clientId) {
+  function show(clientId) {
     shown.abort();
     shown = new AbortController();
     note("clients", clientId);

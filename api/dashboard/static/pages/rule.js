@@ -399,7 +399,7 @@ function sampleTest({ api, signal }, sql, rule) {
     try {
       given = JSON.parse(context.value);
     } catch (error) {
-      throw new Error(`The message is not JSON: ${error.message}`);
+      throw new Error(`The message is not JSON: ${error.message}`, { cause: error });
     }
     const asked = { sql: sql.value, context: given };
     const answer = await api.askSpark("/rule_test", asked, signal, () =>

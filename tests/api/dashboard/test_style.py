@@ -1,0 +1,57 @@
+"""The dashboard's scripts and style sheets, as eslint, prettier and stylelint want them."""
+
+import os
+import subprocess
+
+import pytest
+
+from mqlake.local.paths import CHECKOUT, CONFIG
+from tests.integration.downloads import node_modules
+
+CHECKED = ("api/dashboard/static", "conf/npm", "tests/integration")
+"""Folders; what lies below `vendor/` is as it was published."""
+SECONDS = 60
+LINTERS = {
+    "eslint": ("eslint/bin/eslint.js", "--config", "eslint.config.cjs"),
+    "prettier": ("prettier/bin/prettier.cjs", "--check", "--config", "prettier.config.cjs"),
+    "stylelint": ("stylelint/bin/stylelint.mjs", "--config", "stylelint.config.cjs"),
+}
+
+
+def lint(name: str, *files: str) -> subprocess.CompletedProcess[str]:
+    """Run a linter on files of the checkout."""
+    packages = node_modules()
+    program, *options, config = LINTERS[name]
+    command = ["node", str(packages / program), *options, str(CONFIG / "npm" / config), *files]
+    return subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env={**os.environ, "NODE_PATH": str(packages), "NO_COLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "endings"),
+    [
+        ("eslint", (".js", ".cjs")),
+        ("prettier", (".js", ".cjs", ".css", ".html")),
+        ("stylelint", (".css",)),
+    ],
+)
+def test_linters_find_nothing(name: str, endings: tuple[str, ...]) -> None:
+    files = [
+        path.relative_to(CHECKOUT).as_posix()
+        for folder in CHECKED
+        for path in sorted((CHECKOUT / folder).rglob("*"))
+        if path.suffix in endings and not {"vendor", "node_modules"} & set(path.parts)
+    ]
+    assert files
+    result = lint(name, *files)
+    if result.returncode != 0:
+        pytest.fail(result.stdout, pytrace=False)
