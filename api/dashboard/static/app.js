@@ -85,7 +85,7 @@ async function start() {
   } catch (error) {
     fill(
       document.body,
-      h("main.lonely", null, h("p", { role: "alert" }, words(error)), button("Try again", start)),
+      h("main.lonely", h("p", { role: "alert" }, words(error)), button("Try again", start)),
     );
   }
 }
@@ -133,7 +133,7 @@ function open() {
       },
       "Skip to the page",
     ),
-    h("div.shell", null, element, main),
+    h("div.shell", element, main),
   );
 
   let page = new AbortController();
@@ -188,7 +188,7 @@ function frame(pages, live, metrics, signal, logOut) {
     "Menu",
   );
   const dot = h("span.dot", { "aria-hidden": "true" });
-  const state = h("span", null, "");
+  const state = h("span", "");
   const themes = h("button.quiet", { type: "button", on: { click: () => sayTheme(nextTheme()) } });
   const tenants = h("span.tenants");
   const element = h(
@@ -196,22 +196,19 @@ function frame(pages, live, metrics, signal, logOut) {
     { class: "side" },
     h(
       "div.brand",
-      null,
       h("img", { src: "mark.svg", alt: "", width: 24, height: 24 }),
-      h("strong", null, "mqlake"),
+      h("strong", "mqlake"),
       menu,
     ),
     h(
       "div.drawer",
-      null,
       nav,
       h(
         "div.foot",
-        null,
         tenants,
         h("p.live", { role: "status" }, dot, state),
-        h("p.who", null, api.session.name, h("small", null, ` ${api.session.role}`)),
-        h("div.actions", null, themes, button("Log out", logOut, { kind: "quiet" })),
+        h("p.who", api.session.name, h("small", ` ${api.session.role}`)),
+        h("div.actions", themes, button("Log out", logOut, { kind: "quiet" })),
       ),
     ),
   );
@@ -237,7 +234,7 @@ function frame(pages, live, metrics, signal, logOut) {
   metrics.watch((data) => {
     const number = alarmsOf(data).filter((one) => one.kind === "bad").length;
     alarms.hidden = number === 0;
-    fill(alarms, number, h("span.aside", null, " open"));
+    fill(alarms, number, h("span.aside", " open"));
   }, signal);
   showTenants(tenants);
 
@@ -267,7 +264,6 @@ async function showTenants(place) {
     place,
     h(
       "label",
-      null,
       "Tenant ",
       select(names, {
         value: api.tenant,

@@ -1,7 +1,7 @@
 """The page of the balancer in a browser: a control plane that runs, an API without a system."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from mqlake.local.ports import free_ports
 from mqlake.local.testing import LocalSystem, await_condition
-from tests.api.conftest import memory_api
+from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN
 from tests.ingest.balancer.serving import served_plane
 from tests.integration.dashboard.browser import (
@@ -30,9 +30,13 @@ _NONE: Final[dict[str, Any]] = {"items": [], "next_cursor": None}
 
 
 @contextmanager
-def page_of_balancer(folder: Path) -> Iterator[Dashboard]:
+def page_of_balancer(
+    folder: Path, prepare: Callable[[Api], None] = lambda _: None
+) -> Iterator[Dashboard]:
+    """Open a browser on an API without a system, once `prepare` has filled it."""
     port = free_ports(1)[0]
     with memory_api(folder) as api:
+        prepare(api)
         config = uvicorn.Config(api.client.app, port=port, ws="wsproto", log_config=None)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
@@ -43,7 +47,8 @@ def page_of_balancer(folder: Path) -> Iterator[Dashboard]:
             with running_browser() as browser:
                 context = browser.new_context(viewport=WIDE, base_url=system.api_url)
                 # Spark reads those, and there is none here.
-                context.route("**/api/v1/dead_letters?*", lambda route: route.fulfill(json=_NONE))
+                for path in ("dead_letters", "retained"):
+                    context.route(f"**/api/v1/{path}?*", lambda route: route.fulfill(json=_NONE))
                 answer = context.request.post("/api/v1/login", data={"token": TOKEN})
                 assert answer.ok, answer.text()
                 with open_page(context, system) as dashboard:

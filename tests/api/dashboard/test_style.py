@@ -36,6 +36,12 @@ def lint(name: str, *files: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_mqtt_client_is_that_of_the_lock() -> None:
+    vendored = CHECKOUT / "api/dashboard/static/vendor/mqtt/mqtt.esm.js"
+    published = node_modules() / "mqtt/dist/mqtt.esm.js"
+    assert vendored.read_bytes() == published.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("name", "endings"),
     [

@@ -18,15 +18,16 @@ const PROPERTIES = new Set([
  * Return a new element.
  *
  * @param {string} tag `p`, or `p.class.other`.
- * @param {?Object} props Attributes; `on` holds listeners, `data` the dataset. Null, undefined and
+ * @param {Object} [props] Attributes, if a plain object comes first; `on` holds listeners, `data` the dataset. Null, undefined and
  *   false leave an attribute out, true sets it empty; `aria-*` take false as a value.
  * @param {...(Node|string|number|null|false|undefined|Array)} children
  */
-export function h(tag, props, ...children) {
+export function h(tag, ...children) {
+  const props = isPlain(children[0]) ? children.shift() : {};
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name);
   if (classes.length) element.className = classes.join(" ");
-  for (const [key, value] of Object.entries(props ?? {})) {
+  for (const [key, value] of Object.entries(props)) {
     if (key === "on") {
       for (const [event, listener] of Object.entries(value))
         element.addEventListener(event, listener);
@@ -38,6 +39,11 @@ export function h(tag, props, ...children) {
   }
   element.append(...nodes(children));
   return element;
+}
+
+/** Tell whether a value is a plain object: options, not what is shown. */
+export function isPlain(value) {
+  return value?.constructor === Object;
 }
 
 /** Set one attribute or property, as `h` does. */

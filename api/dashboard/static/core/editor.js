@@ -80,7 +80,6 @@ export function editor(options) {
       errors.map((error) =>
         h(
           "li.bad",
-          null,
           error.line
             ? h(
                 "button.link",
@@ -90,10 +89,10 @@ export function editor(options) {
             : null,
           error.line ? ": " : null,
           error.problem,
-          error.hint ? h("span.hint", null, ` ${error.hint}`) : null,
+          error.hint ? h("span.hint", ` ${error.hint}`) : null,
         ),
       ),
-      warnings.map((warning) => h("li.warn", null, warning)),
+      warnings.map((warning) => h("li.warn", warning)),
     );
   }
 
@@ -105,7 +104,7 @@ export function editor(options) {
 
   paint();
   return {
-    element: h("div.editor", null, h("div.layers", null, behind, area), said),
+    element: h("div.editor", h("div.layers", behind, area), said),
     area,
     mark,
     get value() {

@@ -1,31 +1,32 @@
 /** What pages are put together from: panels, tables, fields, tabs, questions. */
 
 import { isAborted, words } from "./api.js";
-import { fill, freshId, h } from "./dom.js";
+import { fill, freshId, h, isPlain } from "./dom.js";
 
-/** A section with a heading. */
-export function panel(title, options, ...children) {
+/** A section with a heading; before what is in it come `class` and `actions`, if any. */
+export function panel(title, ...children) {
+  const options = isPlain(children[0]) ? children.shift() : {};
   const id = freshId();
   return h(
     "section.panel",
-    { "aria-labelledby": id, class: options?.class },
-    h("header", null, h("h2", { id }, title), h("div.actions", null, options?.actions)),
+    { "aria-labelledby": id, class: options.class },
+    h("header", h("h2", { id }, title), h("div.actions", options.actions)),
     ...children,
   );
 }
 
 /** A number with its name; `say` on the value changes it. */
 export function tile(label, unit = "") {
-  const value = h("dd", null, "–");
+  const value = h("dd", "–");
   return {
-    element: h("div.tile", null, h("dt", null, label, unit && h("small", null, ` ${unit}`)), value),
+    element: h("div.tile", h("dt", label, unit && h("small", ` ${unit}`)), value),
     value,
   };
 }
 
 /** A word with a colour: the word says it, the colour helps. Kinds: good, warn, bad, idle. */
 export function badge(text, kind = "idle") {
-  return h(`span.badge.${kind}`, null, text);
+  return h(`span.badge.${kind}`, text);
 }
 
 const STATES = {
@@ -92,10 +93,15 @@ const notices = h("div.notices", { role: "status", "aria-live": "polite" });
 /** Say something at the edge of the page, for a while. */
 export function notice(text, kind = "good") {
   if (!notices.isConnected) document.body.append(notices);
-  const one = h(`p.notice.${kind}`, null, text);
+  const one = h(`p.notice.${kind}`, text);
   notices.append(one);
   while (notices.childElementCount > 4) notices.firstChild.remove();
   setTimeout(() => one.remove(), kind === "bad" ? 10_000 : 5_000);
+}
+
+/** A field for a name: of a topic, a client. */
+export function input(props = {}) {
+  return h("input", { type: "text", spellcheck: "false", autocapitalize: "off", ...props });
 }
 
 /** A labelled control. */
@@ -105,7 +111,6 @@ export function field(label, control, hint = "") {
   if (hint) control.setAttribute("aria-describedby", hintId);
   return h(
     "div.field",
-    null,
     h("label", { for: id }, label),
     control,
     hint && h("p.hint", { id: hintId }, hint),
@@ -115,7 +120,7 @@ export function field(label, control, hint = "") {
 /** A labelled check box. */
 export function check(label, props = {}) {
   const box = h("input", { type: "checkbox", ...props });
-  const element = h("label.check", null, box, label);
+  const element = h("label.check", box, label);
   return { element, box };
 }
 
@@ -151,13 +156,10 @@ export function table(caption, columns, options = {}) {
     { tabindex: 0, role: "region", "aria-label": caption },
     h(
       "table",
-      null,
       h(
         "thead",
-        null,
         h(
           "tr",
-          null,
           columns.map((one) => h("th", { scope: "col", class: one.class }, one.label)),
         ),
       ),
@@ -173,7 +175,6 @@ export function table(caption, columns, options = {}) {
   function row(item) {
     const made = h(
       "tr",
-      null,
       columns.map((column, index) => {
         const shown = column.cell(item);
         const content =
@@ -229,10 +230,9 @@ export function table(caption, columns, options = {}) {
 export function facts(pairs) {
   return h(
     "dl.facts",
-    null,
     pairs
       .filter((pair) => pair)
-      .map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value ?? "–"))),
+      .map(([name, value]) => h("div", h("dt", name), h("dd", value ?? "–"))),
   );
 }
 
@@ -282,7 +282,6 @@ export function tabs(label, pages) {
   return {
     element: h(
       "div.tabs",
-      null,
       h("div.tablist", { role: "tablist", "aria-label": label }, heads),
       place,
     ),
@@ -311,7 +310,6 @@ export function ask(question, yes, kind = "danger") {
         h("p", { id }, question),
         h(
           "div.actions",
-          null,
           h("button", { value: "no", autofocus: true }, "Cancel"),
           h("button", { value: "yes", class: kind }, yes),
         ),
@@ -324,5 +322,5 @@ export function ask(question, yes, kind = "danger") {
 
 /** A page's heading, which has the focus when the page opens. */
 export function heading(title, ...beside) {
-  return h("div.heading", null, h("h1", { tabindex: -1 }, title), h("div.actions", null, beside));
+  return h("div.heading", h("h1", { tabindex: -1 }, title), h("div.actions", beside));
 }

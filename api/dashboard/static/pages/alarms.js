@@ -94,12 +94,11 @@ export function mount({ api, live, metrics, signal }) {
 
   return h(
     "div",
-    null,
     heading("Alarms"),
     wrong,
-    panel("Open now", null, list.element),
+    panel("Open now", list.element),
     outputs(api, live, signal),
-    panel("Messages that rules could not handle", null, lettersWrong, letters.element),
+    panel("Messages that rules could not handle", lettersWrong, letters.element),
   );
 }
 
@@ -147,11 +146,5 @@ function outputs(api, live, signal) {
     () => {},
   );
   follow();
-  return panel(
-    "What rules give out",
-    null,
-    h("div.row", null, field("Rule", rule)),
-    left,
-    list.element,
-  );
+  return panel("What rules give out", h("div.row", field("Rule", rule)), left, list.element);
 }

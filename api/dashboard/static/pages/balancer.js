@@ -10,7 +10,7 @@ const NONE =
   "No balancer answers here. The command mqlake up --balanced starts one: clients then use one port.";
 
 export function mount({ api, metrics, signal }) {
-  const state = h("div", { id: "balancer" }, h("p.empty", null, "Not asked yet."));
+  const state = h("div", { id: "balancer" }, h("p.empty", "Not asked yet."));
   const perSecond = h("input", { type: "number", min: 1, max: 100_000, value: 50 });
   const asked = h("div");
   const mayDrain = api.may("admin");
@@ -67,27 +67,25 @@ export function mount({ api, metrics, signal }) {
   const detail = h("p.hint", { role: "status" }, "");
   const shown = h(
     "div",
-    null,
-    panel("State", null, about, detail),
+    panel("State", about, detail),
     panel(
       "Nodes",
-      null,
-      mayDrain && h("div.row", null, field("Clients moved a second", perSecond)),
+      mayDrain && h("div.row", field("Clients moved a second", perSecond)),
       asked,
       nodes.element,
     ),
-    panel("Proxies", null, proxies.element),
-    panel("Drains", null, drains.element),
+    panel("Proxies", proxies.element),
+    panel("Drains", drains.element),
   );
 
   let known = "";
-  const copies = h("span", null, "–");
+  const copies = h("span", "–");
   const draw = perFrame(() => {
     say(copies, copiesOf(metrics.latest));
     const balancer = metrics.latest?.balancer;
     if (!balancer) {
       known = "";
-      fill(state, h("p.empty", null, NONE));
+      fill(state, h("p.empty", NONE));
       return;
     }
     if (!shown.isConnected) fill(state, shown);
@@ -115,7 +113,7 @@ export function mount({ api, metrics, signal }) {
   });
   metrics.watch(draw, signal);
 
-  return h("div", null, heading("Balancer"), state);
+  return h("div", heading("Balancer"), state);
 }
 
 const path = (node) => `/balancer/nodes/${inPath(node.name)}/drain`;

@@ -15,6 +15,7 @@ import {
   problem,
   select,
   table,
+  input,
 } from "../core/parts.js";
 import { note } from "../core/place.js";
 
@@ -25,13 +26,13 @@ const PAGE = 100;
 const FOR_EVER = 4_294_967_295;
 
 export function mount({ api, signal, place }) {
-  const prefix = h("input", { type: "search", spellcheck: "false", autocapitalize: "off" });
+  const prefix = input({ type: "search" });
   const state = select([
     ["", "All"],
     ["true", "Connected"],
     ["false", "Not connected"],
   ]);
-  const username = h("input", { type: "search", spellcheck: "false", autocapitalize: "off" });
+  const username = input({ type: "search" });
   const wrong = h("div");
   const beside = h("div.beside");
   let cursor = null;
@@ -187,11 +188,10 @@ export function mount({ api, signal, place }) {
         client.will && ["Will", client.will.topic_name],
         ["QoS 2 open", count(client.qos2_unacknowledged)],
       ]),
-      h("h3", null, "Subscriptions"),
+      h("h3", "Subscriptions"),
       subscriptions.element,
       h(
         "h3",
-        null,
         `In flight: ${count(client.in_flight_out.length)} to the client, ${count(client.in_flight_in.length)} from it`,
       ),
       sent.element,
@@ -201,11 +201,9 @@ export function mount({ api, signal, place }) {
   if (place.item) show(place.item);
   return h(
     "div",
-    null,
     heading("Clients"),
     h(
       "p.hint",
-      null,
       "Clients whose session outlives their connection, or who have a will. Others are known to their gateway alone; the table events has when they came and went.",
     ),
     h(
@@ -218,7 +216,6 @@ export function mount({ api, signal, place }) {
     wrong,
     h(
       "div.split",
-      null,
       h("section.panel", { "aria-label": "List of clients" }, list.element, more),
       beside,
     ),

@@ -11,7 +11,7 @@ const NONE =
   "This site is not federated. The command mqlake up --federation FILE connects it with others.";
 
 export function mount({ metrics, signal }) {
-  const state = h("div", { id: "federation" }, h("p.empty", null, "Not asked yet."));
+  const state = h("div", { id: "federation" }, h("p.empty", "Not asked yet."));
   const links = table(
     "Links",
     [
@@ -43,16 +43,15 @@ export function mount({ metrics, signal }) {
   const detail = h("p.hint", { role: "status" }, "");
   const shown = h(
     "div",
-    null,
-    panel("State", null, about, detail),
-    panel("Links", null, links.element),
-    panel("Map", null, map, known.element),
+    panel("State", about, detail),
+    panel("Links", links.element),
+    panel("Map", map, known.element),
   );
 
   const draw = perFrame(() => {
     const federation = metrics.latest?.federation;
     if (!federation) {
-      fill(state, h("p.empty", null, NONE));
+      fill(state, h("p.empty", NONE));
       return;
     }
     if (!shown.isConnected) fill(state, shown);
@@ -78,7 +77,7 @@ export function mount({ metrics, signal }) {
   });
   metrics.watch(draw, signal);
 
-  return h("div", null, heading("Federation"), state);
+  return h("div", heading("Federation"), state);
 }
 
 /** Of messages that are not retained; these cross whoever wants them. */

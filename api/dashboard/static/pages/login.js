@@ -24,12 +24,11 @@ export function login(api, said, done) {
     autocomplete: "current-password",
     name: "password",
   });
-  const wrong = h("div", { "aria-live": "assertive" }, said && h("p.problem", null, said));
+  const wrong = h("div", { "aria-live": "assertive" }, said && h("p.problem", said));
   const byToken = way("token", "With a token", true);
   const byAccount = way("account", "With an account", false);
   const tokenFields = h(
     "div",
-    null,
     field(
       "Token",
       token,
@@ -63,7 +62,7 @@ export function login(api, said, done) {
       checked: isChosen,
       on: { change: choose },
     });
-    return { radio, element: h("label.check", null, radio, label) };
+    return { radio, element: h("label.check", radio, label) };
   }
   function choose() {
     tokenFields.hidden = !byToken.radio.checked;
@@ -91,23 +90,15 @@ export function login(api, said, done) {
 
   return h(
     "main.lonely",
-    null,
     h(
       "form.login",
       { on: { submit: send }, "aria-labelledby": "login-title" },
       h(
         "div.brand",
-        null,
         h("img", { src: "mark.svg", alt: "", width: 32, height: 32 }),
         h("h1", { id: "login-title" }, "mqlake"),
       ),
-      h(
-        "fieldset.ways",
-        null,
-        h("legend.aside", null, "How to log in"),
-        byToken.element,
-        byAccount.element,
-      ),
+      h("fieldset.ways", h("legend.aside", "How to log in"), byToken.element, byAccount.element),
       tokenFields,
       accountFields,
       wrong,

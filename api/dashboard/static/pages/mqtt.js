@@ -3,13 +3,14 @@
 import { isAborted } from "../core/api.js";
 import { atMost, fill, h, say } from "../core/dom.js";
 import { bytes, count, moment } from "../core/format.js";
-import { MqttClient, reason } from "../core/mqtt_client.js";
+import { answered, connect, disconnect } from "../core/mqtt.js";
 import {
   badge,
   button,
   check,
   field,
   heading,
+  input,
   panel,
   problem,
   select,
@@ -19,311 +20,231 @@ import {
 const MOST_MESSAGES = 200;
 const DRAW_MS = 200;
 const MOST_SHOWN_CHARACTERS = 400;
+const NO_GATEWAY = "No gateway listens for WebSockets";
 const QOS = [
   ["0", "0: at most once"],
   ["1", "1: at least once"],
   ["2", "2: exactly once"],
 ];
+const DONE = ["Sent.", "Published: PUBACK has come.", "Published: PUBCOMP has come."];
 const decoder = new TextDecoder("utf-8", { fatal: true });
 
 export function mount({ api, signal }) {
-  let client = null;
-  let received = 0;
-  const messages = [];
-  const filters = new Map();
-  signal.addEventListener("abort", () => client?.close());
+  /** The connection that the panels share; they are told of each change. */
+  const shared = { client: null, watchers: [] };
+  shared.use = (client) => {
+    shared.client = client;
+    for (const watcher of shared.watchers) watcher(client !== null);
+  };
+  signal.addEventListener("abort", () => shared.client && disconnect(shared.client));
+  const messages = messageList();
+  const page = h(
+    "div",
+    heading("MQTT client"),
+    connectionPanel(api, shared, messages.take, signal),
+    h("div.columns", subscribePanel(shared), publishPanel(shared)),
+    messages.element,
+  );
+  shared.use(null);
+  return page;
+}
 
+function connectionPanel(api, shared, take, signal) {
   const address = select([["", "Reading…"]]);
-  const clientId = h("input", {
-    type: "text",
-    value: `dashboard-${crypto.getRandomValues(new Uint32Array(1))[0].toString(36)}`,
-    spellcheck: "false",
-    autocapitalize: "off",
-  });
+  const fresh = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
+  const clientId = input({ value: `dashboard-${fresh}` });
   const username = h("input", { type: "text", autocomplete: "off" });
   const password = h("input", { type: "password", autocomplete: "off" });
   const clean = check("Clean start", { checked: true });
   const expiry = h("input", { type: "number", min: 0, max: 4294967295, value: "0" });
   const state = h("p", { role: "status" }, badge("not connected"));
   const wrong = h("div");
+  const options = () => ({
+    clientId: clientId.value,
+    username: username.value || undefined,
+    password: password.value || undefined,
+    clean: clean.box.checked,
+    properties: { sessionExpiryInterval: Number(expiry.value) },
+  });
+  const open = () => openConnection(address.value, options(), shared, take, state, signal);
   const start = button("Connect", open, { kind: "primary", report: wrong });
-  const stop = button("Disconnect", () => client?.close(), { report: wrong });
-
-  const subscribeTo = h("input", {
-    type: "text",
-    value: "#",
-    spellcheck: "false",
-    autocapitalize: "off",
-  });
-  const subscribeQos = select(QOS, { value: "1" });
-  const noLocal = check("No local");
-  const subscribeWrong = h("div");
-  const subscribed = h("ul.chips", { "aria-label": "Subscriptions" });
-
-  const topic = h("input", {
-    type: "text",
-    value: "test/dashboard",
-    spellcheck: "false",
-    autocapitalize: "off",
-  });
-  const payload = h("textarea.code", {
-    rows: 4,
-    spellcheck: "false",
-    value: '{"temperature": 21.5}',
-  });
-  const publishQos = select(QOS, { value: "1" });
-  const retain = check("Retain");
-  const contentType = h("input", { type: "text", spellcheck: "false" });
-  const publishSaid = h("div", { role: "status", "aria-live": "polite" });
-
-  const known = h("p.hint", { role: "status" }, "");
-  const list = table(
-    "Messages",
-    [
-      { label: "Topic", cell: (one) => one.topic },
-      { label: "Payload", cell: (one) => one.text, class: "wide code" },
-      { label: "QoS", cell: (one) => one.qos, class: "number" },
-      { label: "Retain", cell: (one) => (one.retain ? "yes" : "") },
-      { label: "Properties", cell: (one) => one.properties, class: "code" },
-      { label: "At", cell: (one) => moment(one.at) },
-    ],
-    { empty: "No message yet." },
-  );
-  const draw = atMost(DRAW_MS, () => {
-    say(
-      known,
-      received
-        ? `${count(received)} messages${received > messages.length ? `, the last ${messages.length} are shown` : ""}`
-        : "",
-    );
-    list.show(messages);
-  });
-
-  async function open() {
-    if (!address.value)
-      throw new Error("No gateway listens for WebSockets: bin/mqlake up --websocket-port");
-    const made = new MqttClient();
-    client?.close();
-    client = made;
-    fill(state, badge("connecting", "warn"));
-    made.onMessage = take;
-    made.onClose = (why) => {
-      if (client !== made) return;
-      client = null;
-      filters.clear();
-      showFilters();
-      fill(state, badge("not connected"), ` ${why}`);
-      enable(false);
-    };
-    const packet = await made.open(address.value, {
-      clientId: clientId.value,
-      username: username.value,
-      password: password.value,
-      cleanStart: clean.box.checked,
-      sessionExpiry: Number(expiry.value),
-    });
-    const name = packet.properties.assigned_client_identifier ?? clientId.value;
-    fill(
-      state,
-      badge("connected", "good"),
-      ` as ${name}${packet.sessionPresent ? ", with the session that was there" : ""}`,
-    );
-    enable(true);
-  }
-
-  function take(packet) {
-    received += 1;
-    messages.unshift({
-      topic: packet.topic,
-      text: readable(packet.payload),
-      qos: packet.qos,
-      retain: packet.retain,
-      properties: Object.keys(packet.properties).length
-        ? JSON.stringify(packet.properties, (_name, value) =>
-            value instanceof Uint8Array ? `${value.length} bytes` : value,
-          )
-        : "",
-      at: new Date().toISOString(),
-    });
-    messages.length = Math.min(messages.length, MOST_MESSAGES);
-    draw();
-  }
-
-  async function subscribe() {
-    const filter = subscribeTo.value;
-    const code = await connected().subscribe({
-      filter,
-      qos: Number(subscribeQos.value),
-      noLocal: noLocal.box.checked,
-    });
-    if (code >= 0x80) throw new Error(`Not subscribed: ${reason(code)}`);
-    filters.set(filter, code);
-    showFilters();
-  }
-
-  function showFilters() {
-    fill(
-      subscribed,
-      [...filters].map(([filter, qos]) =>
-        h(
-          "li",
-          null,
-          `${filter} `,
-          h("small", null, `QoS ${qos}`),
-          button(
-            "×",
-            async () => {
-              await connected().unsubscribe(filter);
-              filters.delete(filter);
-              showFilters();
-            },
-            { kind: "link", report: subscribeWrong, name: `Unsubscribe from ${filter}` },
-          ),
-        ),
-      ),
-    );
-  }
-
-  async function publish() {
-    const code = await connected().publish({
-      topic: topic.value,
-      payload: new TextEncoder().encode(payload.value),
-      qos: Number(publishQos.value),
-      retain: retain.box.checked,
-      properties: { content_type: contentType.value },
-    });
-    if (code >= 0x80) throw new Error(`Not published: ${reason(code)}`);
-    const how = { 0: "Sent.", 1: "Published: PUBACK has come.", 2: "Published: PUBCOMP has come." }[
-      publishQos.value
-    ];
-    fill(
-      publishSaid,
-      h("p.hint", null, code === 0x10 ? `${how} Nobody has subscribed to it.` : how),
-    );
-  }
-
-  function connected() {
-    if (client === null) throw new Error("Not connected.");
-    return client;
-  }
-
-  const subscribeButton = button("Subscribe", subscribe, {
-    kind: "primary",
-    report: subscribeWrong,
-  });
-  const publishButton = button("Publish", publish, { kind: "primary", report: publishSaid });
-  function enable(isConnected) {
+  const stop = button("Disconnect", () => disconnect(shared.client), { report: wrong });
+  shared.watchers.push((isConnected) => {
     stop.hidden = !isConnected;
     start.hidden = isConnected;
-    subscribeButton.disabled = publishButton.disabled = !isConnected;
-  }
-  enable(false);
-  draw();
-
-  Promise.all([
-    api.get("/gateways", { tenant: null }, signal),
-    api.get("/processes", { tenant: null }, signal).catch(() => ({ entrances: [] })),
-  ]).then(
-    ([gateways, { entrances }]) => {
-      const placed = { name: "balanced", alive: true, listeners: entrances };
-      const urls = [placed, ...gateways.items]
-        .filter((one) => one.alive)
-        .flatMap((one) => webSockets(one.listeners).map((url) => [url, `${one.name}: ${url}`]));
+  });
+  readAddresses(api, signal).then(
+    (urls) =>
       fill(
         address,
-        urls.length
-          ? urls.map(([url, label]) => h("option", { value: url }, label))
-          : h("option", { value: "" }, "No gateway listens for WebSockets"),
-      );
-    },
+        urls.map(([url, label]) => h("option", { value: url }, label)),
+      ),
     (error) => !isAborted(error) && problem(wrong, error),
   );
+  const fields = [
+    field("Gateway", address),
+    field("Client identifier", clientId),
+    field("User name", username),
+    field("Password", password),
+    field("Session lasts, s", expiry),
+  ];
+  const controls = h("div.row", start, stop, state);
+  return panel("Connection", h("div.row", fields, clean.element), controls, wrong);
+}
 
-  return h(
-    "div",
-    null,
-    heading("MQTT client"),
-    panel(
-      "Connection",
-      null,
-      h(
-        "div.row",
-        null,
-        field("Gateway", address),
-        field("Client identifier", clientId),
-        field("User name", username),
-        field("Password", password),
-        field("Session lasts, s", expiry),
-        clean.element,
-      ),
-      h("div.row", null, start, stop, state),
-      wrong,
-    ),
-    h(
-      "div.columns",
-      null,
-      panel(
-        "Subscribe",
-        null,
-        h(
-          "div.row",
-          null,
-          field("Topic filter", subscribeTo),
-          field("QoS", subscribeQos),
-          noLocal.element,
-        ),
-        subscribeButton,
-        subscribeWrong,
-        subscribed,
-      ),
-      panel(
-        "Publish",
-        null,
-        h(
-          "div.row",
-          null,
-          field("Topic name", topic),
-          field("QoS", publishQos),
-          field("Content type", contentType),
-          retain.element,
-        ),
-        field("Payload", payload),
-        publishButton,
-        publishSaid,
-      ),
-    ),
-    panel(
-      "Messages",
-      {
-        actions: button(
-          "Clear",
-          () => {
-            messages.length = 0;
-            received = 0;
-            draw();
-          },
-          { kind: "quiet" },
-        ),
-      },
-      known,
-      list.element,
-    ),
-  );
+async function openConnection(url, options, shared, take, state, signal) {
+  if (!url) throw new Error(`${NO_GATEWAY}: bin/mqlake up --websocket-port`);
+  const close = (why) => {
+    shared.use(null);
+    fill(state, badge("not connected"), ` ${why}`);
+  };
+  fill(state, badge("connecting", "warn"));
+  try {
+    const { client, connack } = await connect(url, options, { message: take, close });
+    if (signal.aborted) return disconnect(client);
+    const name = connack.properties?.assignedClientIdentifier ?? options.clientId;
+    const session = connack.sessionPresent ? ", with the session that was there" : "";
+    fill(state, badge("connected", "good"), ` as ${name}${session}`);
+    shared.use(client);
+  } catch (error) {
+    close("");
+    throw error;
+  }
+}
+
+function subscribePanel(shared) {
+  const filter = input({ value: "#" });
+  const qos = select(QOS, { value: "1" });
+  const noLocal = check("No local");
+  const wrong = h("div");
+  const shown = h("ul.chips", { "aria-label": "Subscriptions" });
+  const granted = new Map();
+
+  async function subscribe() {
+    const options = { qos: Number(qos.value), nl: noLocal.box.checked };
+    const [one] = await answered(shared.client.subscribeAsync(filter.value, options));
+    granted.set(one.topic, one.qos);
+    show();
+  }
+  async function unsubscribe(topicFilter) {
+    await answered(shared.client.unsubscribeAsync(topicFilter));
+    granted.delete(topicFilter);
+    show();
+  }
+  function chip([topicFilter, granting]) {
+    const options = {
+      kind: "link",
+      report: wrong,
+      name: `Unsubscribe from ${topicFilter}`,
+    };
+    const remove = button("×", () => unsubscribe(topicFilter), options);
+    return h("li", `${topicFilter} `, h("small", `QoS ${granting}`), remove);
+  }
+  const show = () => fill(shown, [...granted].map(chip));
+  const start = button("Subscribe", subscribe, { kind: "primary", report: wrong });
+  shared.watchers.push((isConnected) => {
+    start.disabled = !isConnected;
+    granted.clear();
+    show();
+  });
+  const row = h("div.row", field("Topic filter", filter), field("QoS", qos), noLocal.element);
+  return panel("Subscribe", row, start, wrong, shown);
+}
+
+function publishPanel(shared) {
+  const topic = input({ value: "test/dashboard" });
+  const value = '{"temperature": 21.5}';
+  const payload = h("textarea.code", { rows: 4, spellcheck: "false", value });
+  const qos = select(QOS, { value: "1" });
+  const retain = check("Retain");
+  const contentType = h("input", { type: "text", spellcheck: "false" });
+  const said = h("div", { role: "status", "aria-live": "polite" });
+
+  async function publish() {
+    const options = {
+      qos: Number(qos.value),
+      retain: retain.box.checked,
+      properties: contentType.value ? { contentType: contentType.value } : {},
+    };
+    await answered(shared.client.publishAsync(topic.value, payload.value, options));
+    fill(said, h("p.hint", DONE[options.qos]));
+  }
+  const start = button("Publish", publish, { kind: "primary", report: said });
+  shared.watchers.push((isConnected) => (start.disabled = !isConnected));
+  const fields = [
+    field("Topic name", topic),
+    field("QoS", qos),
+    field("Content type", contentType),
+  ];
+  const row = h("div.row", fields, retain.element);
+  return panel("Publish", row, field("Payload", payload), start, said);
+}
+
+/** What has come, the newest first; `take` takes one more. */
+function messageList() {
+  let received = 0;
+  let messages = [];
+  const known = h("p.hint", { role: "status" });
+  const columns = [
+    { label: "Topic", cell: (one) => one.topic },
+    { label: "Payload", cell: (one) => one.text, class: "wide code" },
+    { label: "QoS", cell: (one) => one.qos, class: "number" },
+    { label: "Retain", cell: (one) => (one.retain ? "yes" : "") },
+    { label: "Properties", cell: (one) => one.properties, class: "code" },
+    { label: "At", cell: (one) => moment(one.at) },
+  ];
+  const list = table("Messages", columns, { empty: "No message yet." });
+  const draw = atMost(DRAW_MS, () => {
+    const part = received > messages.length ? `, the last ${messages.length} are shown` : "";
+    say(known, received ? `${count(received)} messages${part}` : "");
+    list.show(messages);
+  });
+  function take({ topic, payload, qos, retain, properties }) {
+    received += 1;
+    const at = new Date().toISOString();
+    const one = { topic, text: readable(payload), qos, retain, properties: listed(properties), at };
+    messages = [one, ...messages].slice(0, MOST_MESSAGES);
+    draw();
+  }
+  function clear() {
+    received = 0;
+    messages = [];
+    draw();
+  }
+  draw();
+  const actions = button("Clear", clear, { kind: "quiet" });
+  return { element: panel("Messages", { actions }, known, list.element), take };
+}
+
+/** Read where gateways and balancers take WebSockets; `[url, label]` each, as for a `select`. */
+async function readAddresses(api, signal) {
+  const [gateways, { entrances }] = await Promise.all([
+    api.get("/gateways", { tenant: null }, signal),
+    api.get("/processes", { tenant: null }, signal).catch(() => ({ entrances: [] })),
+  ]);
+  const balanced = { name: "balanced", alive: true, listeners: entrances };
+  const urls = [balanced, ...gateways.items]
+    .filter((one) => one.alive)
+    .flatMap((one) => webSockets(one.listeners).map((url) => [url, `${one.name}: ${url}`]));
+  return urls.length ? urls : [["", NO_GATEWAY]];
 }
 
 /** Addresses of the listeners for WebSockets, as this page reaches them. */
 function webSockets(listeners) {
-  return (
-    listeners
-      .filter((url) => /^wss?:/u.test(url))
-      // A gateway that listens on all addresses has that of this page.
-      .map((url) =>
-        url.replace(
-          /^(wss?:\/\/)(?:\*|0\.0\.0\.0|\[::\])(?=[:/])/u,
-          (_all, scheme) => scheme + location.hostname,
-        ),
-      )
-  );
+  // A gateway that listens on all addresses has that of this page.
+  const everywhere = /^(wss?:\/\/)(?:\*|0\.0\.0\.0|\[::\])(?=[:/])/u;
+  return listeners
+    .filter((url) => /^wss?:/u.test(url))
+    .map((url) => url.replace(everywhere, (_all, scheme) => scheme + location.hostname));
+}
+
+/** Properties as JSON, by the names that the API has for them; no text without any. */
+function listed(properties) {
+  const pairs = Object.entries(properties ?? {}).map(([name, value]) => [
+    name.replace(/[A-Z]/gu, (letter) => `_${letter.toLowerCase()}`),
+    value instanceof Uint8Array ? `${value.length} bytes` : value,
+  ]);
+  return pairs.length ? JSON.stringify(Object.fromEntries(pairs)) : "";
 }
 
 function readable(payload) {

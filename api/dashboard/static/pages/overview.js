@@ -58,8 +58,8 @@ export function mount({ metrics, signal }) {
     ],
     { empty: "They run on other machines." },
   );
-  const latency = h("div", { id: "latency" }, h("p.empty", null, NOT_MEASURED));
-  const queries = h("div", { id: "queries" }, h("p.empty", null, NOT_MEASURED));
+  const latency = h("div", { id: "latency" }, h("p.empty", NOT_MEASURED));
+  const queries = h("div", { id: "queries" }, h("p.empty", NOT_MEASURED));
   const showLatency = latencyTable(latency);
   const showQueries = queryTable(queries);
 
@@ -76,22 +76,16 @@ export function mount({ metrics, signal }) {
 
   return h(
     "div",
-    null,
     heading("Overview"),
     h(
       "dl.tiles",
       { "aria-label": "Now" },
       tiles.map((one) => one.element),
     ),
-    panel("Messages a second", null, flow.element),
-    h(
-      "div.columns",
-      null,
-      panel("Delay through each stage", null, latency),
-      panel("Queries", null, queries),
-    ),
-    panel("Gateways", null, gateways.element),
-    panel("Processes", null, processes.element),
+    panel("Messages a second", flow.element),
+    h("div.columns", panel("Delay through each stage", latency), panel("Queries", queries)),
+    panel("Gateways", gateways.element),
+    panel("Processes", processes.element),
   );
 }
 

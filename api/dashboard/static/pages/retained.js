@@ -13,19 +13,14 @@ import {
   panel,
   problem,
   table,
+  input,
 } from "../core/parts.js";
 import { note } from "../core/place.js";
 
 const PAGE = 200;
 
 export function mount({ api, signal, place }) {
-  const filter = h("input", {
-    type: "text",
-    value: place.query.get("filter") ?? "",
-    placeholder: "#",
-    spellcheck: "false",
-    autocapitalize: "off",
-  });
+  const filter = input({ value: place.query.get("filter") ?? "", placeholder: "#" });
   const wrong = h("div");
   const beside = h("div.beside");
   let cursor = null;
@@ -117,7 +112,6 @@ export function mount({ api, signal, place }) {
   if (place.item) show({ topic_name: place.item });
   return h(
     "div",
-    null,
     heading("Retained"),
     h(
       "form.row",
@@ -135,7 +129,6 @@ export function mount({ api, signal, place }) {
     wrong,
     h(
       "div.split",
-      null,
       h("section.panel", { "aria-label": "List of retained messages" }, list.element, more),
       beside,
     ),

@@ -20,6 +20,7 @@ import {
   stateBadge,
   table,
   tabs,
+  input,
 } from "../core/parts.js";
 import { go } from "../core/place.js";
 
@@ -45,7 +46,7 @@ const HOURS = [
 
 export function ruleEditor(context) {
   const { api, signal, place } = context;
-  const here = h("div", null, heading("Rule"), h("p.empty", null, "Reading…"));
+  const here = h("div", heading("Rule"), h("p.empty", "Reading…"));
   if (place.item === NEW) {
     fill(here, form(context, null));
   } else {
@@ -77,13 +78,10 @@ function form(context, rule) {
   const isNew = rule === null;
   const mayChange = api.may("editor");
   const wrong = h("div");
-  const id = h("input", {
-    type: "text",
+  const id = input({
     value: rule?.id ?? "",
     disabled: !isNew,
     placeholder: isNew ? "made up when empty" : null,
-    spellcheck: "false",
-    autocapitalize: "off",
   });
   const name = h("input", { type: "text", value: rule?.name ?? "", maxlength: 200 });
   const description = h("textarea", { rows: 2, value: rule?.description ?? "", maxlength: 2000 });
@@ -170,7 +168,6 @@ function form(context, rule) {
     };
     return h(
       "div.actions",
-      null,
       button("Go on from now", from("now"), { report: said }),
       button("Go on from the pause", from("pause"), { report: said }),
       said,
@@ -186,29 +183,26 @@ function form(context, rule) {
       heading(
         isNew ? "New rule" : rule.id,
         !isNew && stateBadge(rule.state),
-        !isNew && h("span.hint", null, `version ${rule.version}`),
+        !isNew && h("span.hint", `version ${rule.version}`),
         h("a", { href: "#/rules" }, "All rules"),
       ),
       !isNew && rule.error && h("p.problem", { role: "alert" }, rule.error),
       !isNew && rule.state === "paused" && mayChange && resumption(),
       h(
         "div.rule",
-        null,
         panel(
           "Definition",
-          null,
-          h("div.row", null, field("Identifier", id), field("Name", name)),
+          h("div.row", field("Identifier", id), field("Name", name)),
           field("Description", description),
           sql.element,
           meaning,
-          h("h3", null, "Actions"),
+          h("h3", "Actions"),
           actions.element,
           enable.element,
           wrong,
           mayChange
             ? h(
                 "div.actions",
-                null,
                 button(isNew ? "Create" : "Save", keep, { kind: "primary", report: wrong }),
                 !isNew &&
                   button(
@@ -225,7 +219,7 @@ function form(context, rule) {
                     { kind: "danger", report: wrong },
                   ),
               )
-            : h("p.hint", null, "Your role may look at rules and try them, not change them."),
+            : h("p.hint", "Your role may look at rules and try them, not change them."),
         ),
         h(
           "section.panel",
@@ -289,7 +283,7 @@ function actionList(api, signal, given, changed) {
       { type: "button", "aria-label": "Remove this action" },
       "Remove",
     );
-    const element = h("div.action", null, h("div.row", null, name, remove), args, hint);
+    const element = h("div.action", h("div.row", name, remove), args, hint);
     item.element = element;
     remove.addEventListener("click", () => {
       items.splice(items.indexOf(item), 1);
@@ -321,7 +315,7 @@ function actionList(api, signal, given, changed) {
       fill(item.hint, names.length ? `Takes ${names.join(", ")}.` : "");
     } catch (error) {
       item.args.setAttribute("aria-invalid", "true");
-      fill(item.hint, h("span.bad", null, `Not JSON: ${error.message}`));
+      fill(item.hint, h("span.bad", `Not JSON: ${error.message}`));
     }
   }
 
@@ -344,7 +338,6 @@ function actionList(api, signal, given, changed) {
   return {
     element: h(
       "div",
-      null,
       rows,
       h(
         "button.quiet",
@@ -403,23 +396,22 @@ function sampleTest({ api, signal }, sql, rule) {
     }
     const asked = { sql: sql.value, context: given };
     const answer = await api.askSpark("/rule_test", asked, signal, () =>
-      fill(result, h("p.hint", null, "Waiting for Spark…")),
+      fill(result, h("p.hint", "Waiting for Spark…")),
     );
     const found = await answer.json();
     fill(
       result,
-      found.error && h("p.problem", null, `The evaluation fails: ${found.error}`),
+      found.error && h("p.problem", `The evaluation fails: ${found.error}`),
       found.matched &&
         h(
           "p",
-          null,
           badge(
             found.outputs.length === 1 ? "1 output" : `${found.outputs.length} outputs`,
             "good",
           ),
         ),
       found.outputs.map((one) => h("pre.payload", { tabindex: 0 }, JSON.stringify(one, null, 2))),
-      found.reason && h("p", null, badge("no output", "idle"), " ", found.reason.detail),
+      found.reason && h("p", badge("no output", "idle"), " ", found.reason.detail),
     );
   }
   const start = button("Test", run, {
@@ -430,7 +422,6 @@ function sampleTest({ api, signal }, sql, rule) {
   return {
     element: h(
       "div",
-      null,
       field(
         "Message",
         context,
@@ -488,15 +479,12 @@ function dryRun({ api, signal }, sql, rule) {
 
   return h(
     "div",
-    null,
     h(
       "p.hint",
-      null,
       "Evaluates the SQL as it stands here on stored messages. No action runs, nothing is kept.",
     ),
     h(
       "div.row",
-      null,
       field("Messages of", hours),
       button("Dry run", run, { kind: "primary", report: result }),
       stop,
@@ -555,7 +543,6 @@ function dryRunResult(found, signal) {
   const { difference } = found;
   return h(
     "div.result",
-    null,
     facts([
       ["Matched", count(found.matched)],
       ["With outputs", count(found.passed)],
@@ -564,18 +551,17 @@ function dryRunResult(found, signal) {
       ["Outputs", count(found.outputs)],
       ["Table version", found.table_version],
     ]),
-    found.hours.length ? byHour.element : h("p.empty", null, "No stored message matches."),
+    found.hours.length ? byHour.element : h("p.empty", "No stored message matches."),
     difference &&
       h(
         "p",
-        null,
         `Against version ${difference.version}: ${count(difference.same)} the same, `,
         difference.changed !== undefined && `${count(difference.changed)} changed, `,
         `${count(difference.added)} added, ${count(difference.removed)} removed.`,
       ),
-    h("h3", null, "Examples"),
+    h("h3", "Examples"),
     examples.element,
-    found.errors.length > 0 && h("h3", null, "Failures"),
+    found.errors.length > 0 && h("h3", "Failures"),
     found.errors.length > 0 && errors.element,
   );
 }
@@ -621,7 +607,7 @@ function counters(api, id, signal) {
 }
 
 function versions(api, rule, signal, done) {
-  const here = h("div", null, h("p.empty", null, "Reading…"));
+  const here = h("div", h("p.empty", "Reading…"));
   const difference = h("pre.payload.diff", {
     tabindex: 0,
     hidden: true,
@@ -670,7 +656,6 @@ function versions(api, rule, signal, done) {
               ? "newest"
               : h(
                   "span.actions",
-                  null,
                   button("Compare", () => compare(one.version), {
                     kind: "quiet",
                     name: `Compare version ${one.version} with the newest`,

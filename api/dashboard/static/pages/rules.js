@@ -95,9 +95,8 @@ function list({ api, signal }) {
   every(REFRESH_MS, signal, load);
   return h(
     "div",
-    null,
     heading("Rules", mayChange && h("a.button.primary", { href: `#/rules/${NEW}` }, "New rule")),
     wrong,
-    panel("All rules", null, rules.element, more),
+    panel("All rules", rules.element, more),
   );
 }

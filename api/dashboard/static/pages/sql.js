@@ -117,11 +117,9 @@ export function mount({ api, signal, place }) {
 
   return h(
     "div",
-    null,
     heading("SQL"),
     h(
       "div.sql",
-      null,
       panel(
         "Tables",
         { class: "schema" },
@@ -129,14 +127,11 @@ export function mount({ api, signal, place }) {
       ),
       h(
         "div",
-        null,
         panel(
           "Query",
-          null,
           query.element,
           h(
             "div.row",
-            null,
             start,
             stop,
             field("At most", limit),
@@ -149,7 +144,7 @@ export function mount({ api, signal, place }) {
         h(
           "section.panel",
           { "aria-label": "Result" },
-          fill(result, h("p.empty", null, "Results are shown here.")),
+          fill(result, h("p.empty", "Results are shown here.")),
         ),
       ),
     ),
@@ -158,7 +153,7 @@ export function mount({ api, signal, place }) {
 
 /** The relations that a query may name; a button puts a name into the query. */
 function schema(api, signal, insert) {
-  const place = h("div.relations", null, h("p.empty", null, "Reading…"));
+  const place = h("div.relations", h("p.empty", "Reading…"));
   api.get("/sql/relations", {}, signal).then(
     (found) =>
       fill(
@@ -166,11 +161,9 @@ function schema(api, signal, insert) {
         found.items.map((relation) =>
           h(
             "details",
-            null,
-            h("summary", null, relation.name),
+            h("summary", relation.name),
             h(
               "p.hint",
-              null,
               relation.comment,
               " ",
               h(
@@ -185,7 +178,6 @@ function schema(api, signal, insert) {
             ),
             h(
               "ul",
-              null,
               relation.columns.map((column) =>
                 h(
                   "li",
@@ -195,7 +187,7 @@ function schema(api, signal, insert) {
                     { type: "button", on: { click: () => insert(column.name) } },
                     column.name,
                   ),
-                  h("small", null, ` ${column.type}`),
+                  h("small", ` ${column.type}`),
                 ),
               ),
             ),
@@ -212,7 +204,7 @@ function resultTable(found) {
     "Result",
     found.columns.map((column, index) => ({
       label: h("span", { title: column.type }, column.name),
-      cell: (row) => (row[index] === null ? h("i.null", null, "null") : cell(row[index])),
+      cell: (row) => (row[index] === null ? h("i.null", "null") : cell(row[index])),
       class: NUMERIC.test(column.type) ? "number" : TEMPORAL.test(column.type) ? "" : "wide",
     })),
     { empty: "No rows." },
@@ -234,7 +226,7 @@ function resultTable(found) {
     more.textContent = `Show more (${count(found.rows.length - next)} left)`;
   }
   say();
-  return h("div.result", null, shown.element, more);
+  return h("div.result", shown.element, more);
 }
 
 function resultChart(found, signal) {
@@ -245,7 +237,6 @@ function resultChart(found, signal) {
   if (!lines.length || !found.rows.length) {
     return h(
       "p.empty",
-      null,
       "A chart wants rows, and a column of numbers: CAST(… AS double) makes one of text.",
     );
   }
@@ -256,7 +247,7 @@ function resultChart(found, signal) {
   const across = select(named, { value: String(first), on: { change: draw } });
   const boxes = lines.map(([column, index]) => {
     const box = h("input", { type: "checkbox", checked: index !== first, on: { change: draw } });
-    return { box, index, name: column.name, element: h("label.check", null, box, column.name) };
+    return { box, index, name: column.name, element: h("label.check", box, column.name) };
   });
   const place = h("div");
   let ended = new AbortController();
@@ -268,7 +259,7 @@ function resultChart(found, signal) {
     const at = Number(across.value);
     const chosen = boxes.filter(({ box, index }) => box.checked && index !== at);
     if (!chosen.length) {
-      fill(place, h("p.empty", null, "Choose a column of numbers."));
+      fill(place, h("p.empty", "Choose a column of numbers."));
       return;
     }
     const column = found.columns[at];
@@ -300,15 +291,12 @@ function resultChart(found, signal) {
   draw();
   return h(
     "div.result",
-    null,
     h(
       "div.row",
-      null,
       field("Across", across),
       h(
         "fieldset.fields",
-        null,
-        h("legend", null, "Lines"),
+        h("legend", "Lines"),
         boxes.map((one) => one.element),
       ),
     ),

@@ -4,7 +4,7 @@ import { isAborted } from "../core/api.js";
 import { chart } from "../core/chart.js";
 import { atMost, every, fill, h, perFrame, say } from "../core/dom.js";
 import { bytes, cell, count, moment, payloadBlock, payloadLine, rate } from "../core/format.js";
-import { check, facts, field, heading, panel, problem } from "../core/parts.js";
+import { check, facts, field, heading, panel, problem, input } from "../core/parts.js";
 import { link, note } from "../core/place.js";
 import { TopicTree } from "../core/tree.js";
 
@@ -29,15 +29,10 @@ export function mount({ api, live, signal, place }) {
   let active = 0;
   let isChanged = true;
 
-  const input = h("input", {
-    type: "text",
-    value: filter,
-    spellcheck: "false",
-    autocapitalize: "off",
-  });
+  const wanted = input({ value: filter });
   const known = h("p.hint", { role: "status" }, "");
-  const left = h("p.hint", null, "");
-  const wrong = h("div", null);
+  const left = h("p.hint", "");
+  const wrong = h("div");
   const spacer = h("div.tree-rows");
   const view = h(
     "div.tree",
@@ -51,8 +46,7 @@ export function mount({ api, live, signal, place }) {
   );
   const beside = h(
     "div.beside",
-    null,
-    h("p.empty", null, "Choose a topic to see its last message and a chart of its numbers."),
+    h("p.empty", "Choose a topic to see its last message and a chart of its numbers."),
   );
 
   const draw = perFrame(() => {
@@ -93,11 +87,10 @@ export function mount({ api, live, signal, place }) {
         on: { click: (event) => onClick(event, node, index) },
       },
       h("span.twist", { "aria-hidden": "true" }, hasMore ? (node.isOpen ? "▾" : "▸") : ""),
-      h("span.level", null, node.level || "(empty)"),
-      hasMore && h("span.below", null, topics(node.topics)),
-      topic && h("span.value", null, payloadLine(topic.last)),
-      topic &&
-        h("span.rate", null, topic.rate >= 0.05 ? `${rate(topic.rate)}/s` : count(topic.messages)),
+      h("span.level", node.level || "(empty)"),
+      hasMore && h("span.below", topics(node.topics)),
+      topic && h("span.value", payloadLine(topic.last)),
+      topic && h("span.rate", topic.rate >= 0.05 ? `${rate(topic.rate)}/s` : count(topic.messages)),
     );
     element.style.top = `${index * ROW_PIXELS}px`;
     element.style.setProperty("--depth", node.depth - 1);
@@ -240,32 +233,25 @@ export function mount({ api, live, signal, place }) {
       on: {
         submit: (event) => {
           event.preventDefault();
-          filter = input.value.trim() || "#";
+          filter = wanted.value.trim() || "#";
           note("topics", chosen, { filter: filter === "#" ? "" : filter });
           look();
         },
       },
     },
-    field("Topic filter", input),
+    field("Topic filter", wanted),
     h("button.primary", { type: "submit" }, "Show"),
   );
   look();
   if (chosen) choose(chosen);
   return h(
     "div",
-    null,
     heading("Topics"),
     form,
     wrong,
     h(
       "div.split",
-      null,
-      h(
-        "section.panel",
-        { "aria-label": "Topics seen lately" },
-        h("div.over", null, known, left),
-        view,
-      ),
+      h("section.panel", { "aria-label": "Topics seen lately" }, h("div.over", known, left), view),
       beside,
     ),
   );
@@ -283,7 +269,7 @@ function topicDetail({ live, api, topic, last, signal }) {
 
   const payload = h("pre.payload", { tabindex: 0, "aria-label": "Payload" });
   const about = h("div");
-  const fields = h("fieldset.fields", null);
+  const fields = h("fieldset.fields");
   const plot = h("div");
 
   const draw = atMost(DRAW_MS, () => {
@@ -319,7 +305,7 @@ function topicDetail({ live, api, topic, last, signal }) {
   function offer(names) {
     fill(
       fields,
-      h("legend", null, "Numbers in the payload"),
+      h("legend", "Numbers in the payload"),
       names.map(
         (name) =>
           check(name, {

@@ -1,0 +1,70 @@
+"""Every page of the dashboard in a browser, over an API that has no system."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.api.conftest import Api
+from tests.api.dashboard.test_balancer_page import page_of_balancer as page_of_api
+from tests.integration.dashboard.browser import NARROW
+from tests.integration.dashboard.test_dashboard import PAGES, fact
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def prepare(api: Api) -> None:
+    api.put_session("plant/sensor", username="ann")
+
+
+def test_pages_open_and_their_controls_have_names(tmp_path: Path) -> None:
+    with page_of_api(tmp_path, prepare) as dashboard:
+        page = dashboard.page
+        for width in (None, NARROW):
+            if width:
+                page.set_viewport_size(width)
+            for place in (*PAGES, "rules/+new", "rules/not_there", "topics/a"):
+                dashboard.open(place)
+                assert dashboard.run("names.js") == [], place
+                breadth = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+                assert breadth <= 0, place
+
+
+def test_a_client_is_found_and_shown(tmp_path: Path) -> None:
+    with page_of_api(tmp_path, prepare) as dashboard:
+        page = dashboard.page
+        dashboard.open("clients")
+        page.get_by_label("Client identifier begins with").fill("other")
+        expect(page.get_by_text("No client has a session")).to_be_visible()
+        page.get_by_label("Client identifier begins with").fill("plant/")
+        page.get_by_role("button", name="plant/sensor").click()
+        expect(fact(page, "User")).to_have_text("ann")
+        expect(page.locator(".detail")).to_contain_text("In flight: 0 to the client")
+        assert page.url.endswith("#/clients/plant%2Fsensor")
+
+
+def test_a_rule_is_written_and_told_where_it_is_wrong(tmp_path: Path) -> None:
+    with page_of_api(tmp_path, prepare) as dashboard:
+        page = dashboard.page
+        dashboard.open("rules")
+        page.get_by_role("link", name="New rule").click()
+        page.get_by_label("Identifier").fill("cold")
+        editor = page.get_by_role("textbox", name="SQL of the rule")
+        editor.fill('SELECT payload.t AS t\nFROM "a" WHERE nothing(1)')
+        expect(page.get_by_role("button", name="Line 2, column 16")).to_be_visible()
+        editor.fill('SELECT payload.t AS t FROM "a" WHERE payload.t < 0')
+        expect(page.get_by_text("valid", exact=True)).to_be_visible()
+        page.get_by_role("button", name="Add an action").click()
+        arguments = page.get_by_label("Arguments as JSON")
+        arguments.fill("{")
+        expect(page.get_by_text(re.compile("^Not JSON"))).to_be_visible()
+        arguments.fill('{"topic": "b"}')
+        expect(page.get_by_text("Takes topic (needed)")).to_be_visible()
+        page.get_by_role("button", name="Remove this action").click()
+        expect(arguments).to_have_count(0)
+        for tab in ("Dry run", "Test"):
+            page.get_by_role("tab", name=tab).click()
+            expect(page.get_by_role("button", name=tab, exact=True)).to_be_visible()
+        page.get_by_role("button", name="Create").click()
+        expect(page.get_by_role("status").filter(has_text="Rule cold, version 1")).to_be_visible()
