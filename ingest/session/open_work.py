@@ -142,15 +142,16 @@ class OpenWork:
         self._count = 0
 
     def take_first(self, count: int) -> OpenWork:
-        """Take at most so many positions out, the lowest of each partition."""
+        """Take so many positions out, or all: the lowest of each partition."""
         taken = OpenWork()
-        used = [partition for partition, one in self._partitions.items() if one.starts]
-        for left, partition in zip(range(len(used), 0, -1), used, strict=True):
-            share = -(-(count - len(taken)) // left)
-            offsets = self._partitions[partition].take_first(share) if share > 0 else []
-            self._count -= len(offsets)
-            for offset in offsets:
-                taken.add(partition, offset)
+        while self._count and len(taken) < count:  # again where some had less than their share
+            used = [partition for partition, one in self._partitions.items() if one.starts]
+            for left, partition in zip(range(len(used), 0, -1), used, strict=True):
+                share = -(-(count - len(taken)) // left)
+                offsets = self._partitions[partition].take_first(share) if share > 0 else []
+                self._count -= len(offsets)
+                for offset in offsets:
+                    taken.add(partition, offset)
         return taken
 
     def encode(self) -> dict[str, str]:

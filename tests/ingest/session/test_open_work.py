@@ -1,7 +1,7 @@
 """Open messages as ranges: the same as a set of positions, whatever is done to it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingest.session.open_work import OpenWork, decode_work
@@ -18,6 +18,8 @@ steps = st.lists(
 )
 
 
+# Shares by partition that were rounded left one behind.
+@example([*(("add", one) for one in [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]), ("take", (5, 0))])
 @given(steps)
 def test_it_is_a_set_of_positions(steps: list[tuple[str, tuple[int, int]]]) -> None:
     work, model = OpenWork(), set[tuple[int, int]]()
