@@ -32,7 +32,6 @@ def messages(inbound: DataFrame) -> DataFrame:
         "*",
         F.col("key").cast("string").alias("name"),
         header(HEADER_MQTT).alias("mqtt"),
-        F.substring(header(HEADER_MQTT), 3, 1).alias("flags_byte"),
     )
     ours = parsed.where(F.expr(IS_MESSAGE))
     flags = _byte("mqtt", 3)

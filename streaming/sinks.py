@@ -14,7 +14,7 @@ from mqlake.records import EVENTS, undelivered_topic
 from streaming.settings import StreamingSettings
 from streaming.sources import client_config
 
-_SINK_CLASS: Final = "mqlake.log.LogSink"
+LOG_SINK: Final = "mqlake.log.LogSink"
 _SENDERS_CLASS: Final = "mqlake.log.LogSenders"
 # Once a record waits, what it was made of may be deleted: it is kept as well as any may be.
 _CONFIG: Final = {**KEPT_UNTIL_READ, "flush.messages": "1"}
@@ -26,7 +26,8 @@ def append_to_log(
     name: str,
     *,
     real_time: bool,
-    awaited: str | None = None,
+    sink: str = LOG_SINK,
+    **options: str,
 ) -> DataStreamWriter:
     """Return what appends records to log topics, without gaps; each start needs another.
 
@@ -34,11 +35,14 @@ def append_to_log(
     topic of the query, which is made here.
 
     Args:
-        records: (topic, partition, key, value, headers); no partition is the first.
+        records: As the sink takes them; the usual one (topic, partition, key, value, headers), of
+            which no partition is the first.
         settings: How to reach the log, how long a real-time batch is.
         name: Of the query.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
-        awaited: Log topic whose records do not wait elsewhere: the query reads them when it begins.
+        sink: Java class: `LogSink.java`, or one that makes other records of its rows.
+        options: Its own; `awaited` is a log topic whose records do not wait elsewhere: the query
+            reads them when it begins.
 
     Raises:
         LogError: The log does not answer.
@@ -46,16 +50,15 @@ def append_to_log(
     undelivered = ensure_undelivered(settings, name)
     writer = (
         records.writeStream.queryName(name)
-        .format(_SINK_CLASS)
+        .format(sink)
         .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})
         .option("query", name)
         .option("run", uuid.uuid4().hex)
         .option("events", EVENTS)
         .option("undelivered", undelivered)
+        .options(**options)
         .outputMode("update")
     )
-    if awaited is not None:
-        writer = writer.option("awaited", awaited)
     if real_time:
         milliseconds = f"{round(settings.real_time_batch_seconds * 1000)} milliseconds"
         # pyspark's overloads for type checkers do not list this trigger yet.

@@ -56,6 +56,5 @@ def starting_offsets(offsets: Offsets) -> str:
 
 
 def header(name: str) -> Column:
-    """The value of a record's header, null without it; generated code, unlike a lambda."""
-    at = F.array_position(F.col("headers.key"), F.lit(name)) - 1
-    return F.get(F.col("headers.value"), at.cast("int"))
+    """The value of a record's header, null without it (`HeaderFunction.java`)."""
+    return F.call_function("mqlake_header", F.col("headers"), F.lit(name))

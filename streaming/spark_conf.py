@@ -47,7 +47,8 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedTasks": "50",
     # Delta
     "spark.sql.extensions": (
-        "io.delta.sql.DeltaSparkSessionExtension,mqlake.decoding.DecodingFunctions"
+        "io.delta.sql.DeltaSparkSessionExtension,"
+        "mqlake.log.HeaderFunction,mqlake.decoding.DecodingFunctions"
     ),
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",

@@ -1,4 +1,8 @@
-"""The query that routes: `mqlake.inbound` to `mqlake.delivery.<gateway>`."""
+"""The query that routes: `mqlake.inbound` to `mqlake.delivery.<gateway>`.
+
+Nothing of it is in SQL: the sink asks the route function whose a record is, and sends it there, in
+order, barriers too. A delivery is the record with a header `source` more (`mqlake.records.Source`).
+"""
 
 from pathlib import Path
 from typing import Final
@@ -6,15 +10,16 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.records import INBOUND, ROUTES_IN_FORCE
+from mqlake.records import DELIVERY_PREFIX, INBOUND, ROUTES, ROUTES_IN_FORCE
 from streaming.checkpoints import Offsets
-from streaming.routing import deliveries, register_route_function
 from streaming.settings import StreamingSettings
 from streaming.sinks import append_to_log
-from streaming.sources import PROMPT, client_config, read_log, starting_offsets
+from streaming.sources import PROMPT, read_log, starting_offsets
 from streaming.spark import ROUTER_POOL, use_pool
 
 NAME: Final = "router"
+_SINK: Final = "mqlake.routing.RouteSink"
+_COLUMNS: Final = ("key", "value", "headers", "partition", "offset", "timestamp")
 
 
 def checkpoint(settings: StreamingSettings) -> Path:
@@ -33,11 +38,19 @@ def start(
         first: Where to begin when the checkpoint, which is empty then, does not say it.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
     """
-    register_route_function(spark, client_config(settings))
     use_pool(spark, ROUTER_POOL)
     options = dict(PROMPT)
     if first is not None:
         options["startingOffsets"] = starting_offsets(first)
-    records = deliveries(read_log(spark, settings, INBOUND, **options))
-    writer = append_to_log(records, settings, NAME, real_time=real_time, awaited=ROUTES_IN_FORCE)
+    writer = append_to_log(
+        read_log(spark, settings, INBOUND, **options).select(*_COLUMNS),
+        settings,
+        NAME,
+        real_time=real_time,
+        sink=_SINK,
+        inbound=INBOUND,
+        routes=ROUTES,
+        deliveries=DELIVERY_PREFIX,
+        awaited=ROUTES_IN_FORCE,
+    )
     return writer.option("checkpointLocation", str(checkpoint(settings))).start()

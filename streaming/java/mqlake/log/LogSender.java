@@ -47,7 +47,7 @@ public final class LogSender {
     /** What the producer may hold of targets that are away; their records are durable elsewhere. */
     static final long MOST_HELD_BYTES = 32L * MIB;
     /** Of the producer. */
-    static final int BATCH_BYTES = 16384;
+    static final int BATCH_BYTES = 65536;
     private static final long METADATA_MS = 1000;
     private static final long REQUEST_MS = 10000;
     /** A target that has refused a record is tried again after so long. */
@@ -94,6 +94,8 @@ public final class LogSender {
         properties.put("client.id", "mqlake-" + query);
         properties.put("acks", "all");
         properties.put("enable.idempotence", "true");
+        // What comes while a request is on its way makes the next one: the more there is, the fewer they are.
+        properties.put("max.in.flight.requests.per.connection", "1");
         properties.put("linger.ms", "0");
         properties.put("batch.size", String.valueOf(BATCH_BYTES));
         properties.put("delivery.timeout.ms", String.valueOf(Integer.MAX_VALUE));

@@ -1,5 +1,7 @@
 package mqlake.log;
 
+import java.io.IOException;
+import java.io.Serializable;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
@@ -24,12 +26,27 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * A sink of streaming queries that appends rows to the log, by a {@link LogSender}:
  * (topic STRING, partition INT, key BINARY, value BINARY, headers ARRAY of (key STRING, value BINARY)).
+ * A sink that makes other records of its rows extends it.
  *
  * Options: those of a Kafka client, each with `kafka.` before it; `query` and `run` name the sender that is
  * used, `events`, `undelivered` and, if there is one, `awaited` its log topics.
  */
-public final class LogSink implements TableProvider, SupportsWrite {
+public class LogSink implements TableProvider, SupportsWrite {
     private static final String CLIENT_PREFIX = "kafka.";
+
+    /** Sends what comes of a row; travels to the executors. */
+    public interface Sending extends Serializable {
+        void send(Lot lot, InternalRow row) throws IOException;
+    }
+
+    /**
+     * Return what comes of a row; here it is a record.
+     *
+     * @param client How a Kafka client reaches the log.
+     */
+    protected Sending sending(Map<String, String> client, Map<String, String> options) {
+        return Lot::send;
+    }
 
     @Override
     public StructType inferSchema(CaseInsensitiveStringMap options) {
@@ -67,6 +84,7 @@ public final class LogSink implements TableProvider, SupportsWrite {
         });
         return new Builder(
                 new WriterFactory(
+                        sending(client, options),
                         options.get("query"), options.get("run"), client,
                         options.get("events"), options.get("awaited"),
                         options.get("undelivered")));
@@ -110,31 +128,34 @@ public final class LogSink implements TableProvider, SupportsWrite {
 
     /** Travels to the executors. */
     record WriterFactory(
-            String query, String run, HashMap<String, String> client, String events,
-            String awaited, String undelivered)
+            Sending sending, String query, String run, HashMap<String, String> client,
+            String events, String awaited, String undelivered)
             implements StreamingDataWriterFactory {
         @Override
         public DataWriter<InternalRow> createWriter(int partitionId, long taskId, long epochId) {
-            return new Writer(LogSenders.of(query, run, client, events, awaited, undelivered));
+            return new Writer(
+                    sending, LogSenders.of(query, run, client, events, awaited, undelivered));
         }
     }
 
     /** Of one task. */
     static final class Writer implements DataWriter<InternalRow> {
+        private final Sending sending;
         private final Lot lot;
 
-        Writer(LogSender sender) {
+        Writer(Sending sending, LogSender sender) {
+            this.sending = sending;
             this.lot = sender.begin().enter();
         }
 
         @Override
-        public void write(InternalRow record) throws java.io.IOException {
-            lot.send(record);
+        public void write(InternalRow row) throws IOException {
+            sending.send(lot, row);
         }
 
         /** What was sent is in the log, or it is told why not. */
         @Override
-        public WriterCommitMessage commit() throws java.io.IOException {
+        public WriterCommitMessage commit() throws IOException {
             lot.awaitAcknowledged();
             return new Committed();
         }

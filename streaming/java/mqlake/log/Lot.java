@@ -3,13 +3,13 @@ package mqlake.log;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.concurrent.locks.ReentrantLock;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
-import org.apache.spark.unsafe.types.UTF8String;
 
 /** What a task sends in a batch, and what of it was left out. */
 public final class Lot {
@@ -19,7 +19,7 @@ public final class Lot {
     final LeftOut leftOut;
     /** Held by who tells of what was left out, until that is certain. */
     final ReentrantLock telling = new ReentrantLock();
-    private final HashMap<UTF8String, Target[]> targets = new HashMap<>();
+    private final HashMap<String, Target[]> targets = new HashMap<>();
 
     /** Records that are nowhere in the log yet; guarded by the sender's monitor. */
     int left;
@@ -114,43 +114,39 @@ public final class Lot {
 
     /** Send (topic, partition, key, value, headers); no partition is the first. */
     public void send(InternalRow row) throws IOException {
-        Target target = target(row.getUTF8String(0), row.isNullAt(1) ? 0 : row.getInt(1));
         byte[] key = row.isNullAt(2) ? null : row.getBinary(2);
         byte[] value = row.isNullAt(3) ? null : row.getBinary(3);
+        RecordHeaders headers = row.isNullAt(4) ? new RecordHeaders() : headers(row.getArray(4));
+        send(row.getUTF8String(0).toString(), row.isNullAt(1) ? 0 : row.getInt(1), key, value, headers);
+    }
+
+    /** Return an ARRAY of (key STRING, value BINARY) as headers. */
+    public static RecordHeaders headers(ArrayData given) {
         RecordHeaders headers = new RecordHeaders();
-        if (!row.isNullAt(4)) {
-            ArrayData given = row.getArray(4);
-            for (int i = 0; i < given.numElements(); i++) {
-                InternalRow header = given.getStruct(i, 2);
-                headers.add(
-                        header.getUTF8String(0).toString(),
-                        header.isNullAt(1) ? null : header.getBinary(1));
-            }
+        for (int i = 0; i < given.numElements(); i++) {
+            InternalRow header = given.getStruct(i, 2);
+            headers.add(
+                    header.getUTF8String(0).toString(), header.isNullAt(1) ? null : header.getBinary(1));
         }
-        sender.send(this, target, key, value, headers, LogLimits.size(key, value, headers));
+        return headers;
     }
 
     /** Send a record with its headers. */
     public void send(String topic, int partition, byte[] key, byte[] value, RecordHeaders headers)
             throws IOException {
         sender.send(
-                this, target(UTF8String.fromString(topic), partition), key, value, headers,
+                this, target(topic, partition), key, value, headers,
                 LogLimits.size(key, value, headers));
     }
 
-    private Target target(UTF8String topic, int partition) {
+    private Target target(String topic, int partition) {
         Target[] known = targets.get(topic);
         if (known == null || known.length <= partition) {
-            Target[] more = new Target[partition + 1];
-            if (known != null) {
-                System.arraycopy(known, 0, more, 0, known.length);
-            }
-            known = more;
-            // The row's memory is used again for the next one.
-            targets.put(UTF8String.fromString(topic.toString()), known);
+            known = known == null ? new Target[partition + 1] : Arrays.copyOf(known, partition + 1);
+            targets.put(topic, known);
         }
         if (known[partition] == null) {
-            known[partition] = sender.target(new TopicPartition(topic.toString(), partition));
+            known[partition] = sender.target(new TopicPartition(topic, partition));
         }
         return known[partition];
     }

@@ -1,33 +1,40 @@
 package mqlake.routing;
 
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import mqlake.Vocabulary;
+import mqlake.log.LogSink;
+import mqlake.log.Lot;
 import mqlake.log.Positions;
-import org.apache.spark.sql.Row;
-import org.apache.spark.sql.RowFactory;
-import org.apache.spark.sql.api.java.UDF6;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
- * Spark function: (key, `mqtt` header, `client_id` header, partition, offset, timestamp ms) of an inbound
- * record to its deliveries, an array of (log topic, `source` header). Payload and other headers do not
- * pass through it.
+ * Makes deliveries of an inbound record, and sends them: the record with a `source` header more, for each
+ * gateway that has subscribers.
  *
  * A barrier is delivered to its gateway once its routes are applied, else not at all; a question to
  * the gateway that is asked. The record formats are those of mqlake/records.py.
  */
-public final class RouteFunction
-        implements UDF6<byte[], byte[], byte[], Integer, Long, Long, Row[]> {
+public final class RouteFunction implements LogSink.Sending {
     private static final long serialVersionUID = 1L;
-    private static final Row[] NOBODY = new Row[0];
+    private static final Delivery[] NOBODY = new Delivery[0];
     private static final byte[] BARRIER = Vocabulary.BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
     private static final byte[] QUESTION = Vocabulary.QUESTION_PREFIX.getBytes(StandardCharsets.US_ASCII);
     /** Of the header of a message; what is longer names share groups. */
     private static final int MQTT_LENGTH = 3;
+    /** Microseconds of a millisecond: Spark counts in these. */
+    private static final long MICROS = 1000;
 
     private static final byte[] NO_BYTES = new byte[0];
+
+    /** A record for a log topic, with the value of its `source` header. */
+    record Delivery(String logTopic, byte[] source) {}
 
     private final Map<String, String> consumerConfig;
     private final String routesTopic;
@@ -44,21 +51,44 @@ public final class RouteFunction
     public RouteFunction(
             Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix,
             String inboundTopic, String inForceTopic) {
-        this.consumerConfig = new java.util.HashMap<>(consumerConfig);
+        this.consumerConfig = new HashMap<>(consumerConfig);
         this.routesTopic = routesTopic;
         this.deliveryPrefix = deliveryPrefix;
         this.inboundTopic = inboundTopic;
         this.inForceTopic = inForceTopic;
     }
 
+    /** Send what comes of (key, value, headers, partition, offset, timestamp). */
     @Override
-    public Row[] call(
-            byte[] key, byte[] mqtt, byte[] clientId, Integer partition, Long offset,
-            Long timestampMs) {
-        return deliveries(key, mqtt, clientId, partition, offset, timestampMs);
+    public void send(Lot lot, InternalRow row) throws IOException {
+        byte[] key = row.isNullAt(0) ? null : row.getBinary(0);
+        RecordHeaders headers = row.isNullAt(2) ? new RecordHeaders() : Lot.headers(row.getArray(2));
+        Delivery[] deliveries = deliveries(
+                key, value(headers, Vocabulary.HEADER_MQTT), value(headers, Vocabulary.HEADER_CLIENT_ID),
+                row.getInt(3), row.getLong(4), Math.floorDiv(row.getLong(5), MICROS));
+        if (deliveries.length == 0) {
+            return;
+        }
+        byte[] value = row.isNullAt(1) ? null : row.getBinary(1);
+        for (Delivery delivery : deliveries) {
+            // Each has its own: the producer keeps them, and lets nobody add to them.
+            RecordHeaders own = new RecordHeaders(headers);
+            own.add(Vocabulary.HEADER_SOURCE, delivery.source);
+            lot.send(delivery.logTopic, 0, key, value, own);
+        }
     }
 
-    private Row[] deliveries(
+    /** Return the first of the headers of a name; null without one. */
+    private static byte[] value(RecordHeaders headers, String name) {
+        for (Header header : headers) {
+            if (header.key().equals(name)) {
+                return header.value();
+            }
+        }
+        return null;
+    }
+
+    private Delivery[] deliveries(
             byte[] key, byte[] mqtt, byte[] clientId, int partition, long offset,
             long timestampMs) {
         RouteFollower routes = follower;
@@ -98,7 +128,7 @@ public final class RouteFunction
     }
 
     /** Return the deliveries of a message; the sink leaves out those to gateways that are gone. */
-    Row[] message(
+    Delivery[] message(
             byte[] key, byte[] mqtt, byte[] publisher, int partition, long offset,
             long timestampMs, long routesInForce, RouteTable table) {
         byte[] by = publisher == null ? NO_BYTES : publisher;
@@ -117,7 +147,7 @@ public final class RouteFunction
             return NOBODY;
         }
         byte[] position = position(partition, offset, timestampMs);
-        Row[] deliveries = new Row[gateways.length];
+        Delivery[] deliveries = new Delivery[gateways.length];
         for (int i = 0; i < gateways.length; i++) {
             deliveries[i] =
                     delivery(logTopic(gateways[i]), position, recipients.sharedFilters(i));
@@ -134,7 +164,7 @@ public final class RouteFunction
         return logTopic;
     }
 
-    private Row[] answer(byte[] key, int partition, byte[] position, RouteFollower routes) {
+    private Delivery[] answer(byte[] key, int partition, byte[] position, RouteFollower routes) {
         String[] parts =
                 new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
                         .split("/");
@@ -154,7 +184,7 @@ public final class RouteFunction
                 || routeNumber > 0 && !routes.awaitApplied(parts[0], parts[1], routeNumber)) {
             return NOBODY;
         }
-        Row[] deliveries = deliver(parts[0], position, routes);
+        Delivery[] deliveries = deliver(parts[0], position, routes);
         RouteTable table = routes.table();
         long shared = Math.max(
                 table.sharedRoute(routesOffset),
@@ -162,24 +192,24 @@ public final class RouteFunction
         if (shared < 0 || !inForce.advance(partition, shared)) {
             return deliveries;
         }
-        Row[] andNote = Arrays.copyOf(deliveries, deliveries.length + 1);
+        Delivery[] andNote = Arrays.copyOf(deliveries, deliveries.length + 1);
         byte[] line = ("\n" + shared).getBytes(StandardCharsets.ISO_8859_1);
         andNote[deliveries.length] = delivery(inForceTopic, position, line);
         return andNote;
     }
 
-    private Row[] deliver(String gateway, byte[] position, RouteFollower routes) {
+    private Delivery[] deliver(String gateway, byte[] position, RouteFollower routes) {
         String logTopic = deliveryPrefix + gateway;
-        return routes.exists(logTopic) ? new Row[] {delivery(logTopic, position, null)} : NOBODY;
+        return routes.exists(logTopic) ? new Delivery[] {delivery(logTopic, position, null)} : NOBODY;
     }
 
-    private static Row delivery(String logTopic, byte[] position, byte[] sharedFilters) {
+    private static Delivery delivery(String logTopic, byte[] position, byte[] sharedFilters) {
         byte[] source = position;
         if (sharedFilters != null) {
             source = Arrays.copyOf(position, position.length + sharedFilters.length);
             System.arraycopy(sharedFilters, 0, source, position.length, sharedFilters.length);
         }
-        return RowFactory.create(logTopic, source);
+        return new Delivery(logTopic, source);
     }
 
     /** Return the position as text: `<partition>:<offset>:<timestamp>`. */
