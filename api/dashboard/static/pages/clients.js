@@ -17,6 +17,7 @@ import {
   table,
   input,
 } from "../core/parts.js";
+import { pagedList } from "../core/paged.js";
 import { note } from "../core/place.js";
 
 const REFRESH_MS = 5_000;
@@ -24,202 +25,156 @@ const REFRESH_MS = 5_000;
 const ENDED_MS = 1_000;
 const PAGE = 100;
 const FOR_EVER = 4_294_967_295;
+const MOST_IN_FLIGHT = 200;
+const STATES = [
+  ["", "All"],
+  ["true", "Connected"],
+  ["false", "Not connected"],
+];
+const ABOUT =
+  "Clients whose session outlives their connection, or who have a will. Others are known to their gateway alone; the table events has when they came and went.";
 
 export function mount({ api, signal, place }) {
   const prefix = input({ type: "search" });
-  const state = select([
-    ["", "All"],
-    ["true", "Connected"],
-    ["false", "Not connected"],
-  ]);
   const username = input({ type: "search" });
-  const wrong = h("div");
+  const state = select(STATES);
   const beside = h("div.beside");
-  let cursor = null;
-  let pages = 1;
-  let asking = new AbortController();
-
-  const list = table(
-    "Clients",
-    [
-      { label: "Client", cell: (one) => one.client_id },
-      { label: "State", cell: (one) => stateOf(one) },
-      { label: "User", cell: (one) => one.username ?? "–" },
-      { label: "Gateway", cell: (one) => one.gateway },
-      { label: "MQTT", cell: (one) => one.protocol_version },
-      { label: "Subscriptions", cell: (one) => count(one.subscription_count), class: "number" },
-      {
-        label: "Since",
-        cell: (one) => moment(one.connected ? one.connected_at : one.disconnected_at),
-      },
-    ],
-    {
-      empty: "No client has a session that outlives its connection.",
-      open: (one) => show(one.client_id),
-      key: (one) => one.client_id,
-    },
-  );
-  const more = button("More", () => {
-    pages += 1;
-    return load();
+  const asked = () => ({
+    client_id_prefix: prefix.value,
+    connected: state.value,
+    username: username.value,
+    limit: PAGE,
   });
-  more.hidden = true;
+  const shown = clientTable((one) => show(one.client_id));
+  const read = (cursor, mine) => api.get("/clients", { ...asked(), cursor }, mine);
+  const list = pagedList(shown, read, signal);
+  let following = new AbortController();
+  signal.addEventListener("abort", () => following.abort());
 
-  async function load() {
-    asking.abort();
-    asking = new AbortController();
-    const { signal: mine } = asking;
-    const asked = {
-      client_id_prefix: prefix.value,
-      connected: state.value,
-      username: username.value,
-      limit: PAGE,
-    };
-    try {
-      const items = [];
-      cursor = null;
-      for (let page = 0; page < pages; page += 1) {
-        const found = await api.get("/clients", { ...asked, cursor }, mine);
-        items.push(...found.items);
-        cursor = found.next_cursor;
-        if (!cursor) break;
-      }
-      list.show(items);
-      more.hidden = !cursor;
-      fill(wrong);
-    } catch (error) {
-      if (!isAborted(error)) problem(wrong, error);
-    }
-  }
-  signal.addEventListener("abort", () => asking.abort());
-  const change = () => {
-    pages = 1;
-    load();
-  };
-  for (const control of [prefix, username])
-    control.addEventListener("input", afterPause(250, change));
-  state.addEventListener("change", change);
-  every(REFRESH_MS, signal, load);
-
-  let shown = new AbortController();
   function show(clientId) {
-    shown.abort();
-    shown = new AbortController();
+    following.abort();
+    following = new AbortController();
     note("clients", clientId);
-    const { signal: mine } = shown;
-    signal.addEventListener("abort", () => mine.aborted || shown.abort());
-    const here = h("div");
-    let known = "";
-    fill(beside, here);
-    every(REFRESH_MS, mine, async () => {
-      try {
-        const client = await api.get(`/clients/${inPath(clientId)}`, {}, mine);
-        const text = JSON.stringify(client);
-        if (text === known || here.contains(document.activeElement)) return;
-        known = text;
-        fill(here, detail(client));
-      } catch (error) {
-        if (!isAborted(error)) problem(here, error);
-      }
-    });
+    fill(beside, followed(api, clientId, list.load, following.signal));
   }
-
-  function detail(client) {
-    const end = async (endSession) => {
-      const what = endSession ? "End the session of" : "Disconnect";
-      if (!(await ask(`${what} ${client.client_id}?`, endSession ? "End session" : "Disconnect")))
-        return;
-      await api.send("DELETE", `/clients/${inPath(client.client_id)}`, undefined, {
-        end_session: endSession,
-      });
-      notice(`Asked the gateways: ${client.client_id}`);
-      setTimeout(load, ENDED_MS);
-    };
-    const mayEnd = api.may("editor");
-    const subscriptions = table(
-      "Subscriptions",
-      [
-        { label: "Topic filter", cell: (one) => one.topic_filter },
-        { label: "QoS", cell: (one) => one.qos, class: "number" },
-        { label: "Options", cell: options },
-      ],
-      { empty: "None." },
-    );
-    subscriptions.show(client.subscriptions);
-    const sent = table(
-      "Messages in flight",
-      [
-        { label: "Packet", cell: (one) => one.packet_id },
-        { label: "QoS", cell: (one) => one.qos, class: "number" },
-        {
-          label: "Place in the log",
-          cell: (one) => (one.released ? "released" : `${one.partition}:${one.offset}`),
-        },
-      ],
-      { empty: "Nothing is on its way." },
-    );
-    sent.show(client.in_flight_out.slice(0, 200));
-    return panel(
-      client.client_id,
-      {
-        class: "detail",
-        actions: mayEnd && [
-          client.connected && button("Disconnect", () => end(false)),
-          button("End session", () => end(true), { kind: "danger" }),
-        ],
-      },
-      facts([
-        ["State", stateOf(client)],
-        ["User", client.username],
-        ["Gateway", client.gateway],
-        ["MQTT", client.protocol_version],
-        ["Connected", moment(client.connected_at)],
-        client.disconnected_at && [
-          "Left",
-          `${moment(client.disconnected_at)}: ${client.disconnect_reason}`,
-        ],
-        ["Keep alive", client.keep_alive ? seconds(client.keep_alive) : "off"],
-        [
-          "Session lasts",
-          client.session_expiry_interval === FOR_EVER
-            ? "for ever"
-            : seconds(client.session_expiry_interval),
-        ],
-        client.will && ["Will", client.will.topic_name],
-        ["QoS 2 open", count(client.qos2_unacknowledged)],
-      ]),
-      h("h3", "Subscriptions"),
-      subscriptions.element,
-      h(
-        "h3",
-        `In flight: ${count(client.in_flight_out.length)} to the client, ${count(client.in_flight_in.length)} from it`,
-      ),
-      sent.element,
-    );
+  for (const one of [prefix, username]) {
+    one.addEventListener("input", afterPause(250, list.restart));
   }
-
+  state.addEventListener("change", list.restart);
+  every(REFRESH_MS, signal, list.load);
   if (place.item) show(place.item);
-  return h(
-    "div",
-    heading("Clients"),
-    h(
-      "p.hint",
-      "Clients whose session outlives their connection, or who have a will. Others are known to their gateway alone; the table events has when they came and went.",
-    ),
-    h(
-      "form.row",
-      { on: { submit: (event) => event.preventDefault() } },
-      field("Client identifier begins with", prefix),
-      field("User name", username),
-      field("State", state),
-    ),
-    wrong,
-    h(
-      "div.split",
-      h("section.panel", { "aria-label": "List of clients" }, list.element, more),
-      beside,
-    ),
+  const form = h(
+    "form.row",
+    { on: { submit: (event) => event.preventDefault() } },
+    field("Client identifier begins with", prefix),
+    field("User name", username),
+    field("State", state),
   );
+  const listed = h("section.panel", { "aria-label": "List of clients" }, list.elements);
+  const split = h("div.split", listed, beside);
+  return h("div", heading("Clients"), h("p.hint", ABOUT), form, list.wrong, split);
+}
+
+function clientTable(open) {
+  const since = (one) => moment(one.connected ? one.connected_at : one.disconnected_at);
+  const columns = [
+    { label: "Client", cell: (one) => one.client_id },
+    { label: "State", cell: stateOf },
+    { label: "User", cell: (one) => one.username ?? "–" },
+    { label: "Gateway", cell: (one) => one.gateway },
+    { label: "MQTT", cell: (one) => one.protocol_version },
+    { label: "Subscriptions", cell: (one) => count(one.subscription_count), class: "number" },
+    { label: "Since", cell: since },
+  ];
+  const empty = "No client has a session that outlives its connection.";
+  return table("Clients", columns, { empty, open, key: (one) => one.client_id });
+}
+
+/** One client, read again and again until a signal ends it. */
+function followed(api, clientId, reload, signal) {
+  const here = h("div");
+  let known = "";
+  every(REFRESH_MS, signal, async () => {
+    try {
+      const client = await api.get(`/clients/${inPath(clientId)}`, {}, signal);
+      const text = JSON.stringify(client);
+      if (text === known || here.contains(document.activeElement)) return;
+      known = text;
+      fill(here, detail(api, client, reload));
+    } catch (error) {
+      if (!isAborted(error)) problem(here, error);
+    }
+  });
+  return here;
+}
+
+function detail(api, client, reload) {
+  const { length: sent } = client.in_flight_out;
+  const received = client.in_flight_in.length;
+  return panel(
+    client.client_id,
+    { class: "detail", actions: api.may("editor") && endings(api, client, reload) },
+    facts(factsOf(client)),
+    h("h3", "Subscriptions"),
+    subscriptionTable(client),
+    h("h3", `In flight: ${count(sent)} to the client, ${count(received)} from it`),
+    inFlightTable(client),
+  );
+}
+
+/** The buttons that end a connection, or the session as well. */
+function endings(api, client, reload) {
+  const path = `/clients/${inPath(client.client_id)}`;
+  const end = async (question, yes, endSession) => {
+    if (!(await ask(`${question} ${client.client_id}?`, yes))) return;
+    await api.send("DELETE", path, undefined, { end_session: endSession });
+    notice(`Asked the gateways: ${client.client_id}`);
+    setTimeout(reload, ENDED_MS);
+  };
+  const session = () => end("End the session of", "End session", true);
+  return [
+    client.connected && button("Disconnect", () => end("Disconnect", "Disconnect", false)),
+    button("End session", session, { kind: "danger" }),
+  ];
+}
+
+function factsOf(client) {
+  const { disconnected_at: left, session_expiry_interval: lasts, keep_alive: alive } = client;
+  return [
+    ["State", stateOf(client)],
+    ["User", client.username],
+    ["Gateway", client.gateway],
+    ["MQTT", client.protocol_version],
+    ["Connected", moment(client.connected_at)],
+    left && ["Left", `${moment(left)}: ${client.disconnect_reason}`],
+    ["Keep alive", alive ? seconds(alive) : "off"],
+    ["Session lasts", lasts === FOR_EVER ? "for ever" : seconds(lasts)],
+    client.will && ["Will", client.will.topic_name],
+    ["QoS 2 open", count(client.qos2_unacknowledged)],
+  ];
+}
+
+function subscriptionTable({ subscriptions }) {
+  const columns = [
+    { label: "Topic filter", cell: (one) => one.topic_filter },
+    { label: "QoS", cell: (one) => one.qos, class: "number" },
+    { label: "Options", cell: options },
+  ];
+  const shown = table("Subscriptions", columns, { empty: "None." });
+  shown.show(subscriptions);
+  return shown.element;
+}
+
+function inFlightTable(client) {
+  const place = (one) => (one.released ? "released" : `${one.partition}:${one.offset}`);
+  const columns = [
+    { label: "Packet", cell: (one) => one.packet_id },
+    { label: "QoS", cell: (one) => one.qos, class: "number" },
+    { label: "Place in the log", cell: place },
+  ];
+  const shown = table("Messages in flight", columns, { empty: "Nothing is on its way." });
+  shown.show(client.in_flight_out.slice(0, MOST_IN_FLIGHT));
+  return shown.element;
 }
 
 function stateOf(client) {

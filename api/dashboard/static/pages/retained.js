@@ -15,122 +15,90 @@ import {
   table,
   input,
 } from "../core/parts.js";
+import { pagedList } from "../core/paged.js";
 import { note } from "../core/place.js";
 
 const PAGE = 200;
 
 export function mount({ api, signal, place }) {
   const filter = input({ value: place.query.get("filter") ?? "", placeholder: "#" });
-  const wrong = h("div");
   const beside = h("div.beside");
-  let cursor = null;
-  let items = [];
-
-  const list = table(
-    "Retained messages",
-    [
-      { label: "Topic", cell: (one) => one.topic_name },
-      { label: "Payload", cell: payloadLine, class: "wide" },
-      { label: "QoS", cell: (one) => one.qos, class: "number" },
-      { label: "Size", cell: (one) => bytes(one.payload_bytes), class: "number" },
-      { label: "Received", cell: (one) => moment(one.received_at) },
-    ],
-    { empty: "No topic has a retained message.", open: show, key: (one) => one.topic_name },
-  );
-  const more = button("More", () => load(true));
-  more.hidden = true;
-
-  async function load(isMore = false) {
-    try {
-      const found = await api.get(
-        "/retained",
-        {
-          topic_filter: filter.value.trim(),
-          limit: PAGE,
-          max_payload_bytes: 1024,
-          cursor: isMore ? cursor : null,
-        },
-        signal,
-      );
-      items = isMore ? [...items, ...found.items] : found.items;
-      cursor = found.next_cursor;
-      list.show(items);
-      more.hidden = !cursor;
-      fill(wrong);
-    } catch (error) {
-      if (!isAborted(error)) problem(wrong, error);
-    }
-  }
+  const wanted = () => filter.value.trim();
+  const read = (cursor, mine) => {
+    const asked = { topic_filter: wanted(), limit: PAGE, max_payload_bytes: 1024, cursor };
+    return api.get("/retained", asked, mine).then((found) => ({
+      ...found,
+      items: found.items.filter((one) => !deleted.has(one.topic_name)),
+    }));
+  };
+  /** Topics whose message the table still has for some seconds. */
+  const deleted = new Set();
+  const list = pagedList(messageTable(show), read, signal);
 
   async function show({ topic_name: topic }) {
-    note("retained", topic, { filter: filter.value.trim() });
-    let message;
+    note("retained", topic, { filter: wanted() });
     try {
-      message = await api.get(`/retained/${inPath(topic)}`, {}, signal);
+      const message = await api.get(`/retained/${inPath(topic)}`, {}, signal);
+      fill(beside, detail(topic, message, api.may("editor") && (() => remove(topic))));
     } catch (error) {
       if (!isAborted(error)) problem(fill(beside), error);
-      return;
     }
-    fill(
-      beside,
-      panel(
-        topic,
-        {
-          class: "detail",
-          actions:
-            api.may("editor") &&
-            button("Delete", () => remove(topic), {
-              kind: "danger",
-              name: `Delete the retained message of ${topic}`,
-            }),
-        },
-        facts([
-          ["Received", moment(message.received_at)],
-          ["Client", message.client_id],
-          ["User", message.username],
-          ["QoS", message.qos],
-          ["Size", bytes(message.payload_bytes)],
-          message.expires_at && ["Expires", moment(message.expires_at)],
-          message.properties && ["Properties", cell(message.properties)],
-        ]),
-        h("pre.payload", { tabindex: 0, "aria-label": "Payload" }, payloadBlock(message)),
-      ),
-    );
   }
-
   async function remove(topic) {
     if (!(await ask(`Delete the retained message of ${topic}?`, "Delete"))) return;
     await api.send("DELETE", `/retained/${inPath(topic)}`);
     notice(`Deleted: ${topic}. The table follows in some seconds.`);
-    items = items.filter((one) => one.topic_name !== topic);
-    list.show(items);
+    deleted.add(topic);
     fill(beside);
-    note("retained", "", { filter: filter.value.trim() });
+    note("retained", "", { filter: wanted() });
+    await list.load();
   }
-
-  load();
+  list.load();
   if (place.item) show({ topic_name: place.item });
-  return h(
-    "div",
-    heading("Retained"),
-    h(
-      "form.row",
-      {
-        on: {
-          submit: (event) => {
-            event.preventDefault();
-            load();
-          },
-        },
-      },
-      field("Topic filter", filter),
-      h("button.primary", { type: "submit" }, "Show"),
-    ),
-    wrong,
-    h(
-      "div.split",
-      h("section.panel", { "aria-label": "List of retained messages" }, list.element, more),
-      beside,
-    ),
+  const form = filterForm(filter, () => {
+    deleted.clear();
+    list.restart();
+  });
+  const listed = h("section.panel", { "aria-label": "List of retained messages" }, list.elements);
+  return h("div", heading("Retained"), form, list.wrong, h("div.split", listed, beside));
+}
+
+function filterForm(filter, show) {
+  const submit = (event) => {
+    event.preventDefault();
+    show();
+  };
+  const start = h("button.primary", { type: "submit" }, "Show");
+  return h("form.row", { on: { submit } }, field("Topic filter", filter), start);
+}
+
+function messageTable(open) {
+  const columns = [
+    { label: "Topic", cell: (one) => one.topic_name },
+    { label: "Payload", cell: payloadLine, class: "wide" },
+    { label: "QoS", cell: (one) => one.qos, class: "number" },
+    { label: "Size", cell: (one) => bytes(one.payload_bytes), class: "number" },
+    { label: "Received", cell: (one) => moment(one.received_at) },
+  ];
+  const empty = "No topic has a retained message.";
+  return table("Retained messages", columns, { empty, open, key: (one) => one.topic_name });
+}
+
+/** One message; with `remove` it can be deleted. */
+function detail(topic, message, remove) {
+  const options = { kind: "danger", name: `Delete the retained message of ${topic}` };
+  return panel(
+    topic,
+    { class: "detail", actions: remove && button("Delete", remove, options) },
+    facts([
+      ["Received", moment(message.received_at)],
+      ["Client", message.client_id],
+      ["User", message.username],
+      ["QoS", message.qos],
+      ["Size", bytes(message.payload_bytes)],
+      message.expires_at && ["Expires", moment(message.expires_at)],
+      message.properties && ["Properties", cell(message.properties)],
+    ]),
+    h("pre.payload", { tabindex: 0, "aria-label": "Payload" }, payloadBlock(message)),
   );
 }
