@@ -11,6 +11,7 @@ module.exports = [
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
       eqeqeq: ["error", "always", { null: "ignore" }],
+      "max-lines": ["error", 400],
       "no-eval": "error",
       "no-implied-eval": "error",
       "no-shadow": "error",

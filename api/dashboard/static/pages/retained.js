@@ -23,6 +23,8 @@ const PAGE = 200;
 export function mount({ api, signal, place }) {
   const filter = input({ value: place.query.get("filter") ?? "", placeholder: "#" });
   const beside = h("div.beside");
+  /** Topics whose message the table still has for some seconds. */
+  const deleted = new Set();
   const wanted = () => filter.value.trim();
   const read = (cursor, mine) => {
     const asked = { topic_filter: wanted(), limit: PAGE, max_payload_bytes: 1024, cursor };
@@ -31,8 +33,6 @@ export function mount({ api, signal, place }) {
       items: found.items.filter((one) => !deleted.has(one.topic_name)),
     }));
   };
-  /** Topics whose message the table still has for some seconds. */
-  const deleted = new Set();
   const list = pagedList(messageTable(show), read, signal);
 
   async function show({ topic_name: topic }) {
