@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -103,3 +104,46 @@ def test_a_retained_message_is_deleted(tmp_path: Path) -> None:
         assert len(deleted) == 1
         page.get_by_role("button", name="Show").click()
         expect(topic).to_be_visible()
+
+
+def test_a_paused_rule_goes_on_is_saved_and_deleted(tmp_path: Path) -> None:
+    rule = {
+        **dict.fromkeys(("name", "description", "error"), ""),
+        "id": "hot",
+        "version": 1,
+        "state": "paused",
+        "enable": True,
+        "actions": [],
+        "sql": 'SELECT payload.t AS t FROM "a"',
+        "from": ["a"],
+    }
+    asked: list[tuple[str, Any]] = []
+
+    def answer(route: Route) -> None:
+        request = route.request
+        if request.method != "GET":
+            asked.append((request.method, request.post_data_json))
+            rule.update(state="running", version=len(asked) + 1)
+        resumed = {"rule": rule, "job": {"id": "1"}}
+        route.fulfill(json=resumed if "/resume" in request.url else rule)
+
+    with page_of_api(tmp_path) as dashboard:
+        page = dashboard.page
+        for path in ("hot?*", "hot/resume?*"):
+            page.route(f"**/api/v1/rules/{path}", answer)
+        dashboard.open("rules/hot")
+        page.get_by_role("button", name="Go on from the pause").click()
+        expect(page.get_by_text("a job takes what came during the pause")).to_be_visible()
+        expect(page.get_by_text("version 2", exact=True)).to_be_visible()
+        expect(page.get_by_role("button", name="Go on from now")).to_have_count(0)
+        page.get_by_label("Description").fill("too warm")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("version 3", exact=True)).to_be_visible()
+        expect(page.get_by_label("Description")).to_have_value("too warm")
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page.get_by_role("heading", name="Rules", exact=True)).to_be_visible()
+        assert [method for method, _ in asked] == ["POST", "PUT", "DELETE"]
+        assert asked[0][1] == {"from": "pause"}
+        assert asked[1][1]["version"] == 2
+        assert asked[1][1]["description"] == "too warm"

@@ -1,6 +1,6 @@
 /** One rule: write it, check it while it is written, try it on a message and on history, run it. */
 
-import { isAborted, Problem } from "../core/api.js";
+import { isAborted } from "../core/api.js";
 import { afterPause, fill, h } from "../core/dom.js";
 import { editor } from "../core/editor.js";
 import {
@@ -58,180 +58,166 @@ export function save(api, id, body, version = undefined) {
   return api.send("PUT", `/rules/${encodeURIComponent(id)}`, { ...body, version });
 }
 
-function form(context, rule) {
-  const { api, signal } = context;
-  const isNew = rule === null;
-  const mayChange = api.may("editor");
+/** The editor of a rule, or of a new one (null). What it holds stays when another version is shown. */
+function form(context, given) {
+  const { api } = context;
+  const page = h("div.page");
   const wrong = h("div");
-  const id = input({
-    value: rule?.id ?? "",
-    disabled: !isNew,
-    placeholder: isNew ? "made up when empty" : null,
-  });
+  const fields = ruleFields(context, given, () => test.run());
+  const test = sampleTest(context, fields.sql, given);
+
+  async function keep(rule) {
+    const kept = await fields.marking(() =>
+      rule === null
+        ? api.send("POST", "/rules", { ...fields.read(), id: fields.id() })
+        : save(api, rule.id, fields.read(), rule.version),
+    );
+    told(kept);
+    if (rule === null) go("rules", kept.id);
+    else show(kept);
+  }
+  function show(rule) {
+    const mayChange = api.may("editor");
+    const definition = panel("Definition", ...fields.elements, wrong, actions(rule, mayChange));
+    const tried = trials(context, fields.sql, test, rule);
+    fill(
+      page,
+      headingOf(rule),
+      rule?.error && h("p.problem", { role: "alert" }, rule.error),
+      rule?.state === "paused" && mayChange && resumption(api, rule, show),
+      h("div.rule", definition, tried),
+    );
+  }
+  function actions(rule, mayChange) {
+    if (!mayChange)
+      return h("p.hint", "Your role may look at rules and try them, not change them.");
+    const label = rule === null ? "Create" : "Save";
+    const keeping = button(label, () => keep(rule), { kind: "primary", report: wrong });
+    const options = { kind: "danger", report: wrong };
+    const removing = rule && button("Delete", () => remove(api, rule), options);
+    return h("div.actions", keeping, removing);
+  }
+  show(given);
+  return page;
+}
+
+function headingOf(rule) {
+  const all = h("a", { href: "#/rules" }, "All rules");
+  if (rule === null) return heading("New rule", all);
+  return heading(rule.id, stateBadge(rule.state), h("span.hint", `version ${rule.version}`), all);
+}
+
+/** Say what has become of a rule that was changed. */
+function told(rule, more = "") {
+  const kind = rule.state === "failed" ? "bad" : "good";
+  notice(`Rule ${rule.id}, version ${rule.version}: ${rule.state}${more}`, kind);
+}
+
+async function remove(api, rule) {
+  if (!(await ask(`Delete the rule ${rule.id} with all its versions?`, "Delete"))) return;
+  await api.send("DELETE", `/rules/${encodeURIComponent(rule.id)}`);
+  notice(`Deleted: ${rule.id}`);
+  go("rules");
+}
+
+/** Let a paused rule go on: with what comes from now on, or with what it has missed as well. */
+function resumption(api, rule, show) {
+  const said = h("div");
+  const from = (place) => async () => {
+    const path = `/rules/${encodeURIComponent(rule.id)}/resume`;
+    const { rule: now, job } = await api.send("POST", path, { from: place });
+    told(now, job ? "; a job takes what came during the pause" : "");
+    show(now);
+  };
+  return h(
+    "div.actions",
+    button("Go on from now", from("now"), { report: said }),
+    button("Go on from the pause", from("pause"), { report: said }),
+    said,
+  );
+}
+
+/** The controls of a rule's definition, checked while somebody writes. */
+function ruleFields({ api, signal }, rule, run) {
+  const placeholder = rule === null ? "made up when empty" : null;
+  const id = input({ value: rule?.id ?? "", disabled: rule !== null, placeholder });
   const name = h("input", { type: "text", value: rule?.name ?? "", maxlength: 200 });
   const description = h("textarea", { rows: 2, value: rule?.description ?? "", maxlength: 2000 });
   const enable = check("Run this rule", { checked: rule?.enable ?? true });
-  const meaning = h("div.meaning", { role: "status" });
   const actions = actionList(api, signal, rule?.actions ?? [], () => examine());
-  const sql = editor({
-    label: "SQL of the rule",
-    rows: 9,
-    value: rule?.sql ?? FIRST_SQL,
-    onChange: () => examine(),
-    onRun: () => test.run(),
-  });
+  const value = rule?.sql ?? FIRST_SQL;
+  const onChange = () => examine();
+  const sql = editor({ label: "SQL of the rule", rows: 9, value, onChange, onRun: run });
+  const meaning = h("div.meaning", { role: "status" });
+  const examine = checker(api, sql, actions, meaning, signal);
+  examine();
+  const named = h("div.row", field("Identifier", id), field("Name", name));
+  const written = [named, field("Description", description), sql.element, meaning];
+  return {
+    sql,
+    elements: [...written, h("h3", "Actions"), actions.element, enable.element],
+    id: () => id.value.trim() || null,
+    read: () => ({
+      name: name.value,
+      description: description.value,
+      sql: sql.value,
+      enable: enable.box.checked,
+      actions: actions.read(),
+    }),
+    /** Do something; what it finds wrong in the SQL is marked there, too. */
+    async marking(work) {
+      try {
+        return await work();
+      } catch (error) {
+        if (error.body?.line) sql.mark([{ problem: error.message, ...error.body }]);
+        throw error;
+      }
+    },
+  };
+}
+
+/** Return a function that has the API check what is written, when that has not changed for a while. */
+function checker(api, sql, actions, meaning, signal) {
   let checking = new AbortController();
   signal.addEventListener("abort", () => checking.abort());
-
-  const examine = afterPause(TYPING_PAUSE_MS, async () => {
+  return afterPause(TYPING_PAUSE_MS, async () => {
     checking.abort();
     checking = new AbortController();
-    const { signal: mine } = checking;
-    let listed;
+    const body = { sql: sql.value, actions: [] };
     try {
-      listed = actions.read();
+      body.actions = actions.read();
     } catch {
-      listed = []; // what is wrong with them stands beside them
+      // What is wrong with them stands beside them.
     }
     try {
-      const found = await api.send(
-        "POST",
-        "/rules/validate",
-        { sql: sql.value, actions: listed },
-        {},
-        mine,
-      );
+      const found = await api.send("POST", "/rules/validate", body, {}, checking.signal);
       sql.mark(found.errors, found.warnings);
-      fill(meaning, found.compiled ? compiledFacts(found) : null);
+      fill(meaning, found.compiled && compiledFacts(found));
     } catch (error) {
       if (isAborted(error)) return;
-      if (error instanceof Problem && error.status === 422)
-        sql.mark([{ problem: error.message, line: error.body.line, column: error.body.column }]);
+      const { line, column } = error.body ?? {};
+      if (error.status === 422) sql.mark([{ problem: error.message, line, column }]);
       else problem(meaning, error);
     }
   });
+}
 
-  const body = () => ({
-    name: name.value,
-    description: description.value,
-    sql: sql.value,
-    enable: enable.box.checked,
-    actions: actions.read(),
-  });
-
-  async function keep() {
-    try {
-      const kept = isNew
-        ? await api.send("POST", "/rules", { ...body(), id: id.value.trim() || null })
-        : await save(api, rule.id, body(), rule.version);
-      notice(
-        `Rule ${kept.id}, version ${kept.version}: ${kept.state}`,
-        kept.state === "failed" ? "bad" : "good",
-      );
-      if (isNew) go("rules", kept.id);
-      else fill(all, ...parts(kept));
-    } catch (error) {
-      if (error instanceof Problem && error.body.line) {
-        sql.mark([{ problem: error.message, ...error.body }]);
-      }
-      throw error;
-    }
-  }
-
-  /** Let a paused rule go on: with what comes from now on, or with what it has missed as well. */
-  function resumption() {
-    const said = h("div");
-    const from = (place) => async () => {
-      const path = `/rules/${encodeURIComponent(rule.id)}/resume`;
-      const { rule: now, job } = await api.send("POST", path, { from: place });
-      notice(
-        `Rule ${now.id}, version ${now.version}: ${now.state}` +
-          (job ? "; a job takes what came during the pause" : ""),
-        now.state === "failed" ? "bad" : "good",
-      );
-      fill(all, ...parts(now));
-    };
-    return h(
-      "div.actions",
-      button("Go on from now", from("now"), { report: said }),
-      button("Go on from the pause", from("pause"), { report: said }),
-      said,
+/** What can be tried, and of a rule that is there what it has done. */
+function trials(context, sql, test, rule) {
+  const { api, signal } = context;
+  const label = "Try and look back";
+  const pages = [
+    { label: "Test", make: () => test.element },
+    { label: "Dry run", make: () => dryRun(context, sql, rule) },
+  ];
+  if (rule !== null) {
+    const back = (kept) => go("rules", kept.id, { version: kept.version });
+    pages.push(
+      { label: "Counters", make: () => counters(api, rule.id, signal) },
+      { label: "Versions", make: () => versions(api, rule, signal, back) },
     );
   }
-
-  const test = sampleTest(context, sql, rule);
-  const all = h("div.page");
-
-  function parts(now) {
-    rule = now;
-    return [
-      heading(
-        isNew ? "New rule" : rule.id,
-        !isNew && stateBadge(rule.state),
-        !isNew && h("span.hint", `version ${rule.version}`),
-        h("a", { href: "#/rules" }, "All rules"),
-      ),
-      !isNew && rule.error && h("p.problem", { role: "alert" }, rule.error),
-      !isNew && rule.state === "paused" && mayChange && resumption(),
-      h(
-        "div.rule",
-        panel(
-          "Definition",
-          h("div.row", field("Identifier", id), field("Name", name)),
-          field("Description", description),
-          sql.element,
-          meaning,
-          h("h3", "Actions"),
-          actions.element,
-          enable.element,
-          wrong,
-          mayChange
-            ? h(
-                "div.actions",
-                button(isNew ? "Create" : "Save", keep, { kind: "primary", report: wrong }),
-                !isNew &&
-                  button(
-                    "Delete",
-                    async () => {
-                      if (
-                        !(await ask(`Delete the rule ${rule.id} with all its versions?`, "Delete"))
-                      )
-                        return;
-                      await api.send("DELETE", `/rules/${encodeURIComponent(rule.id)}`);
-                      notice(`Deleted: ${rule.id}`);
-                      go("rules");
-                    },
-                    { kind: "danger", report: wrong },
-                  ),
-              )
-            : h("p.hint", "Your role may look at rules and try them, not change them."),
-        ),
-        h(
-          "section.panel",
-          { "aria-label": "Try and look back" },
-          tabs("Try and look back", [
-            { label: "Test", make: () => test.element },
-            { label: "Dry run", make: () => dryRun(context, sql, isNew ? null : rule) },
-            ...(isNew
-              ? []
-              : [
-                  { label: "Counters", make: () => counters(api, rule.id, signal) },
-                  {
-                    label: "Versions",
-                    make: () =>
-                      versions(api, rule, signal, (kept) =>
-                        go("rules", kept.id, { version: kept.version }),
-                      ),
-                  },
-                ]),
-          ]).element,
-        ),
-      ),
-    ];
-  }
-
-  examine();
-  return fill(all, ...parts(rule));
+  return h("section.panel", { "aria-label": label }, tabs(label, pages).element);
 }
 
 function compiledFacts({ compiled, valid }) {
