@@ -11,75 +11,20 @@ const NONE =
 
 export function mount({ api, metrics, signal }) {
   const state = h("div", { id: "balancer" }, h("p.empty", "Not asked yet."));
-  const perSecond = h("input", { type: "number", min: 1, max: 100_000, value: 50 });
-  const asked = h("div");
-  const mayDrain = api.may("admin");
-
-  async function drain(node) {
-    const many = Number(perSecond.value) || 50;
-    const question = `Give ${node.name} no new clients, and move its clients, ${many} a second?`;
-    if (!(await ask(question, "Drain"))) return;
-    await api.send("POST", path(node), { connections_per_second: many });
-  }
-  const actions = (node) =>
-    node.draining
-      ? button("Undo drain", () => api.send("DELETE", path(node)), {
-          report: asked,
-          name: `Undo the drain of ${node.name}`,
-        })
-      : button("Drain", () => drain(node), { report: asked, name: `Drain ${node.name}` });
-  const nodes = table(
-    "Nodes",
-    [
-      { label: "Node", cell: (one) => one.name },
-      { label: "New clients", cell: taking },
-      { label: "Weight", cell: (one) => count(one.weight), class: "number" },
-      { label: "CPU", cell: (one) => percent(one.cpu_percent), class: "number" },
-      { label: "Overload", cell: overload, class: "number" },
-      { label: "Health", cell: factors },
-      { label: "Why not", cell: whyNot, class: "wide" },
-      ...(mayDrain ? [{ label: "Drain", cell: actions }] : []),
-    ],
-    { empty: "No node has been found.", key: (one) => one.name },
-  );
-  const proxies = table(
-    "Proxies",
-    [
-      { label: "Proxy", cell: (one) => one.name },
-      { label: "State", cell: (one) => one.badge },
-      { label: "Snapshot", cell: (one) => short(one.version), class: "code" },
-      { label: "Changes", cell: (one) => count(one.changes), class: "number" },
-      { label: "Repairs", cell: (one) => count(one.repairs), class: "number" },
-      { label: "Problem", cell: (one) => one.problem, class: "wide" },
-    ],
-    { empty: "There is none." },
-  );
-  const drains = table(
-    "Drains",
-    [
-      { label: "Node", cell: (one) => one.node },
-      { label: "State", cell: (one) => one.state },
-      { label: "Closed by proxies", cell: (one) => count(one.closed), class: "number" },
-    ],
-    { empty: "Nobody has asked for one." },
-  );
-  const about = h("div");
+  const copies = h("span", "–");
   const detail = h("p.hint", { role: "status" }, "");
+  const about = h("div");
+  const nodes = nodePanel(api);
+  const proxies = proxyTable();
+  const drains = drainTable();
   const shown = h(
     "div",
     panel("State", about, detail),
-    panel(
-      "Nodes",
-      mayDrain && h("div.row", field("Clients moved a second", perSecond)),
-      asked,
-      nodes.element,
-    ),
+    nodes.element,
     panel("Proxies", proxies.element),
     panel("Drains", drains.element),
   );
-
   let known = "";
-  const copies = h("span", "–");
   const draw = perFrame(() => {
     say(copies, copiesOf(metrics.latest));
     const balancer = metrics.latest?.balancer;
@@ -95,25 +40,83 @@ export function mount({ api, metrics, signal }) {
     const now = JSON.stringify({ ...balancer, nodes: balancer.nodes.map(rounded) });
     if (now === known) return;
     known = now;
-    fill(
-      about,
-      facts([
-        ["Health", badge(...(balancer.healthy ? ["healthy", "good"] : ["not healthy", "bad"]))],
-        ["Strategy", balancer.strategy],
-        ["Snapshot", h("code", { title: balancer.version }, short(balancer.version))],
-        ["Copies of a message", copies],
-        ["Placed together", `${count(balancer.talkers)} clients`],
-        ["Loads expected as of", loadsOf(balancer.loads)],
-        ["Taking clients", `${taken(balancer)} of ${count(balancer.nodes.length)} nodes`],
-      ]),
-    );
+    fill(about, factsOf(balancer, copies));
     nodes.show(balancer.nodes);
     proxies.show(balancer.proxies.map((one) => ({ ...one, badge: current(one, balancer) })));
     drains.show(balancer.drains);
   });
   metrics.watch(draw, signal);
-
   return h("div", heading("Balancer"), state);
+}
+
+function factsOf(balancer, copies) {
+  return facts([
+    ["Health", badge(...(balancer.healthy ? ["healthy", "good"] : ["not healthy", "bad"]))],
+    ["Strategy", balancer.strategy],
+    ["Snapshot", h("code", { title: balancer.version }, short(balancer.version))],
+    ["Copies of a message", copies],
+    ["Placed together", `${count(balancer.talkers)} clients`],
+    ["Loads expected as of", loadsOf(balancer.loads)],
+    ["Taking clients", `${taken(balancer)} of ${count(balancer.nodes.length)} nodes`],
+  ]);
+}
+
+/** The nodes; who may drain them has the buttons for it. */
+function nodePanel(api) {
+  const perSecond = h("input", { type: "number", min: 1, max: 100_000, value: 50 });
+  const asked = h("div");
+  const mayDrain = api.may("admin");
+  const columns = [
+    { label: "Node", cell: (one) => one.name },
+    { label: "New clients", cell: taking },
+    { label: "Weight", cell: (one) => count(one.weight), class: "number" },
+    { label: "CPU", cell: (one) => percent(one.cpu_percent), class: "number" },
+    { label: "Overload", cell: overload, class: "number" },
+    { label: "Health", cell: factors },
+    { label: "Why not", cell: whyNot, class: "wide" },
+  ];
+  if (mayDrain) {
+    const cell = (one) => drainButton(api, one, perSecond, asked);
+    columns.push({ label: "Drain", cell });
+  }
+  const key = (one) => one.name;
+  const nodes = table("Nodes", columns, { empty: "No node has been found.", key });
+  const row = mayDrain && h("div.row", field("Clients moved a second", perSecond));
+  return { element: panel("Nodes", row, asked, nodes.element), show: nodes.show };
+}
+
+function drainButton(api, node, perSecond, report) {
+  const undo = () => api.send("DELETE", path(node));
+  async function drain() {
+    const many = Number(perSecond.value) || 50;
+    const question = `Give ${node.name} no new clients, and move its clients, ${many} a second?`;
+    if (!(await ask(question, "Drain"))) return;
+    await api.send("POST", path(node), { connections_per_second: many });
+  }
+  return node.draining
+    ? button("Undo drain", undo, { report, name: `Undo the drain of ${node.name}` })
+    : button("Drain", drain, { report, name: `Drain ${node.name}` });
+}
+
+function proxyTable() {
+  const columns = [
+    { label: "Proxy", cell: (one) => one.name },
+    { label: "State", cell: (one) => one.badge },
+    { label: "Snapshot", cell: (one) => short(one.version), class: "code" },
+    { label: "Changes", cell: (one) => count(one.changes), class: "number" },
+    { label: "Repairs", cell: (one) => count(one.repairs), class: "number" },
+    { label: "Problem", cell: (one) => one.problem, class: "wide" },
+  ];
+  return table("Proxies", columns, { empty: "There is none." });
+}
+
+function drainTable() {
+  const columns = [
+    { label: "Node", cell: (one) => one.node },
+    { label: "State", cell: (one) => one.state },
+    { label: "Closed by proxies", cell: (one) => count(one.closed), class: "number" },
+  ];
+  return table("Drains", columns, { empty: "Nobody has asked for one." });
 }
 
 const path = (node) => `/balancer/nodes/${inPath(node.name)}/drain`;

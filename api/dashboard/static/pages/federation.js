@@ -12,33 +12,9 @@ const NONE =
 
 export function mount({ metrics, signal }) {
   const state = h("div", { id: "federation" }, h("p.empty", "Not asked yet."));
-  const links = table(
-    "Links",
-    [
-      { label: "Site", cell: (one) => String(one.site) },
-      { label: "State", cell: stateOf },
-      { label: "Behind", cell: (one) => count(one.behind), class: "number" },
-      { label: "Waiting", cell: (one) => count(one.waiting), class: "number" },
-      { label: "Carries", cell: carriedBy, class: "wide code" },
-      { label: "Sent", cell: (one) => count(one.counters.sent), class: "number" },
-      { label: "Offered", cell: (one) => count(one.counters.offered), class: "number" },
-      { label: "Traffic", cell: (one) => bytes(one.bytes), class: "number" },
-      { label: "Federator", cell: (one) => one.uri || "connects to this site", class: "code" },
-      { label: "Why not", cell: (one) => one.reason, class: "wide" },
-    ],
-    { empty: "This site has no neighbours.", key: (one) => String(one.site) },
-  );
+  const links = linkTable();
+  const known = siteTable();
   const map = h("div");
-  const known = table(
-    "Sites on the map",
-    [
-      { label: "Site", cell: (one) => String(one.site) },
-      { label: "State", cell: (one) => badge(...stateOnMap(one)) },
-      { label: "Links to", cell: (one) => one.links.join(", "), class: "wide" },
-      { label: "Where", cell: (one) => one.uri, class: "code" },
-    ],
-    { empty: "This site knows of no other.", key: (one) => String(one.site) },
-  );
   const about = h("div");
   const detail = h("p.hint", { role: "status" }, "");
   const shown = h(
@@ -47,7 +23,6 @@ export function mount({ metrics, signal }) {
     panel("Links", links.element),
     panel("Map", map, known.element),
   );
-
   const draw = perFrame(() => {
     const federation = metrics.latest?.federation;
     if (!federation) {
@@ -55,29 +30,56 @@ export function mount({ metrics, signal }) {
       return;
     }
     if (!shown.isConnected) fill(state, shown);
-    const { counters } = federation;
     say(detail, federation.detail);
-    fill(
-      about,
-      facts([
-        ["Site", String(federation.site)],
-        ["Health", badge(...(federation.healthy ? ["healthy", "good"] : ["not healthy", "bad"]))],
-        ["New messages", count(counters.appended)],
-        ["Had before", count(counters.duplicates)],
-        ["Its own, come back", count(counters.echoes)],
-        ["Filters wanted here", count(federation.interests)],
-        ["Asked for on another path", count(federation.asked)],
-        ["Gaps", `${count(federation.gaps)} in ${count(federation.streams)} partitions`],
-      ]),
-    );
+    fill(about, factsOf(federation));
     links.show(federation.links);
     const { sites, apart } = federation.overlay ?? { sites: [], apart: [] };
     fill(map, drawing(sites));
     known.show(sites.map((one) => ({ ...one, apart: apart.includes(one.site) })));
   });
   metrics.watch(draw, signal);
-
   return h("div", heading("Federation"), state);
+}
+
+function linkTable() {
+  const columns = [
+    { label: "Site", cell: (one) => String(one.site) },
+    { label: "State", cell: stateOf },
+    { label: "Behind", cell: (one) => count(one.behind), class: "number" },
+    { label: "Waiting", cell: (one) => count(one.waiting), class: "number" },
+    { label: "Carries", cell: carriedBy, class: "wide code" },
+    { label: "Sent", cell: (one) => count(one.counters.sent), class: "number" },
+    { label: "Offered", cell: (one) => count(one.counters.offered), class: "number" },
+    { label: "Traffic", cell: (one) => bytes(one.bytes), class: "number" },
+    { label: "Federator", cell: (one) => one.uri || "connects to this site", class: "code" },
+    { label: "Why not", cell: (one) => one.reason, class: "wide" },
+  ];
+  const empty = "This site has no neighbours.";
+  return table("Links", columns, { empty, key: (one) => String(one.site) });
+}
+
+function siteTable() {
+  const columns = [
+    { label: "Site", cell: (one) => String(one.site) },
+    { label: "State", cell: (one) => badge(...stateOnMap(one)) },
+    { label: "Links to", cell: (one) => one.links.join(", "), class: "wide" },
+    { label: "Where", cell: (one) => one.uri, class: "code" },
+  ];
+  const empty = "This site knows of no other.";
+  return table("Sites on the map", columns, { empty, key: (one) => String(one.site) });
+}
+
+function factsOf({ site, healthy, counters, interests, asked, gaps, streams }) {
+  return facts([
+    ["Site", String(site)],
+    ["Health", badge(...(healthy ? ["healthy", "good"] : ["not healthy", "bad"]))],
+    ["New messages", count(counters.appended)],
+    ["Had before", count(counters.duplicates)],
+    ["Its own, come back", count(counters.echoes)],
+    ["Filters wanted here", count(interests)],
+    ["Asked for on another path", count(asked)],
+    ["Gaps", `${count(gaps)} in ${count(streams)} partitions`],
+  ]);
 }
 
 /** Of messages that are not retained; these cross whoever wants them. */

@@ -29,35 +29,8 @@ export function mount({ metrics, signal }) {
     span: 120,
     signal,
   });
-  const gateways = table(
-    "Gateways",
-    [
-      { label: "Gateway", cell: (one) => one.name },
-      { label: "State", cell: (one) => (one.alive ? stateBadge(one.state) : badge("away", "bad")) },
-      { label: "Clients", cell: (one) => count(one.clients), class: "number" },
-      { label: "Overload", cell: (one) => count(one.overload_level), class: "number" },
-      { label: "In /s", cell: (one) => rate(one.per_second.messages_received), class: "number" },
-      { label: "Out /s", cell: (one) => rate(one.per_second.messages_sent), class: "number" },
-      { label: "Subscriptions", cell: (one) => count(one.subscriptions), class: "number" },
-    ],
-    { empty: "No gateway has been heard of." },
-  );
-  const processes = table(
-    "Processes",
-    [
-      { label: "Process", cell: (one) => one.name },
-      {
-        label: "Health",
-        cell: (one) => (one.healthy ? badge("healthy", "good") : badge("not healthy", "bad")),
-      },
-      { label: "CPU", cell: (one) => `${count(one.cpu_percent)} %`, class: "number" },
-      { label: "Memory", cell: (one) => bytes(one.rss_bytes), class: "number" },
-      { label: "Up for", cell: (one) => seconds(one.uptime_seconds), class: "number" },
-      { label: "Restarts", cell: (one) => count(one.restarts), class: "number" },
-      { label: "What it does", cell: (one) => one.detail, class: "wide" },
-    ],
-    { empty: "They run on other machines." },
-  );
+  const gateways = gatewayTable();
+  const processes = processTable();
   const latency = h("div", { id: "latency" }, h("p.empty", NOT_MEASURED));
   const queries = h("div", { id: "queries" }, h("p.empty", NOT_MEASURED));
   const showLatency = latencyTable(latency);
@@ -73,20 +46,45 @@ export function mount({ metrics, signal }) {
     showQueries(now);
   });
   metrics.watch(draw, signal);
-
+  const shown = tiles.map((one) => one.element);
+  const delays = panel("Delay through each stage", latency);
   return h(
     "div",
     heading("Overview"),
-    h(
-      "dl.tiles",
-      { "aria-label": "Now" },
-      tiles.map((one) => one.element),
-    ),
+    h("dl.tiles", { "aria-label": "Now" }, shown),
     panel("Messages a second", flow.element),
-    h("div.columns", panel("Delay through each stage", latency), panel("Queries", queries)),
+    h("div.columns", delays, panel("Queries", queries)),
     panel("Gateways", gateways.element),
     panel("Processes", processes.element),
   );
+}
+
+function gatewayTable() {
+  const state = (one) => (one.alive ? stateBadge(one.state) : badge("away", "bad"));
+  const columns = [
+    { label: "Gateway", cell: (one) => one.name },
+    { label: "State", cell: state },
+    { label: "Clients", cell: (one) => count(one.clients), class: "number" },
+    { label: "Overload", cell: (one) => count(one.overload_level), class: "number" },
+    { label: "In /s", cell: (one) => rate(one.per_second.messages_received), class: "number" },
+    { label: "Out /s", cell: (one) => rate(one.per_second.messages_sent), class: "number" },
+    { label: "Subscriptions", cell: (one) => count(one.subscriptions), class: "number" },
+  ];
+  return table("Gateways", columns, { empty: "No gateway has been heard of." });
+}
+
+function processTable() {
+  const health = (one) => badge(...(one.healthy ? ["healthy", "good"] : ["not healthy", "bad"]));
+  const columns = [
+    { label: "Process", cell: (one) => one.name },
+    { label: "Health", cell: health },
+    { label: "CPU", cell: (one) => `${count(one.cpu_percent)} %`, class: "number" },
+    { label: "Memory", cell: (one) => bytes(one.rss_bytes), class: "number" },
+    { label: "Up for", cell: (one) => seconds(one.uptime_seconds), class: "number" },
+    { label: "Restarts", cell: (one) => count(one.restarts), class: "number" },
+    { label: "What it does", cell: (one) => one.detail, class: "wide" },
+  ];
+  return table("Processes", columns, { empty: "They run on other machines." });
 }
 
 /** The stages of a message's way, as `latency` names them. They are not parts that add up. */
