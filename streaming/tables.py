@@ -8,6 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, rule_tables
+from streaming.first_commit import write_first_commit
 from streaming.settings import StreamingSettings
 
 _PROPERTIES: Final = {
@@ -38,19 +39,15 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
     The catalog lives in the JVM's memory and is the same for all sessions, Connect's included.
     """
     for table in TABLES:
-        path = str(table_path(settings, table))
-        location = _literal(path)
-        if DeltaTable.isDeltaTable(spark, path):
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {table.name} USING delta LOCATION {location}")
+        folder = table_path(settings, table)
+        # A folder without a commit is of a start that was killed.
+        is_there = any((folder / "_delta_log").glob("*.json"))
+        if not is_there:
+            write_first_commit(folder, table, table_properties(table))
+        location = _literal(str(folder))
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table.name} USING delta LOCATION {location}")
+        if is_there:
             _add_missing(spark, table.name, table.columns)
-        else:
-            columns = ", ".join(map(_definition, table.columns))
-            clustering = f"CLUSTER BY ({', '.join(table.cluster_by)}) " if table.cluster_by else ""
-            spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) USING delta "
-                f"{clustering}COMMENT {_literal(table.comment)} "
-                f"LOCATION {location} TBLPROPERTIES ({_properties(table)})"
-            )
     for name in rule_tables(settings.data_dir.absolute() / "tables"):
         path = str(rule_table_path(settings, name))
         if DeltaTable.isDeltaTable(spark, path):
@@ -114,11 +111,11 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _properties(table: Table) -> str:
+def table_properties(table: Table) -> dict[str, str]:
+    """Return the properties that a table is made with."""
     names = {column.name for column in table.columns}
     statistics = ",".join(name for name in _STATISTICS if name in names)
-    properties = {**_PROPERTIES, "delta.dataSkippingStatsColumns": statistics}
-    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    return {**_PROPERTIES, "delta.dataSkippingStatsColumns": statistics}
 
 
 def _definition(column: Column) -> str:
