@@ -147,3 +147,37 @@ def test_a_paused_rule_goes_on_is_saved_and_deleted(tmp_path: Path) -> None:
         assert asked[0][1] == {"from": "pause"}
         assert asked[1][1]["version"] == 2
         assert asked[1][1]["description"] == "too warm"
+
+
+def test_topics_are_a_tree_that_keys_move_through(tmp_path: Path) -> None:
+    last = {"payload": "21", "payload_bytes": 2, "qos": 1, "received_at": "2026-01-01T00:00:00Z"}
+    names = [f"plant/{line}/{what}" for line in (1, 2) for what in ("state", "temperature")]
+    items = [{"topic_name": one, "last": last, "messages": 3, "rate": 0.0} for one in names]
+    found = {"items": items, "next_cursor": None}
+    with page_of_api(tmp_path) as dashboard:
+        page = dashboard.page
+        page.route("**/api/v1/topics?*", lambda route: route.fulfill(json=found))
+        dashboard.open("topics?filter=plant/%23")
+        tree = page.get_by_role("tree", name="Topics")
+        expect(tree.get_by_role("treeitem")).to_have_count(7)
+        expect(tree.get_by_role("treeitem", name="temperature").first).to_contain_text("213")
+        expect(page.get_by_text("4 topics", exact=True).first).to_be_visible()
+        active = tree.locator(".active .level")
+        tree.focus()
+        page.keyboard.press("End")
+        expect(active).to_have_text("temperature")
+        page.keyboard.press("ArrowLeft")
+        expect(active).to_have_text("2")
+        page.keyboard.press("ArrowLeft")
+        expect(tree.get_by_role("treeitem")).to_have_count(5)
+        page.keyboard.press("Home")
+        expect(tree).to_have_attribute("aria-activedescendant", "row-0")
+        for _ in range(2):
+            page.keyboard.press("ArrowDown")
+        expect(active).to_have_text("state")
+        page.keyboard.press("Enter")
+        expect(page.locator(".detail pre")).to_have_text("21")
+        expect(tree.locator("[aria-selected=true] .level")).to_have_text("state")
+        assert "#/topics/plant%2F1%2Fstate?filter=plant" in page.url
+        tree.get_by_role("treeitem", name="temperature").click()
+        expect(page.get_by_role("heading", name="plant/1/temperature")).to_be_visible()

@@ -51,8 +51,7 @@ export function mount({ api, signal }) {
 
 function connectionPanel(api, shared, take, signal) {
   const address = select([["", "Reading…"]]);
-  const fresh = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
-  const clientId = input({ value: `dashboard-${fresh}` });
+  const clientId = input({ value: freshClientId() });
   const username = h("input", { type: "text", autocomplete: "off" });
   const password = h("input", { type: "password", autocomplete: "off" });
   const clean = check("Clean start", { checked: true });
@@ -90,6 +89,10 @@ function connectionPanel(api, shared, take, signal) {
   ];
   const controls = h("div.row", start, stop, state);
   return panel("Connection", h("div.row", fields, clean.element), controls, wrong);
+}
+
+function freshClientId() {
+  return `dashboard-${crypto.getRandomValues(new Uint32Array(1))[0].toString(36)}`;
 }
 
 async function openConnection(url, options, shared, take, state, signal) {
