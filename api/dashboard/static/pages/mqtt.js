@@ -50,14 +50,14 @@ export function mount({ api, signal }) {
 }
 
 function connectionPanel(api, shared, take, signal) {
-  const address = select([["", "Reading…"]]);
+  const wrong = h("div");
+  const address = addressSelect(api, wrong, signal);
   const clientId = input({ value: freshClientId() });
   const username = h("input", { type: "text", autocomplete: "off" });
   const password = h("input", { type: "password", autocomplete: "off" });
   const clean = check("Clean start", { checked: true });
   const expiry = h("input", { type: "number", min: 0, max: 4294967295, value: "0" });
   const state = h("p", { role: "status" }, badge("not connected"));
-  const wrong = h("div");
   const options = () => ({
     clientId: clientId.value,
     username: username.value || undefined,
@@ -72,14 +72,6 @@ function connectionPanel(api, shared, take, signal) {
     stop.hidden = !isConnected;
     start.hidden = isConnected;
   });
-  readAddresses(api, signal).then(
-    (urls) =>
-      fill(
-        address,
-        urls.map(([url, label]) => h("option", { value: url }, label)),
-      ),
-    (error) => !isAborted(error) && problem(wrong, error),
-  );
   const fields = [
     field("Gateway", address),
     field("Client identifier", clientId),
@@ -89,6 +81,20 @@ function connectionPanel(api, shared, take, signal) {
   ];
   const controls = h("div.row", start, stop, state);
   return panel("Connection", h("div.row", fields, clean.element), controls, wrong);
+}
+
+/** The gateways to choose from, once they have been read. */
+function addressSelect(api, wrong, signal) {
+  const address = select([["", "Reading…"]]);
+  readAddresses(api, signal).then(
+    (urls) =>
+      fill(
+        address,
+        urls.map(([url, label]) => h("option", { value: url }, label)),
+      ),
+    (error) => !isAborted(error) && problem(wrong, error),
+  );
+  return address;
 }
 
 function freshClientId() {
