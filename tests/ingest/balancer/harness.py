@@ -96,6 +96,15 @@ class Haproxy:
             text = text.replace("bind *:1\n", f"bind 127.0.0.1:{port}\n")
         self.configuration.write_text(text, encoding="utf-8")
 
+    def is_enabled_in_file(self, port: int) -> bool:
+        """Tell whether a worker that starts now gives clients to the node with this port.
+
+        Workers that run are told sooner than the file is written.
+        """
+        lines = self.configuration.read_text(encoding="utf-8").splitlines()
+        servers = [line for line in lines if f":{port} " in line]
+        return bool(servers) and not any(line.endswith(" disabled") for line in servers)
+
     def check(self) -> str:
         """Return what HAProxy has to say of the configuration."""
         done = subprocess.run(

@@ -105,7 +105,7 @@ async def test_a_reload_refuses_nobody(haproxy: str, mosquitto: str, tmp_path: P
         await proxy.start()
         system = await stack.enter_async_context(running_plane(settings))
         await system.takes(*(broker.name for broker in found))
-        await until(lambda: f":{found[2].port}" in proxy.configuration.read_text())
+        await until(lambda: all(proxy.is_enabled_in_file(broker.port) for broker in found))
         await until(lambda: proxy.map_file.read_text().count("\n") == 1024)
         reloaded = asyncio.create_task(proxy.reload())
         home: dict[str, str] = {}
