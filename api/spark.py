@@ -37,6 +37,8 @@ _UNKNOWN: Final = {
 }
 """Condition of an error of Spark's -> which parameter of it names what Spark does not know."""
 
+_LOADING: Final = threading.Lock()
+
 Row = dict[str, Any]
 Result = TypeVar("Result")
 
@@ -358,6 +360,7 @@ class SparkConnect:
         self._kept = None
 
     def _open(self, use: Use) -> Spark:
+        load_client()
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
@@ -376,6 +379,16 @@ class SparkConnect:
         except PySparkException as exc:
             raise SparkAway(f"Spark does not take the session: {sentence(exc)}") from exc
         return Spark(session, use, self._tables)
+
+
+def load_client() -> None:
+    """Import the client library.
+
+    Its packages import each other in circles: to a thread that comes while another one is about it
+    Python gives halves of them, and that fails.
+    """
+    with _LOADING:
+        import pyspark.sql.connect.session  # noqa: F401
 
 
 def _make(statement: str, session: "SparkSession") -> None:

@@ -1,5 +1,7 @@
 """What the API makes of a Spark that ends, and of one that does not stop."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,3 +150,28 @@ def test_a_name_is_made_known_once(tmp_path: Path) -> None:
     for name in ("`spark_catalog`.`default`.`messages`", "`elsewhere`.`messages`", "`nothing`"):
         with pytest.raises(EvaluationError, match="there is no"):
             spark(session, Use(), tmp_path).perform(fails(unknown(name)))
+
+
+_COME_ONE_BY_ONE = """
+import threading, time
+from api.spark import load_client
+failed = []
+def come(number):
+    time.sleep(number * 0.1)
+    try:
+        load_client()
+    except ImportError as exc:
+        failed.append(str(exc))
+threads = [threading.Thread(target=come, args=(number,)) for number in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+raise SystemExit("; ".join(failed) or 0)
+"""
+"""In a process of its own, for nothing may be loaded yet; each comes amid what another imports."""
+
+
+def test_all_who_come_first_get_the_whole_client() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _COME_ONE_BY_ONE], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
