@@ -215,8 +215,18 @@ class Spark:
         return True
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        for key, value in settings.items():
-            self._session.conf.set(key, value)
+        """Set what holds for this session.
+
+        Raises:
+            EvaluationError: Spark refuses.
+            SparkAway: Spark does not answer.
+        """
+
+        def set_all(session: "SparkSession") -> None:
+            for key, value in settings.items():
+                session.conf.set(key, value)
+
+        self.perform(set_all)
 
     def close(self) -> None:
         self._session.stop()

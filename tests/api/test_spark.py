@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ class Session:
     """Spark Connect's, as far as `Spark` uses it."""
 
     is_stopped = False
+    conf: Any = None
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -87,6 +89,14 @@ def fails(error: Exception) -> Callable[[Any], None]:
 def test_why_spark_ended_is_told(end: End | None, expected: type[Exception], said: str) -> None:
     with pytest.raises(expected, match=said):
         spark(Session(), Use(end)).perform(fails(RpcError()))
+
+
+def test_spark_that_ends_before_a_session_has_its_settings_is_told() -> None:
+    session = Session()
+    session.conf = SimpleNamespace(set=lambda _key, _value: fails(RpcError())(session))
+    end = End("it was killed by signal 9", "other", was_alone=True)
+    with pytest.raises(SparkAway, match="it was killed by signal 9"):
+        spark(session, Use(end)).configure({"spark.sql.session.timeZone": "UTC"})
 
 
 @pytest.mark.parametrize("is_late", [True, False])
@@ -176,6 +186,6 @@ raise SystemExit("; ".join(failed) or 0)
 
 
 def test_all_who_come_first_get_the_whole_client(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", _COME_ONE_BY_ONE, tmp_path]
+    command = [sys.executable, "-P", "-c", _COME_ONE_BY_ONE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
