@@ -7,17 +7,13 @@ starts again, and whoever watches would take that for new messages.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from api.following import Followed, Taker
-from api.log import Append
-from api.rules.metrics import total
+from api.rules.metrics import delete_keys, total
 from mqlake.errors import InvalidRecord
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import MOST, OTHER
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import METRICS
 from mqlake.tenant_metrics import (
     COUNTED,
     TenantMetrics,
@@ -106,15 +102,8 @@ def forget_tenant_metrics(
     Raises:
         LogError: The log does not answer.
     """
-    records = [Append(0, key, None, [VERSION_HEADER]) for key in book.keys(tenant)]
-    if not records:
-        return
-    offsets = log.append_all(servers, METRICS, records, what="metrics")
-    gone = [
-        Followed(METRICS, offset, record.key, None)
-        for offset, record in zip(offsets, records, strict=True)
-    ]
-    book.take(gone, is_old=False)
+    if keys := book.keys(tenant):
+        delete_keys(log, servers, book, keys)
 
 
 class TenantFigures:
@@ -163,8 +152,8 @@ class TenantFigures:
                 shown.add("stored_bytes", one.size, tenant, table)
         for tenant in names:
             shown.add("sessions", sessions.get(tenant, 0), tenant)
-            for name, value in self._of_rules(tenant).items():
-                shown.add(f"{name}_total", value, tenant)
+            for kind, _, value in self._of_rules(tenant):
+                shown.add(f"{kind}_total", value, tenant)
         return shown.families
 
     def rows(self, tenant: str) -> Iterable[tuple[str, str, int]]:
@@ -173,10 +162,7 @@ class TenantFigures:
         Raises:
             OperationalError: As of `families`.
         """
-        for rule_id in self._rules.rules_of(tenant):
-            counters = self._rules.counters(tenant, rule_id)
-            for kind, counter in OF_RULES.items():
-                yield kind, rule_id, total(counters, counter)
+        yield from self._of_rules(tenant)
         for key, said in sorted(self._book.current().items()):
             if key.tenant == tenant:
                 yield "connections", key.gateway, said.connections
@@ -187,13 +173,11 @@ class TenantFigures:
             yield "stored_bytes", table, one.size
         yield "sessions", "", self._sessions.tenants().get(tenant, 0)
 
-    def _of_rules(self, tenant: str) -> dict[str, int]:
-        found: dict[str, int] = defaultdict(int)
+    def _of_rules(self, tenant: str) -> Iterable[tuple[str, str, int]]:
         for rule_id in self._rules.rules_of(tenant):
             counters = self._rules.counters(tenant, rule_id)
             for kind, counter in OF_RULES.items():
-                found[kind] += total(counters, counter)
-        return found
+                yield kind, rule_id, total(counters, counter)
 
 
 class _Shown:

@@ -7,7 +7,7 @@ outlives the API, and the processes that count need not know.
 import json
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -202,13 +202,22 @@ def forget_metrics(
     Raises:
         LogError: The log does not answer.
     """
-    records = [Append(0, key, None, [VERSION_HEADER]) for key in metrics.keys(tenant, rule_id)]
+    delete_keys(log, servers, metrics, metrics.keys(tenant, rule_id))
+
+
+def delete_keys(log: LogAppender, servers: str, book: Taker, keys: Iterable[bytes]) -> None:
+    """Delete records of `mqlake.metrics`, in the log and in the book that follows it.
+
+    Raises:
+        LogError: The log does not answer.
+    """
+    records = [Append(0, key, None, [VERSION_HEADER]) for key in keys]
     offsets = log.append_all(servers, METRICS, records, what="metrics")
-    followed = [
+    gone = [
         Followed(METRICS, offset, record.key, None)
         for offset, record in zip(offsets, records, strict=True)
     ]
-    metrics.take(followed, is_old=False)
+    book.take(gone, is_old=False)
 
 
 def total(counters: dict[str, Counters], name: str) -> int:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ingest.gateway.limits import LimitSettings
     from ingest.gateway.retained import Retained
-    from ingest.gateway.store.retained import Holder
     from mqlake.clock import Clock
 
 COMING_SECONDS: Final = 5.0
@@ -85,20 +84,14 @@ class RetainedPublishers:
             size: Of payload and topic name.
         """
         self._forget_old()
-        coming = self._coming.get((publisher.tenant, topic_name))
-        held = self._retained.holder(shard, publisher.tenant, topic_name)
+        last, last_size = self._last(publisher.tenant, shard, topic_name)
         for kind, name in self._names(publisher):
-            if coming is not None:
-                before = (
-                    coming.size if dict(self._names(coming.publisher)).get(kind) == name else None
-                )
-            else:
-                before = held.size if held is not None and _of(held, kind) == name else None
+            is_last = last.get(kind) == name
             most_messages, most_bytes = self._limits[kind]
             messages, size_of_all = self._has(kind, publisher.tenant, name)
-            if before is None and most_messages and messages + 1 > most_messages:
+            if not is_last and most_messages and messages + 1 > most_messages:
                 return _WHOSE[kind]
-            grown = size - (before or 0)
+            grown = size - (last_size if is_last else 0)
             if most_bytes and grown > 0 and size_of_all + grown > most_bytes:
                 return _WHOSE[kind]
         return ""
@@ -142,12 +135,18 @@ class RetainedPublishers:
         key = tenant, kind, name
         return messages * scale + self._messages[key], size * scale + self._bytes[key]
 
+    def _last(self, tenant: str, shard: int, topic_name: str) -> tuple[dict[str, str], int]:
+        """Return who has published a topic's last message, by kind, and its size."""
+        coming = self._coming.get((tenant, topic_name))
+        if coming is not None:
+            return dict(self._names(coming.publisher)), coming.size
+        held = self._retained.holder(shard, tenant, topic_name)
+        if held is None:
+            return {}, 0
+        return {CLIENT: held.client_id, USER: held.username}, held.size
+
     def _names(self, publisher: Publisher) -> Iterator[tuple[str, str]]:
         for kind in self._limits:
             name = publisher.client_id if kind == CLIENT else publisher.user
             if name is not None:
                 yield kind, name
-
-
-def _of(held: Holder, kind: str) -> str:
-    return held.client_id if kind == CLIENT else held.username
