@@ -137,6 +137,7 @@ def test_who_asks_for_too_much_harms_nobody_but_himself(system: LocalSystem) -> 
 
 def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSystem) -> None:
     assert ask_sql(system, "SELECT 1 AS one").json()["rows"] == [[1]]
+    await_condition(lambda: uses(system) == 0, "nobody else asks")
     answers: list[httpx.Response] = []
     asking = threading.Thread(target=lambda: answers.append(ask_sql(system, SLOW)))
     with undisturbed(system):
