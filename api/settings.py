@@ -15,30 +15,63 @@ from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
 
 
 class OidcSettings(SettingsGroup):
-    """The identity provider at which browsers may log in (OpenID Connect)."""
+    """An identity provider (OpenID Connect) at which browsers may log in (docs/api.md)."""
 
-    name: str = Field(default="single sign-on", min_length=1, description="for the login page")
-    issuer: str = Field(
-        pattern=r"^https?://[^\s/?#@]+(/\S*)?$", description="as its tokens name it"
+    name: str = Field(
+        default="single sign-on",
+        min_length=1,
+        description="Name of the provider on the login page.",
     )
-    client_id: str = Field(min_length=1, description="as the provider knows this API")
+    issuer: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/\S*)?$",
+        description="Issuer, as the provider's tokens name it.",
+        examples=["https://login.example.org/realms/plant"],
+    )
+    client_id: str = Field(
+        min_length=1,
+        description="Name of this API at the provider.",
+        examples=["mqlake"],
+    )
     client_secret: SecretStr | None = Field(
-        default=None, description="best given by the environment; None: a public client"
+        default=None,
+        description="Secret of this API at the provider, best given by the environment: "
+        "MQLAKE_API_OIDC__CLIENT_SECRET. Without it PKCE alone proves who asks.",
+        examples=["…"],
     )
     public_url: str = Field(
-        pattern=r"^https?://[^\s/?#@]+/?$", description="at which browsers reach this API"
+        pattern=r"^https?://[^\s/?#@]+/?$",
+        description="URL at which browsers reach this API. Its redirect URI is "
+        "<public_url>/api/v1/login/oidc/callback.",
+        examples=["https://mqlake.example.org"],
     )
-    scope: str = Field(default="openid", pattern=r"^openid( \S+)*$", description="asked for")
+    scope: str = Field(
+        default="openid",
+        pattern=r"^openid( \S+)*$",
+        description="Scope that is asked for.",
+    )
     username_claim: str = Field(
-        default="sub", min_length=1, description="that names the account; not what users may change"
+        default="sub",
+        min_length=1,
+        description="Claim that names the account, which decides about rights; without an "
+        "account nobody gets in. Not a claim that users may change themselves, as "
+        "preferred_username often is.",
     )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file: further authorities for the provider's certificate"
+        default=None,
+        description="PEM file of authorities to trust beside the machine's own.",
+        examples=[Path("/etc/mqlake/ca.pem")],
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
-        default=(), description="where the provider may be though they are not public"
+        default=(),
+        description="Networks in which the provider may be though they are not public, for "
+        'example ["10.0.0.0/8"].',
     )
-    timeout_seconds: float = Field(default=10.0, gt=0.0, le=60.0, description="of one answer")
+    timeout_seconds: float = Field(
+        default=10.0,
+        gt=0.0,
+        le=60.0,
+        description="Longest time of one answer.",
+    )
 
     @model_validator(mode="after")
     def _nobody_reads_along(self) -> Self:
@@ -49,78 +82,148 @@ class OidcSettings(SettingsGroup):
 
 
 class ApiSettings(ProcessSettings):
-    """Where the API listens and what it guards."""
+    """Settings of the API.
+
+    Read by `bin/mqlake api --config conf/api.toml`. `bin/mqlake up` sets data_dir, token_file,
+    heartbeat_file and log_file itself.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_API_")
 
     tracing: TracingSettings = TracingSettings()
     oidc: OidcSettings | None = None
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=8080, ge=1, le=65535, description="TCP port to listen on")
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on.",
+    )
+    port: int = Field(
+        default=8080,
+        ge=1,
+        le=65535,
+        description="TCP port to listen on; `bin/mqlake up --api-port` wins.",
+    )
     certificate: Path | None = Field(
         default=None,
-        description="PEM file: the server's certificate, then its chain; None: no TLS",
+        description="PEM file with the server's certificate, then its chain. Relative paths "
+        "begin at the data directory. Changed files are read again within seconds. Without it "
+        "the API speaks HTTP.",
+        examples=[Path("/etc/mqlake/api.pem")],
     )
-    key: Path | None = Field(default=None, description="PEM file: the certificate's private key")
+    key: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate's private key.",
+        examples=[Path("/etc/mqlake/api.key")],
+    )
     key_password: SecretStr | None = Field(
-        default=None, description="of the key; best given by the environment"
+        default=None,
+        description="Password of the key, best given by the environment: MQLAKE_API_KEY_PASSWORD.",
+        examples=["…"],
     )
-    minimum_tls_version: TlsVersion = Field(default="1.2", description="older ones are refused")
+    minimum_tls_version: TlsVersion = Field(
+        default="1.2",
+        description="Least version of TLS.",
+    )
     hsts_seconds: int = Field(
         default=0,
         ge=0,
         le=63_072_000,
-        description="for so long browsers come to this host name by TLS alone "
-        "(Strict-Transport-Security), whatever else it serves; 0: they are not told; with a "
-        "certificate",
+        description="For so long browsers come to this host name by TLS alone "
+        "(Strict-Transport-Security); it holds for everything that is served there, on every "
+        "port. 31536000 is a year. 0: browsers are not told.",
     )
     site: str = Field(
         default="local",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="as of the site's gateways; part of the origin of what the API publishes",
+        description="Site, as of its gateways. <site>/api is the origin of messages that the "
+        "API publishes.",
     )
-    datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
-    data_dir: Path = Field(default=Path("data"), description="data directory of the system")
-    sql_max_rows: int = Field(default=1_000_000, ge=1, description="most rows of a query's result")
+    datacenter: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="Number that is part of the identifiers of these messages.",
+    )
+    data_dir: Path = Field(
+        default=Path("data"),
+        description="Data directory of the system.",
+    )
+    sql_max_rows: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Most rows of a query's result.",
+    )
     sql_max_bytes: int = Field(
-        default=1_073_741_824, ge=1, description="most bytes of a query's result, on disk"
+        default=1_073_741_824,
+        ge=1,
+        description="Most bytes of a query's result, on disk, below data_dir.",
     )
     sql_max_seconds: float = Field(
-        default=300.0, gt=0.0, le=3_600.0, description="longest that a query may take"
+        default=300.0,
+        gt=0.0,
+        le=3_600.0,
+        description="Longest time that a query may take.",
     )
     sql_at_once: int = Field(
-        default=2, ge=1, le=16, description="queries that run at the same time; others wait 5 s"
+        default=2,
+        ge=1,
+        le=16,
+        description="Queries that run at the same time; others wait 5 s, then get status 503.",
     )
     token_file: Path = Field(
-        default=Path("data/api-token"), description="holds the bearer token of the administrator"
+        default=Path("data/api-token"),
+        description="File with the bearer token of the administrator.",
     )
     trusted_proxies: str = Field(
-        default="", description="addresses of proxies that say whom they ask for, comma-separated"
+        default="",
+        description="Addresses of reverse proxies, separated by commas, whose X-Forwarded-For "
+        "and X-Forwarded-Proto name the client and its protocol. Of other clients these "
+        "headers do not count.",
     )
     session_hours: float = Field(
-        default=12.0, gt=0, le=720, description="how long a login lasts, in hours"
+        default=12.0,
+        gt=0,
+        le=720,
+        description="How long a login lasts, in hours.",
     )
     requests_per_second: float = Field(
-        default=500.0, gt=0, description="of one key, account or token, over time"
+        default=500.0,
+        gt=0,
+        description="Requests of one key, account or token, over time. Each process of the "
+        "API counts for itself.",
     )
-    request_burst: float = Field(default=1000.0, ge=1, description="at once, after a pause")
+    request_burst: float = Field(
+        default=1000.0,
+        ge=1,
+        description="Requests at once, after a pause.",
+    )
     max_body_bytes: int = Field(
-        default=4 * 1024 * 1024, ge=1024, description="larger requests are refused"
+        default=4 * 1024 * 1024,
+        ge=1024,
+        description="Largest body of a request.",
     )
     max_payload_bytes: int = Field(
-        default=1024 * 1024, ge=0, le=4 * 1024 * 1024, description="of a message to publish"
+        default=1024 * 1024,
+        ge=0,
+        le=4 * 1024 * 1024,
+        description="Largest payload of a message to publish; as the gateways' max_packet_bytes.",
     )
     max_topic_levels: int = Field(
         default=DEFAULT_MAX_LEVELS,
         ge=1,
         le=MAX_TOPIC_BYTES + 1,
-        description="of a message to publish; as the gateways'",
+        description="Most levels of a topic to publish to; as the gateways' max_topic_levels.",
     )
     live_seconds: float = Field(
-        default=3600.0, gt=0, description="a live stream ends then; its reader comes again"
+        default=3600.0,
+        gt=0,
+        description="A live stream ends after so long; its reader then comes again.",
     )
-    access_log: bool = Field(default=False, description="a line in the log for each request")
+    access_log: bool = Field(
+        default=False,
+        description="Whether each request is a line of the log, not only those that fail "
+        "because of the API.",
+    )
 
     @model_validator(mode="after")
     def _certificate_has_a_key(self) -> Self:

@@ -30,15 +30,17 @@ class SettingsGroup(BaseModel):
 
 
 class LogSettings(SettingsGroup):
-    """Where the Kafka-compatible log is and how it is written."""
+    """The Kafka-compatible log."""
 
     bootstrap_servers: str = Field(
-        default="127.0.0.1:9092", description="Kafka bootstrap servers, host:port[,host:port…]"
+        default="127.0.0.1:9092",
+        description="Kafka bootstrap servers, host:port[,host:port…].",
     )
     security_file: Path | None = Field(
         default=None,
-        description="TOML: how the log lets one in, by which protocol, login and certificates; "
-        "without it nobody is asked",
+        description="TOML file that says how the log lets a client in: protocol, login, "
+        "certificates (docs/security.md#the-log). Without it the log must let everybody in.",
+        examples=[Path("/etc/mqlake/log-security.toml")],
     )
 
     @property
@@ -51,17 +53,51 @@ class PostgresSettings(SettingsGroup):
     """A database of PostgreSQL."""
 
     kind: Literal["postgresql"] = "postgresql"
-    host: str = Field(description="name, address, or folder of a Unix socket")
-    port: int = Field(default=5432, ge=1, le=65535)
-    database: str = Field(min_length=1)
-    user: str = Field(min_length=1)
-    password: SecretStr | None = None
-    password_file: Path | None = Field(default=None, description="read at each connection")
-    tls: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] = Field(
-        default="prefer", description="as libpq's sslmode"
+    host: str = Field(
+        description="Name, address, or folder of a Unix socket.",
+        examples=["db.example.org"],
     )
-    ca_certificates: Path | None = None
-    max_connections: int = Field(default=4, ge=1, le=64)
+    port: int = Field(
+        default=5432,
+        ge=1,
+        le=65535,
+        description="TCP port of the database.",
+    )
+    database: str = Field(
+        min_length=1,
+        description="Name of the database.",
+        examples=["plant"],
+    )
+    user: str = Field(
+        min_length=1,
+        description="Role with which to log in.",
+        examples=["mqlake"],
+    )
+    password: SecretStr | None = Field(
+        default=None,
+        description="Password of that role: set this, or password_file, or neither.",
+        examples=["…"],
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the password; it is read at each connection.",
+        examples=[Path("/etc/mqlake/database-password")],
+    )
+    tls: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] = Field(
+        default="prefer",
+        description="As libpq's sslmode.",
+    )
+    ca_certificates: Path | None = Field(
+        default=None,
+        description="PEM file of authorities to trust beside the machine's own.",
+        examples=[Path("/etc/mqlake/ca.pem")],
+    )
+    max_connections: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Connections at the same time.",
+    )
 
     @model_validator(mode="after")
     def _one_password(self) -> Self:
@@ -71,27 +107,38 @@ class PostgresSettings(SettingsGroup):
 
 
 class MetricsSettings(SettingsGroup):
-    """Where Prometheus finds the metrics of the process; nobody is asked who he is there."""
+    """Where Prometheus finds the metrics of the process (docs/observability.md).
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
+    It asks for no login: keep the address private.
+    """
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on.",
+    )
     port: int = Field(
-        default=0, ge=0, le=65535, description="TCP port; 0: none, `up` then chooses a free one"
+        default=0,
+        ge=0,
+        le=65535,
+        description="TCP port. 0: no metrics; under `bin/mqlake up` a free port.",
     )
 
 
 class TracingSettings(SettingsGroup):
-    """Who is told how messages go through the process."""
+    """Traces of messages (docs/observability.md)."""
 
     otlp_endpoint: str = Field(
         default="",
         pattern=r"^(https?://\S+)?$",
-        description="URL of an OpenTelemetry collector that takes OTLP over HTTP; empty: no traces",
+        description="URL of an OpenTelemetry collector that takes OTLP over HTTP, such as "
+        '"http://127.0.0.1:4318". Empty: no traces.',
     )
     sample_ratio: float = Field(
         default=0.01,
         ge=0.0,
         le=1.0,
-        description="share of the messages that are traced when their publishers do not say",
+        description="Share of the messages that are traced, unless their publisher decides by "
+        "the user property traceparent.",
     )
 
 
@@ -103,14 +150,23 @@ class ProcessSettings(BaseSettings):
     )
 
     heartbeat_file: Path | None = Field(
-        default=None, description="file to which the process writes its health each second"
+        default=None,
+        description="File to which the process writes its health each second.",
+        examples=[Path("data/run/process.json")],
     )
     log_file: Path | None = Field(
-        default=None, description="log file, rotated at 10 MiB, 3 kept; standard error without one"
+        default=None,
+        description="Log file, rotated at 10 MiB, 3 kept. Without it the process logs to "
+        "standard error.",
+        examples=[Path("data/logs/process.log")],
     )
-    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO",
+        description="Least level that is logged.",
+    )
     log_format: LogFormat = Field(
-        default="text", description="of the log's lines: text, or json with an object each"
+        default="text",
+        description="Lines of the log: text, or one JSON object each (docs/observability.md).",
     )
     metrics: MetricsSettings = MetricsSettings()
 

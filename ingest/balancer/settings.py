@@ -16,80 +16,158 @@ _WORD = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
 class NodeSettings(SettingsGroup):
-    """A node of the list."""
+    """A node that is always the same."""
 
-    name: str = Field(min_length=1, max_length=255, description="unique")
-    host: str = Field(min_length=1, description="address or host name")
-    port: int = Field(ge=1, le=65535, description="of MQTT over TCP")
-    tls_port: int | None = Field(default=None, ge=1, le=65535, description="of MQTT over TLS")
-    websocket_port: int | None = Field(default=None, ge=1, le=65535)
-    metrics_url: str = Field(default="", pattern=r"^(http://\S+)?$")
+    name: str = Field(
+        min_length=1,
+        max_length=255,
+        description="Name of the node, unique.",
+        examples=["gateway-1"],
+    )
+    host: str = Field(
+        min_length=1,
+        description="Address or host name.",
+        examples=["10.0.0.11"],
+    )
+    port: int = Field(
+        ge=1,
+        le=65535,
+        description="TCP port of MQTT.",
+        examples=[1883],
+    )
+    tls_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of MQTT over TLS, for frontends of that kind.",
+        examples=[8883],
+    )
+    websocket_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of MQTT over WebSocket, for frontends of that kind.",
+        examples=[8083],
+    )
+    metrics_url: str = Field(
+        default="",
+        pattern=r"^(http://\S+)?$",
+        description="Where Prometheus finds the metrics of the node, such as "
+        '"http://10.0.0.11:9464/metrics". Empty: nowhere.',
+    )
     capacity: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="predicted: how much it can do, of the others' measure, as a number of cores",
+        description="With strategy predicted: how much the node can do, compared to the "
+        "others, as a number of cores.",
     )
 
 
 class DnsSettings(SettingsGroup):
-    """Nodes by a name that is looked up again and again."""
+    """A name in DNS that is looked up again and again."""
 
-    name: str = Field(min_length=1, description="host name, or that of services")
-    kind: Literal["address", "srv"] = "address"
-    port: int = Field(default=1883, ge=1, le=65535, description="with address: of MQTT over TCP")
+    name: str = Field(
+        min_length=1,
+        description="Host name, or name of services.",
+        examples=["gateways.example.org"],
+    )
+    kind: Literal["address", "srv"] = Field(
+        default="address", description='"address" for hosts (A, AAAA), "srv" for services.'
+    )
+    port: int = Field(
+        default=1883,
+        ge=1,
+        le=65535,
+        description="Port of MQTT over TCP of hosts; services name theirs.",
+    )
     metrics_url: str = Field(
         default="",
         pattern=r"^(http://\S+)?$",
-        description="of each node, with {address} and {name} in it",
+        description="Where Prometheus finds the metrics of each node, with {address} and "
+        "{name} in it. Empty: nowhere.",
     )
 
 
 class DiscoverySettings(SettingsGroup):
-    """Where nodes are found; what is found in any way counts."""
+    """Where nodes are found; nodes that are found in any way count."""
 
-    gateways: bool = Field(default=False, description="the gateways of the log")
+    gateways: bool = Field(
+        default=False,
+        description="Whether the gateways of the log are nodes (mqlake.gateways).",
+    )
     gateway_host: str = Field(
         default="127.0.0.1",
-        description="host of a gateway that listens on all addresses, with {name} in it",
+        description="Host of a gateway that listens on all addresses, with {name} in it.",
     )
     gateway_metrics_url: str = Field(
         default="",
         pattern=r"^(http://\S+)?$",
-        description="of each gateway, with {address} and {name} in it; empty: as it says itself",
+        description="Where Prometheus finds the metrics of each gateway, with {address} and "
+        "{name} in it. Empty: where the gateway says.",
     )
     lease_seconds: float = Field(
-        default=10.0, gt=0, le=3600, description="as of the gateways: silent for longer, gone"
+        default=10.0,
+        gt=0,
+        le=3600,
+        description="A gateway that is silent for longer is gone; as in conf/gateway.toml.",
     )
-    dns: tuple[DnsSettings, ...] = ()
+    dns: tuple[DnsSettings, ...] = Field(
+        default=(), description="Names in DNS that are looked up again and again."
+    )
     dns_servers: tuple[str, ...] = Field(
-        default=(), description="address or address:port; without any those of the system"
+        default=(),
+        description="Name servers, address or address:port. Empty: those of the system.",
     )
     least_seconds: float = Field(
-        default=5.0, ge=0.05, le=3600, description="a name is looked up no sooner again"
+        default=5.0,
+        ge=0.05,
+        le=3600,
+        description="A name is looked up again when its time to live is over, but not sooner "
+        "than this.",
     )
     most_seconds: float = Field(
-        default=30.0, ge=0.05, le=3600, description="and no later, whatever its time to live says"
+        default=30.0,
+        ge=0.05,
+        le=3600,
+        description="A name is looked up again not later than this.",
     )
 
 
 class WeightSettings(SettingsGroup):
-    """How the weights of nodes are found."""
+    """How the weights of nodes are found: max(1, round(100 - mean CPU))."""
 
-    scrape_seconds: float = Field(default=5.0, ge=0.05, le=3600, description="between two scrapes")
-    window_seconds: float = Field(default=60.0, gt=0, le=86_400, description="of the mean")
+    scrape_seconds: float = Field(
+        default=5.0,
+        ge=0.05,
+        le=3600,
+        description="Time between two scrapes.",
+    )
+    window_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="Time over which the mean is taken.",
+    )
     cpu_metric: str = Field(
-        default="process_cpu_seconds_total", description="of Prometheus; its samples are added up"
+        default="process_cpu_seconds_total",
+        description="Metric of Prometheus, whose samples are added up.",
     )
     cpu_kind: Literal["counter", "gauge"] = Field(
-        default="counter", description="counter: seconds of processor time; gauge: percent"
+        default="counter",
+        description='"counter": seconds of processor time; "gauge": percent.',
     )
-    cores: float = Field(default=1.0, gt=0, description="of a node that are 100 %")
+    cores: float = Field(
+        default=1.0,
+        gt=0,
+        description="Cores of a node that are 100 %.",
+    )
     tolerance: int = Field(
         default=15,
         ge=1,
         le=100,
-        description="predicted: points by which a weight must be wrong to be changed",
+        description="With strategy predicted: points by which a weight must be wrong to be "
+        "changed; each change moves clients.",
     )
 
 
@@ -97,12 +175,26 @@ class OverloadSettings(SettingsGroup):
     """When a node takes no new clients for its load."""
 
     metric: str = Field(
-        default="mqlake_gateway_overload_level", description="of Prometheus: a level from 0 to 10"
+        default="mqlake_gateway_overload_level",
+        description="Metric of Prometheus: a level from 0 to 10.",
     )
-    threshold: int = Field(default=4, ge=0, le=10, description="above it: overloaded")
-    release: int = Field(default=2, ge=0, le=10, description="at it or below: no longer")
+    threshold: int = Field(
+        default=4,
+        ge=0,
+        le=10,
+        description="Above this level a node is overloaded.",
+    )
+    release: int = Field(
+        default=2,
+        ge=0,
+        le=10,
+        description="At this level or below it is no longer.",
+    )
     memory_seconds: float = Field(
-        default=60.0, gt=0, le=3600, description="a level counts so long when none follows"
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="A level counts for so long when none follows.",
     )
 
     @model_validator(mode="after")
@@ -115,104 +207,208 @@ class OverloadSettings(SettingsGroup):
 class ProbeSettings(SettingsGroup):
     """The MQTT client that finds out whether a node is well."""
 
-    every_seconds: float = Field(default=5.0, ge=0.05, le=3600, description="of each node")
-    window_seconds: float = Field(default=2.0, gt=0, le=60, description="for one probe")
-    concurrency: int = Field(default=20, ge=1, le=1000)
-    fall: int = Field(default=2, ge=1, le=100, description="failures in a row: not healthy")
-    rise: int = Field(default=1, ge=1, le=100, description="passes in a row: healthy again")
-    topic_prefix: str = Field(default="mqlake/balancer/", pattern=r"^[^+#\x00]*$")
-    username: str | None = None
-    password: SecretStr | None = None
+    every_seconds: float = Field(
+        default=5.0,
+        ge=0.05,
+        le=3600,
+        description="Time between two probes of a node.",
+    )
+    window_seconds: float = Field(
+        default=2.0,
+        gt=0,
+        le=60,
+        description="Longest time of one probe.",
+    )
+    concurrency: int = Field(
+        default=20,
+        ge=1,
+        le=1000,
+        description="Nodes that are probed at the same time.",
+    )
+    fall: int = Field(
+        default=2,
+        ge=1,
+        le=100,
+        description="Failures in a row after which a node takes no new clients. A refused "
+        "connection counts at once.",
+    )
+    rise: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="Passes in a row after which it takes them again.",
+    )
+    topic_prefix: str = Field(
+        default="mqlake/balancer/",
+        pattern=r"^[^+#\x00]*$",
+        description="The client subscribes to, and publishes, one topic that begins so.",
+    )
+    username: str | None = Field(
+        default=None,
+        description="User name of the client, where nodes ask for one.",
+        examples=["balancer"],
+    )
+    password: SecretStr | None = Field(
+        default=None, description="Password of that user.", examples=["…"]
+    )
 
 
 class PredictedSettings(SettingsGroup):
     """Of the strategy predicted."""
 
     session_shards: int = Field(
-        default=16, ge=1, le=4096, description="as of mqlake.sessions, see conf/local.toml"
+        default=16,
+        ge=1,
+        le=4096,
+        description="As session_shards in conf/local.toml, so that clients come to the "
+        "gateway that keeps their session.",
     )
-    buckets_per_shard: int = Field(default=64, ge=1, le=1024)
+    buckets_per_shard: int = Field(
+        default=64,
+        ge=1,
+        le=1024,
+        description="Clients are placed in session_shards * buckets_per_shard parts.",
+    )
     slack: float = Field(
-        default=0.25, ge=0.0, le=10.0, description="of a node's even part that it may have more"
+        default=0.25,
+        ge=0.0,
+        le=10.0,
+        description="How much more than its even part a node may have: 0.25 is a quarter more.",
     )
     loads_file: Path | None = Field(
         default=None,
-        description="lines tenant,client_id,rate,topic; read again when it has changed; may be "
-        "missing",
+        description="Lines tenant,client_id,rate,topic: the messages that clients are "
+        "expected to publish and to hear (docs/balancer.md). Read again when it has changed; "
+        "it may be missing.",
+        examples=[Path("data/loads.csv")],
     )
     talkers: int = Field(
         default=20_000,
         ge=0,
         le=200_000,
-        description="clients that may be placed for the topics they hear, at most; 0: none",
+        description="Clients at most that are placed with others that hear the same topics; "
+        "each is an entry of a map in HAProxy. 0: none.",
     )
 
 
 class HistorySettings(SettingsGroup):
-    """What predicted.loads_file is made of, when nobody else makes it."""
+    """Source of predicted.loads_file: the history of a system, by the SQL of its API."""
 
     data_dir: Path | None = Field(
-        default=None, description="of a system on this machine, whose API is asked; None: of none"
+        default=None,
+        description="Data directory of a system on this machine, whose API is asked. "
+        "`bin/mqlake up --balanced` names its own, unless loads_file is set.",
+        examples=[Path("data")],
     )
     every_seconds: float = Field(
-        default=86_400.0, ge=1, le=31_536_000, description="the file is made when it is older"
+        default=86_400.0,
+        ge=1,
+        le=31_536_000,
+        description="The file is made anew when it is older.",
     )
-    days: int = Field(default=7, ge=1, le=365, description="of the messages that count")
+    days: int = Field(
+        default=7,
+        ge=1,
+        le=365,
+        description="Days of messages that count.",
+    )
     rows: int = Field(
         default=100_000,
         ge=1,
         le=300_000,
-        description="clients, topics and subscriptions of a tenant at most, of each so many",
+        description="Clients, topics and subscriptions of a tenant at most, of each so many.",
     )
 
 
 class ProxySettings(SettingsGroup):
-    """One HAProxy."""
+    """A HAProxy process."""
 
-    name: str = Field(pattern=_WORD, description="unique; its localpeer")
+    name: str = Field(
+        pattern=_WORD,
+        description="Name of the proxy, unique; its localpeer.",
+        examples=["proxy-1"],
+    )
     runtime_api: str = Field(
-        min_length=1, description="path of its stats socket, or host:port; level admin"
+        min_length=1,
+        description="Path of the stats socket, or host:port; with level admin.",
+        examples=["/run/haproxy/mqlake.sock"],
     )
     peer: str = Field(
         default="",
         pattern=r"^(\S+:\d+)?$",
-        description="host:port for its stick entries; all proxies have one or none",
+        description="host:port at which proxies, and a proxy after its reload, tell each "
+        "other where clients are. All proxies have one or none.",
     )
     configuration_file: Path | None = Field(
-        default=None, description="haproxy.cfg, kept up to date, if it is on this machine"
+        default=None,
+        description="haproxy.cfg, kept up to date, if it is on this machine.",
+        examples=[Path("/etc/haproxy/haproxy.cfg")],
     )
     map_file: Path = Field(
         default=Path("/etc/haproxy/mqlake-buckets.map"),
-        description="as the proxy finds it; kept up to date with configuration_file",
+        description="Map from bucket to slot, as the proxy finds it; kept up to date with "
+        "configuration_file.",
     )
     talkers_file: Path = Field(
-        default=Path("/etc/haproxy/mqlake-talkers.map"), description="likewise, of single clients"
+        default=Path("/etc/haproxy/mqlake-talkers.map"),
+        description="Likewise, from single clients to slots.",
     )
 
 
 class FrontendSettings(SettingsGroup):
     """A port at which clients connect."""
 
-    name: str = Field(pattern=_WORD, description="unique")
-    kind: Kind = "tcp"
-    bind: str = Field(pattern=r"^\S+:\d+$", description="as HAProxy writes it, such as *:1883")
+    name: str = Field(
+        pattern=_WORD,
+        description="Name of the frontend, unique.",
+        examples=["mqtt"],
+    )
+    kind: Kind = Field(
+        default="tcp",
+        description="tcp; tls ends here; tls_passthrough ends at the nodes; websocket is ws, "
+        "or wss with a certificate.",
+    )
+    bind: str = Field(
+        pattern=r"^\S+:\d+$",
+        description="Address, as HAProxy writes it.",
+        examples=["*:1883"],
+    )
     node_port: int | None = Field(
-        default=None, ge=1, le=65535, description="the same at all nodes; without it as discovered"
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port at all nodes. Without it the one that was discovered.",
+        examples=[1884],
     )
     certificate: Path | None = Field(
-        default=None, description="PEM file with certificate and key; tls needs it"
+        default=None,
+        description="PEM file with certificate and key: of tls, and of websocket if it is to "
+        "be wss.",
+        examples=[Path("/etc/haproxy/mqtt.pem")],
     )
-    send_proxy: bool = Field(default=False, description="PROXY protocol version 2 to the nodes")
+    send_proxy: bool = Field(
+        default=False,
+        description="Whether nodes get PROXY protocol version 2; their listener must expect "
+        "it (proxy_protocol in conf/gateway.toml).",
+    )
     accept_proxy: bool = Field(
-        default=False, description="a PROXY protocol header comes before everything else"
+        default=False,
+        description="Whether a PROXY protocol header comes before everything else.",
     )
-    path: str = Field(default="/mqtt", pattern=r"^/\S*$", description="of websocket")
+    path: str = Field(
+        default="/mqtt",
+        pattern=r"^/\S*$",
+        description="Path of websocket.",
+    )
     sticky_by_source: bool = Field(
-        default=False, description="tls_passthrough, websocket: by the address of the client"
+        default=False,
+        description="Of tls_passthrough and websocket, where the client identifier cannot be "
+        "seen: whether an address comes back to its node.",
     )
     tenants: dict[str, str] = Field(
         default_factory=dict,
-        description="tenant by SNI; tls_passthrough lets no other names in",
+        description="Tenant by SNI; tls_passthrough lets no other names in.",
+        examples=[{"acme.example.org": "acme"}],
     )
 
     @model_validator(mode="after")
@@ -239,32 +435,58 @@ class FrontendSettings(SettingsGroup):
 
 
 class BalancerSettings(ProcessSettings):
-    """The control plane of the load balancer."""
+    """Settings of the load balancer's control plane (docs/balancer.md).
+
+    Read by `bin/mqlake balancer --config conf/balancer.toml`.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_BALANCER_")
 
     log: LogSettings = LogSettings()
 
-    name: str = Field(default="balancer", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
-    strategy: Strategy = Field(default="predicted", description="how new clients are placed")
+    name: str = Field(
+        default="balancer",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="Name of the process, in its log and metrics.",
+    )
+    strategy: Strategy = Field(
+        default="predicted",
+        description='How new clients are placed. "weighted_cpu": in proportion to the free '
+        'processor time of nodes. "predicted": by tenant and client identifier, where '
+        "sessions are kept, no node above its part.",
+    )
     tenant: str = Field(
         default="default",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="of clients whose frontend and SNI say no other",
+        description="Tenant of clients whose frontend and SNI name no other; as of the gateways.",
     )
-    slots: int = Field(default=32, ge=1, le=1024, description="nodes at most")
+    slots: int = Field(
+        default=32,
+        ge=1,
+        le=1024,
+        description="Nodes at most: HAProxy's servers are declared beforehand. A change needs "
+        "new configuration files.",
+    )
     max_connections: int = Field(
-        default=100_000, ge=1, le=10_000_000, description="clients of one proxy"
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Clients of one proxy at most.",
     )
     repair_seconds: float = Field(
-        default=2.0, ge=0.05, le=3600, description="how often each proxy is looked at"
+        default=2.0,
+        ge=0.05,
+        le=3600,
+        description="Time between two looks at each proxy, which is brought back when it has "
+        "drifted.",
     )
     control_socket: Path = Field(
         default=Path("data/balancer/control.sock"),
-        description="Unix socket of `mqlake balancer status`, `drain`, `undrain`",
+        description="Unix socket of `bin/mqlake balancer status`, `drain` and `undrain`.",
     )
     state_file: Path = Field(
-        default=Path("data/balancer/state.json"), description="the last good snapshot"
+        default=Path("data/balancer/state.json"),
+        description="The last good snapshot, with which a start begins.",
     )
 
     discovery: DiscoverySettings = DiscoverySettings()
@@ -273,9 +495,13 @@ class BalancerSettings(ProcessSettings):
     probe: ProbeSettings = ProbeSettings()
     predicted: PredictedSettings = PredictedSettings()
     history: HistorySettings = HistorySettings()
-    nodes: tuple[NodeSettings, ...] = ()
-    proxies: tuple[ProxySettings, ...] = ()
-    frontends: tuple[FrontendSettings, ...] = ()
+    nodes: tuple[NodeSettings, ...] = Field(
+        default=(), description="Nodes that are always the same."
+    )
+    proxies: tuple[ProxySettings, ...] = Field(default=(), description="HAProxy processes.")
+    frontends: tuple[FrontendSettings, ...] = Field(
+        default=(), description="Ports at which clients connect."
+    )
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

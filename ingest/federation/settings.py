@@ -39,20 +39,44 @@ def checked_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
 class BrokerSettings(SettingsGroup):
     """A broker: that of this site, or that of a neighbour."""
 
-    id: int = Field(ge=0, lt=1 << 32, description="of its site; unique in the federation")
+    id: int = Field(
+        ge=0,
+        lt=1 << 32,
+        description="Number of the site, unique in the federation.",
+        examples=[1],
+    )
     uri: str = Field(
-        default="mqtt://127.0.0.1:1883", description="mqtt://host[:port], or mqtts:// for TLS"
+        default="mqtt://127.0.0.1:1883",
+        description="mqtt://host[:port], or mqtts:// for TLS.",
     )
     protocol: Literal["5.0", "3.1.1"] = Field(
-        default="5.0", description="of MQTT that broker and federator of that site speak"
+        default="5.0",
+        description="Version of MQTT that the broker and the federator of that site speak.",
     )
-    username: str = Field(default="", description="with whom to connect")
-    password: SecretStr = Field(default=SecretStr(""), description="of that user")
+    username: str = Field(
+        default="",
+        description="User with which to connect.",
+    )
+    password: SecretStr = Field(
+        default=SecretStr(""),
+        description="Password of that user.",
+    )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file that a TLS broker is checked by; else the system's"
+        default=None,
+        description="PEM file of the authorities that sign the broker's certificate. Without "
+        "it those of the system.",
+        examples=[Path("ca.pem")],
     )
-    certificate: Path | None = Field(default=None, description="PEM file of a client certificate")
-    key: Path | None = Field(default=None, description="PEM file of its private key")
+    certificate: Path | None = Field(
+        default=None,
+        description="PEM file of a client certificate.",
+        examples=[Path("client.pem")],
+    )
+    key: Path | None = Field(
+        default=None,
+        description="PEM file of its private key.",
+        examples=[Path("client.key")],
+    )
 
     @field_validator("uri")
     @classmethod
@@ -97,29 +121,41 @@ class NeighborSettings(BrokerSettings):
 
     uri: str = Field(
         default="",
-        description="mqtt://host[:port], or mqtts:// for TLS; between logs that of its federator, "
-        "without one it connects to this site",
+        description="mqtt://host[:port], or mqtts:// for TLS, such as "
+        '"mqtts://broker.example:8883"; between logs that of its federator. Empty, between '
+        "logs: it connects to this site.",
     )
     filters_out: tuple[str, ...] | None = Field(
-        default=None, description="between logs: what it may get; without these as the site's"
+        default=None,
+        description="Between logs: topics that it may get. Without these those of the site.",
+        examples=[("federated/#",)],
     )
     filters_in: tuple[str, ...] | None = Field(
-        default=None, description="between logs: what it may bring; without these as the site's"
+        default=None,
+        description="Between logs: topics that it may bring. Without these those of the site.",
+        examples=[("federated/#",)],
     )
 
     messages_out_per_second: int = Field(
-        default=0, ge=0, description="between logs: that it is sent, as many at once; 0: any number"
+        default=0,
+        ge=0,
+        description="Between logs: messages that it is sent, as many at once. 0: any number.",
     )
     bytes_out_per_second: int = Field(
-        default=0, ge=0, description="between logs: of topics and payloads, likewise"
+        default=0,
+        ge=0,
+        description="Likewise bytes of topics and payloads.",
     )
     messages_in_per_second: int = Field(
         default=0,
         ge=0,
-        description="between logs: that it brings, max_inflight and as many at once; 0: any number",
+        description="Between logs: messages that it brings, max_inflight and as many at once. "
+        "0: any number.",
     )
     bytes_in_per_second: int = Field(
-        default=0, ge=0, description="between logs: of topics and payloads, likewise"
+        default=0,
+        ge=0,
+        description="Likewise bytes of topics and payloads.",
     )
 
     @property
@@ -141,10 +177,26 @@ class NeighborSettings(BrokerSettings):
 class ListenSettings(SettingsGroup):
     """Where federators of neighbours connect, between logs."""
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: nobody connects here")
-    certificate: Path | None = Field(default=None, description="PEM file: links come by TLS then")
-    key: Path | None = Field(default=None, description="PEM file of its private key")
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on.",
+    )
+    port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="TCP port. 0: nobody connects here.",
+    )
+    certificate: Path | None = Field(
+        default=None,
+        description="PEM file of a certificate; neighbours come by TLS then.",
+        examples=[Path("site-1.pem")],
+    )
+    key: Path | None = Field(
+        default=None,
+        description="PEM file of its private key.",
+        examples=[Path("site-1.key")],
+    )
 
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
@@ -158,34 +210,74 @@ class OverlaySettings(SettingsGroup):
 
     secret: SecretStr = Field(
         default=SecretStr(""),
-        description="that all sites know which find each other; without one nothing is found",
+        description="Secret, the same at all sites that find each other. Empty: this site has "
+        "only the neighbours above.",
     )
-    uri: str = Field(default="", description="where other sites reach this site's broker")
+    uri: str = Field(
+        default="",
+        description="Where other sites reach this site's broker, such as "
+        '"mqtts://broker.example:8883"; needed with a secret.',
+    )
     least_links: int = Field(
-        default=3, ge=1, le=64, description="links that a site wants, set ones included"
+        default=3,
+        ge=1,
+        le=64,
+        description="Links that this site wants, neighbours above included.",
     )
-    most_links: int = Field(default=6, ge=2, le=64, description="links that it has at most")
+    most_links: int = Field(
+        default=6,
+        ge=2,
+        le=64,
+        description="Links that it has at most.",
+    )
     allow_uris: tuple[str, ...] = Field(
         default=(),
-        description="where brokers may be that others tell of, mqtts://*.example:8883; without "
-        "these nowhere: only seeds and neighbours are connected to",
+        description="Where brokers may be that others tell of, such as "
+        '["mqtts://*.example:8883"]. Empty: nowhere; only seeds and neighbours are connected '
+        "to.",
     )
     allow_sites: tuple[int, ...] = Field(
-        default=(), description="ids that these may have; without these any"
+        default=(),
+        description="Numbers that these sites may have. Empty: any.",
     )
-    max_sites: int = Field(default=256, ge=2, le=10_000, description="sites that are known")
+    max_sites: int = Field(
+        default=256,
+        ge=2,
+        le=10_000,
+        description="Sites that are known.",
+    )
     forget_seconds: float = Field(
-        default=86_400.0, ge=60, description="a site unheard for longer is known no more"
+        default=86_400.0,
+        ge=60,
+        description="A site that is silent for longer is known no more.",
     )
-    username: str = Field(default="", description="with whom to connect to brokers that were found")
-    password: SecretStr = Field(default=SecretStr(""), description="of that user")
+    username: str = Field(
+        default="",
+        description="User with which to connect to brokers that were found.",
+    )
+    password: SecretStr = Field(
+        default=SecretStr(""),
+        description="Password of that user.",
+    )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file that these are checked by; else the system's"
+        default=None,
+        description="PEM file of the authorities that sign their certificates. Without it "
+        "those of the system.",
+        examples=[Path("ca.pem")],
     )
-    certificate: Path | None = Field(default=None, description="PEM file of a client certificate")
-    key: Path | None = Field(default=None, description="PEM file of its private key")
+    certificate: Path | None = Field(
+        default=None,
+        description="PEM file of a client certificate.",
+        examples=[Path("client.pem")],
+    )
+    key: Path | None = Field(
+        default=None,
+        description="PEM file of its private key.",
+        examples=[Path("client.key")],
+    )
     seeds: tuple[NeighborSettings, ...] = Field(
-        default=(), description="sites that are known from the start, with the keys of neighbors"
+        default=(),
+        description="Sites that are known from the start, with the keys of neighbors.",
     )
 
     @field_validator("uri")
@@ -239,120 +331,183 @@ def _place(uri: str) -> tuple[str, str, int]:
 
 
 class PrefixSettings(SettingsGroup):
-    """Topics that have another name in the federation."""
+    """Another name for topics in the federation."""
 
-    local: str = Field(default="", description="beginning of the topic at the own broker")
-    federated: str = Field(default="", description="its name for other sites")
+    local: str = Field(
+        default="",
+        description='Beginning of the topic at the own broker, such as "sensors/".',
+    )
+    federated: str = Field(
+        default="",
+        description='Its name for other sites, such as "federated/plant-a/": sensors/x here '
+        "is federated/plant-a/x for others.",
+    )
 
 
 class FederationSettings(ProcessSettings):
-    """One site's federator: its broker, its neighbours, what crosses."""
+    """Settings of the federator of one site (docs/federation.md).
+
+    Read by `bin/mqlake federation --config conf/federation.toml`.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_FEDERATION_")
 
     host: BrokerSettings = Field(
-        default=BrokerSettings(id=1), description="this site, and its broker without a log"
+        default=BrokerSettings(id=1),
+        description="This site, and without a log its broker.",
     )
     log: LogSettings | None = Field(
         default=None,
-        description="the log of this mqlake site: it is federated through that; without one the "
-        "site's broker is",
+        description="The log of this mqlake site: it is federated through that. Without this "
+        "table the site's broker is.",
     )
     tenant: str = Field(
-        default="default", description="with a log: the tenant whose messages are federated"
+        default="default",
+        description="With a log: tenant whose messages are federated.",
     )
     listen: ListenSettings = Field(
-        default=ListenSettings(), description="with a log: where neighbours connect"
+        default=ListenSettings(),
+        description="With a log: where federators of neighbours connect.",
     )
     neighbors: tuple[NeighborSettings, ...] = Field(
-        default=(), description="the sites that this one has links to; read again at SIGHUP"
+        default=(),
+        description="Sites that this one has links to; read again at SIGHUP.",
     )
     overlay: OverlaySettings = Field(
-        default=OverlaySettings(), description="how neighbours are found, between brokers"
+        default=OverlaySettings(),
+        description="How this site finds neighbours by itself, between brokers.",
     )
     redundancy: int = Field(
-        default=2, ge=1, le=16, description="parents of a site in a mesh: paths towards its core"
+        default=2,
+        ge=1,
+        le=16,
+        description="Parents of a site in a mesh: paths towards its core.",
     )
     core_announcement_interval: float = Field(
-        default=10.0, ge=1, le=3600, description="seconds; a core unheard for three is none"
+        default=10.0,
+        ge=1,
+        le=3600,
+        description="Seconds between two announcements of a core. A core that is silent for "
+        "three is gone.",
     )
     core_patience: float = Field(
         default=2.0,
         gt=0,
         le=300,
-        description="seconds that a site which has lost its way to a core waits for an answer",
+        description="Seconds that a site which has lost its way to a core waits for an answer.",
     )
     beacon_interval: float = Field(
         default=5.0,
         ge=0.5,
         le=3600,
-        description="seconds; subscribers and neighbours unheard for three are none",
+        description="Seconds between two beacons. Subscribers and neighbours that are silent "
+        "for three are gone.",
     )
     order: Literal["origin", "none"] = Field(
         default="origin",
-        description="origin: each site's messages of a topic come in its order, each once, missing "
-        "ones are fetched; none: as they come, duplicates found among the last cache_size",
+        description='"origin": each site\'s messages of a topic come in its order, each once, '
+        'and missing ones are fetched. "none": as they come, without those among the last '
+        "cache_size.",
     )
     cache_size: int = Field(
         default=5_000,
         ge=1,
-        description="identifiers remembered with order = none: rate times longest outage",
+        description='Identifiers remembered with order = "none": messages a second times '
+        "longest outage. Measured, and warned about when it is less.",
     )
-    hop_limit: int = Field(default=16, ge=1, le=255, description="sites that a message may pass")
+    hop_limit: int = Field(
+        default=16,
+        ge=1,
+        le=255,
+        description="Sites that a message may pass.",
+    )
     filters_out: tuple[str, ...] = Field(
-        default=("federated/#",), description="topics of the own broker that others may get"
+        default=("federated/#",),
+        description="Topics of the own broker that others may get.",
     )
     filters_in: tuple[str, ...] = Field(
-        default=("federated/#",), description="topics that others may bring here"
+        default=("federated/#",),
+        description="Topics that others may bring here.",
     )
     interests: tuple[str, ...] = Field(
         default=(),
-        description="filters that always have subscribers here, without beacons or subscriptions",
+        description="Filters that always have subscribers here, without beacons or subscriptions.",
     )
     prefixes: tuple[PrefixSettings, ...] = Field(
-        default=(), description="other names for topics in the federation"
+        default=(),
+        description="Other names for topics in the federation.",
     )
     control_prefix: str = Field(
         default="federator",
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="first level of the topics by which federators speak; the same at all sites",
+        description="First level of the federators' own topics; the same at all sites.",
     )
     max_meshes: int = Field(
-        default=256, ge=1, description="filters that this site asks for; more are summarised"
+        default=256,
+        ge=1,
+        description="Filters that this site asks for; more are summarised.",
     )
     max_topics: int = Field(
-        default=100_000, ge=1, description="pairs of origin and topic whose order is kept"
+        default=100_000,
+        ge=1,
+        description="Pairs of origin and topic whose order is kept.",
     )
     store_seconds: float = Field(
-        default=120.0, ge=1, le=86_400, description="how long messages can be fetched again"
+        default=120.0,
+        ge=1,
+        le=86_400,
+        description="Messages can be fetched again for so long.",
     )
-    store_messages: int = Field(default=20_000, ge=1, description="how many")
-    store_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, description="bytes of these")
+    store_messages: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most messages that can be fetched again.",
+    )
+    store_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1024,
+        description="Most bytes of these.",
+    )
     max_retained: int = Field(
         default=10_000,
         ge=0,
-        description="topics whose latest retained message is known; between brokers "
-        "it is kept for sites that come later",
+        description="Topics whose latest retained message is known; between brokers it is "
+        "kept for sites that come later.",
     )
     max_queued: int = Field(
-        default=10_000, ge=1, description="packets waiting for a broker; further ones are dropped"
+        default=10_000,
+        ge=1,
+        description="Packets that wait for a broker; further ones are dropped.",
     )
     max_inflight: int = Field(
-        default=1_000, ge=1, le=65_535, description="packets that a broker has not acknowledged"
+        default=1_000,
+        ge=1,
+        le=65_535,
+        description="Packets that a broker has not acknowledged.",
     )
     max_packet_bytes: int = Field(
-        default=1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest packet taken"
+        default=1024 * 1024,
+        ge=1024,
+        le=64 * 1024 * 1024,
+        description="Largest packet that is taken.",
     )
     keep_alive_seconds: int = Field(
-        default=5, ge=1, le=3600, description="a link that is silent for longer is probed"
+        default=5,
+        ge=1,
+        le=3600,
+        description="A link that is silent for longer is probed.",
     )
     reconnect_max_seconds: float = Field(
-        default=10.0, ge=0.1, le=3600, description="longest wait between two tries to connect"
+        default=10.0,
+        ge=0.1,
+        le=3600,
+        description="Longest wait between two tries to connect.",
     )
     state_dir: Path | None = Field(
         default=None,
-        description="folder for what outlives the process; without one a restart forgets what its "
-        "subscribers have had",
+        description="Folder for the state that outlives the process. Without it a restart "
+        "forgets what was delivered.",
+        examples=[Path("data/federation")],
     )
 
     @field_validator("filters_out", "filters_in", "interests")

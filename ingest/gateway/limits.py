@@ -24,137 +24,174 @@ HELD_BY_LIMIT: Final = "limit"
 
 
 class LimitSettings(SettingsGroup):
-    """Limits of clients; 0: none."""
+    """How much one client may do, and how many may come; 0: any number.
+
+    A rate without user or gateway in its name is that of one connection.
+    """
 
     subscriptions: int = Field(
-        default=100_000, ge=0, description="of one session; further ones are refused with 0x97"
+        default=100_000,
+        ge=0,
+        description="Subscriptions of one session; further ones are refused with 0x97 (3.x: 0x80).",
     )
     session_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="topic filters and will of one session; further filters, and a CONNECT with "
-        "such a will, are refused with 0x97",
+        description="Bytes of the topic filters and the will of one session; further filters, "
+        "or a CONNECT with such a will, are refused with 0x97 (3.x: 0x80 and 3).",
     )
     queued_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=0,
-        description="payloads that wait for one client; once there are as many, messages are "
-        "dropped as with max_queued_messages and max_offline_messages",
+        description="Payload bytes that wait for one client. Beyond them messages are dropped "
+        "as with max_queued_messages and max_offline_messages.",
     )
     retained_messages: int = Field(
         default=0,
         ge=0,
-        description="topics whose retained message one client has published; messages for further "
-        "ones are refused as when_retained_full says",
+        description="Topics whose retained message one client has published; further ones "
+        "follow when_retained_full.",
     )
     retained_bytes: int = Field(
-        default=0, ge=0, description="of their payloads, topic names and properties"
+        default=0,
+        ge=0,
+        description="Bytes of these messages: payloads, topic names and properties.",
     )
     messages_per_second: int = Field(
-        default=0, ge=0, description="that one client publishes, by a sliding window of a second"
+        default=0,
+        ge=0,
+        description="Messages that one client publishes, in a sliding window of a second.",
     )
     deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="what the messages of one client cost: one for each, and one for each client "
-        "that gets it; as many at once",
+        description="Cost of the messages of one client: one for each, and one for each "
+        "client that gets it; as many at once.",
     )
     bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description=f"that one client sends, at least {LEAST_BYTES_PER_SECOND}; as many at once",
+        description="Bytes that one client sends, at least 1024; as many at once.",
     )
     filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="topic filters that one client names in SUBSCRIBE and UNSUBSCRIBE; ten times "
-        "as many at once",
+        description="Topic filters that one client names in SUBSCRIBE and UNSUBSCRIBE; ten "
+        "times as many at once.",
     )
     user_messages_per_second: int = Field(
         default=0,
         ge=0,
-        description="that all connections of one user publish, at all gateways together (within "
-        "10 %); as many at once; all gateways of a site need the same",
+        description="Messages that all connections of one user publish, at all gateways "
+        "together (within 10 %); as many at once. Clients that have not logged in share "
+        "nothing. All gateways of a site need the same. Limits of tenants: docs/tenants.md.",
     )
     user_deliveries_per_second: int = Field(
-        default=0, ge=0, description="what these cost, as deliveries_per_second"
+        default=0,
+        ge=0,
+        description="Cost of these messages, as deliveries_per_second.",
     )
     user_bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description=f"that these send, at least {LEAST_BYTES_PER_SECOND}; as many at once",
+        description="Bytes that all connections of one user send, at least 1024; as many at once.",
     )
     user_filters_per_second: int = Field(
-        default=0, ge=0, description="topic filters that these name; as many at once"
+        default=0,
+        ge=0,
+        description="Topic filters that all connections of one user name; as many at once.",
     )
     user_connects_per_second: int = Field(
         default=0,
         ge=0,
-        description="clients of one user that all gateways let in; further ones are refused with "
-        "0x9F",
+        description="Clients of one user that all gateways let in; further ones are refused "
+        "with 0x9F.",
     )
     user_connections: int = Field(
         default=0,
         ge=0,
-        description="of one user, at all gateways together; further ones are refused with 0x97",
+        description="Connections of one user at all gateways together; further ones are "
+        "refused with 0x97.",
     )
     user_subscriptions: int = Field(
-        default=0, ge=0, description="of these together; further ones are refused with 0x97"
+        default=0,
+        ge=0,
+        description="Subscriptions of one user at all gateways together; further ones are "
+        "refused with 0x97.",
     )
     user_retained_messages: int = Field(
-        default=0, ge=0, description="of all clients that have logged in as one user"
+        default=0,
+        ge=0,
+        description="Topics whose retained message the clients of one user have published.",
     )
-    user_retained_bytes: int = Field(default=0, ge=0, description="of these")
+    user_retained_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of these messages.",
+    )
     gateway_messages_per_second: int = Field(
-        default=0, ge=0, description="that all clients of this gateway publish; as many at once"
+        default=0,
+        ge=0,
+        description="Messages that all clients of this gateway publish; as many at once. A "
+        "listener has limits of its own ([[listeners]]).",
     )
     gateway_deliveries_per_second: int = Field(
-        default=0, ge=0, description="what these cost, as deliveries_per_second"
+        default=0,
+        ge=0,
+        description="Cost of these messages, as deliveries_per_second.",
     )
     gateway_bytes_per_second: int = Field(
-        default=0, ge=0, description="that all clients of this gateway send; as many at once"
+        default=0,
+        ge=0,
+        description="Bytes that all clients of this gateway send; as many at once.",
     )
     gateway_filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="topic filters that these name; as many at once",
+        description="Topic filters that all clients of this gateway name; as many at once.",
     )
     gateway_subscriptions: int = Field(
         default=0,
         ge=0,
-        description="of all clients of this gateway; further ones are refused with 0x97",
+        description="Subscriptions of all clients of this gateway; further ones are refused "
+        "with 0x97.",
     )
     when_retained_full: Literal["refuse", "forward"] = Field(
         default="refuse",
-        description="whether a message with RETAIN for which client, user or tenant has no more "
-        "room is refused with 0x97, or goes to subscribers without being retained; both are drops",
+        description="A message with RETAIN for which client, user or tenant has no more room: "
+        '"refuse" it with 0x97, or "forward" it to subscribers without keeping it. It is a '
+        "row of drops in both cases.",
     )
     when_too_fast: Literal["wait", "disconnect"] = Field(
         default="wait",
-        description="whether a client beyond a rate is read no further until it is within, or "
-        "disconnected with 0x96 or 0x97",
+        description='A client beyond one of these rates: "wait" reads no further until it is '
+        'within again (it loses nothing), "disconnect" ends its connection with 0x96 '
+        "(messages) or 0x97.",
     )
     connects_per_second: int = Field(
         default=0,
         ge=0,
-        description="CONNECT packets that this gateway looks at; further ones are refused with "
-        "0x9F before anybody is asked who he is",
+        description="CONNECT packets a second that this gateway looks at; further ones are "
+        "refused with 0x9F (3.x: 3) before a password is checked.",
     )
 
     failed_logins_before_ban: int = Field(
         default=0,
         ge=0,
-        description="of an address (IPv6: of a /64 network) within a minute; with one more it is "
-        "banned",
+        description="Failed logins of one address (IPv6: of one /64 network) within a minute; "
+        "with one more the address is banned for ban_seconds.",
     )
     connects_before_ban: int = Field(
         default=0,
         ge=0,
-        description="of one client, let in as the same user, within a minute; with one more it is "
-        "banned",
+        description="Times within a minute that one client is let in as the same user; with "
+        "one more it is banned for ban_seconds.",
     )
     ban_seconds: float = Field(
-        default=300.0, gt=0, le=86_400, description="how long such a ban lasts"
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Length of such a ban.",
     )
 
     @property

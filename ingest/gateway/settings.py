@@ -22,7 +22,12 @@ from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
 
 
 class GatewaySettings(ProcessSettings):
-    """One gateway: who it is, where it listens, what a client may use of it."""
+    """Settings of a gateway.
+
+    Read by `bin/mqlake gateway --config conf/gateway.toml`. `bin/mqlake up` sets name, port,
+    log_dir, heartbeat_file, log_file and the log's servers itself; the ports of further gateways
+    count up.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_GATEWAY_")
 
@@ -32,268 +37,344 @@ class GatewaySettings(ProcessSettings):
     name: str = Field(
         default="gateway-1",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="unique among the gateways of a site; part of its log topic's name",
+        description="Name of the gateway, unique in its site, and part of the name of its log "
+        "topic.",
     )
-    site: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    site: str = Field(
+        default="local",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="Site of this gateway. Messages carry <site>/<name> as their origin.",
+    )
     tenant: str = Field(
         default="default",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="tenant of every client of this gateway",
+        description="Tenant of every client of this gateway.",
     )
-    datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
+    datacenter: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="Number that is part of every message identifier.",
+    )
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=1883, ge=1, le=65535, description="TCP port to listen on")
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on.",
+    )
+    port: int = Field(
+        default=1883,
+        ge=1,
+        le=65535,
+        description="TCP port to listen on.",
+    )
     listeners: tuple[ListenerSettings, ...] = Field(
-        default=(), description="further listeners, each of its kind"
+        default=(),
+        description="Further listeners: one table each, as many of a kind as wanted. Relative "
+        "paths begin in the process's working directory, which is the data directory under "
+        "`bin/mqlake up`; there the ports count up with each gateway, as that of MQTT does, "
+        "and Unix sockets are the first gateway's alone.",
     )
     durability: Durability = Field(
         default=Durability.D1,
-        description="what the log must promise of what is acknowledged: D1 it outlives every "
-        "process, D2 also a machine, D3 also that the power fails; with less the gateway does not "
-        "start",
+        description="Promise that the log must keep for acknowledged messages (README.md, "
+        'Durability): "D1" they outlive every process, "D2" also a machine, "D3" also a power '
+        "failure. With less the gateway does not start.",
     )
-    max_connections: int = Field(default=100_000, ge=1, description="further clients are refused")
+    max_connections: int = Field(
+        default=100_000,
+        ge=1,
+        description="Clients at the same time; further ones are refused.",
+    )
     connect_timeout_seconds: float = Field(
-        default=10.0, gt=0, le=300, description="from the TCP connection to its CONNECT"
+        default=10.0,
+        gt=0,
+        le=300,
+        description="Time from the TCP connection to its CONNECT.",
     )
 
     max_packet_bytes: int = Field(
         default=1024 * 1024,
         ge=1024,
         le=64 * 1024 * 1024,
-        description="largest packet a client may send; told to 5.0 clients",
+        description="Largest packet that a client may send. Clients of 5.0 are told.",
     )
     max_topic_levels: int = Field(
         default=DEFAULT_MAX_LEVELS,
         ge=1,
         le=MAX_TOPIC_BYTES + 1,
-        description="levels of a topic name or topic filter; a message, a subscription or a will "
-        "with more is refused with 0x90 or 0x8F",
+        description="Levels of a topic name or topic filter (the parts between slashes). A "
+        "subscription with more gets 0x8F, in 3.x 0x80; a message 0x90, in 3.x and with QoS 0 "
+        "its connection is closed; a will 0x90, in 3.x 0x05.",
     )
     receive_maximum: int = Field(
         default=1_000,
         ge=1,
         le=65_535,
-        description="QoS 1 and 2 messages of a client not yet acknowledged to it; told to 5.0 "
-        "clients, for others the gateway stops reading",
+        description="QoS 1 and 2 messages of one client that the gateway has not acknowledged "
+        "yet. Clients of 5.0 are told; of others the gateway stops reading.",
     )
     topic_alias_maximum: int = Field(
-        default=64, ge=0, le=65_535, description="topic aliases a 5.0 client may set"
+        default=64,
+        ge=0,
+        le=65_535,
+        description="Topic aliases that a client of 5.0 may set.",
     )
     max_inflight_messages: int = Field(
         default=1_000,
         ge=1,
         le=65_535,
-        description="QoS 1 and 2 messages on their way to a client; a 5.0 client may ask for fewer",
+        description="QoS 1 and 2 messages on their way to one client. A client of 5.0 may ask "
+        "for fewer.",
     )
     max_repeated_messages: int = Field(
         default=100,
         ge=1,
         le=65_535,
-        description="QoS 1 messages that a crash may repeat to a client: further ones wait until "
-        "the log knows what it has acknowledged",
+        description="QoS 1 messages that a crash of the gateway may repeat to one client "
+        "whose session outlives its connection: so many are sent before the log knows that "
+        "the client has acknowledged them. With few, a session gets no more messages a second "
+        "than the log answers in that time.",
     )
     max_queued_messages: int = Field(
         default=100_000,
         ge=0,
-        description="QoS 1 and 2 messages that wait for a connected client, or here for a share "
-        "group (of which no more than 100,000); further ones are dropped and counted",
+        description="QoS 1 and 2 messages that wait for one connected client, or here for a "
+        "share group (at most 100,000). Further ones are dropped and counted.",
     )
     max_history_reads: int = Field(
         default=50,
         ge=0,
-        description="SUBSCRIBEs with the user property mqlake-from that get their history at the "
-        "same time; further ones are refused with 0x97; each has about 5 MB in memory",
+        description='SUBSCRIBEs with the user property "mqlake-from" that get their history '
+        "at the same time; further ones are refused with 0x97. Each takes about 5 MB of "
+        "memory.",
     )
     lease_seconds: float = Field(
         default=10.0,
         ge=2,
         le=300,
-        description="after so long without a word from a gateway the others take its sessions "
-        "over, and publish wills; after 3 s when they see that its process has ended, on the same "
-        "machine; all gateways of a site need the same",
+        description="After so long without a heartbeat of a gateway the others take over its "
+        "sessions and publish their wills; on the same machine after 3 s when its process has "
+        "ended. All gateways of a site need the same.",
     )
     limits: LimitSettings = LimitSettings()
     overload: OverloadSettings = OverloadSettings()
 
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
-        description="which member of a share group gets a message, over all gateways of a site: "
-        "all need the same; for a group the one counts whose gateway has had members longest",
+        description="Which member of a share group gets a message, over all gateways of a "
+        'site: "round_robin", "random", "sticky" (the same one while it is there), '
+        '"hash_topic" or "hash_client_id" (the same one for a topic, for a publisher). All '
+        "gateways need the same; for a group the strategy of the gateway counts that has had "
+        "members longest.",
     )
     max_offline_messages: int = Field(
         default=1_000,
         ge=0,
-        description="QoS 1 and 2 messages that wait for a session whose client is not there",
+        description="QoS 1 and 2 messages that wait for one session whose client is away.",
     )
     drop_when_offline: Literal["oldest", "newest"] = Field(
-        default="oldest", description="which message goes when max_offline_messages wait"
+        default="oldest",
+        description="Which message is dropped when another one comes and max_offline_messages "
+        "wait.",
     )
     keep_qos_0_offline: bool = Field(
-        default=False, description="whether QoS 0 messages wait for an absent client too"
+        default=False,
+        description="Whether QoS 0 messages wait for an absent client too.",
     )
     sessions_follow: Literal["principal", "client_id"] = Field(
         default="principal",
-        description="whose a session is: its user's, so that another user with the same client "
-        "identifier is refused, or the client identifier's, whoever comes with it; all gateways "
-        "of a site need the same",
+        description='Owner of a session. "principal": the user; another user who comes with '
+        'the same client identifier is refused with 0x87 (3.x: 5). "client_id": every client '
+        "with that identifier. A session of a client that has not logged in has no owner. All "
+        "gateways need the same.",
     )
     max_session_expiry_interval: int = Field(
         default=4_294_967_295,
         ge=0,
         le=4_294_967_295,
-        description="seconds a session may outlive its connection; the largest value is for ever",
+        description="Longest time in seconds that a session may outlive its connection; "
+        "4294967295 is for ever.",
     )
     max_keep_alive_seconds: int = Field(
         default=0,
         ge=0,
         le=65_535,
-        description="a 5.0 client that asks for a longer keep alive, or for none, gets this; "
-        "0 leaves it to the client",
+        description="A client of 5.0 that asks for a longer keep alive, or for none, gets "
+        "this one. 0: the client decides.",
     )
     max_outgoing_topic_aliases: int = Field(
         default=16,
         ge=0,
         le=65_535,
-        description="topic aliases the gateway sets towards a 5.0 client that allows them",
+        description="Topic aliases that the gateway sets towards a client of 5.0, as far as "
+        "the client allows them.",
     )
     response_topic_prefix: str = Field(
         default="",
-        description="a 5.0 client that asks for response information is told this and its client "
-        "identifier; empty: it is told nothing",
+        description="A client of 5.0 that asks for response information gets this, followed "
+        "by its client identifier and a slash. Empty: it gets none.",
     )
     server_reference: str = Field(
         default="",
-        description="where clients are sent when this gateway is full or stops (5.0)",
+        description="Where clients of 5.0 are sent when this gateway is full or stops. Empty: "
+        "nowhere.",
     )
     redirect_clients: bool = Field(
         default=False,
-        description="whether a 5.0 client is sent to the gateway that owns its shard; who comes "
-        "back is served",
+        description="Whether a client of 5.0 that connects here is sent to the gateway that "
+        "owns its shard (CONNACK 0x9C with a Server Reference), which spares it two hops "
+        "through the log. Only where that gateway has a listener of the same kind that "
+        "clients can reach; a client that comes back within a minute is served.",
     )
     advertised_host: str = Field(
         default="",
         max_length=253,
         pattern=r"^[^\s/:]*$|^\[[0-9a-fA-F:.]+\]$",
-        description="host name or address by which clients reach this gateway's listeners, an IPv6 "
-        "address in brackets; empty: the host of each, none for one on all addresses",
+        description="Host name or address by which clients reach this gateway's listeners, an "
+        "IPv6 address in brackets. Empty: the host of each listener; clients are not sent to "
+        "a listener on all addresses then.",
     )
     agent_check_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="port at which HAProxy's agent-check is told how many new clients are to "
-        "come; 0: none",
+        description="Port at which HAProxy's agent-check asks how many new clients may come. "
+        "0: none.",
     )
     refused_topic_filters: tuple[str, ...] = Field(
         default=(),
-        description="topic filters, literally, that nobody may subscribe to; SUBACK says so",
+        description="Topic filters, literally as a client writes them, that nobody may "
+        "subscribe to; SUBACK answers 0x80.",
     )
     max_write_buffer_bytes: int = Field(
         default=1024 * 1024,
         ge=16 * 1024,
-        description="bytes waiting for a client's socket; QoS 0 beyond it is dropped and counted, "
-        "QoS 1 and 2 wait in the queue",
+        description="Bytes that wait for one client's socket. Beyond them QoS 0 is dropped "
+        "and counted; QoS 1 and 2 wait in the queue.",
     )
 
     delivery_events_per_second: int = Field(
         default=1_000,
         ge=0,
         le=100_000,
-        description="events of deliveries and acknowledgements told to rules that ask for "
-        "them; further ones are counted",
+        description="Events message_delivered and message_acked a second, together, while a "
+        "rule asks for them. Further ones are only counted (events_left_out). 0: none.",
     )
     sys_interval_seconds: float = Field(
         default=10.0,
         ge=0,
         le=3600,
-        description="how often changed values below $SYS are published; 0: there are none",
+        description="Changed values below $SYS/broker are published so often. 0: there is no $SYS.",
     )
     route_linger_seconds: float = Field(
         default=5.0,
         ge=0,
         le=3600,
-        description="how long a filter stays routed after its last subscriber has gone",
+        description="A filter stays routed for so long after its last subscriber has gone.",
     )
     barrier_timeout_seconds: float = Field(
         default=10.0,
         gt=0,
         le=300,
-        description="after this long without an answer from the router a barrier is repeated",
+        description="A barrier is repeated after so long without an answer from the router.",
     )
     suback_sites_seconds: float = Field(
         default=0.0,
         ge=0,
         le=60,
-        description="with a federation: how long SUBACK waits until all sites that can be reached "
-        "send what is subscribed; 0: it speaks of this site alone",
+        description="With a federation: SUBACK waits up to so long until all reachable sites "
+        "send the messages of the subscription. 0: it does not wait for other sites.",
     )
 
     credentials_file: Path | None = Field(
         default=None,
-        description="users who may log in, made by `mqlake user`; without it a client is whoever "
-        "it says",
+        description="Users who may log in, by password or SCRAM-SHA-256: `bin/mqlake user add "
+        "NAME --file FILE` (with --argon2id: by password alone, harder to guess). Mode 0600; "
+        "read again at SIGHUP. Without it the gateway believes the user name of a client.",
+        examples=[Path("/etc/mqlake/credentials")],
     )
     authenticators: dict[str, AuthenticatorSettings] = Field(
-        default_factory=dict, description="by name: who else may be asked who a client is"
+        default_factory=dict,
+        description="Web servers, tokens, databases and directories that say who a client is, "
+        "each with a name for authenticate_by.",
+        examples=["directory", "tokens", "people", "staff"],
     )
     authenticate_by: tuple[str, ...] = Field(
         default=(),
-        description="who is asked who a client is, in this order, until one says yes or no: names "
-        'of authenticators, and "credentials" for credentials_file; empty: that file alone',
+        description="Authenticators in the order in which they are asked until one allows or "
+        'denies the client: "credentials" is credentials_file, the others are those of '
+        "[authenticators]. A client that none of them knows is refused. Empty: "
+        "credentials_file alone. A listener may have a list of its own (authenticate_by in "
+        "[[listeners]]).",
+        examples=[("credentials", "directory")],
     )
     allow_anonymous: bool | None = Field(
         default=None,
-        description="whether a client without a user name is let in; without a value only where "
-        "nobody is asked who a client is, and no other machine reaches a listener",
+        description="Whether a client without a user name is let in. Without a value: only "
+        "where there is neither credentials_file nor [authenticators]. A gateway that other "
+        "machines reach (a host beyond 127.0.0.1 and ::1 whose clients need no certificate) "
+        "does not start without credentials_file unless this is true.",
+        examples=[False],
     )
     failed_logins_per_minute: int = Field(
         default=60,
         ge=0,
-        description="failed logins of an address (IPv6: of a /64 network) before it has to wait; "
-        "0: any number",
+        description="Failed logins of one address (IPv6: of one /64 network) before it has to "
+        "wait. 0: any number.",
     )
 
     bans_file: Path | None = Field(
         default=None,
-        description="client identifiers, users and addresses that are not let in "
-        "(docs/rights.md); all gateways of a site need the same",
+        description="Client identifiers, users and addresses that are not let in "
+        "(docs/rights.md). Only its owner may be able to write it. Read again at SIGHUP; "
+        "clients that are banned then are disconnected. All gateways of a site need the same.",
+        examples=[Path("/etc/mqlake/bans.toml")],
     )
     rights_file: Path | None = Field(
         default=None,
-        description="rules that say what a client may do until others are applied for all gateways "
-        "(docs/rights.md); without any everybody may do everything; all gateways need the same",
+        description="Rules that say what a client may do, until others are applied for all "
+        "gateways (docs/rights.md); needs credentials_file. Only its owner may be able to "
+        "write it; read again at SIGHUP. Without rules every client may do everything. All "
+        "gateways of a site need the same.",
+        examples=[Path("/etc/mqlake/rights.toml")],
     )
     allow_everything: bool = Field(
         default=False,
-        description="whether all who log in may do everything, where other machines reach a "
-        "listener and there is no rights_file",
+        description="Whether all users may do everything where there is no rights_file. A "
+        "gateway that other machines reach, and that has a credentials_file, does not start "
+        "without rights_file unless this is true.",
     )
 
     store_dir: Path | None = Field(
         default=None,
-        description="folder for what the gateway keeps of the log's state, made anew at each "
-        "start; without one it is kept in memory",
+        description="Folder in which the gateway keeps its copy of the log's state (retained "
+        "messages, sessions): a cache, made anew at each start. Without it the copy is in "
+        "memory.",
+        examples=[Path("data/gateways/gateway-1")],
     )
     lake_dir: Path | None = Field(
         default=None,
-        description="data directory whose folder tables holds the Delta tables: retained messages "
-        "and long gaps of sessions are read from them; without one from the log alone, which lacks "
-        "what its retention has removed",
+        description="Data directory whose folder tables holds the Delta tables: the gateway "
+        "reads retained messages and long gaps of sessions from them. Without it from the log "
+        "alone, which lacks what its retention has removed.",
+        examples=[Path("data")],
     )
     log_dir: Path | None = Field(
-        default=None, description="folder of an embedded log, watched for free disk space"
+        default=None,
+        description="Folder of an embedded log, whose disk is watched.",
+        examples=[Path("data/kafka")],
     )
     min_free_disk_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=0,
-        description="with less free space on the disk of log_dir, publishers are refused",
+        description="With less free space on the disk of log_dir, publishers are refused.",
     )
     max_log_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="with more than this in log_dir, publishers are refused; no limit without it",
+        description="With more than this in log_dir, publishers are refused too. `bin/mqlake "
+        "up` sets it from log_max_bytes. Without it there is no limit.",
+        examples=[50_000_000_000],
     )
 
     @field_validator("share_strategy")

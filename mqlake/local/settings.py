@@ -11,73 +11,102 @@ from mqlake.settings import ProcessSettings
 
 
 class LocalSettings(ProcessSettings):
-    """What the machine must offer, and the log."""
+    """Settings of the one-machine launcher.
+
+    Read by `bin/mqlake up`.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_LOCAL_")
 
     log_servers: str = Field(
         default="",
-        description="use this log, Kafka at host:port[,host:port…]; without it an embedded one",
+        description="A log of your own, Kafka or one that speaks its protocol, at "
+        "host:port[,host:port…]. Its topics are made as `bin/mqlake log prepare` makes them. "
+        "`bin/mqlake up --log-servers` wins. Empty: the embedded log.",
     )
     log_security_file: Path | None = Field(
         default=None,
-        description="TOML that says how the log at log_servers lets one in; the embedded one has "
-        "its own",
+        description="TOML file that says how the log at log_servers lets a client in: "
+        "protocol, login, certificates (docs/security.md#the-log). The embedded log has its "
+        "own, in the data directory.",
+        examples=[Path("/etc/mqlake/log-security.toml")],
     )
     durability: Durability = Field(
         default=Durability.D1,
-        description="what an acknowledged message outlives: D1 every process; D2 also the loss of "
-        "one of three brokers (log_servers); D3 also that the power fails: it is on the disk "
-        "before it is acknowledged",
+        description='What an acknowledged message outlives (README.md, Durability): "D1" '
+        'every process; in a power failure messages of the last half minute may be lost. "D3" '
+        "also a power failure: it is on the disk before it is acknowledged, which takes "
+        'longer. "D2" is for a log of your own with three brokers (log_servers): two of them '
+        "have it.",
     )
     log_retention_hours: float = Field(
         default=168.0,
         gt=0,
-        description="an accepted message may go from the log after so long, once it is read: "
-        "routed, in the tables, evaluated by all rules",
+        description="An accepted message may be deleted from the embedded log after so long, "
+        "once it is routed, in the tables, and evaluated by all rules.",
     )
     log_retention_bytes: int = Field(
         default=10 * 1000**3,
         ge=64 * 1024**2,
-        description="likewise what is beyond this of them all together, the oldest first",
+        description="Likewise beyond so many bytes of all messages together; the oldest go "
+        "first, in pieces of up to 256 MiB.",
     )
     log_max_bytes: int | None = Field(
         default=None,
         ge=128 * 1024**2,
-        description="with more than this in the log's folder publishers are refused; without it "
-        "only when the disk is nearly full (min_free_disk_bytes in conf/gateway.toml)",
+        description="With more than this in the log's folder, publishers are refused with "
+        "0x97. More than log_retention_bytes, or nobody can publish for long. Without it only "
+        "when the disk is nearly full (min_free_disk_bytes in conf/gateway.toml).",
+        examples=[50_000_000_000],
     )
     log_partitions: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="partitions of a new log; they stay, as they decide the order of topics",
+        description="Partitions of a new log. They stay: the partition decides the order of a "
+        "topic's messages.",
     )
     session_shards: int = Field(
         default=16,
         ge=1,
         le=1024,
-        description="parts into which the sessions of a new log are divided; they stay. Gateways "
-        "share them out: many gateways need more, 64 for some dozens",
+        description="Shards of the sessions of a new log, which gateways share out. They "
+        "stay. Many gateways need more, 64 for some dozens.",
     )
-    log_heap_mb: int = Field(default=256, ge=128, description="Java heap of the log, MiB")
+    log_heap_mb: int = Field(
+        default=256,
+        ge=128,
+        description="Java heap of the log, MiB.",
+    )
     websocket_port: int = Field(
         default=8083,
         ge=0,
         le=65535,
-        description="port of the first gateway for MQTT over WebSocket; 0 for none",
+        description="Port of the first gateway for MQTT over WebSocket, path /mqtt, on the "
+        "host of conf/gateway.toml. 0: none. `bin/mqlake up --websocket-port` wins.",
     )
     log_port: int | None = Field(
-        default=None, ge=1, le=65535, description="port of the log; without one a free one"
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of the log on 127.0.0.1. Without it: the one it had last time, else "
+        "a free one.",
+        examples=[9092],
     )
     min_available_memory_mb: int = Field(
-        default=2_500, ge=0, description="less available memory than this and `up` refuses, MB"
+        default=2_500,
+        ge=0,
+        description="With less available memory than this, MB, `bin/mqlake up` refuses to start.",
     )
     min_free_disk_mb: int = Field(
-        default=2_000, ge=0, description="less free disk than this and `up` refuses, MB"
+        default=2_000,
+        ge=0,
+        description="With less free disk space than this, MB, `bin/mqlake up` refuses to start.",
     )
     ready_timeout_seconds: float = Field(
-        default=180.0, gt=0, description="`up` gives up when not everything is healthy by then"
+        default=180.0,
+        gt=0,
+        description="`bin/mqlake up` gives up when not everything is healthy by then.",
     )
 
     @model_validator(mode="after")

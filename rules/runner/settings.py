@@ -22,16 +22,23 @@ from rules.templates import SECRET_NAME
 
 
 class HttpSettings(SettingsGroup):
-    """What the action `http` may reach."""
+    """Servers that the action http may reach."""
 
     allow_internal_addresses: bool = Field(
-        default=False, description="whether requests may go to addresses that are not public"
+        default=False,
+        description="Whether requests may go to addresses that are not public: this machine, "
+        "private networks, the metadata services of clouds. Everybody who may write rules "
+        "reaches them then.",
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
-        default=(), description="networks that are not public and may be reached all the same"
+        default=(),
+        description="Networks that are not public and may be reached all the same, for "
+        'example ["10.20.0.0/16", "::1/128"].',
     )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file of authorities to trust beside the machine's own"
+        default=None,
+        description="PEM file of authorities to trust beside the machine's own.",
+        examples=[Path("/etc/mqlake/ca.pem")],
     )
 
 
@@ -41,7 +48,8 @@ class ForTenants(SettingsGroup):
     tenants: tuple[TenantName | Literal["*"], ...] = Field(
         default=(DEFAULT_TENANT,),
         min_length=1,
-        description='tenants whose rules may name it; "*": all; not of <tenant>/<name>',
+        description='Tenants whose rules may name it; "*" stands for all. Not of one that is '
+        'named "<tenant>/<name>": it is for rules of that tenant alone, who name it <name>.',
     )
 
 
@@ -53,13 +61,33 @@ class KafkaConnection(ForTenants):
     """A cluster for the action `log`."""
 
     kind: Literal["kafka"] = "kafka"
-    bootstrap_servers: str = Field(min_length=1)
-    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    user: str = ""
-    password: SecretStr | None = None
-    password_file: Path | None = None
-    ca_certificates: Path | None = None
+    bootstrap_servers: str = Field(
+        min_length=1,
+        description="Kafka bootstrap servers, host:port[,host:port…].",
+        examples=["kafka.example.org:9092"],
+    )
+    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
+        default="plaintext", description="Protocol of the listener."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="SCRAM-SHA-512", description="Mechanism of a login."
+    )
+    user: str = Field(default="", description="User with which to log in.")
+    password: SecretStr | None = Field(
+        default=None,
+        description="Password of that user: set this, or password_file, or neither.",
+        examples=["…"],
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the password.",
+        examples=[Path("/etc/mqlake/kafka-password")],
+    )
+    ca_certificates: Path | None = Field(
+        default=None,
+        description="PEM file of authorities to trust in place of the machine's own.",
+        examples=[Path("/etc/mqlake/ca.pem")],
+    )
 
 
 def _server(text: str) -> str:
@@ -72,10 +100,22 @@ def _server(text: str) -> str:
 class SecretSettings(ForTenants):
     """A secret for the action `http`."""
 
-    value: SecretStr = Field(default=SecretStr(""), description="the secret itself")
-    file: Path | None = Field(default=None, description="its file, read at each request")
+    value: SecretStr = Field(
+        default=SecretStr(""),
+        description="The secret itself: set this or file. From the environment: "
+        "MQLAKE_RULES_SECRETS__HOOK__VALUE.",
+        examples=["…"],
+    )
+    file: Path | None = Field(
+        default=None,
+        description="File with the secret; it is read at each request.",
+        examples=[Path("/etc/mqlake/hook.token")],
+    )
     servers: tuple[Annotated[str, AfterValidator(_server)], ...] = Field(
-        min_length=1, description="servers that it may be sent to, https://host[:port]"
+        min_length=1,
+        description="Servers that the secret may be sent to, https://host[:port]. Without "
+        "this list a rule could send it anywhere.",
+        examples=[("https://hooks.example.org",)],
     )
 
     @model_validator(mode="after")
@@ -115,7 +155,11 @@ def find_for(tenant: str, name: str, known: Mapping[str, Named]) -> tuple[str, N
 
 
 class RulesSettings(ProcessSettings):
-    """One runner of actions."""
+    """Settings of the process that carries out the actions of rules.
+
+    Read by `bin/mqlake rules-runner --config conf/rules.toml`. `bin/mqlake up` sets heartbeat_file,
+    log_file and the log's servers itself.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_RULES_")
 
@@ -125,39 +169,70 @@ class RulesSettings(ProcessSettings):
     name: str = Field(
         default="rules",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="unique among the runners of a log: one of them works, others stand by",
+        description="Name of the runner, unique at its log: one of them works, the others "
+        "stand by.",
     )
-    site: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
-    datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
+    site: str = Field(
+        default="local",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="Site of the runner. Messages that rules publish carry <site>/<name> as "
+        "their origin.",
+    )
+    datacenter: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="Number that is part of every message identifier.",
+    )
 
     max_queued_outputs: int = Field(
         default=1_000,
         ge=10,
         le=100_000,
-        description="outputs in memory for one action; one that has more reads them itself later",
+        description="Outputs in memory for one action. An action that has more falls behind "
+        "and later reads what it missed in the log.",
     )
     max_queued_bytes: int = Field(
-        default=4 * 1024 * 1024, ge=64 * 1024, description="likewise, their rows together"
+        default=4 * 1024 * 1024,
+        ge=64 * 1024,
+        description="Bytes of their rows, likewise.",
     )
     patience_seconds: float = Field(
         default=2.0,
         gt=0,
         le=60,
-        description="how long an output may take before its action no longer counts for where the "
-        "process stands, and keeps its own place",
+        description="Time that an output may take before its action no longer counts for the "
+        "position of the process, and keeps a position of its own.",
     )
     behind_readers: int = Field(
-        default=2, ge=1, le=16, description="actions that read what they missed, at the same time"
+        default=2,
+        ge=1,
+        le=16,
+        description="Actions that read what they missed at the same time.",
     )
-    checkpoint_seconds: float = Field(default=1.0, ge=0.1, le=60)
+    checkpoint_seconds: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=60,
+        description="Time between two notes of the position. After a crash actions since the "
+        "last one may be done again, except for messages that rules publish.",
+    )
     drain_seconds: float = Field(
-        default=5.0, ge=0, le=300, description="how long the end waits for what is under way"
+        default=5.0,
+        ge=0,
+        le=300,
+        description="At its end the process waits so long for actions that are under way.",
     )
 
     http: HttpSettings = HttpSettings()
     connections: Annotated[dict[str, Connection], AfterValidator(_owned)] = Field(
-        default_factory=dict, description="databases and clusters that actions name"
+        default_factory=dict,
+        description="Databases and clusters that the actions sql and log name. Their "
+        "passwords never stand in a rule.",
+        examples=["warehouse", "analytics"],
     )
     secrets: Annotated[dict[OwnedSecretName, SecretSettings], AfterValidator(_owned)] = Field(
-        default_factory=dict, description="secrets that the action http names"
+        default_factory=dict,
+        description="Secrets that the action http names as ${$secret.<name>}.",
+        examples=["hook"],
     )

@@ -24,8 +24,8 @@ class NamingSettings(SettingsGroup):
     username_prefix: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._:@-]{0,32}$",
-        description="put before the names of its users, so that none of them is taken for a user "
-        "whom somebody else knows by the same name",
+        description="Put before the names of its users, so that none is taken for a user of "
+        "the same name whom another authenticator knows. Letters, digits and . _ : @ - alone.",
     )
 
 
@@ -33,42 +33,62 @@ class WebServerSettings(NamingSettings):
     """How a web server is reached."""
 
     timeout_seconds: float = Field(
-        default=5.0, gt=0, le=60, description="without an answer by then the client is refused"
+        default=5.0,
+        gt=0,
+        le=60,
+        description="Without an answer by then the client is refused.",
     )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file of authorities to trust beside the machine's own"
+        default=None,
+        description="PEM file of authorities to trust beside the machine's own.",
+        examples=[Path("/etc/mqlake/ca.pem")],
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
-        default=(), description="networks that are not public and may be reached all the same"
+        default=(),
+        description="Networks that are not public and may be reached all the same, for "
+        'example ["10.0.0.0/8"].',
     )
 
 
 class HttpAuthenticatorSettings(WebServerSettings):
-    """A web server that is asked who a client is."""
+    """A web server that says who a client is.
+
+    It gets POST with a JSON object (username, password, client_id, address, protocol_level) and
+    answers 200 and {"result": "allow"}, "deny" or "next"; beside "allow" may stand "username" (who
+    the client is) and "expires_at" (seconds UTC at which its connection ends). After any other
+    answer, or none, the client is refused (0x88, 3.x: 3), and the next of authenticate_by is not
+    asked.
+    """
 
     kind: Literal["http"] = "http"
     url: str = Field(
         pattern=URL,
-        description="gets POST with what CONNECT says; https, unless it is an address of this "
-        "machine",
+        description="URL that is asked; https, unless it is an address of this machine.",
+        examples=["https://directory.example.org/who"],
     )
     headers: dict[str, SecretStr] = Field(
-        default_factory=dict, description="of each request, such as Authorization"
+        default_factory=dict,
+        description="Headers of each request.",
+        examples=[{"Authorization": "Bearer …"}],
     )
     max_requests: int = Field(
-        default=50, ge=1, le=1_000, description="at the same time; up to 1,000 further ones wait"
+        default=50,
+        ge=1,
+        le=1_000,
+        description="Requests at the same time; up to 1,000 further ones wait.",
     )
     cache_seconds: float = Field(
         default=0.0,
         ge=0,
         le=3_600,
-        description="how long a client that was let in is not asked about again; 0: each time",
+        description="A client that was let in is not asked about again for so long. 0: it is "
+        "each time.",
     )
 
     brings_rights: bool = Field(
         default=False,
-        description="its answers may have roles, rules that allow and attributes, for which "
-        "rights_file is needed; else these are not looked at",
+        description='Whether its answers may have "roles", "rights" and "attributes" beside '
+        '"allow" (docs/rights.md); needs rights_file.',
     )
 
     @model_validator(mode="after")
@@ -98,81 +118,109 @@ Algorithm = Literal[
 
 
 class JwtAuthenticatorSettings(WebServerSettings):
-    """Tokens that clients have as their passwords (RFC 7519), signed by somebody who is trusted."""
+    """Tokens (JWT, RFC 7519) that clients have as their passwords.
+
+    The user name of CONNECT says nothing. A password that is no token is passed on to the next of
+    authenticate_by. A token needs exp; at that time, and leeway_seconds, its connection ends.
+    """
 
     kind: Literal["jwt"]
     algorithms: tuple[Algorithm, ...] = Field(
-        min_length=1, description="by which a token may be signed, whatever it says itself"
+        min_length=1,
+        description="Algorithms by which tokens may be signed, whatever they say themselves: "
+        "HS256, HS384, HS512 with secret_file; RS256, RS384, RS512, PS256, PS384, PS512, "
+        "ES256, ES384, ES512 with public_key_file or jwks_url.",
+        examples=[("ES256",)],
     )
     secret_file: Path | None = Field(
         default=None,
-        description="secrets for HS256, HS384 and HS512, one a line, as text or as base64:…; only "
-        "its owner may read it",
+        description="Secrets, one a line, as text or as base64:…; only its owner may be able "
+        "to read it. Set this, public_key_file or jwks_url. Files are read again at SIGHUP.",
+        examples=[Path("/etc/mqlake/token-secrets")],
     )
     public_key_file: Path | None = Field(
-        default=None, description="public keys or certificates (PEM) for the other algorithms"
+        default=None,
+        description="Public keys or certificates (PEM).",
+        examples=[Path("/etc/mqlake/token-keys.pem")],
     )
     jwks_url: str | None = Field(
         default=None,
         pattern=URL,
-        description="where the public keys are (JWKS, RFC 7517) for the other algorithms; https, "
-        "unless it is an address of this machine",
+        description="URL of the public keys (JWKS); https, unless it is an address of this "
+        "machine.",
+        examples=["https://id.example.org/.well-known/jwks.json"],
     )
     cache_seconds: float = Field(
-        default=300.0, ge=1, le=86_400, description="after which keys are fetched anew"
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="Keys are fetched anew after so long, and for a key that is not among them.",
     )
     keep_seconds: float = Field(
         default=86_400.0,
         ge=0,
         le=30 * 86_400,
-        description="how long keys count whose server does not answer any more",
+        description="Keys count for so long while their server does not answer.",
     )
     refetch_seconds: float = Field(
         default=30.0,
         ge=1,
         le=3_600,
-        description="keys are fetched no sooner again, for a key that is not among them or after "
-        "a failure",
+        description="Keys are not fetched sooner again for a key that is not among them, or "
+        "after a failure.",
     )
     issuer: str | None = Field(
         default=None,
         min_length=1,
-        description="claim iss of the tokens; those of other issuers are passed on to whoever is "
-        "next; needed with jwks_url",
+        description="Claim iss of the tokens; needed with jwks_url, whose keys sign tokens "
+        "for others, too. Tokens of other issuers are passed on to the next of "
+        "authenticate_by.",
+        examples=["https://id.example.org"],
     )
     audience: str | None = Field(
         default=None,
         min_length=1,
-        description="has to be the claim aud of a token, or in it; needed with jwks_url",
+        description="Claim aud of the tokens, or a member of it; needed with jwks_url.",
+        examples=["mqtt"],
     )
     leeway_seconds: float = Field(
-        default=30.0, ge=0, le=600, description="by which other clocks may be wrong"
+        default=30.0,
+        ge=0,
+        le=600,
+        description="By so much other clocks may be wrong.",
     )
     username_claim: str = Field(
-        default="sub", min_length=1, description="claim that says who the client is"
+        default="sub",
+        min_length=1,
+        description="Claim with the user name; a.b is the member b of the claim a.",
     )
     roles_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="claim with roles (text, or a list), beside those of rights_file; a.b: member "
-        "b of the claim a",
+        description="Claim with roles (text, or a list), beside those of rights_file "
+        "(docs/rights.md); needs rights_file.",
+        examples=["realm_access.roles"],
     )
     rights_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="claim with rules that allow (docs/rights.md), asked after those of "
-        "rights_file",
+        description="Claim with rules that allow, asked after those of rights_file; needs "
+        "rights_file.",
+        examples=["mqtt_rights"],
     )
     attributes_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="claim with texts by name, for which %{name} stands in rules",
+        description="Claim with texts by name, for which %{name} stands in rules; needs "
+        "rights_file.",
+        examples=["mqtt_attributes"],
     )
     tenant_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="claim with the name of the tenant whose the client is; without it a token is "
-        "for the tenant of the listener, and for none that the client chooses",
+        description="Claim with the tenant of the client (docs/tenants.md). Without it a "
+        "token is for the tenant of the listener, and for none that the client chooses.",
+        examples=["org"],
     )
 
     @property
@@ -215,15 +263,26 @@ class JwtAuthenticatorSettings(WebServerSettings):
 
 
 class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
-    """A database that knows users and verifiers of their passwords."""
+    """A database of PostgreSQL that knows users and verifiers of their passwords.
+
+    No password goes there. Without a row the client is passed on to the next of authenticate_by. A
+    database on another machine must show who it is: tls = "verify-full", and ca_certificates such
+    as /etc/ssl/certs/ca-certificates.crt.
+    """
 
     query: str = Field(
         min_length=1,
-        description="asked with the user name as $1; answers with one row at most: verifier (text, "
-        "as in a credentials file) and perhaps roles (text[])",
+        description="Asked with the user name as $1, in a transaction that only reads. "
+        "Answers with one row at most: verifier (text, as in a credentials file: "
+        "SCRAM-SHA-256$… or $argon2id$…) and perhaps roles (text[], beside those of "
+        "rights_file).",
+        examples=["SELECT verifier, roles FROM mqtt_users WHERE name = $1"],
     )
     timeout_seconds: float = Field(
-        default=5.0, gt=0, le=60, description="without an answer by then the client is refused"
+        default=5.0,
+        gt=0,
+        le=60,
+        description="Without an answer by then the client is refused.",
     )
 
     @property
@@ -244,47 +303,86 @@ class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
 
 
 class LdapAuthenticatorSettings(NamingSettings):
-    """A directory (LDAP) that knows users."""
+    """A directory (LDAP) that knows users.
+
+    The entry below base that has the name as its user_attribute is the user's; the password is
+    right when the directory takes it for a bind with that entry. Without such an entry the client
+    is passed on to the next of authenticate_by. Referrals are not followed.
+    """
 
     kind: Literal["ldap"]
     url: str = Field(
         pattern=r"^ldaps?://[^\s/?#@]+/?$",
-        description="ldaps://host[:port]; ldap:// only with start_tls, or to an address of this "
-        "machine",
+        description="ldaps://host[:port]. ldap:// only with start_tls, or to an address of "
+        "this machine.",
+        examples=["ldaps://ldap.example.org:636"],
     )
     start_tls: bool = Field(
         default=False,
-        description="a connection by ldap:// goes on in TLS (StartTLS) before anything is asked; "
-        "a directory that does not is not asked",
+        description="Whether a connection by ldap:// goes on in TLS (StartTLS) before "
+        "anything is asked; then url may be of another machine.",
     )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file of authorities to trust beside the machine's own"
+        default=None,
+        description="PEM file of authorities to trust beside the machine's own.",
+        examples=[Path("/etc/mqlake/ldap-ca.pem")],
     )
     bind_name: str | None = Field(
         default=None,
         min_length=1,
-        description="distinguished name as which users are looked for; without it as nobody",
+        description="Distinguished name with which users are looked for. Without it they are "
+        "looked for anonymously.",
+        examples=["cn=mqlake,ou=services,dc=example,dc=org"],
     )
-    password: SecretStr | None = None
-    password_file: Path | None = Field(default=None, description="read at each login")
-    base: str = Field(min_length=1, description="distinguished name below which users are")
+    password: SecretStr | None = Field(
+        default=None,
+        description="Password of bind_name: set this or password_file.",
+        examples=["…"],
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with that password; it is read at each login.",
+        examples=[Path("/etc/mqlake/ldap-password")],
+    )
+    base: str = Field(
+        min_length=1,
+        description="Distinguished name below which users are.",
+        examples=["ou=people,dc=example,dc=org"],
+    )
     user_attribute: str = Field(
-        default="uid", pattern=ATTRIBUTE, description="that has the user's name"
+        default="uid",
+        pattern=ATTRIBUTE,
+        description="Attribute with the user's name. Active Directory: sAMAccountName.",
     )
     user_class: str | None = Field(
-        default=None, pattern=ATTRIBUTE, description="objectClass that users have"
+        default=None,
+        pattern=ATTRIBUTE,
+        description="objectClass of users. Active Directory: user.",
+        examples=["inetOrgPerson"],
     )
     roles_attribute: str = Field(
-        default="memberOf", pattern=ATTRIBUTE, description="of a user, with names of groups"
+        default="memberOf",
+        pattern=ATTRIBUTE,
+        description="Attribute of a user with the names of groups.",
     )
     roles: dict[RoleName, str] = Field(
-        default_factory=dict, description="by role of rights_file: name of the group that has it"
+        default_factory=dict,
+        description="By role of rights_file (docs/rights.md) the group that has it, in full, "
+        "as roles_attribute says it; capitals do not count.",
+        examples=[{"operators": "cn=operators,ou=groups,dc=example,dc=org"}],
     )
     max_connections: int = Field(
-        default=16, ge=1, le=256, description="at the same time; up to 1,000 further clients wait"
+        default=16,
+        ge=1,
+        le=256,
+        description="Connections at the same time, one for each login; up to 1,000 further "
+        "clients wait.",
     )
     timeout_seconds: float = Field(
-        default=5.0, gt=0, le=60, description="without an answer by then the client is refused"
+        default=5.0,
+        gt=0,
+        le=60,
+        description="Without an answer by then the client is refused.",
     )
 
     @property

@@ -28,71 +28,84 @@ class _Listener(SettingsGroup):
     name: str = Field(
         default="",
         pattern=r"^[a-z0-9_-]{0,63}$",
-        description="for the log; its kind and address when empty",
+        description="Name in the log. Empty: the address.",
     )
     versions: tuple[Version, ...] = Field(
         default=("3.1", "3.1.1", "5.0"),
         min_length=1,
-        description="MQTT versions accepted; clients of others are refused with their version's "
-        "code",
+        description="MQTT versions that are accepted; clients of others are refused with "
+        "CONNACK 1 (3.x) or 0x84 (5.0).",
     )
     max_connections: int | None = Field(
         default=None,
         ge=1,
-        description="further clients of this listener are refused; None for the gateway's limit "
-        "alone",
+        description="Clients at the same time; further ones are closed at once. Without it "
+        "only the gateway's max_connections counts.",
+        examples=[10_000],
     )
     connects_per_second: int = Field(
-        default=0, ge=0, description="CONNECT packets that are looked at; others get 0x9F"
+        default=0,
+        ge=0,
+        description="CONNECT packets that are looked at; further ones get 0x9F. 0: any "
+        "number, as with all rates.",
     )
     messages_per_second: int = Field(
-        default=0, ge=0, description="that all of its clients publish; as many at once"
+        default=0,
+        ge=0,
+        description="Messages that all clients of this listener publish; as many at once.",
     )
     deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="what these cost: one for each, and one for each client that gets it",
+        description="Cost of these messages: one for each, and one for each client that gets it.",
     )
     bytes_per_second: int = Field(
-        default=0, ge=0, description="that all of its clients send, at least 1024; as many at once"
+        default=0,
+        ge=0,
+        description="Bytes that all clients of this listener send, at least 1024; as many at once.",
     )
     filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="topic filters that all of its clients name; as many at once",
+        description="Topic filters that all clients of this listener name; as many at once.",
     )
     proxy_protocol: bool = Field(
         default=False,
-        description="each connection begins with a PROXY protocol header, version 1 or 2; only for "
-        "ports that nobody but the proxy can reach",
+        description="Whether each connection begins with a PROXY protocol header, version 1 "
+        "or 2, whose client address is believed (also its host name and the client "
+        "certificate's name). Only for ports that the proxy alone can reach.",
     )
     authenticate_by: tuple[str, ...] = Field(
-        default=(), description="as the gateway's, for this listener; empty: the gateway's counts"
+        default=(),
+        description="As the gateway's, for this listener. Empty: the gateway's.",
     )
     use_identity_as_username: bool = Field(
         default=False,
-        description="the name in a client's verified certificate is its user name, no password is "
-        "asked for, and without one it is refused",
+        description="Whether the name in the client's certificate, verified here or by such a "
+        "proxy, is its user name. No password is asked for, a client without a certificate is "
+        "refused, and the connection ends when the certificate does.",
     )
     use_identity_as_client_id: bool = Field(
         default=False,
-        description="that name is the client identifier, too: one that names another is refused, "
-        "one that names none gets it",
+        description="Whether that name is the client identifier, too. A client that asks for "
+        "another one is refused with 0x85 (3.x: 2), one that asks for none gets it.",
     )
     identity: Identity = Field(
         default="common_name",
-        description="which name in a client's certificate that is: the common name of its "
-        "subject, or its only DNS name, e-mail address or URI among the alternative names",
+        description='That name: "common_name" of the subject, or the only alternative name of '
+        "its kind. A proxy tells the common name alone.",
     )
 
     tenant: str = Field(
         default="",
         pattern=r"^([a-z0-9][a-z0-9_-]{0,62})?$",
-        description="tenant of its clients, where nothing else says it; empty: the gateway's",
+        description="Tenant of the clients where nothing else names it (docs/tenants.md). "
+        "Empty: the gateway's.",
     )
     tenant_in_username: bool = Field(
         default=False,
-        description="acme/ann is ann of the tenant acme; a user name without a slash says none",
+        description="Whether acme/ann is ann of the tenant acme. A user name without a slash "
+        "names no tenant.",
     )
 
     @model_validator(mode="after")
@@ -124,42 +137,70 @@ class _Listener(SettingsGroup):
 class _Network(_Listener):
     host: str = Field(
         default="127.0.0.1",
-        description="address to listen on, IPv4 or IPv6; empty for all of both",
+        description='Address, IPv4 or IPv6: "::" is all of IPv6, "0.0.0.0" all of IPv4, "" '
+        "all of both.",
     )
-    port: int = Field(ge=1, le=65535)
+    port: int = Field(
+        ge=1,
+        le=65535,
+        description="TCP port.",
+        examples=[1884],
+    )
 
 
 class _Tls(SettingsGroup):
     tenant_server_names: str = Field(
         default="",
         pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$",
-        description="domain, mqtt.example.org: who asks for acme.mqtt.example.org in TLS (SNI) is "
-        "of the tenant acme; empty: host names say none",
+        description='Domain such as "mqtt.example.org": a client that asks for '
+        "acme.mqtt.example.org in TLS (SNI) is of the tenant acme. Empty: host names name no "
+        "tenant.",
     )
     tenant_certificate_field: Literal["", "common_name", "organization", "organizational_unit"] = (
         Field(
             default="",
-            description="field of the subject of a client's certificate that names its tenant; who "
-            "shows one without it is refused; empty: certificates say none",
+            description="Field of the subject of a client's certificate that names its tenant; a "
+            "client with a certificate that lacks it is refused. Empty: certificates name no "
+            "tenant.",
         )
     )
-    certificate: Path = Field(description="PEM file: the server's certificate, then its chain")
-    key: Path = Field(description="PEM file: the certificate's private key")
-    key_password: SecretStr | None = Field(default=None, description="of an encrypted key")
+    certificate: Path = Field(
+        description="PEM file with the server's certificate, then its chain. Read again at "
+        "SIGHUP and at POST /api/v1/gateways/<name>/reload, for the connections from then on; "
+        "with files that cannot be used the earlier ones stay in force.",
+        examples=[Path("/etc/mqlake/server.pem")],
+    )
+    key: Path = Field(
+        description="PEM file with the certificate's private key; read again as the "
+        "certificate is.",
+        examples=[Path("/etc/mqlake/server.key")],
+    )
+    key_password: SecretStr | None = Field(
+        default=None,
+        description="Password of an encrypted key.",
+        examples=["…"],
+    )
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
-        description="whether clients may or must show a certificate; a wrong one is always refused",
+        description="Whether clients may or must show a certificate. One that the authorities "
+        "in ca_certificates have not signed is refused in both cases.",
     )
     ca_certificates: Path | None = Field(
-        default=None, description="PEM file: the authorities that sign client certificates"
+        default=None,
+        description="PEM file with the authorities that sign client certificates.",
+        examples=[Path("/etc/mqlake/clients-ca.pem")],
     )
     revoked_certificates: Path | None = Field(
         default=None,
-        description="PEM file: lists of the client certificates that the authorities have revoked, "
-        "one of each authority that signs some; who shows one of them, or one whose authority has "
-        "no list that is valid now, is refused",
+        description="PEM file with lists of revoked client certificates (X509 CRL), and "
+        "nothing else: one list of each authority in ca_certificates that signs clients. A "
+        "client is refused when its certificate is in a list, or its authority has no list "
+        "here that is valid now. Read again as the certificate is; connected clients stay.",
+        examples=[Path("/etc/mqlake/clients-crl.pem")],
     )
-    minimum_tls_version: Literal["1.2", "1.3"] = "1.2"
+    minimum_tls_version: Literal["1.2", "1.3"] = Field(
+        default="1.2", description="Least version of TLS."
+    )
 
     @model_validator(mode="after")
     def _authorities_are_known(self) -> Self:
@@ -176,40 +217,74 @@ class _Tls(SettingsGroup):
 
 class _WebSocket(SettingsGroup):
     path: str = Field(
-        default="/mqtt", pattern=r"^(\*|/.*)$", description="of the URL; * for any path"
+        default="/mqtt",
+        pattern=r"^(\*|/.*)$",
+        description='Path of the URL; "*" for any.',
     )
     origins: tuple[str, ...] = Field(
         default=(),
-        description="web origins whose pages may connect, such as https://example.org; empty: "
-        "those of the host that the listener is reached by, if it is an address or localhost; "
-        "* for all; clients that are not browsers send none and are not asked",
+        description="Web origins whose pages may connect, for example "
+        '["https://example.org"]. Empty: pages of the host by which the listener is reached, '
+        'as long as that is an address or localhost. ["*"]: those of every site, which then '
+        "act with the rights of their reader. Clients that are not browsers send no origin, "
+        "and it is not asked for.",
     )
 
 
 class TcpListener(_Network):
+    """MQTT over TCP. This table shows the keys that every kind has."""
+
     kind: Literal["tcp"] = "tcp"
 
 
 class TlsListener(_Network, _Tls):
+    """MQTT over TLS."""
+
     kind: Literal["tls"] = "tls"
-    port: int = Field(default=8883, ge=1, le=65535)
+    port: int = Field(
+        default=8883,
+        ge=1,
+        le=65535,
+        description="TCP port.",
+    )
 
 
 class WebSocketListener(_Network, _WebSocket):
+    """MQTT over WebSocket."""
+
     kind: Literal["ws"] = "ws"
-    port: int = Field(default=8083, ge=1, le=65535)
+    port: int = Field(
+        default=8083,
+        ge=1,
+        le=65535,
+        description="TCP port.",
+    )
 
 
 class SecureWebSocketListener(_Network, _Tls, _WebSocket):
+    """MQTT over Secure WebSocket, with the keys of tls and of ws."""
+
     kind: Literal["wss"] = "wss"
-    port: int = Field(default=8084, ge=1, le=65535)
+    port: int = Field(
+        default=8084,
+        ge=1,
+        le=65535,
+        description="TCP port.",
+    )
 
 
 class UnixListener(_Listener):
+    """MQTT over a Unix socket."""
+
     kind: Literal["unix"] = "unix"
-    file: Path = Field(description="of the socket; made at the start, removed at the end")
+    file: Path = Field(
+        description="The socket; made at the start, removed at the end.",
+        examples=[Path("/run/mqlake/mqtt.sock")],
+    )
     mode: str = Field(
-        default="0660", pattern=r"^0[0-7]{3}$", description="who may connect, octal, as for files"
+        default="0660",
+        pattern=r"^0[0-7]{3}$",
+        description="Who may connect, octal as for files.",
     )
 
 
