@@ -11,7 +11,6 @@
  *
  * One JSON object a line goes to standard output: at the end of the cycles, when all connections are held,
  * when all have subscribed. An error is one line on standard error and exit code 1.
- * fallback_connector.py is this program for machines without a C compiler: same options, same answers.
  */
 #include "common.h"
 

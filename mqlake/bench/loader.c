@@ -10,7 +10,6 @@
  * make of them: below that topic, objects with the same `due`, `publisher` and `number`.
  *
  * One JSON object goes to standard output; an error is one line on standard error and exit code 1.
- * fallback_loader.py is this program for machines without a C compiler: same options, same answer.
  */
 #include "common.h"
 

@@ -1,12 +1,13 @@
-"""The programs that put the load on: in C, or in Python where there is no C compiler."""
+"""The programs that put the load on, compiled from C at their first use."""
 
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+from mqlake.errors import OperationalError
 
 _FOLDER: Final = Path(__file__).parent
 _SHARED: Final = "common.h"
@@ -18,33 +19,22 @@ _COMPILE_SECONDS: Final = 60.0
 class Programs:
     """Commands without their options."""
 
-    language: str
     loader: tuple[str, ...]
     """Messages: `loader.c`."""
     connector: tuple[str, ...]
     """Connections: `connector.c`."""
 
 
-FALLBACK: Final = Programs(
-    "Python",
-    loader=(sys.executable, "-m", "mqlake.bench.fallback_loader"),
-    connector=(sys.executable, "-m", "mqlake.bench.fallback_connector"),
-)
-
-
 def build_programs(folder: Path) -> Programs:
     """Return the load programs, compiled into the folder if that has not been done yet.
 
-    Without a compiler they are the Python ones, which are much slower.
+    Raises:
+        OperationalError: There is no C compiler, or it cannot compile them.
     """
-    loader = _build("loader", folder)
-    connector = _build("connector", folder)
-    if loader is None or connector is None:
-        return FALLBACK
-    return Programs("C", (str(loader),), (str(connector),))
+    return Programs((str(_build("loader", folder)),), (str(_build("connector", folder)),))
 
 
-def _build(name: str, folder: Path) -> Path | None:
+def _build(name: str, folder: Path) -> Path:
     source = _FOLDER / f"{name}.c"
     content = source.read_bytes() + (_FOLDER / _SHARED).read_bytes()
     program = folder / f"{name}-{sha256(content).hexdigest()[:12]}"
@@ -52,7 +42,7 @@ def _build(name: str, folder: Path) -> Path | None:
         return program
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
-        return None
+        raise _cannot("there is no C compiler")
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = program.with_suffix(".new")
     built = subprocess.run(
@@ -63,7 +53,13 @@ def _build(name: str, folder: Path) -> Path | None:
         check=False,
     )
     if built.returncode != 0:
-        # A compiler without its C library's headers is as good as none.
-        return None
+        raise _cannot(f"{compiler} says {built.stderr.strip().partition(chr(10))[0]!r}")
     unfinished.replace(program)
     return program
+
+
+def _cannot(why: str) -> OperationalError:
+    return OperationalError(
+        f"the programs that put the load on cannot be compiled: {why}; install a C compiler and "
+        "the headers of its library (Debian: apt install gcc libc6-dev)"
+    )

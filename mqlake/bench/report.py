@@ -38,7 +38,7 @@ def summarise(runs: Sequence[Figures]) -> list[Summary]:
     ]
 
 
-def to_json(summaries: Sequence[Summary], *, loader: str) -> dict[str, Any]:
+def to_json(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Return everything, with what the figures were measured on."""
     return {
         "machine": {
@@ -47,7 +47,6 @@ def to_json(summaries: Sequence[Summary], *, loader: str) -> dict[str, Any]:
             "processor": _processor(),
             "system": platform.platform(),
         },
-        "loader": loader,
         "figures": [
             {
                 "name": summary.figure.name,
@@ -64,10 +63,10 @@ def to_json(summaries: Sequence[Summary], *, loader: str) -> dict[str, Any]:
     }
 
 
-def to_table(summaries: Sequence[Summary], *, loader: str) -> Table:
+def to_table(summaries: Sequence[Summary]) -> Table:
     """Return one table: a line for each quantity, percentiles beside each other."""
     several = any(len(summary.values) > 1 for summary in summaries)
-    title = f"mqlake on {os.cpu_count()} cores, load side included ({loader} loader)"
+    title = f"mqlake on {os.cpu_count()} cores, load side included"
     table = Table(
         title=f"{title}; median (low to high) where measured several times" if several else title
     )

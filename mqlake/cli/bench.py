@@ -25,7 +25,7 @@ from mqlake.bench.measurements import (
     warm_up,
 )
 from mqlake.bench.overload import measure_overload
-from mqlake.bench.programs import FALLBACK, Programs, build_programs
+from mqlake.bench.programs import Programs, build_programs
 from mqlake.bench.report import summarise, to_json, to_table
 from mqlake.bench.sessions import measure_connect_rates, measure_restarts, measure_sessions
 from mqlake.bench.system import Bench
@@ -90,7 +90,8 @@ def command(
     """Measure speed, memory and idle load on this machine.
 
     Takes about half an hour a run; what counts for a system at work is measured after a minute of
-    messages. The load comes from the same machine and shares its cores. The measurements
+    messages. The load comes from the same machine and shares its cores; its programs need a C
+    compiler. The measurements
     authentication, durability, flood, overload and sessions run logs and gateways of their own, and
     only when they are asked for; so does placing, for three quarters of an hour, HAProxy and
     clients before nodes whose processors are made up.
@@ -99,8 +100,6 @@ def command(
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     programs = build_programs(RUNTIME / "bench")
     console = Console(stderr=True)
-    if programs == FALLBACK:
-        console.print("no C compiler: the Python load programs limit what is measured")
 
     def note(words: str) -> None:
         console.print(f"        {words}", highlight=False)
@@ -155,16 +154,16 @@ def command(
                         bar.update(step, description="stopping the system")
     finally:  # what was measured before a measurement failed, or before somebody had enough
         if results or as_json:
-            _print(results, programs, as_json=as_json)
+            _print(results, as_json=as_json)
 
 
-def _print(results: list["Figures"], programs: Programs, *, as_json: bool) -> None:
+def _print(results: list["Figures"], *, as_json: bool) -> None:
     summaries = summarise(results)
     if as_json:
-        click.echo(json.dumps(to_json(summaries, loader=programs.language), indent=2))
+        click.echo(json.dumps(to_json(summaries), indent=2))
     else:
         width = None if sys.stdout.isatty() else FILE_COLUMNS
-        Console(width=width).print(to_table(summaries, loader=programs.language))
+        Console(width=width).print(to_table(summaries))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Both connectors against a broker that accepts, or does not."""
+"""The connector against a broker that accepts, or does not."""
 
 import socketserver
 import threading
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from ingest.protocol.primitives import encode_variable_byte_integer
 from mqlake.bench.connector import Login, Names, hold_connections, run_cycles
-from mqlake.bench.fallback_loader import encode_length
 from mqlake.bench.programs import Programs
 from mqlake.errors import OperationalError
 
@@ -96,10 +96,10 @@ class Connection(socketserver.StreamRequestHandler):
             length = len(self.server.reason).to_bytes(2, "big")
             properties = b"\x1f" + length + self.server.reason
         if level == 5:
-            properties = encode_length(len(properties)) + properties
+            properties = encode_variable_byte_integer(len(properties)) + properties
         is_present = not flags and not self.server.return_code
         connack = bytes((is_present, self.server.return_code)) + properties
-        self.wfile.write(b"\x20" + encode_length(len(connack)) + connack)
+        self.wfile.write(b"\x20" + encode_variable_byte_integer(len(connack)) + connack)
 
 
 def texts(data: bytes) -> list[bytes]:
@@ -202,6 +202,6 @@ def test_only_loopback_is_connected_to(connector: tuple[str, ...]) -> None:
         run_cycles(connector, ["192.0.2.1:1883"], cycles=10)
 
 
-def test_more_connections_than_open_files_is_one_sentence(compiled: Programs) -> None:
+def test_more_connections_than_open_files_is_one_sentence(programs: Programs) -> None:
     with pytest.raises(OperationalError, match=r"3000000 connections need \d+ open files"):
-        run_cycles(compiled.connector, ["127.0.0.1:1"], cycles=10, in_flight=3_000_000)
+        run_cycles(programs.connector, ["127.0.0.1:1"], cycles=10, in_flight=3_000_000)

@@ -1,4 +1,4 @@
-"""Both loaders against a broker small enough to be right; it loses, doubles, swaps on command."""
+"""The loader against a broker small enough to be right; it loses, doubles, swaps on command."""
 
 import socketserver
 import threading

@@ -14,9 +14,8 @@ RUNS = [{P50: 1.0, P99: 9.0, RATE: 30_000.0}, {P50: 5.0, P99: 7.0}, {P50: 2.0, P
 
 
 def test_runs_come_together_as_medians_with_their_spread() -> None:
-    answer = to_json(summarise(RUNS), loader="C")
+    answer = to_json(summarise(RUNS))
     assert json.loads(json.dumps(answer)) == answer
-    assert answer["loader"] == "C"
     assert answer["machine"]["cores"] > 0
     figures = {figure["name"]: figure for figure in answer["figures"]}
     assert list(figures) == [P50.name, P99.name, RATE.name]
@@ -44,7 +43,7 @@ def test_a_goal_is_a_most_or_a_least(figure: Figure, value: float, met: bool) ->
 
 def test_the_table_has_a_line_for_each_quantity() -> None:
     console = Console(width=200, record=True, file=StringIO())
-    console.print(to_table(summarise(RUNS), loader="C"))
+    console.print(to_table(summarise(RUNS)))
     lines = console.export_text().splitlines()
     (latency,) = (line for line in lines if "PUBACK" in line)
     assert "2.00 (1.00 to 5.00)" in latency
