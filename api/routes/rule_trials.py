@@ -32,7 +32,7 @@ from api.tenant_deletion import DELETE_TENANT, deletion_work
 from api.tenant_deletion import Parts as TenantParts
 from mqlake.clock import SystemClock
 from mqlake.reference_records import Columns
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 from rules.model import MAX_SQL_CHARACTERS
 
 router = APIRouter(

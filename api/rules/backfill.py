@@ -30,7 +30,7 @@ from mqlake.rule_records import (
     rule_record_key,
 )
 from mqlake.tables import MESSAGES
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 
 WINDOW_ROWS: Final = 100_000
 """Messages that are evaluated at a time, about; bounds what is in memory."""

@@ -10,7 +10,8 @@ from mqlake.matching import filter_matches
 from mqlake.reference_records import Columns
 from mqlake.topics import is_system, validate_topic_name
 from rules.actions import check_actions
-from rules.language import CompiledRule, compile_rule
+from rules.language.compiled import CompiledRule
+from rules.language.compiler import compile_rule
 from rules.model import ActionSpec, RuleBody
 from rules.schemas.registry import NO_SCHEMAS, Schemas
 

@@ -15,7 +15,7 @@ from api.rules import history
 from api.rules.times import HOUR_MS, shown_time
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 
 TIMEOUT_SECONDS: Final = 3_600.0
 MAX_SAMPLES: Final = 10

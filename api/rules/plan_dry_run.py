@@ -25,7 +25,7 @@ from api.rules.dry_run import (
 )
 from api.rules.times import HOUR_MS, shown_time
 from api.spark import EvaluationError, Row, Spark, SparkConnect
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 from rules.language.plan import Plan
 
 _OUTCOMES: Final = {

@@ -33,7 +33,7 @@ from mqlake.rule_records import (
     rule_record_key,
 )
 from mqlake.tables import DEAD_LETTERS, MESSAGES
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 
 PAGE: Final = 500
 """Messages that are evaluated at a time."""

@@ -12,7 +12,7 @@ from mqlake.errors import InvalidTopic, MqlakeError
 from mqlake.rule_records import EVENTS_PREFIX
 from mqlake.topics import SEPARATOR, validate_topic_name
 from rules import columns
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 
 MESSAGE_EVENT: Final = "message_publish"
 

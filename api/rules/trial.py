@@ -9,7 +9,7 @@ from api.rules.history import binary, guarded, text
 from api.spark import EvaluationError, SparkConnect
 from mqlake.matching import filter_matches
 from rules.columns import ROW
-from rules.language import CompiledRule, Condition, Field
+from rules.language.compiled import CompiledRule, Condition, Field
 from rules.language.plan import Plan
 
 TIMEOUT_SECONDS: Final = 20.0

@@ -10,7 +10,7 @@ from api.jobs import Job, JobState, to_time
 from api.rules.book import Entry
 from api.rules.checking import compiled
 from rules.errors import RuleError
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 from rules.language.plan import encode_plan
 from rules.masking import mask_actions
 from rules.model import MAX_SQL_CHARACTERS, ActionSpec, Rule, RuleBody, RuleId, RuleState

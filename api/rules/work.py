@@ -22,7 +22,7 @@ from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import RULES
 from mqlake.reference_records import Columns
 from mqlake.rule_records import rerun_key
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 from rules.schemas.registry import Schemas
 
 NO_BACKFILL: Final = (

@@ -19,7 +19,7 @@ from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import RULES, Headers
 from mqlake.schema_records import SchemaKey, schema_key
 from rules.errors import RuleError
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.schemas.model import MAX_SCHEMAS, MAX_VERSIONS, SPARKPLUG_B, Schema, SchemaBody
 from rules.schemas.registry import Noted, SchemaUse, compile_schema
 

@@ -62,7 +62,9 @@ async def _run(settings: BalancerSettings) -> None:
 
 def _open_log(settings: BalancerSettings) -> LogAccess:
     # Without gateways of the log no client of Kafka is needed.
-    from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+    from mqlake.log.kafka_ranges import KafkaRangeReader
+    from mqlake.log.kafka_reader import KafkaLogReader
+    from mqlake.log.kafka_writer import KafkaLogWriter
 
     servers = settings.log.servers
     return LogAccess(

@@ -22,7 +22,9 @@ from mqlake.limits import SPARE_FILES, raise_open_files
 from mqlake.log.admin import check_durability, ensure_delivery_topic
 from mqlake.log.contract import LogAccess
 from mqlake.log.durability import Durability
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.kafka_ranges import KafkaRangeReader
+from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry

@@ -26,7 +26,7 @@ from mqlake.bench.processes import MIB, cpu_percent_of
 from mqlake.bench.programs import Programs
 from mqlake.bench.session_client import SessionClient
 from mqlake.errors import OperationalError
-from mqlake.log.kafka import KafkaLogReader
+from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.security import client_config
 from mqlake.records import GATEWAYS, SESSIONS
 from mqlake.session_records import ProgressRecord, encode_progress, progress_key

@@ -36,7 +36,8 @@ from mqlake.local.kafka import running_kafka
 from mqlake.local.ports import free_ports
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import END
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
+from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.records import EVENTS, INBOUND, Message, message_headers, message_key
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import click
 from ingest.gateway.settings import GatewaySettings
 from mqlake.cli import _options
 from mqlake.cli._audit_log import tell_log
-from mqlake.local.state import read_state
 from mqlake.log.security import LogServers
 from mqlake.settings import load
+from mqlake.status import read_state
 from mqlake.tenants import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ async def _retire(name: str, servers: str, lease_seconds: float, timeout_seconds
     from mqlake.clock import SystemClock
     from mqlake.log.admin import ensure_delivery_topic, remove_delivery_topic
     from mqlake.log.contract import LogAccess
-    from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+    from mqlake.log.kafka_ranges import KafkaRangeReader
+    from mqlake.log.kafka_reader import KafkaLogReader
+    from mqlake.log.kafka_writer import KafkaLogWriter
 
     writer = KafkaLogWriter(servers, client_id=name)
     ranges = KafkaRangeReader(servers, client_id=name)

@@ -15,7 +15,8 @@ from ingest.gateway.retiring import withdraw_routes_of_ended
 from mqlake.errors import MqlakeError
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.durability import Durability
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
+from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.security import LogServers
 
 

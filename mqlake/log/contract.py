@@ -1,8 +1,8 @@
 """What is asked of a log: append, follow partitions, read ranges, read a compacted topic.
 
-`mqlake.log.kafka` keeps this contract with a real cluster, `mqlake.log.memory` in memory; both pass
-the tests in `tests/mqlake/log/test_contract.py`. Every object belongs to the event loop it was made
-in: all its methods are called there and all its callbacks come there, in batches.
+The modules `mqlake.log.kafka_*` keep this contract with a real cluster, `mqlake.log.memory` in
+memory; both pass the tests in `tests/mqlake/log/test_contract.py`. Every object belongs to the
+event loop it was made in: all its methods are called and all its callbacks come there, in batches.
 """
 
 from asyncio import Future

@@ -10,7 +10,8 @@ from sqlglot import exp
 from rules.language import dialect
 from rules.language.choosing import all_of, choose, is_missing, one_of
 from rules.language.comparing import NotComparable, compare, contains
-from rules.language.functions import FUNCTIONS, Unusable
+from rules.language.functions import FUNCTIONS
+from rules.language.functions.function import Unusable
 from rules.language.limits import Limits
 from rules.language.names import AGGREGATES, DETECTIONS, WINDOWS
 from rules.language.patterns import InvalidPattern, like, topic_pattern
@@ -118,11 +119,11 @@ class Expressions:
         return value
 
     def column(self, name: str, *path: str | int) -> Value:
-        """Return a column, whatever the rule gives its name to. See `functions.Context`."""
+        """Return a column, whatever the rule gives its name to. See `Context`."""
         return self._scope.column(name, path)
 
     def seed(self) -> str:
-        """Return what tells this call on this message from all others. See `functions.Context`."""
+        """Return what tells this call on this message from all others. See `Context`."""
         self._seeds += 1
         self._scope.note_position()
         rule = crc32(self._sql.encode(errors="replace"))
@@ -130,7 +131,7 @@ class Expressions:
         return f"id, log_partition, log_offset, {rule}L, {self._seeds}{index}"
 
     def layout(self, name: str, version: int | None, message_type: str | None) -> str:
-        """Return the hash of a schema's layout. See `functions.Context`."""
+        """Return the hash of a schema's layout. See `Context`."""
         found = self.schemas.find(name, version, message_type)
         return found.hash
 

@@ -10,7 +10,7 @@ from rules.errors import RuleError
 from rules.language import aggregates, dialect
 from rules.language.carrying import Projection, restored, stored
 from rules.language.expressions import Expressions
-from rules.language.functions import Unusable
+from rules.language.functions.function import Unusable
 from rules.language.names import AGGREGATES
 from rules.language.plan import HOPS
 from rules.language.scope import Scope, UnknownName

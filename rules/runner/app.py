@@ -16,7 +16,9 @@ from mqlake.errors import MqlakeError, OperationalError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.kafka_ranges import KafkaRangeReader
+from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families

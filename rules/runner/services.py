@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from mqlake.clock import Clock
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.log.kafka import KafkaLogWriter
+from mqlake.log.kafka_writer import KafkaLogWriter
 from rules.actions.contract import ActionError, Database, HttpClient, LogTarget
 from rules.runner.database import PostgresDatabase
 from rules.runner.http_client import HttpClientPool

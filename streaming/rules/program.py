@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from mqlake.reference_records import Columns
 from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX
 from rules.errors import RuleError
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.language.plan import DETECTED, Plan, encode_plan
 from rules.model import ActionSpec, Rule
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup

@@ -12,7 +12,7 @@ from api.references.views import UploadProblemDetails
 from api.settings import ApiSettings
 from mqlake.cli.references import command
 from mqlake.reference_records import COLUMN_TYPES
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.references import (
     MAX_BYTES,
     MAX_COLUMNS,

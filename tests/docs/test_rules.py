@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rules.columns import EVENTS, MESSAGE
-from rules.language import DEFAULT_LIMITS
 from rules.language.functions import FUNCTIONS
+from rules.language.limits import DEFAULT_LIMITS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
 NAME = re.compile(r"`([a-z][a-z0-9_]*)(?:\(|`)")

@@ -11,7 +11,7 @@ from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.local.log_recovery import recover_log
 from mqlake.local.progress import PlainProgress
 from mqlake.log.admin import LogAdmin
-from mqlake.log.kafka import KafkaLogReader
+from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.lost_end import SKIPPED, Gap, noted_gaps
 from mqlake.records import INBOUND, RULES, SKIPPED_KEY
 from streaming.rules.log import KafkaRuleLog

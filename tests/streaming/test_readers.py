@@ -16,7 +16,7 @@ from mqlake.federation_records import (
 )
 from mqlake.local.kafka import running_kafka
 from mqlake.log.admin import LogAdmin
-from mqlake.log.kafka import KafkaLogWriter
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.records import EVENTS, INBOUND
 from streaming.checkpoints import write_positions, write_settled
 from streaming.jobs import router, rules

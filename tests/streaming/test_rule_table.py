@@ -38,7 +38,7 @@ from mqlake.rule_records import (
     encode_activation,
     encode_decided,
 )
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.language.quoting import quoted
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ import pytest
 
 from mqlake.records import INBOUND
 from mqlake.rule_records import Range, Span
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
 from streaming.jobs.stateful import QUIET_SECONDS, Checkpoints, checkpoints, is_ended
 from streaming.rules.plans import Run

@@ -12,7 +12,7 @@ from mqlake.errors import LogError
 from mqlake.records import INBOUND
 from mqlake.rule_records import Range, Span, run_name
 from rules.errors import RuleError
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
 from streaming.rules.plans import Run
 from streaming.rules.runs import LINGER_SECONDS, MOST_FAILURES, Runs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mqlake.rule_records import DeadLetter, Output, Range, Span
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.schemas.model import SchemaBody
 from tests.docs.test_schemas import EXAMPLES, TEXT, registered
 from tests.streaming.decoding import schemas

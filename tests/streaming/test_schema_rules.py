@@ -32,7 +32,7 @@ from mqlake.rule_records import (
     decode_dead_letter,
     decode_output,
 )
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.model import Rule
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import Schemas

@@ -47,7 +47,7 @@ from mqlake.rule_records import (
     encode_decided,
     rules_barrier_key,
 )
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.language.plan import HOPS, Plan, encode_plan
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import NO_SCHEMAS, Schemas

@@ -18,7 +18,7 @@ from rules.language.functions import (
     texts,
     times,
 )
-from rules.language.functions.function import Context, Function, Unusable
+from rules.language.functions.function import Function
 
 FUNCTIONS: Final[dict[str, Function]] = {
     **messages.FUNCTIONS,
@@ -30,5 +30,3 @@ FUNCTIONS: Final[dict[str, Function]] = {
     **times.FUNCTIONS,
     **decoding.FUNCTIONS,
 }
-
-__all__ = ["FUNCTIONS", "Context", "Function", "Unusable"]

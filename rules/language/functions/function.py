@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rules.language.limits import Limits
-from rules.language.quoting import quoted
 from rules.language.values import Kind, Value, failure
 
 
@@ -93,17 +92,3 @@ def bounded(size: str, limit: int, sql: str, what: str) -> str:
 def texts(sql: str) -> Value:
     """Return an ARRAY<STRING> as an array of the language."""
     return Value(Kind.ARRAY, f"transform({sql}, e -> CAST(e AS VARIANT))")
-
-
-__all__ = [
-    "Context",
-    "Emitter",
-    "Function",
-    "Unusable",
-    "bounded",
-    "literal_choice",
-    "literal_integer",
-    "literal_text",
-    "quoted",
-    "texts",
-]

@@ -27,7 +27,9 @@ from mqlake.log.contract import (
     LogWriter,
     Missing,
 )
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.kafka_ranges import KafkaRangeReader
+from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 
 DEADLINE_SECONDS = 20.0

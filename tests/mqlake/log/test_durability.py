@@ -18,7 +18,7 @@ from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
 from mqlake.log.admin import END_OFFSETS, check_durability, ensure_log_topics, offsets
 from mqlake.log.durability import MEANING, Durability, Keeping
-from mqlake.log.kafka import KafkaLogWriter
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.records import INBOUND, METRICS
 from resilience.machines.volume import Volume, missing
 

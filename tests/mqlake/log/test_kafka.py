@@ -18,8 +18,9 @@ from mqlake.local.ports import free_ports
 from mqlake.log import admin
 from mqlake.log.contract import END, LogRecord
 from mqlake.log.durability import Durability, Keeping
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
 from mqlake.log.kafka_errors import to_log_error
+from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
 from mqlake.log.partitioning import partition_of
 from mqlake.log.places import Places

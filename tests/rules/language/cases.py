@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from tests.rules.language.evaluation import FAILED, Message
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mqlake.matching import filter_matches
 from rules.columns import ROW
 from rules.detections import batch_query
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, Stream
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import start_jvm

@@ -3,7 +3,7 @@
 import pytest
 
 from rules.columns import EVENTS, MESSAGE, ROW
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from tests.rules.language.evaluation import expression_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from tests.rules.language.cases import MemoryCase, read_memory_cases, read_memory_examples
 from tests.rules.language.evaluation import run
 

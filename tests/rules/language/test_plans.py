@@ -6,7 +6,8 @@ import time
 import pytest
 
 from rules.errors import RuleError
-from rules.language import aggregates, compile_rule
+from rules.language import aggregates
+from rules.language.compiler import compile_rule
 from rules.language.durations import InvalidDuration, interval, milliseconds, shown
 from rules.language.names import AGGREGATES
 from rules.language.plan import HOPS, Plan, decode_plan, encode_plan

@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rules.errors import RuleError
-from rules.language import DEFAULT_LIMITS, compile_rule
+from rules.language.compiler import compile_rule
+from rules.language.limits import DEFAULT_LIMITS
 from rules.language.parsing import parse
 from rules.language.patterns import InvalidPattern, Regex, topic_pattern
 from rules.language.quoting import quoted, variant_path

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rules.errors import RuleError
-from rules.language import DEFAULT_LIMITS, compile_rule
+from rules.language.compiler import compile_rule
+from rules.language.limits import DEFAULT_LIMITS
 
 HOSTILE = [
     line

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from rules.language import compile_rule
+from rules.language.compiler import compile_rule
 from rules.language.plan import AT_COLUMN, EVENT_TIME, HOPS, ROW_COLUMN, Plan, Stream
 from tests.rules.language.evaluation import Message, relate
 

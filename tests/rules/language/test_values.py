@@ -6,13 +6,13 @@ The tables were written by hand, from EMQX's documentation where it has the case
 import json
 import random
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from rules.errors import RuleError
-from rules.language import CompiledRule, compile_rule
+from rules.language.compiler import compile_rule
 from tests.rules.language.cases import DOCUMENT, read_examples, read_expressions, read_statements
 from tests.rules.language.evaluation import (
     FAILED,
@@ -23,6 +23,9 @@ from tests.rules.language.evaluation import (
     interpreted,
 )
 from tests.rules.language.generating import PAYLOADS, expression
+
+if TYPE_CHECKING:
+    from rules.language.compiled import CompiledRule
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
