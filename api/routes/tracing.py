@@ -37,15 +37,14 @@ def get_trace(
     tenant: Tenant = DEFAULT_TENANT,
     client_id: Annotated[
         str | None,
-        Query(min_length=1, description="only what became of it at this client, and why not"),
+        Query(min_length=1, description="only at this client"),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="subscribers, at most")] = 100,
 ) -> Trace:
-    """Show what became of a message: accepted, routed, delivered or not and why, what rules made.
+    """Show what became of a message: accepted, routed, delivered or dropped, rows of rules.
 
-    `basis` says of each part whether it was recorded, or is recomputed from what was in force at
-    the message's place in the log; `not_known` says what nobody recorded. Who is for some topics
-    alone is shown no rules: their rows may be of other messages too.
+    `basis` says of each part whether it was recorded; `not_known` says which records are missing. A
+    caller for some topics alone is shown no rules: their rows may be of other messages too.
     """
     scan = request.app.state.open_scan(state.bootstrap_servers)
     tracer = Tracer(

@@ -1,13 +1,13 @@
-"""What became of a message at one client: what is recorded of it, else what follows."""
+"""What became of a message at one client, as far as it is recorded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from api.cache import StoredSession
 from api.tracing.timeline import Held, Life
-from api.tracing.views import Outcome, SubscriberTrace
+from api.tracing.views import SubscriberTrace
 from mqlake.session_records import (
     ProgressRecord,
     SessionRecord,
@@ -16,15 +16,10 @@ from mqlake.session_records import (
     decode_progress,
     resume_cursor,
 )
-from mqlake.topics import split_shared
 
 NEAR_MS: Final = 5_000
 """A drop that was written so soon after the message may be its own, of a client that was there."""
 
-_GONE: Final[dict[str, str]] = {
-    "session_expired": "its session had expired before the message came",
-    "session_ended": "its session, and the subscription with it, had ended before the message came",
-}
 _UNKNOWN: Final = (
     "nobody recorded it: gateways tell of deliveries only while a running rule reads "
     "$events/message_delivered or $events/message_acked"
@@ -116,10 +111,12 @@ def trace_subscriber(
     held: Held,
     standing: Standing | None,
     recorded: Recorded,
-) -> SubscriberTrace:
-    """Say what became of the message at a client that had, or got later, a subscription for it."""
-    is_there = held.is_held
-    presence = life.presence(held, traced.at_ms) if is_there else None
+) -> SubscriberTrace | None:
+    """Return the record of the message at a client, else that there is none.
+
+    None: the client had no subscription for the message when it was accepted.
+    """
+    presence = life.presence(held, traced.at_ms) if held.is_held else None
     kept = None if standing is None else standing.subscription(held.topic_filter)
     found = SubscriberTrace(
         client_id=client_id,
@@ -135,58 +132,24 @@ def trace_subscriber(
     )
     if _told(found, recorded):
         return found
-    if not is_there:
-        is_later = held.unsubscribed_at is None
-        return _computed(
-            found,
-            "subscribed_later" if is_later else "unsubscribed",
-            "it subscribed after the message"
-            if is_later
-            else "it had unsubscribed before the message came",
-            at_ms=held.later_ms if is_later else None,
-        )
-    if kept is not None and held.later_ms is None and _starts_later(kept, traced):
-        return _computed(
-            found, "subscribed_later", "its subscription counts from a later offset on"
-        )
-    if presence in _GONE:
-        outcome: Outcome = "session_expired" if presence == "session_expired" else "session_ended"
-        return _computed(found, outcome, _GONE[presence])
-    if kept is not None and kept.no_local and client_id == traced.publisher:
-        return _computed(
-            found, "no_local", "it published the message itself, and subscribed with No Local"
-        )
-    if _standing(found, traced, standing, kept):
+    if presence not in ("connected", "away") or _is_not_for(traced, client_id, held, kept):
+        return None
+    if _standing(found, traced, standing, kept) or _dropped(found, traced, recorded):
         return found
-    if _dropped(found, traced, recorded):
-        return found
-    if kept is not None and held.later_ms is None and _past(found, traced, standing):
-        return found
-    if presence == "away" and min(traced.qos, found.qos or 0) == 0:
-        return _computed(
-            found,
-            "not_kept",
-            "it was away, and QoS 0 is not kept for absent clients (keep_qos_0_offline)",
-        )
-    if split_shared(held.topic_filter).share_name:
-        found.outcome, found.detail = "shared", f"one member of the group got it; {_UNKNOWN}"
+    if kept is not None and held.later_ms is None:
+        _past(found, traced, standing)
     return found
 
 
-def no_match(client_id: str, life: Life, filters: Sequence[str]) -> SubscriberTrace:
-    """Say of a client that was asked for that none of its filters matches."""
-    had = ", ".join(repr(one) for one in filters[:20])
-    return SubscriberTrace(
-        client_id=client_id,
-        topic_filter=None,
-        qos=None,
-        gateway=life.gateway,
-        presence=None,
-        outcome="no_match",
-        reason=None,
-        at=None,
-        basis="recomputed",
-        detail=f"none of its filters matches: {had}" if had else "it had no subscription",
+def _is_not_for(
+    traced: Traced, client_id: str, held: Held, kept: StoredSubscription | None
+) -> bool:
+    """Tell whether a stored subscription counts from a later offset on, or is of its publisher."""
+    if kept is None:
+        return False
+    starts_later = kept.starts is not None and traced.offset < kept.starts[traced.partition]
+    return (held.later_ms is None and starts_later) or (
+        kept.no_local and client_id == traced.publisher
     )
 
 
@@ -244,30 +207,15 @@ def _dropped(found: SubscriberTrace, traced: Traced, recorded: Recorded) -> bool
     return True
 
 
-def _past(found: SubscriberTrace, traced: Traced, standing: Standing | None) -> bool:
-    """Conclude from the session being past a message that is not on its way to the client."""
+def _past(found: SubscriberTrace, traced: Traced, standing: Standing | None) -> None:
+    """Take that the session's progress is past a message of QoS 1 or 2."""
     if standing is None or standing.cursor is None or min(traced.qos, found.qos or 0) == 0:
-        return False
-    _computed(
-        found,
-        "handed_over",
-        "its session is past the message, which is neither in flight nor among the drops: it was "
-        "sent and acknowledged",
+        return
+    found.outcome, found.basis = "handed_over", "recorded"
+    found.detail = (
+        "the progress of its session is past the message, which is neither in flight nor among the "
+        "drops: it was sent and acknowledged"
     )
-    return True
-
-
-def _starts_later(kept: StoredSubscription, traced: Traced) -> bool:
-    starts = kept.starts
-    return starts is not None and traced.offset < starts[traced.partition]
-
-
-def _computed(
-    found: SubscriberTrace, outcome: Outcome, detail: str, at_ms: int | None = None
-) -> SubscriberTrace:
-    found.outcome, found.detail, found.basis = outcome, detail, "recomputed"
-    found.at = _time(at_ms)
-    return found
 
 
 def _time(ms: int | None) -> datetime | None:

@@ -11,9 +11,8 @@ from api.tracing.deliveries import Traced
 from api.tracing.scan import Seen
 from api.tracing.views import ActionTrace, DeadLetterTrace, OutputTrace, RuleTrace
 from mqlake.errors import InvalidRecord
-from mqlake.matching import filter_matches
-from mqlake.records import HEADER_ID, HEADER_OUTPUT, INBOUND
-from mqlake.rule_records import DeadLetter, Output, Span, decode_dead_letter, decode_output
+from mqlake.records import HEADER_ID, HEADER_OUTPUT
+from mqlake.rule_records import DeadLetter, Output, decode_dead_letter, decode_output
 from rules.runner.checkpoint import Checkpoint, LaneKey, Places
 
 INBOUND_SOURCE: Final = "i"
@@ -49,8 +48,6 @@ class RuleFindings:
     tables_read: set[str] = field(default_factory=set)
     """Of rules."""
     checkpoint: Checkpoint | None = None
-    is_evaluated: bool = False
-    """The engine has made something of a later record of the partition."""
 
     def take_output(self, record: Seen) -> bool:
         """Take a record of the partition of `mqlake.outputs`; true: ours cannot come any more."""
@@ -62,7 +59,6 @@ class RuleFindings:
         if position.source != INBOUND_SOURCE or position.partition != self.traced.partition:
             return False
         if position.offset > self.traced.offset:
-            self.is_evaluated = True
             return True
         made = MadeOutput(output, record.partition, record.offset, record.timestamp_ms)
         known = {one.output_id for one in self.outputs}
@@ -111,50 +107,29 @@ class RuleFindings:
 
 
 def trace_rules(findings: RuleFindings, entries: Sequence[Entry]) -> list[RuleTrace]:
-    """Say what each rule made of the message, if it was in force, or left something."""
-    in_force: dict[tuple[str, int], Span] = {}
+    """Return what the rules have left that made something of the message, or failed on it."""
+    actions: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for entry in entries:
         for span in [] if entry.activation is None else entry.activation.spans:
-            if _counts(span, findings.traced):
-                in_force[entry.rule.id, span.version] = span
-    actions = {
-        (entry.rule.id, entry.rule.version): [one.model_dump() for one in entry.rule.actions]
-        for entry in entries
-    }
-    actions |= {name: list(span.actions) for name, span in in_force.items()}
+            actions[entry.rule.id, span.version] = list(span.actions)
+        named = [one.model_dump() for one in entry.rule.actions]
+        actions.setdefault((entry.rule.id, entry.rule.version), named)
     left = {(one.output.rule, one.output.version) for one in findings.outputs}
     left |= {(rule, version) for rule, version, _, _ in findings.letters}
-    return [
-        _trace_rule(findings, name, in_force.get(name), actions.get(name))
-        for name in sorted(left | in_force.keys())
-    ]
+    return [_trace_rule(findings, name, actions.get(name, [])) for name in sorted(left)]
 
 
 def _trace_rule(
-    findings: RuleFindings,
-    name: tuple[str, int],
-    span: Span | None,
-    actions: list[dict[str, Any]] | None,
+    findings: RuleFindings, name: tuple[str, int], actions: list[dict[str, Any]]
 ) -> RuleTrace:
     outputs = [one for one in findings.outputs if (one.output.rule, one.output.version) == name]
-    letters = [one for one in findings.letters if one[:2] == name]
-    if outputs:
-        detail = f"{len(outputs)} rows"
-    elif letters:
-        detail = "it gave no row: see the dead letters"
-    elif span is not None and span.plan is not None:
-        detail = "it has memory: its rows do not say which messages they come from"
-    elif findings.is_evaluated:
-        detail = "it gave no row: its conditions were not met"
-    else:
-        detail = "it gave no row that is found: its conditions were not met, or it has yet to run"
     return RuleTrace(
         rule_id=name[0],
         version=name[1],
-        basis="recorded" if outputs or letters else "recomputed",
-        detail=detail,
-        outputs=[_trace_output(findings, made, actions or []) for made in outputs],
-        dead_letters=[shown for _, _, shown, _ in letters],
+        basis="recorded",
+        detail=f"{len(outputs)} rows" if outputs else "it gave no row: see the dead letters",
+        outputs=[_trace_output(findings, made, actions) for made in outputs],
+        dead_letters=[shown for *which, shown, _ in findings.letters if tuple(which) == name],
     )
 
 
@@ -198,18 +173,18 @@ def _trace_action(
             found.outcome, found.basis = "done", "recorded"
             found.detail = "the row is in the table"
         elif output.rule in findings.tables_read:
-            found.outcome, found.basis = "waiting", "recomputed"
+            found.outcome, found.basis = "waiting", "recorded"
             found.detail = "the row is not in the table yet"
         else:
             found.detail = "the table was not read"
     elif findings.checkpoint is None:
-        found.detail = "where the runner of actions is, is not known"
+        found.detail = "the position of the runner of actions is not known"
     elif _is_behind(findings.checkpoint, made, findings.tenant, index):
-        found.outcome, found.basis = "waiting", "recomputed"
+        found.outcome, found.basis = "waiting", "recorded"
         found.detail = "the runner has not come to it yet, or tries it again"
     else:
-        found.outcome, found.basis = "done", "recomputed"
-        found.detail = "the runner is past it, and there is no dead letter"
+        found.outcome, found.basis = "done", "recorded"
+        found.detail = "the runner's checkpoint is past it, and there is no dead letter"
     return found
 
 
@@ -223,18 +198,6 @@ def _is_behind(checkpoint: Checkpoint, made: MadeOutput, tenant: str, index: int
 def _is_before(places: Places, made: MadeOutput) -> bool:
     place = places.get(made.partition)
     return place is None or place.offset <= made.offset
-
-
-def _counts(span: Span, traced: Traced) -> bool:
-    range_ = span.sources.get(INBOUND)
-    if range_ is None or traced.partition >= len(range_.starts):
-        return False
-    ends = range_.ends
-    return (
-        range_.starts[traced.partition] <= traced.offset
-        and (ends is None or traced.offset < ends[traced.partition])
-        and any(filter_matches(one, traced.topic_name) for one in span.filters)
-    )
 
 
 def _load(row: bytes) -> Any:

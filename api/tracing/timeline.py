@@ -28,7 +28,6 @@ class Held:
     topic_filter: str
     subscribed_at: int | None = None
     """Offset in `mqlake.events` of the last time before the message; None: there was none."""
-    subscribed_ms: int | None = None
     qos: int | None = None
     unsubscribed_at: int | None = None
     later_ms: int | None = None
@@ -49,7 +48,6 @@ class Life:
     gateway: str | None = None
     disconnected_at: int | None = None
     disconnected_ms: int | None = None
-    reason: str | None = None
     held: dict[str, Held] = field(default_factory=dict)
 
     def presence(self, held: Held, at_ms: int) -> Presence:
@@ -118,7 +116,7 @@ class Timeline:
             if event["event"] == "session.subscribed":
                 held.later_ms = min(held.later_ms or at_ms, at_ms)
         elif event["event"] == "session.subscribed":
-            held.subscribed_at, held.subscribed_ms = offset, at_ms
+            held.subscribed_at = offset
             held.qos = event.get("qos")
         else:
             held.unsubscribed_at = offset
@@ -132,4 +130,3 @@ class Timeline:
             life.gateway = event.get("gateway")
         elif event["event"] == "client.disconnected":
             life.disconnected_at, life.disconnected_ms = offset, int(event["ts"])
-            life.reason = event.get("reason")

@@ -11,7 +11,7 @@ from api.access.callers import Caller
 from api.cache import SessionCache
 from api.rules.book import RuleBook
 from api.spark import EvaluationError, SparkAway
-from api.tracing.deliveries import Recorded, Standing, Traced, no_match, trace_subscriber
+from api.tracing.deliveries import Recorded, Standing, Traced, trace_subscriber
 from api.tracing.rules import RuleFindings, trace_rules
 from api.tracing.scan import Scan, Seen, Stretch
 from api.tracing.tables import MOST_CLIENTS, TraceTables
@@ -95,7 +95,7 @@ class Tracer:
             partition=accepted.partition,
             offset=accepted.offset,
         )
-        subscribers, gateways = self._subscribers(traced, client_id, limit)
+        subscribers = self._subscribers(traced, client_id, limit)
         rules = None
         if caller is None or caller.topic_filters is None:
             rules = self._rules(traced)
@@ -106,7 +106,7 @@ class Tracer:
             tenant=self.tenant,
             summary=_summary(subscribers, rules, client_id),
             accepted=accepted,
-            routed=self._routed(traced, gateways),
+            routed=self._routed(traced),
             subscribers=subscribers,
             rules=rules or [],
             recording=self._recording(),
@@ -171,28 +171,23 @@ class Tracer:
 
     def _subscribers(
         self, traced: Traced, client_id: str | None, limit: int
-    ) -> tuple[list[SubscriberTrace], set[str]]:
+    ) -> list[SubscriberTrace]:
         timeline = Timeline(traced.topic_name, traced.at_ms, client_id)
         recorded = Recorded()
         self._read_events(timeline, recorded, traced, client_id)
         self._add_stored(timeline, traced, client_id)
         found: list[SubscriberTrace] = []
-        gateways: set[str] = set()
         standings: dict[str, Standing | None] = {}
         for one, life in timeline.clients():
-            matching = [held for held in life.held.values() if timeline.matches(held.topic_filter)]
-            if not matching and one == client_id:
-                found.append(
-                    no_match(one, life, [h.topic_filter for h in life.held.values() if h.is_held])
-                )
-            for held in matching:
+            for held in life.held.values():
+                if not timeline.matches(held.topic_filter):
+                    continue
                 if one not in standings:
                     standings[one] = self._standing(one)
-                traced_one = trace_subscriber(traced, one, life, held, standings[one], recorded)
-                found.append(traced_one)
-                if traced_one.presence == "connected" and life.gateway:
-                    gateways.add(life.gateway)
-        if client_id is not None and not found:
+                at_client = trace_subscriber(traced, one, life, held, standings[one], recorded)
+                if at_client is not None:
+                    found.append(at_client)
+        if client_id is not None and client_id not in timeline.lives:
             self.not_known.append(f"no event tells of client {client_id!r}")
         if len({one.client_id for one in found}) >= MOST_CLIENTS or len(found) > limit:
             self.not_known.append(
@@ -200,7 +195,7 @@ class Tracer:
                 "client_id"
             )
         found.sort(key=lambda one: (_ORDER.index(one.outcome), one.client_id))
-        return found[:limit], gateways
+        return found[:limit]
 
     def _read_events(
         self, timeline: Timeline, recorded: Recorded, traced: Traced, client_id: str | None
@@ -264,8 +259,8 @@ class Tracer:
         except InvalidRecord:
             return None
 
-    def _routed(self, traced: Traced, gateways: set[str]) -> list[Routed]:
-        """Return which gateways the router gave it to: as recorded, else where subscribers were."""
+    def _routed(self, traced: Traced) -> list[Routed]:
+        """Return the gateways in whose delivery topic it still stands."""
         found = []
         for name in self.gateways:
             places: list[int] = []
@@ -289,11 +284,6 @@ class Tracer:
                 continue  # it has none (any more)
             if places:
                 found.append(Routed(gateway=name, basis="recorded", offset=places[0]))
-        known = {one.gateway for one in found}
-        found += [
-            Routed(gateway=name, basis="recomputed", offset=None)
-            for name in sorted(gateways - known)
-        ]
         return found
 
     # Rules
@@ -373,11 +363,8 @@ class Tracer:
 
 
 _ORDER: Final = [
-    *("acked", "delivered", "handed_over", "in_flight", "waiting", "dropped", "shared", "unknown"),
-    *("no_local", "not_kept", "session_expired", "session_ended", "subscribed_later"),
-    *("unsubscribed", "no_match"),
+    *("acked", "delivered", "handed_over", "in_flight", "waiting", "dropped", "unknown"),
 ]
-_GOT: Final = frozenset(_ORDER[:8])
 
 
 def _summary(
@@ -386,8 +373,7 @@ def _summary(
     """Say the most important in a sentence."""
     counts: dict[str, int] = {}
     for one in subscribers:
-        if one.outcome in _GOT:
-            counts[one.outcome] = counts.get(one.outcome, 0) + 1
+        counts[one.outcome] = counts.get(one.outcome, 0) + 1
     whose = "no subscription" if client_id is None else f"no subscription of {client_id!r}"
     who = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     found = f"subscribers: {who}" if who else f"{whose} matched it when it was accepted"

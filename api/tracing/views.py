@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-Basis = Literal["recorded", "recomputed", "unknown"]
+Basis = Literal["recorded", "unknown"]
 
 Outcome = Literal[
     "acked",
@@ -14,14 +14,6 @@ Outcome = Literal[
     "waiting",
     "handed_over",
     "dropped",
-    "no_local",
-    "not_kept",
-    "no_match",
-    "subscribed_later",
-    "unsubscribed",
-    "session_expired",
-    "session_ended",
-    "shared",
     "unknown",
 ]
 
@@ -45,21 +37,21 @@ class Accepted(BaseModel):
 
 
 class Routed(BaseModel):
+    """It stands in the gateway's delivery topic, which is kept for ten minutes."""
+
     gateway: str
-    basis: Basis = Field(
-        description="recorded: it stands in the gateway's delivery topic, which is kept for ten "
-        "minutes; recomputed: a subscriber was there"
-    )
-    offset: int | None = Field(description="in `mqlake.delivery.<gateway>`; null: recomputed")
+    basis: Basis
+    offset: int = Field(description="in `mqlake.delivery.<gateway>`")
 
 
 class SubscriberTrace(BaseModel):
     client_id: str
-    topic_filter: str | None = Field(description="null: none of its filters matches")
+    topic_filter: str
     qos: int | None = Field(description="of the subscription")
     gateway: str | None = Field(description="where it was connected, or last")
     presence: str | None = Field(
-        description="when the message was accepted: connected, away, session_expired, session_ended"
+        description="when the message was accepted, as far as events tell: connected, away, "
+        "session_expired, session_ended"
     )
     outcome: Outcome
     reason: str | None = Field(description="of a drop: queue_full, too_large, …")
@@ -91,12 +83,11 @@ class DeadLetterTrace(BaseModel):
 
 
 class RuleTrace(BaseModel):
+    """A rule that has left an output or a dead letter of the message."""
+
     rule_id: str
     version: int
-    basis: Basis = Field(
-        description="recorded: there is an output or a dead letter; recomputed: the version that "
-        "was in force at the message's offset has a matching filter"
-    )
+    basis: Basis
     detail: str
     outputs: list[OutputTrace]
     dead_letters: list[DeadLetterTrace]
@@ -118,4 +109,4 @@ class Trace(BaseModel):
     subscribers: list[SubscriberTrace]
     rules: list[RuleTrace]
     recording: Recording
-    not_known: list[str] = Field(description="what this answer cannot say, and why")
+    not_known: list[str] = Field(description="facts that are missing here, and why")

@@ -15,7 +15,7 @@ from mqlake.cli._tables import print_table, printable
 @click.command()
 @click.argument("message_id")
 @_options.data_dir
-@click.option("--client", "client_id", help="Only at this client, and why it did not get it.")
+@click.option("--client", "client_id", help="Only at this client.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, help="Subscribers, at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.option("--tenant", default="default", help="Whose message.")
@@ -60,7 +60,7 @@ def command(
 def _subscriber(one: dict[str, Any]) -> tuple[str, ...]:
     outcome = one["outcome"] if one["reason"] is None else f"{one['outcome']}: {one['reason']}"
     return (
-        *(one["client_id"], one["topic_filter"] or "", outcome, one["basis"]),
+        *(one["client_id"], one["topic_filter"], outcome, one["basis"]),
         *(one["at"] or "", one["detail"]),
     )
 
