@@ -350,7 +350,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as exc:
-        raise CredentialsError(f"folder {folder}: {exc.strerror}") from exc
+        raise CredentialsError(f"folder {folder}: {exc.strerror}; make it first") from exc
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

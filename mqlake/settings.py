@@ -5,7 +5,9 @@ Every process has one frozen class derived from `ProcessSettings`. Its environme
 `MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS`.
 """
 
+import os
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -206,7 +208,7 @@ def load(settings_class: type[Settings], path: Path | None = None, **overrides: 
             raise SettingsError(f"settings file {path} does not exist")
         loaded: Settings = FromFile(**overrides)
     except ValidationError as exc:
-        raise SettingsError(_explain(exc)) from exc
+        raise SettingsError(_explain(exc, settings_class, path)) from exc
     except SourceError as exc:
         # A variable for a whole group must be JSON; the message names the group.
         raise SettingsError(f"environment: {exc}") from exc
@@ -215,11 +217,44 @@ def load(settings_class: type[Settings], path: Path | None = None, **overrides: 
     return loaded
 
 
-def _explain(error: ValidationError) -> str:
-    """Return what is wrong with the first key; a group's values, which may be secret, stay out."""
+def _explain(
+    error: ValidationError, settings_class: type[ProcessSettings], path: Path | None
+) -> str:
+    """Return what is wrong with the first key, and where it is set.
+
+    The values of a group, which may be secret, stay out.
+    """
     problem = error.errors()[0]
+    names = [str(part) for part in problem["loc"]]
     text = problem["msg"].removeprefix("Value error, ")
-    if not isinstance(problem["input"], dict | BaseModel):
+    if problem["type"] == "extra_forbidden":
+        text = "there is no such setting" + _suggestion(settings_class, names)
+    elif not isinstance(problem["input"], dict | BaseModel):
         text += f", got {problem['input']!r}"
-    key = ".".join(str(part) for part in problem["loc"])
-    return f"setting {key}: {text}" if key else text
+    if not names:
+        return text
+    return f"setting {'.'.join(names)}: {text}{_place(settings_class, names, path)}"
+
+
+def _place(settings_class: type[ProcessSettings], names: list[str], path: Path | None) -> str:
+    """Return in words where a setting comes from: the environment, else the file."""
+    prefix = settings_class.model_config["env_prefix"]
+    for depth in range(len(names), 0, -1):
+        variable = prefix + "__".join(names[:depth]).upper()
+        if variable in os.environ:
+            return f" (environment variable {variable})"
+    return "" if path is None else f" (file {path})"
+
+
+def _suggestion(settings_class: type[BaseModel], names: list[str]) -> str:
+    """Return in words which setting may be meant, if one is similar."""
+    *groups, last = names
+    model = settings_class
+    for name in groups:
+        field = model.model_fields.get(name)
+        inner = None if field is None else field.annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return ""
+        model = inner
+    similar = get_close_matches(last, model.model_fields, n=1)
+    return f", did you mean {'.'.join([*groups, *similar])}?" if similar else ""

@@ -7,6 +7,7 @@ the first line of each module's docstring. A command is a module that defines `c
 import ast
 import importlib
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -29,6 +30,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(f"mqlake.cli.{module}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            similar = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            meant = f"Did you mean {similar[0]!r}? " if similar else ""
+            ctx.fail(f"No such command {args[0]!r}. {meant}`bin/mqlake --help` lists all.")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

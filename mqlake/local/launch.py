@@ -192,13 +192,39 @@ def _hold(data: DataDirectory) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise OperationalError(
-                f"a system runs on {data.root} already (pid {holder}): stop it with: bin/mqlake "
-                f"down --data-dir {data.root}, or choose another --data-dir"
+                f"a system runs on {data.root} already (pid {holder}){_where(data)}: stop it with: "
+                f"bin/mqlake down --data-dir {data.root}, or choose another --data-dir"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def _where(data: DataDirectory) -> str:
+    """Return in words where the system of a data directory is; nothing before it has said so."""
+    try:
+        state = load_state(data.root)
+    except OperationalError:
+        return ""
+    if state is None or not state.is_alive:
+        return ""
+    return f" at {' '.join((*_entrances(state), state.api_url))}"
+
+
+def _entrances(state: SystemState) -> list[str]:
+    """Return the URLs at which clients connect."""
+    return [*state.entrances[:1]] or [one.url for one in state.gateways]
+
+
+def _next_steps(state: SystemState, data: DataDirectory) -> str:
+    """Return what a new user may do now, in lines."""
+    where = f" --data-dir {data.root}"
+    return (
+        f"try it:     bin/mqlake demo{where}\n"
+        f"dashboard:  {state.api_url}, its token is in {data.api_token}\n"
+        f"stop it:    bin/mqlake down{where}"
+    )
 
 
 def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -> Plan:
@@ -385,8 +411,8 @@ def _supervise(plan: Plan, progress: Progress) -> None:
             plan.metrics[SUPERVISOR], new_registry(SUPERVISOR, shown.is_healthy, shown.read)
         )
     try:
-        urls = state.entrances[:1] or [one.url for one in plan.gateways]
-        supervisor.run(" ".join(("ready", *urls, api_url)))
+        ready = " ".join(("ready", *_entrances(state), api_url))
+        supervisor.run(f"{ready}\n{_next_steps(state, plan.data)}")
     finally:
         served.close()
 

@@ -148,7 +148,8 @@ def _port_problem(want: WantedPort) -> str | None:
             return f"for {want.part} may not be opened by this user"
         except OSError as exc:
             if exc.errno == errno.EADDRINUSE:
-                return f"for {want.part} is in use by another program"
+                shown = f"ss -ltnp sport = :{want.port}"
+                return f"for {want.part} is in use by another program (`{shown}` shows it)"
             return f"for {want.part} cannot be opened on {want.host} ({exc.strerror})"
     return None
 

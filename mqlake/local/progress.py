@@ -27,8 +27,8 @@ class Progress(Protocol):
         """Let time be seen to pass."""
         ...
 
-    def ready(self, line: str) -> None:
-        """Say that everything is up."""
+    def ready(self, text: str) -> None:
+        """Say that everything is up, by the first line, and what to do next, by further ones."""
         ...
 
     def close(self) -> None:
@@ -57,8 +57,8 @@ class PlainProgress:
     def tick(self) -> None:
         """Nothing: plain lines do not move."""
 
-    def ready(self, line: str) -> None:
-        _write(self._output, line)
+    def ready(self, text: str) -> None:
+        _write_ready(text, self._errors, self._output)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -89,9 +89,9 @@ class TerminalProgress:
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
 
-    def ready(self, line: str) -> None:
+    def ready(self, text: str) -> None:
         self.close()
-        _write(sys.stdout, line)
+        _write_ready(text, sys.stderr, sys.stdout)
 
     def close(self) -> None:
         """Leave the table as it stands."""
@@ -127,8 +127,8 @@ class PipeProgress:
     def tick(self) -> None:
         """Nothing: the waiting process has a clock of its own."""
 
-    def ready(self, line: str) -> None:
-        self._send("ready", line)
+    def ready(self, text: str) -> None:
+        self._send("ready", text)
         self.close()
 
     def failed(self, sentence: str) -> None:
@@ -176,6 +176,14 @@ def replay(lines: Iterable[str], progress: Progress) -> None:
 def choose_progress() -> Progress:
     """Return the table for a terminal, else lines."""
     return TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+
+
+def _write_ready(text: str, errors: IO[str], output: IO[str]) -> None:
+    """Write the line that programs read to the output, and the rest for people."""
+    line, _, further = text.partition("\n")
+    _write(output, line)
+    if further:
+        _write(errors, further)
 
 
 def _write(file: IO[str], line: str) -> None:

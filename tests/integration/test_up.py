@@ -184,6 +184,8 @@ class TestRunningSystem:
         assert result.returncode == 1
         assert result.stdout == ""
         assert result.stderr.startswith(f"mqlake: a system runs on {system.data_dir} already (pid ")
+        addresses = [f"mqtt://127.0.0.1:{system.mqtt_port + number}" for number in range(2)]
+        assert f" at {' '.join(addresses)} {system.api_url}: stop it with" in result.stderr
         assert result.stderr.count("\n") == 1
         system.await_healthy()
 
@@ -208,7 +210,8 @@ class TestRefusals:
         assert result.stdout == ""
         assert result.stderr == (
             f"mqlake: port {system.mqtt_port + 1} for MQTT (gateway-2) is in use by another "
-            "program: choose another with --mqtt-port\n"
+            f"program (`ss -ltnp sport = :{system.mqtt_port + 1}` shows it): choose another with "
+            "--mqtt-port\n"
         )
 
     def test_too_little_memory_is_refused(self, tmp_path: Path) -> None:

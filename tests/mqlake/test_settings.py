@@ -75,8 +75,11 @@ def test_a_process_is_not_set_by_the_variables_of_another(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prot = 1\n", "prot"),
-        ("[limits]\nmax = 1\n", r"limits\.max"),
+        ("prot = 1\n", "prot: there is no such setting, did you mean port?.*sample.toml"),
+        ("[limits]\nmax = 1\n", r"limits\.max: there is no such setting \(file"),
+        ("[limits]\nmax_client = 1\n", r"did you mean limits\.max_clients\?"),
+        ("[port]\nx = 1\n", "port"),
+        ("quite_another = 1\n", r"quite_another: there is no such setting \(file"),
         ("port = 70000\n", "port.*65535.*70000"),
         ("[limits]\nmax_clients = 0\n", r"limits\.max_clients.*1"),
         ('port = "many"\n', "port.*integer.*'many'"),
@@ -91,7 +94,10 @@ def test_a_wrong_setting_is_refused_by_its_key(tmp_path: Path, text: str, messag
 
 def test_a_wrong_variable_is_refused_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQLAKE_SAMPLE_LIMITS__MAX_CLIENTS", "5000")
-    with pytest.raises(SettingsError, match=r"limits\.max_clients"):
+    with pytest.raises(
+        SettingsError,
+        match=r"limits\.max_clients: .*5000' \(environment variable MQLAKE_SAMPLE_LIMITS__MAX",
+    ):
         load(SampleSettings)
 
 

@@ -181,7 +181,8 @@ def test_port_in_use_names_part_and_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         sentence = (
-            f"port {port} for the API is in use by another program: choose another with --api-port"
+            f"port {port} for the API is in use by another program "
+            f"(`ss -ltnp sport = :{port}` shows it): choose another with --api-port"
         )
         with pytest.raises(OperationalError, match=f"^{re.escape(sentence)}$"):
             check_ports([WantedPort("127.0.0.1", port, "the API", "--api-port")])

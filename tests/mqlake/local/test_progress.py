@@ -14,9 +14,12 @@ def test_plain_lines_come_once_for_each_change_and_ready_goes_to_the_output() ->
     progress.part("log", "starting")
     progress.part("log", "serving", done=True)
     progress.note("stopping")
-    progress.ready("ready mqtt://x")
+    progress.ready("ready mqtt://x\ntry it:  x\nstop it: y")
     lines = [line.partition(" s  ")[2] or line for line in errors.getvalue().splitlines()]
-    assert lines == ["log: starting", "log: serving", "mqlake: stopping"]
+    assert lines == [
+        *("log: starting", "log: serving", "mqlake: stopping"),
+        *("try it:  x", "stop it: y"),
+    ]
     assert output.getvalue() == "ready mqtt://x\n"
 
 
