@@ -177,9 +177,10 @@ class Doorkeeper:
         if caller is not None:
             return caller
         limit(self.failures, address_of(connection))
+        sent = "" if token is None else "this system does not know this token or key (any more): "
         raise Problem(
             HTTPStatus.UNAUTHORIZED,
-            "send an API key, or the token in <data-dir>/api-token, as: "
+            f"{sent}send an API key, or the token in <data-dir>/api-token, as: "
             "Authorization: Bearer <token>; or log in",
             {"WWW-Authenticate": "Bearer"},
         )

@@ -1,5 +1,6 @@
 """The one shape of every error: application/problem+json (RFC 9457), with a code for programs."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -145,6 +146,13 @@ def problem_response(
     return JSONResponse(body, status, headers, MEDIA_TYPE)
 
 
+def _problem_of(found: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field, without the words of pydantic's own."""
+    if found["type"] == "extra_forbidden":
+        return "there is no such field"
+    return str(found["msg"]).removeprefix("Value error, ")
+
+
 def register(app: FastAPI) -> None:
     """Make the application answer all errors, also those of the framework, in this shape."""
 
@@ -167,12 +175,17 @@ def register(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def answer_http(_request: Request, error: HTTPException) -> JSONResponse:
         headers = dict(error.headers) if error.headers else None
-        return problem_response(error.status_code, str(error.detail), headers)
+        detail = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
+            detail = "there is no such path: /api/v1/openapi.json lists all"
+        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            detail = f"this path takes {(headers or {}).get('Allow', 'another method')}"
+        return problem_response(error.status_code, detail, headers)
 
     @app.exception_handler(RequestValidationError)
     async def answer_validation(_request: Request, error: RequestValidationError) -> JSONResponse:
         errors = [
-            {"field": ".".join(str(part) for part in found["loc"]), "problem": found["msg"]}
+            {"field": ".".join(str(part) for part in found["loc"]), "problem": _problem_of(found)}
             for found in error.errors()
         ]
         return problem_response(

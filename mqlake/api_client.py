@@ -219,7 +219,7 @@ def _problem(error: urllib.error.HTTPError) -> str:
             )
             if found.get("line") is not None and f"line {found['line']}" not in detail:
                 detail += f" (line {found['line']}, column {found['column']})"
-            if found.get("hint"):
+            if found.get("hint") and found["hint"] not in detail:
                 detail += f": {found['hint']}"
         except (OSError, ValueError, KeyError, TypeError):
             return f"the API answers {error.code} {HTTPStatus(error.code).phrase}"

@@ -38,7 +38,10 @@ def validate_topic_name(topic_name: str) -> None:
     if not topic_name:
         raise InvalidTopic("topic name is empty, expected a character", clause="MQTT5-4.7.3-1")
     if "+" in topic_name or "#" in topic_name:
-        raise InvalidTopic("topic name holds a wildcard", clause="MQTT5-4.7.0-1")
+        raise InvalidTopic(
+            "topic name holds a wildcard, expected one topic: + and # are for topic filters",
+            clause="MQTT5-4.7.0-1",
+        )
     _check_text(topic_name, "topic name")
 
 
@@ -66,11 +69,15 @@ def validate_topic_filter(topic_filter: str) -> None:
     if "#" in plain:
         before = plain[:-1]
         if not plain.endswith("#") or "#" in before or (before and before[-1] != SEPARATOR):
-            raise InvalidTopic("'#' is not a last level of its own", clause="MQTT5-4.7.1-1")
+            raise InvalidTopic(
+                "'#' is not a last level of its own, as in a/b/#", clause="MQTT5-4.7.1-1"
+            )
     if "+" in plain:
         for level in plain.split(SEPARATOR):
             if "+" in level and level != "+":
-                raise InvalidTopic("'+' shares its level", clause="MQTT5-4.7.1-2")
+                raise InvalidTopic(
+                    "'+' shares its level, expected it alone, as in a/+/b", clause="MQTT5-4.7.1-2"
+                )
 
 
 def has_more_levels(topic: str, most: int) -> bool:

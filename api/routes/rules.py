@@ -363,7 +363,9 @@ def is_masked(caller: Caller) -> bool:
 def existing(book: RuleBook, tenant: str, rule_id: str) -> Entry:
     entry = book.get(tenant, rule_id)
     if entry is None:
-        raise Problem(HTTPStatus.NOT_FOUND, f"there is no rule {rule_id!r}")
+        raise Problem(
+            HTTPStatus.NOT_FOUND, f"there is no rule {rule_id!r}: bin/mqlake rules list shows all"
+        )
     return entry
 
 

@@ -156,7 +156,7 @@ class Changes:
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
         entry = self._book.get(tenant, rule_id)
         if entry is None:
-            raise UnknownRule(f"there is no rule {rule_id!r}")
+            raise UnknownRule(f"there is no rule {rule_id!r}: bin/mqlake rules list shows all")
         if expected is not None and expected != entry.rule.version:
             raise VersionConflict(
                 f"rule {rule_id!r} is at version {entry.rule.version}, not {expected}: "

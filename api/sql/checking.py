@@ -8,6 +8,7 @@ as literals only.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Final, NoReturn
 
@@ -371,10 +372,13 @@ class _Checker:
             select = self.usage()
         else:
             shown = ".".join(part.name for part in table.parts)
+            known = [*BY_NAME, USAGE]
+            similar = get_close_matches(shown, known, n=1)
+            meant = f"did you mean {similar[0]}? There are: " if similar else ""
             self._refuse(
                 table.this,
                 f"there is no table {shown}",
-                f"{', '.join(BY_NAME)}, {USAGE}, rule_<name>, reference_<id>",
+                f"{meant}{', '.join(known)}, rule_<name>, reference_<id>",
             )
         if name != USAGE:  # whoever runs the query looks for tables
             self.relations.add(name)

@@ -399,7 +399,7 @@ class GatewaySettings(ProcessSettings):
             if self.allow_anonymous is not None:
                 return ""
             return (
-                "nobody is asked who he is: set credentials_file (bin/mqlake user add NAME --file "
+                "clients need no login: set credentials_file (bin/mqlake user add NAME --file "
                 "FILE), or write allow_anonymous = true"
             )
         if self.rights_file is not None or self.allow_everything:

@@ -27,7 +27,7 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
         elif not access["asks_who"]:
             yield warning(
                 "access",
-                f"{gateway.name}: other machines reach {reached}, and nobody is asked who he is",
+                f"{gateway.name}: other machines reach {reached}, and clients need no login",
                 "set credentials_file and rights_file in conf/gateway.toml, and take "
                 "allow_anonymous away; or listen on 127.0.0.1",
             )

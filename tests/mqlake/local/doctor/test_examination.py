@@ -482,7 +482,7 @@ def gateway_of(reachable: list[str], *, asks_who: bool, has_rights: bool) -> Pro
 @pytest.mark.parametrize(
     ("asks_who", "has_rights", "level", "words"),
     [
-        (False, False, Level.WARNING, "nobody is asked who he is"),
+        (False, False, Level.WARNING, "clients need no login"),
         (True, False, Level.WARNING, "publish and read everything"),
         (True, True, Level.OK, "goes by rules"),
     ],
