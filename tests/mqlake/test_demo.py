@@ -1,5 +1,7 @@
+import re
 from collections import defaultdict
 from itertools import islice, pairwise
+from pathlib import Path
 
 from mqlake.demo import TOPIC_FILTER, Outcome, Reading, readings
 from mqlake.matching import filter_matches
@@ -34,3 +36,13 @@ def test_the_devices_take_turns() -> None:
 def test_the_query_finds_the_publishers_of_one_run_only() -> None:
     outcome = Outcome("1a2b", published=1, acknowledged=1, received=1, duplicates=0, seconds=1.0)
     assert outcome.sql == "SELECT count(*) FROM messages WHERE client_id LIKE 'demo-1a2b-%'"
+
+
+def test_the_rule_for_hot_hours_finds_some_in_what_the_demo_publishes() -> None:
+    rules = (Path(__file__).parents[2] / "conf" / "rules" / "demo.yaml").read_text("utf-8")
+    found = re.search(r"payload\.temperature > (\d+)", rules)
+    assert found is not None
+    published = list(islice(readings(), 2400))  # as `bin/mqlake demo` does unless told otherwise
+    hot = [reading for reading in published if reading.fahrenheit > int(found[1])]
+    assert {reading.city for reading in hot} == {"seattle", "san-francisco"}
+    assert 50 < len(hot) < len(published) / 10
