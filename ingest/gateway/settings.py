@@ -76,9 +76,9 @@ class GatewaySettings(ProcessSettings):
     )
     durability: Durability = Field(
         default=Durability.D1,
-        description="Promise that the log must keep for acknowledged messages (README.md, "
-        'Durability): "D1" they outlive every process, "D2" also a machine, "D3" also a power '
-        "failure. With less the gateway does not start.",
+        description="Promise that the log must keep for acknowledged messages "
+        '(docs/durability.md): "D1" they outlive every process, "D2" also a machine, "D3" also a '
+        "power failure. With less the gateway does not start.",
     )
     max_connections: int = Field(
         default=100_000,

@@ -33,7 +33,7 @@ class LocalSettings(ProcessSettings):
     )
     durability: Durability = Field(
         default=Durability.D1,
-        description='What an acknowledged message outlives (README.md, Durability): "D1" '
+        description='What an acknowledged message outlives (docs/durability.md): "D1" '
         'every process; in a power failure messages of the last half minute may be lost. "D3" '
         "also a power failure: it is on the disk before it is acknowledged, which takes "
         'longer. "D2" is for a log of your own with three brokers (log_servers): two of them '
