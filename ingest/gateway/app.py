@@ -39,6 +39,9 @@ waits half of it more then."""
 STANDBY_SECONDS: Final = 0.1
 """How late shards are read that this gateway stands by for: a takeover takes so much longer."""
 
+LOADING_SECONDS: Final = 0.01
+"""How late the broker may answer who loads shards: he asks for further ones in the next request."""
+
 RECORD_OVERHEAD_BYTES: Final = 256 * 1024
 """What key, headers and a batch's frame may add to a packet of the largest size."""
 
@@ -98,7 +101,9 @@ async def _run(settings: GatewaySettings) -> None:
     open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
     open_paced_reader = partial(open_reader, pace_seconds=SHARD_PACE_SECONDS)
     open_late_reader = partial(open_reader, late_seconds=STANDBY_SECONDS)
-    log = LogAccess(writer, open_reader, ranges, spare, open_paced_reader, open_late_reader)
+    open_loader = partial(open_reader, late_seconds=LOADING_SECONDS)
+    readers = open_paced_reader, open_late_reader, open_loader
+    log = LogAccess(writer, open_reader, ranges, spare, *readers)
     tracer = open_tracer(settings.tracing, settings.name)
     try:
         await keep_places(writer, servers)

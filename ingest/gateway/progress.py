@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
 
-RESTED_PER_SECOND: Final = 250
+RESTED_PER_SECOND: Final = 1_000
 """So many records a second the sessions of a gateway share, unless one is urgent. A record costs
 the log a request and each gateway a wake-up: as many as there are messages would delay those."""
 

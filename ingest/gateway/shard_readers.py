@@ -20,5 +20,5 @@ class ShardReaders(NamedTuple):
 
     @classmethod
     def open(cls, log: LogAccess) -> Self:
-        owned, standby = log.open_paced_reader, log.open_late_reader
-        return cls((owned or log.open_reader)(), (standby or log.open_reader)(), log.open_reader())
+        opened = log.open_paced_reader, log.open_late_reader, log.open_loader
+        return cls(*((one or log.open_reader)() for one in opened))

@@ -246,9 +246,9 @@ class Shards:
         mine = {number for number in wanted if self._places[number].owner == name}
         if mine & (missing | self._loading):
             missing &= mine  # nobody acts for them before they are read
-        for number in sorted(missing)[: max(0, LOADED_AT_ONCE - len(self._loading))]:
-            self._loading.add(number)
-            self._acts.keep(asyncio.create_task(self._begin_to_load(number)))
+        if begun := sorted(missing)[: max(0, LOADED_AT_ONCE - len(self._loading))]:
+            self._loading.update(begun)
+            self._acts.keep(asyncio.create_task(self._begin_to_load(begun)))
         for number in self._followed.keys() - wanted:
             followed = self._followed[number]
             if self._can_drop(followed):  # else when its new owner has said so
@@ -257,15 +257,21 @@ class Shards:
             if number not in self._loading and followed.reader is not self._reader_of(followed):
                 self._move(number, followed)
 
-    async def _begin_to_load(self, number: int) -> None:
+    async def _begin_to_load(self, numbers: list[int]) -> None:
         try:
-            end = (await self._reader.end_offsets(SESSIONS))[number]
-            self._followed[number] = followed = self._new(number, end)
-            starts = await self._loader.follow({number: BEGINNING})
+            ends = await self._reader.end_offsets(SESSIONS)
+            for number in numbers:
+                self._followed[number] = self._new(number, ends[number])
+            starts = await self._loader.follow(dict.fromkeys(numbers, BEGINNING))
+        except LogError as error:  # it is tried again
+            logger.warning("shards not followed", extra={"fields": {"reason": str(error)}})
+            for number in numbers:
+                self._forget(number)
+            return
+        for number in numbers:
+            followed = self._followed[number]
             followed.shard.next_offset = max(followed.shard.next_offset, starts[number])
             self._end_loading_if_read(number, followed)
-        except LogError as error:  # it is tried again
-            self._not_followed(number, error)
 
     def _end_loading_if_read(self, number: int, followed: FollowedShard) -> None:
         if followed.is_loading and followed.shard.next_offset >= followed.end:
@@ -299,8 +305,7 @@ class Shards:
         followed.reader = reader
         self._claim(number, followed)
 
-    def _not_followed(self, number: int, error: LogError) -> None:
-        logger.warning("shard not followed", extra={"fields": {"reason": str(error)}})
+    def _forget(self, number: int) -> None:
         followed = self._followed.pop(number, None)
         if followed is not None:
             followed.store.close()
@@ -416,10 +421,9 @@ class Shards:
         owner = shard.owner
         assert owner is not None
         followed.acts_under = shard.owner_epoch if owner == self._me else None
-        logger.info(
-            "shard has an owner",
-            extra={"fields": {"shard": number, "gateway": owner.gateway}},
-        )
+        if not followed.is_loading:  # else it is of the past
+            fields = {"shard": number, "gateway": owner.gateway}
+            logger.info("shard has an owner", extra={"fields": fields})
 
     def _report(self, error: LogError) -> None:
         logger.warning("sessions cannot be read", extra={"fields": {"reason": str(error)}})

@@ -5,7 +5,7 @@ from typing import Final
 
 FIRST_DELAY_SECONDS: Final = 0.1
 LONGEST_DELAY_SECONDS: Final = 30.0
-GOOD_RUN_SECONDS: Final = 10.0
+GOOD_RUN_SECONDS: Final = 5.0
 """A process that was healthy for so long has recovered: its next end counts as the first."""
 
 

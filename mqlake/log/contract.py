@@ -298,3 +298,5 @@ class LogAccess:
     (`LogReader.hurry`); None: as `open_reader`."""
     open_late_reader: Callable[[], LogReader] | None = None
     """Opens one for what nobody waits for; None: as `open_reader`."""
+    open_loader: Callable[[], LogReader] | None = None
+    """Opens one that reads what there is and follows more and more; None: as `open_reader`."""

@@ -11,9 +11,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log import admin
@@ -30,6 +38,11 @@ PACED_AFTER: Final = 20
 
 HURRIED_SECONDS: Final = 1.0
 """How long somebody waits for what comes, once it was said that he does."""
+
+LIVELY_SECONDS: Final = 1.0
+"""For so long after a change of what is followed the thread looks for the next one at once."""
+
+LIVELY_POLL_SECONDS: Final = 0.01
 
 LATE_BYTES: Final = 256 * 1024
 """So much is fetched at once by who is late."""
@@ -123,6 +136,10 @@ class KafkaLogReader:
         self._log_topic = ""
         # Of what is followed: librdkafka lets only the thread that polls change it.
         self._changes: deque[Callable[[Consumer], None]] = deque()
+        self._changed = threading.Event()
+        # The thread's: whether anything is followed, and until when further changes are likely.
+        self._follows = False
+        self._lively_until = 0.0
         self._stop = threading.Event()
         self._hurried = threading.Event()
         self._unpaused = threading.Event()
@@ -148,7 +165,9 @@ class KafkaLogReader:
         self._log_topic = log_topic
         offsets = await asyncio.to_thread(self._resolve, log_topic, dict(positions))
         consumer = Consumer({**self._options, "error_cb": self._take_client_error})
+        await asyncio.to_thread(self._warm, consumer, log_topic)
         consumer.assign([TopicPartition(log_topic, p, offset) for p, offset in offsets.items()])
+        self._follows = bool(offsets)
         self._thread = threading.Thread(
             target=self._read, args=(consumer, log_topic), name="log-reader", daemon=True
         )
@@ -157,14 +176,20 @@ class KafkaLogReader:
 
     async def follow(self, positions: Mapping[int, int]) -> dict[int, int]:
         log_topic = self._log_topic
-        offsets = await asyncio.to_thread(self._resolve, log_topic, dict(positions))
+        offsets = dict(positions)
+        if BEGINNING in offsets.values() or END in offsets.values():
+            offsets = await asyncio.to_thread(self._resolve, log_topic, offsets)
         assigned = [TopicPartition(log_topic, p, offset) for p, offset in offsets.items()]
-        self._changes.append(lambda consumer: consumer.incremental_assign(assigned))
+        self._change(lambda consumer: consumer.incremental_assign(assigned))
         return offsets
 
     def unfollow(self, partitions: Collection[int]) -> None:
         assigned = [TopicPartition(self._log_topic, partition) for partition in partitions]
-        self._changes.append(lambda consumer: consumer.incremental_unassign(assigned))
+        self._change(lambda consumer: consumer.incremental_unassign(assigned))
+
+    def _change(self, change: Callable[[Consumer], None]) -> None:
+        self._changes.append(change)
+        self._changed.set()
 
     def pause(self) -> None:
         self._unpaused.clear()
@@ -196,14 +221,24 @@ class KafkaLogReader:
     async def close(self) -> None:
         self._stop.set()
         self._hurried.set()
+        self._changed.set()
         self._unpaused.set()
         self._held.clear()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
+    def _warm(self, consumer: Consumer, log_topic: str) -> None:
+        """Connect a consumer: one that is cold begins to fetch half a second late.
+
+        It connects by itself where this fails.
+        """
+        with suppress(KafkaException):
+            consumer.list_topics(log_topic, self._timeout)
+
     def _resolve(self, log_topic: str, positions: Mapping[int, int]) -> dict[int, int]:
         """Turn `BEGINNING` and `END` into offsets now: librdkafka would do it some time later."""
-        ends = admin.offsets(self._bootstrap_servers, log_topic, admin.END_OFFSETS, self._timeout)
+        log = admin.LogAdmin(self._bootstrap_servers, self._timeout)
+        ends = log.ends(log_topic)
         missing = positions.keys() - ends.keys()
         if missing:
             raise LogError(
@@ -212,9 +247,7 @@ class KafkaLogReader:
             )
         begins: Mapping[int, int] = {}
         if BEGINNING in positions.values():
-            begins = admin.offsets(
-                self._bootstrap_servers, log_topic, admin.BEGIN_OFFSETS, self._timeout
-            )
+            begins = log.begins(log_topic)
         return {
             partition: ends[partition]
             if position == END
@@ -231,13 +264,12 @@ class KafkaLogReader:
         pace = self._pace
         try:
             while not self._stop.is_set():
-                while self._changes:
-                    self._changes.popleft()(consumer)
+                self._take_changes(consumer)
                 if not self._unpaused.wait(POLL_SECONDS):
                     continue
                 # `consume` waits until it has all it was asked for or the time is over: to get what
                 # is there at once, wait for one record and then take the rest without waiting.
-                first = poll(POLL_SECONDS)
+                first = poll(self._poll_seconds())
                 if first is None:
                     continue
                 batch = []
@@ -259,6 +291,23 @@ class KafkaLogReader:
                 raise
         finally:
             consumer.close()
+
+    def _take_changes(self, consumer: Consumer) -> None:
+        """Follow what is to be followed; while that is nothing, wait for a change."""
+        while True:
+            self._changed.clear()
+            if self._changes:
+                while self._changes:
+                    self._changes.popleft()(consumer)
+                self._follows = bool(consumer.assignment())
+                self._lively_until = time.monotonic() + LIVELY_SECONDS
+            if self._follows or self._stop.is_set():
+                return
+            consumer.poll(0)  # what the client library has to say of errors
+            self._changed.wait(POLL_SECONDS)
+
+    def _poll_seconds(self) -> float:
+        return LIVELY_POLL_SECONDS if time.monotonic() < self._lively_until else POLL_SECONDS
 
     def _wait_for_loop(self) -> bool:
         """Wait until the loop has taken enough; False when the reader is closed meanwhile."""
@@ -309,10 +358,8 @@ class KafkaLogReader:
 
     def _read_compacted(self, log_topic: str, timeout_seconds: float) -> dict[bytes, LogRecord]:
         deadline = time.monotonic() + timeout_seconds
-        ends = admin.offsets(self._bootstrap_servers, log_topic, admin.END_OFFSETS, timeout_seconds)
-        begins = admin.offsets(
-            self._bootstrap_servers, log_topic, admin.BEGIN_OFFSETS, timeout_seconds
-        )
+        log = admin.LogAdmin(self._bootstrap_servers, timeout_seconds)
+        ends, begins = log.ends(log_topic), log.begins(log_topic)
         unread = {partition for partition, end in ends.items() if begins[partition] < end}
         found: dict[bytes, LogRecord] = {}
         if not unread:
@@ -320,6 +367,7 @@ class KafkaLogReader:
         # The end-of-partition event ends a partition whose last records compaction has removed.
         consumer = Consumer({**self._options, "enable.partition.eof": True})
         try:
+            self._warm(consumer, log_topic)
             consumer.assign([TopicPartition(log_topic, p, begins[p]) for p in unread])
             while unread:
                 first = consumer.poll(POLL_SECONDS)
