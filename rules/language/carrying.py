@@ -106,13 +106,11 @@ def carried(value: Value, into: Projection, relation: str, *, may_lack: bool = F
     """Give a relation what a value needs; return what stands for it where the relation is read.
 
     Args:
-        value: An expression over the row that the relation's columns are made of.
+        value: A column of the row that the relation's columns are made of, no constant.
         into: The relation's columns.
         relation: Its name.
         may_lack: Whether rows may be without a partner in the relation; then all of it is null.
     """
-    if value.kind is Kind.NULL or value.literal is not None:
-        return value
     columns = stored(value, keeps_null=True)
     names = [f"{relation}.{into.add(*column)}" for column in columns]
     if may_lack and value.kind is Kind.BOOLEAN:

@@ -90,7 +90,7 @@ class Expressions:
         compile_node = self._NODES.get(type(node))
         if compile_node is None:
             hint = ""
-            if isinstance(node, dialect.Interval):
+            if isinstance(node, dialect.Interval):  # pragma: no branch - the parser makes no other
                 hint = "INTERVAL is for the ON of a join; times are milliseconds"
             self.fail(node, "this is not part of the rule language", hint=hint)
         self._depth += 1

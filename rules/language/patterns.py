@@ -118,11 +118,8 @@ class Regex:
         if is_repeated and not (low, high) == (0, 1) and low != high:
             raise InvalidPattern("a repeat inside a repeat is not supported")
         self._repeats += is_unbounded
-        before = self._repeats
         is_loop = is_repeated or high is code.MAXREPEAT or high > 1
         body = self._sequence(inner, is_repeated=is_loop)
-        if is_loop and self._repeats > before:
-            raise InvalidPattern("a repeat inside a repeat is not supported")
         upper = "" if high is code.MAXREPEAT else str(high)
         return f"(?:{body}){{{low},{upper}}}" + ("?" if kind is code.MIN_REPEAT else "")
 
@@ -180,10 +177,8 @@ def _set(items: Any) -> str:
             parts.append(_character(value))
         elif kind is code.RANGE:
             parts.append(f"{_character(value[0])}-{_character(value[1])}")
-        elif kind is code.CATEGORY:
-            parts.append(_CATEGORIES[value])
         else:
-            raise InvalidPattern("this set of characters is not supported")
+            parts.append(_CATEGORIES[value])
     return f"[{''.join(parts)}]"
 
 

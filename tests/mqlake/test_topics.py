@@ -6,6 +6,8 @@ from mqlake.errors import InvalidTopic
 from mqlake.topics import (
     MAX_TOPIC_BYTES,
     SharedFilter,
+    has_more_levels,
+    is_system,
     split_shared,
     validate_topic_filter,
     validate_topic_name,
@@ -110,3 +112,18 @@ def test_a_share_name_can_be_put_on_and_taken_off(share_name: str, plain: str) -
     topic_filter = f"$share/{share_name}/{plain}"
     validate_topic_filter(topic_filter)
     assert split_shared(topic_filter) == SharedFilter(share_name, plain)
+
+
+@pytest.mark.parametrize(
+    ("topic", "most", "has_more"),
+    [("a", 1, False), ("a/b", 1, True), ("a/b", 2, False), ("//", 2, True), ("abc", 2, False)],
+)
+def test_levels_are_the_parts_between_slashes(topic: str, most: int, has_more: bool) -> None:
+    assert has_more_levels(topic, most) is has_more
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"), [("$SYS", True), ("$SYS/x", True), ("$SYSx", False), ("a/$SYS", False)]
+)
+def test_only_the_tree_of_gateways_is_theirs(topic: str, expected: bool) -> None:
+    assert is_system(topic) is expected

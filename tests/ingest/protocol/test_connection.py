@@ -248,3 +248,49 @@ def test_properties_without_an_alias_are_left_alone() -> None:
     packet = connection.next_packet()
     assert isinstance(packet, Publish)
     assert packet.properties == {"content_type": "text/plain"}
+
+
+def test_bytes_that_are_no_packet_yet_are_counted() -> None:
+    connection = connected()
+    connection.receive_data(encode(Pingreq(), 5)[:1])
+    assert connection.buffered_bytes == 1
+
+
+def test_a_level_that_is_not_allowed_is_unsupported() -> None:
+    connection = new_connection()
+    connection.allowed_levels = frozenset({5})
+    connection.receive_data(encode(Connect("alice", 4), 4))
+    with pytest.raises(UnsupportedProtocol, match=r"protocol level is 4, expected one of \[5\]"):
+        connection.next_packet()
+
+
+@pytest.mark.parametrize(
+    ("properties", "most", "sent"),
+    [
+        ({"reason_string": "x" * 50}, 60, {"reason_string": "x" * 50}),
+        ({"reason_string": "x" * 50}, 20, {}),
+        (
+            {"user_property": [("k", "v" * 50)], "server_reference": "b"},
+            20,
+            {"server_reference": "b"},
+        ),
+    ],
+)
+def test_words_for_people_are_left_out_of_what_is_too_large(
+    properties: "Properties", most: int, sent: "Properties"
+) -> None:
+    connection = connected()
+    connection.client_maximum_packet_size = most
+    packet = Disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN, properties)
+    found = decoded(connection.encode(packet), 5)
+    assert isinstance(found, Disconnect)
+    assert found.properties == sent
+
+
+@pytest.mark.parametrize(
+    "packet", [publish("a" * 50), Publish("a", b"x" * 50, properties={"content_type": "t"})]
+)
+def test_what_is_too_large_all_the_same_is_not_sent(packet: Publish) -> None:
+    connection = connected()
+    connection.client_maximum_packet_size = 20
+    assert connection.encode(packet) == b""

@@ -25,6 +25,90 @@ def refusal(sql: str) -> RuleError:
     return caught.value
 
 
+LONG_PATH = ".".join("a" * 70)
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("nth(0, [1])", "there is no element 0; the first is 1"),
+        ("topic(70000)", "no topic has that many levels"),
+        ("split('a', '')", "the separator is empty"),
+        ("tokens('a', '')", "there are no separators"),
+        ("pad('a', 5, 'both', 'xy')", "expected one character to pad with"),
+        ("regex_replace('a', 'a', '\\9')", "the regular expression has no group 9"),
+        (f"regex_replace('a', 'a', '{'x' * 5_000}')", "the replacement has more than 1024"),
+        ("sprintf('~s ~s', 'x')", "the format asks for more values than there are"),
+        (
+            "cast(topic as date)",
+            "expected one of the types STRING, BIGINT, DOUBLE, BOOLEAN, BINARY",
+        ),
+        ("qos is true", "expected a condition, this is an integer"),
+        ("topic RLIKE '('", "not a regular expression: missing )"),
+        ("topic IN ()", "the list after IN is empty"),
+        ("subbits(payload, 1, 12, 'integer', 'unsigned', 'little')", "'little' takes whole bytes"),
+        ("format_date('second', 'Z', '%Q', 0)", "the format's %Q is not supported"),
+        ("date_to_unix_ts('second', '%Y-%Y', 'x')", "%Y is not supported, or given twice"),
+        ("date_to_unix_ts('second', '%Y-%m', 'x')", "the format needs %Y, %m and %d"),
+        ("regex_match('a', '(?P<n>a)')", "groups with names are not supported"),
+        ("regex_match('a', '(?x)a')", "of the flags only i, m and s are supported"),
+        ("regex_match('a', '(?i:a)')", "flags inside a regular expression are not supported"),
+        ("regex_match('a', '(a+)+')", "a repeat inside a repeat is not supported"),
+        (f"map_get('{LONG_PATH}', payload)", "more than 32 keys inside each other"),
+        (f"json_decode(payload).{LONG_PATH}", "more than 32 fields inside each other"),
+        ("upper(topic).a(1)", "a field cannot be called"),
+        ("count(* ", "expected a closing parenthesis"),
+        ("nullif(true, 1)", "a condition and a number do not compare"),
+        ("sparkplug_decode(1)", "expected bytes, this is an integer"),
+        ("sprintf('x', 1)", "there are more values than the format asks for"),
+        ("qos IN 1", "expected a list in parentheses after IN"),
+        ("CASE WHEN qos = 1 2 END", "expected THEN"),
+        ("CASE WHEN = 1 THEN 2 END", "expected an expression"),
+        ("qos < ", "expected an expression"),
+        ("if([1], 2)", "expected a condition, this is an array"),
+        ("qos BETWEEN 1", "expected AND after the lower bound of BETWEEN"),
+        ("qos IS 5", "expected NULL, TRUE or FALSE after IS"),
+        ("CASE qos END", "expected WHEN"),
+        ("greatest([1], 2)", "expected a number, this is an array"),
+        ("eq(true, 1)", "a condition and a number do not compare"),
+        ("upper(*)", "expected an expression"),
+        ("INTERVAL '1 second'", "this is not part of the rule language"),
+    ],
+)
+def test_call_is_refused_with_its_problem(expression: str, problem: str) -> None:
+    assert problem in refusal(f"SELECT {expression} AS x FROM 't'").problem
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "problem"),
+    [
+        ("count()", "count takes what is counted"),
+        ("sum()", "sum takes 1 argument(s), here are 0"),
+        ("sum(payload.a, 2)", "sum takes 1 argument(s), here are 2"),
+        ("sum(payload.a) FILTER (qos = 1)", "expected WHERE and a condition"),
+        ("sum(payload.a) FILTER (WHERE qos = 1", "expected a closing parenthesis"),
+    ],
+)
+def test_aggregate_is_refused_with_its_problem(aggregate: str, problem: str) -> None:
+    sql = f"SELECT {aggregate} AS n FROM 't' GROUP BY tumble(timestamp, '1 minute')"
+    assert problem in refusal(sql).problem
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("SELECT topic FROM 't' WHERE qos =", "expected an expression"),
+        ("SELECT topic FROM 't' WHERE", "expected an expression"),
+        ("SELECT t.topic FROM 't' AS t WHERE t = 1", "t is a source"),
+        ("SELECT topic FROM", "expected"),
+        ("SELECT topic FROM 't' GROUP tumble(timestamp, '1 s')", "expected BY after GROUP"),
+        ("SELECT event FROM '$events/client_connected' DECODE 's'", "events have no payload"),
+    ],
+)
+def test_statement_is_refused_with_its_problem(sql: str, problem: str) -> None:
+    assert problem in refusal(sql).problem
+
+
 def test_there_are_enough_hostile_statements() -> None:
     assert len(HOSTILE) >= 60
 

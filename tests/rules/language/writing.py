@@ -79,6 +79,12 @@ def expression(node: exp.Expr) -> str:
             f".{name(one)}" if isinstance(one, str) else shown_segment(one) for one in segments
         )
         return name(node.this) + "".join(inner)
+    if isinstance(node, dialect.Inside):
+        inner = (
+            f".{name(one)}" if isinstance(one, str) else shown_segment(one)
+            for one in node.args["segments"]
+        )
+        return expression(node.this) + "".join(inner)
     if isinstance(node, dialect.Call):
         if node.this == "cast":
             value, kind = node.expressions
