@@ -114,3 +114,27 @@ def test_items_of_one_filter_come_in_the_order_of_their_insertion() -> None:
     for item in ("c", "a", "b"):
         trie.insert("t", item)
     assert trie.match("t") == ["c", "a", "b"]
+
+
+def test_what_is_removed_leaves_the_filters_beside_it() -> None:
+    trie: TopicFilterTrie[str] = TopicFilterTrie()
+    for topic_filter in ("a/b/c", "a/b", "a/d"):
+        trie.insert(topic_filter, "x")
+    assert not trie.remove("a/x", "x")
+    assert not trie.remove("a", "x")
+    assert not trie.remove("a/b", "y")
+    assert trie.remove("a/b/c", "x")
+    assert sorted(trie.filters()) == ["a/b", "a/d"]
+    assert trie.remove("a/b", "x")
+    assert trie.remove("a/d", "x")
+    assert len(trie) == 0
+    assert trie.match("a/b") == []
+
+
+def test_filter_stays_while_it_has_another_item() -> None:
+    trie: TopicFilterTrie[str] = TopicFilterTrie()
+    assert trie.insert("a", "x")
+    assert not trie.insert("a", "x")
+    assert trie.insert("a", "y")
+    assert trie.remove("a", "x")
+    assert trie.match("a") == ["y"]
