@@ -103,6 +103,7 @@ def test_aggregate_is_refused_with_its_problem(aggregate: str, problem: str) -> 
         ("SELECT t.topic FROM 't' AS t WHERE t = 1", "t is a source"),
         ("SELECT topic FROM", "expected"),
         ("SELECT topic FROM 't',", "expected"),
+        ("SELECT topic FROM 't' JOIN", "expected a reference table or a topic filter in quotes"),
         ("SELECT topic FROM 't' GROUP tumble(timestamp, '1 s')", "expected BY after GROUP"),
         ("SELECT event FROM '$events/client_connected' DECODE 's'", "events have no payload"),
     ],
