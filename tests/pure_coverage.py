@@ -50,7 +50,6 @@ PARTS: Final = {
     "checkers": Part(
         ("resilience.checkers",),
         ("tests/resilience/test_checkers.py", "tests/resilience/test_double.py"),
-        is_whole=False,
     ),
     "sessions": Part(("ingest.session",), ("tests/ingest/session",), is_whole=False),
 }

@@ -70,7 +70,7 @@ class Lost(Checker):
                     continue
                 elif self._is_open(message, sub, drain):
                     self.unknown += 1
-                elif sub.holds(message.line, drain):
+                else:
                     self.checked += 1
                     self.blame("lost", sub.ok_line, message.line, message.done_line)
 

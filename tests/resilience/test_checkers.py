@@ -221,6 +221,132 @@ def test_qos_2_may_come_to_another_member_when_the_session_has_ended() -> None:
     assert (verdict.violations, verdict.unknown) == (0, 1)
 
 
+def test_a_message_that_has_not_expired_is_owed() -> None:
+    verdict = pair().publish("pub", "1", expiry=1_000).drain().judge()["lost"]
+    assert (verdict.violations, verdict.unknown) == (1, 0)
+
+
+def test_requests_of_a_connection_that_ended_are_open() -> None:
+    story = pair().add("pub", "publish", "invoke", id="1", topic="t", qos=1)
+    story.add("pub", "closed", "ok")
+    story.add("sub", "subscribe", "invoke", id="s", filter="x", qos=1).add("sub", "closed", "ok")
+    verdict = story.drain().judge()["never-acknowledged"]
+    assert (verdict.violations, verdict.unknown) == (0, 2)
+
+
+def test_qos_2_of_a_publisher_whose_session_was_lost_may_come_twice() -> None:
+    story = Story().connect("sub").subscribe("sub", "t", 2).connect("pub")
+    story.add("pub", "publish", "invoke", id="1", topic="t", qos=2).add("pub", "closed", "ok")
+    story.connect("pub", present=False).receive("sub", "1", 2).receive("sub", "1", 2).drain()
+    verdict = story.judge()["duplicate-qos2"]
+    assert (verdict.violations, verdict.unknown) == (0, 1)
+
+
+def test_a_client_that_was_taken_over_is_served_no_more() -> None:
+    story = Story().connect("a", client_id="c").subscribe("a").connect("pub")
+    story.connect("b", client_id="c", present=True).publish("pub", "1")
+    story.receive("a", "1").drain()
+    assert story.judge()["two-holders"].kinds == {"both served": 1}
+
+
+def test_a_retained_will_is_a_write() -> None:
+    will = {"id": "w", "topic": "t", "qos": 1, "retain": True}
+    story = Story().connect("a", will=will).connect("sub").add("a", "closed", "ok")
+    story.subscribe("sub", "x").subscribe("sub", "t").receive("sub", "w", retain=True).drain()
+    judgement = story.judge()
+    assert judgement["retained"].violations == 0
+    assert judgement["will"].violations == 0, "the delivery of a retained will is not the will's"
+
+
+def test_a_message_for_a_group_and_its_member_alone_is_not_told_apart() -> None:
+    story = Story().connect("a").subscribe("a", "$share/g/t").subscribe("a", "t").connect("pub")
+    story.publish("pub", "1").receive("a", "1").receive("a", "1").drain()
+    assert story.judge()["share-group"].checked == 0
+
+
+def test_a_member_gets_a_message_once_on_one_connection() -> None:
+    story = group().publish("pub", "1").receive("a", "1").receive("a", "1").drain()
+    assert story.judge()["share-group"].kinds == {"two": 1}
+    dup = group().publish("pub", "1").receive("a", "1").receive("a", "1", dup=True).drain()
+    assert dup.judge()["share-group"].violations == 0
+
+
+@pytest.mark.parametrize("fields", [{"qos": 0}, {"expiry": 5}])
+def test_a_group_is_not_owed_what_may_go(fields: dict[str, Any]) -> None:
+    verdict = group().publish("pub", "1", **fields).drain().judge()["share-group"]
+    assert (verdict.checked, verdict.unknown) == (0, 0)
+
+
+def test_a_group_that_had_no_member_yet_is_owed_nothing() -> None:
+    story = Story().connect("pub").publish("pub", "1").connect("a").subscribe("a", "$share/g/t")
+    verdict = story.drain().judge()["share-group"]
+    assert (verdict.checked, verdict.unknown) == (0, 0)
+
+
+def test_a_message_for_a_member_that_had_left_is_blamed_on_that() -> None:
+    story = group().unsubscribe("a", "$share/g/t").publish("pub", "1", 2).drain()
+    assert story.judge()["share-group"].kinds == {"dead member": 1}
+
+
+def test_a_member_whose_client_came_elsewhere_may_have_taken_it_along() -> None:
+    story = group().connect("a2", client_id="a", clean=True).publish("pub", "1", 2).drain()
+    assert story.judge()["share-group"].kinds == {}
+
+
+def test_a_tenant_that_is_shut_while_a_client_connects_blames_nobody() -> None:
+    def shut(story: Story) -> Story:
+        return story.add("run", "tenant", "ok", tenant="acme", is_open=False)
+
+    def invoke(story: Story) -> Story:
+        story.numbers["x"] = 1
+        fields = {"version": 4, "clean": True, "tenant": "acme"}
+        return story.add("x", "connect", "invoke", **fields)
+
+    during = shut(invoke(Story())).add("x", "connect", "ok", session_present=False)
+    assert during.judge()["crossing"].violations == 0
+    behind = invoke(shut(Story())).add("x", "connect", "ok", session_present=False)
+    assert behind.judge()["crossing"].kinds == {"tenant shut": 1}
+
+
+WILL = {"id": "w", "topic": "t", "qos": 1}
+
+
+def test_a_will_after_disconnect_is_excused_by_a_fault_alone() -> None:
+    story = Story().connect("sub").subscribe("sub").connect("a", will=WILL)
+    story.add("a", "disconnect", "invoke").add("a", "disconnect", "ok")
+    assert story.receive("sub", "w").drain().judge()["will"].kinds == {"after DISCONNECT": 1}
+    struck = Story().connect("sub").subscribe("sub").connect("a", will=WILL)
+    struck.add("faults", "fault", "invoke", fault="kill", part="broker")
+    struck.add("a", "disconnect", "invoke").add("a", "disconnect", "ok")
+    struck.add("faults", "fault", "ok", fault="kill", part="broker")
+    assert struck.receive("sub", "w").drain().judge()["will"].violations == 0
+
+
+def test_a_clean_start_ends_the_delay_of_a_will() -> None:
+    will = {**WILL, "delay": 100}
+    fields: dict[str, Any] = {"version": 5, "expiry": 200, "will": will}
+    early = Story().connect("sub").subscribe("sub").connect("a", **fields)
+    early.add("a", "closed", "ok").receive("sub", "w").drain()
+    assert early.judge()["will"].kinds == {"too early": 1}
+    clean = Story().connect("sub").subscribe("sub").connect("a", **fields).add("a", "closed", "ok")
+    clean.connect("a", clean=True).receive("sub", "w").drain()
+    assert clean.judge()["will"].violations == 0
+
+
+def test_a_will_is_owed_to_subscriptions_that_were_there_until_the_end() -> None:
+    story = Story().connect("sub").subscribe("sub").connect("late").connect("a", will=WILL)
+    story.unsubscribe("sub").add("a", "closed", "ok").subscribe("late")
+    assert story.drain().judge()["will"].violations == 0
+
+
+def test_a_verdict_is_written_with_its_bound_or_its_witness() -> None:
+    clean = Verdict("lost", "c", "p", checked=300, unknown=2, kinds={}).to_json()
+    assert (clean["violations"], clean["at_most"], clean["witness"]) == (0, 0.01, [])
+    broken = pair().publish("pub", "1").drain().judge()["lost"].to_json()
+    assert (broken["violations"], broken["at_most"]) == (1, None)
+    assert broken["witness"] == [5, 8, 9]
+
+
 def test_a_history_owes_what_would_be_missing_at_its_end(tmp_path: Path) -> None:
     def owes(story: Story) -> bool:
         path = tmp_path / "history.jsonl"
@@ -296,3 +422,11 @@ def test_measures_tell_rate_outage_and_how_long_nothing_came_at_a_fault() -> Non
     (fault,) = measures["faults"]
     assert (fault["seconds"], fault["silence"]) == (1.0, 4.0)
     assert measures["outage_seconds"]["pub"]["longest"] == 1.0
+
+
+def test_a_clean_history_in_a_file_has_no_witness(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    lines = [{"history": 1, "promises": {}}, *pair().operations]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    judgement = check_file(path)
+    assert judgement.violated == []
