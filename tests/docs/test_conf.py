@@ -64,7 +64,7 @@ def test_file_as_it_is_changes_nothing(name: str) -> None:
     shipped = tomllib.loads(text_of(name))
     assert all(table == {} for table in shipped.values())
     required = {"connect_token": "t"} if name == "query" else {}
-    settings = settings_class(name)
+    settings: Any = settings_class(name)
     assert settings(**shipped, **required) == settings(**required)
 
 
@@ -94,13 +94,13 @@ def test_no_line_is_longer_than_others(name: str) -> None:
     ],
 )
 def test_tables_show_all_that_they_must_have(name: str, key: str) -> None:
-    field = settings_class(name).model_fields[key]
+    annotation: Any = settings_class(name).model_fields[key].annotation
     needed = re.compile(r"^#([a-z0-9_]+) = .*# required", re.MULTILINE)
     kept = {"kind", *needed.findall(text_of(name))}
     tables = uncommented(name)[key]
     several = tables.items() if isinstance(tables, dict) else enumerate(tables)
     least = {one: {k: v for k, v in table.items() if k in kept} for one, table in several}
-    read = TypeAdapter(field.annotation).validate_python(
+    read = TypeAdapter(annotation).validate_python(
         least if isinstance(tables, dict) else [*least.values()]
     )
     assert len(read) == len(tables)

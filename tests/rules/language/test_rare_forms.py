@@ -6,10 +6,10 @@ import pytest
 from sqlglot.errors import ParseError
 
 from rules.errors import RuleError
-from rules.language import parsing
 from rules.language.choosing import is_missing, one_of
 from rules.language.comparing import NotComparable, compare
 from rules.language.compiler import compile_rule
+from rules.language.dialect import RuleParser
 from rules.language.limits import DEFAULT_LIMITS
 from rules.language.quoting import quoted
 from rules.language.values import Kind, as_output, as_variant, constant, operand, text
@@ -143,7 +143,7 @@ def test_failure_of_the_parser_is_a_refusal(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(parsing.RuleParser, "parse", fail)
+    monkeypatch.setattr(RuleParser, "parse", fail)
     with pytest.raises(RuleError, match=problem):
         compile_rule("SELECT topic FROM 't'")
 
