@@ -21,6 +21,11 @@ SubjectKind = Literal["token", "key", "account"]
 
 AccessKind = Literal["key", "account", "session"]
 
+TOKEN_NAME: Final = "api-token"  # noqa: S105 - a name
+"""Of whoever shows the token in `<data-dir>/api-token`; no account has it."""
+_KEY_PREFIX: Final = "key:"
+"""No name of an account holds a colon."""
+
 _LETTERS: Final[dict[AccessKind, str]] = {"key": "k", "account": "a", "session": "s"}
 _KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 
@@ -79,6 +84,16 @@ _CLASSES: Final[dict[AccessKind, type[AccessValue]]] = {
     "account": Account,
     "session": LoginSession,
 }
+
+
+def key_name(key_id: str) -> str:
+    """Return the name of whoever has shown a key."""
+    return f"{_KEY_PREFIX}{key_id}"
+
+
+def key_id_of(name: str) -> str:
+    """Undo `key_name`; the name of an account stays as it is."""
+    return name.removeprefix(_KEY_PREFIX)
 
 
 def access_key(kind: AccessKind, name: str) -> bytes:

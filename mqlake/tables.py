@@ -220,6 +220,11 @@ RULES: Final = Table(
         Column("error", "string", "why it does not run; null without an error"),
         Column("log_offset", "bigint", "offset in mqlake.rules of the definition"),
         Column("activation_offset", "bigint", "offset there of the state; null before the first"),
+        Column(
+            "made_by",
+            "string",
+            "who has made this version, with whose rights it acts; null: of before that was noted",
+        ),
     ),
 )
 

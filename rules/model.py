@@ -50,6 +50,11 @@ class Rule(RuleBody):
     version: int = Field(default=1, ge=1, description="counts up with each change")
     created_at: int = Field(description="of version 1, milliseconds UTC")
     updated_at: int = Field(description="of this version, milliseconds UTC")
+    made_by: str | None = Field(
+        default=None,
+        description="who has made this version and with whose rights it acts; null: it is of "
+        "before that was noted, and acts as an administrator's",
+    )
 
 
 RuleState = Literal["starting", "running", "stopped", "failed", "paused"]

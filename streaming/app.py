@@ -165,7 +165,7 @@ def _run(
     clock = SystemClock()
     has_tables = threading.Event()
     mode = _mode(settings, partitions[INBOUND])
-    tables_log = KafkaRuleLog(settings.log.servers, {}, has_metrics=False)
+    tables_log = KafkaRuleLog(settings.log.servers, {}, is_controllers=False)
     checkpoints = settings.data_dir.absolute() / "checkpoints"
     skipped = Counter(pass_over_lost_end(checkpoints, tables_log.append, clock))
     tables = State(settings, state.checkpoint(settings), clock, wait=stopping.wait)
@@ -324,7 +324,7 @@ def _controller(
     sources = {log_topic: partitions[log_topic] for log_topic in rules.SOURCES}
     return RuleController(
         KafkaRuleLog(
-            settings.log.servers, sources, has_metrics=True, signatures=Signatures.of(settings)
+            settings.log.servers, sources, is_controllers=True, signatures=Signatures.of(settings)
         ),
         Programs(spark),
         settings,

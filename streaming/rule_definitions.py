@@ -18,7 +18,7 @@ from rules.masking import MASK, MASKED_FUNCTION, NAMES_SECRET, PLACEHOLDER, SERV
 
 _DEFINITION: Final = """
     name string, description string, sql string, enable boolean, actions string, id string,
-    version int, created_at bigint, updated_at bigint
+    version int, created_at bigint, updated_at bigint, made_by string
 """
 _ACTIONS: Final = (
     "array<struct<function: string, args: variant, "

@@ -3,19 +3,22 @@
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from api.access.book import AccessBook
 from api.access.tokens import KEY_PREFIX, SESSION_PREFIX, Secret, read_secret
-from mqlake.access_records import ROLES, Account, LoginSession, Role, SubjectKind
+from mqlake.access_records import (
+    ROLES,
+    TOKEN_NAME,
+    Account,
+    LoginSession,
+    Role,
+    SubjectKind,
+    key_id_of,
+    key_name,
+)
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 from mqlake.matching import covers
-
-TOKEN_NAME: Final = "api-token"  # noqa: S105 - a name
-"""Of whoever shows the token in `<data-dir>/api-token`; no account has it."""
-_KEY_NAME: Final = "key:"
-"""No name of an account holds a colon."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,7 +45,7 @@ class Caller:
     @property
     def subject(self) -> str:
         """Identifier of the key, name of the account, mark of the token."""
-        return self.token_mark if self.kind == "token" else self.name.removeprefix(_KEY_NAME)
+        return self.token_mark if self.kind == "token" else key_id_of(self.name)
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -159,7 +162,7 @@ class Callers:
         if key is None or (key.expires_at is not None and self._is_past(key.expires_at)):
             return None
         return Caller(
-            f"{_KEY_NAME}{key_id}",
+            key_name(key_id),
             key.role,
             "key",
             expires_at=key.expires_at,

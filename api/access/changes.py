@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from api.access.book import AccessBook
-from api.access.callers import TOKEN_NAME, Caller
+from api.access.callers import Caller
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
 from api.following import Followed
 from api.log import Append, LogAppender
 from mqlake.access_records import (
+    TOKEN_NAME,
     AccessKind,
     AccessValue,
     Account,

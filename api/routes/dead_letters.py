@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.authentication import CurrentCaller
 from api.dependencies import Book, Connect, Log, RunningJobs, State, unavailable
 from api.jobs import TooManyJobs
 from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, Tenant, write_cursor
@@ -105,6 +106,7 @@ def post_rerun(
     connect: Connect,
     log: Log,
     jobs: RunningJobs,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Rerun | None = None,
     tenant: Tenant = DEFAULT_TENANT,
@@ -116,7 +118,7 @@ def post_rerun(
     asking twice does nothing twice. What fails still stays a dead letter.
     """
     asked = asked or Rerun()
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     rule = compiled(entry.rule.sql, entry.schemas)
     problem = why_not(rule)
     if problem is not None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.authentication import CurrentCaller
 from api.dependencies import (
     Book,
     Connect,
@@ -103,6 +104,7 @@ def post_backfill(
     connect: Connect,
     log: Log,
     jobs: RunningJobs,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Backfill | None = None,
     tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
@@ -115,7 +117,7 @@ def post_backfill(
     the same rule gives its outputs again, with other identifiers.
     """
     asked = asked or Backfill()
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     request = {
         "version": entry.rule.version,
         "from_ms": to_ms(asked.from_),
@@ -148,22 +150,25 @@ def post_resume_rule(
     connect: Connect,
     log: Log,
     jobs: RunningJobs,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Resumption | None = None,
     tenant: Tenant = DEFAULT_TENANT,
     if_match: IfMatch = None,
     wait: Wait = None,
 ) -> Resumed:
-    """Let a paused rule go on as it is, as a new version: from now on, or from where it paused.
+    """Let a paused or failed rule go on as it is, as a new version: from now on, or from there.
 
     From where it paused means that a backfill gives its actions what the rule makes of the messages
     between there and its new version, at most `rate` outputs a second; live evaluation has the
     others at once. None is left out and none taken twice.
     """
     asked = asked or Resumption()
-    entry = existing(book, tenant, rule_id)
-    if entry.state != "paused":
-        raise Problem(HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected paused")
+    entry = existing(book, caller, tenant, rule_id)
+    if entry.state not in ("paused", "failed"):
+        raise Problem(
+            HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected paused or failed"
+        )
     if asked.from_ == "pause":
         try:
             check_missed(entry)
@@ -173,10 +178,11 @@ def post_resume_rule(
     servers = state.bootstrap_servers
     with refused(by_etag=expected is not None), unavailable():
         rule = changes.replace(
-            servers, tenant, rule_id, body_of(entry.rule), expected or entry.rule.version
+            *(servers, tenant, rule_id, body_of(entry.rule), caller.name),
+            expected or entry.rule.version,
         )
     view = answer_change(request, response, book, rule, wait)
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     if asked.from_ == "now" or (view.version, view.state) != (entry.rule.version, "running"):
         return Resumed(rule=view, job=None)
     order = {"version": rule.version, "from_ms": None, "missed": True, "rate": asked.rate}

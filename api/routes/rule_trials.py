@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller, for_tenants, needs
+from api.access.callers import Caller
+from api.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.dependencies import Book, Connect, KnownReferences, Log, RunningJobs, State, unavailable
 from api.jobs import NotResumable, TooManyJobs
 from api.pages import DEFAULT_TENANT, Tenant
@@ -23,6 +24,7 @@ from api.rules.book import RuleBook
 from api.rules.checking import compiled
 from api.rules.dry_run import TWO_TABLES, stored_of
 from api.rules.rerun import RerunError
+from api.rules.rights import tables_for
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import try_rule
 from api.rules.views import JobView, view_job
@@ -129,11 +131,12 @@ class DryRun(BaseModel):
     )
 
 
-@router.post("/rule_test", openapi_extra=needs("viewer"))
+@router.post("/rule_test", openapi_extra={**needs("viewer"), **for_topics()})
 def post_rule_test(
     book: Book,
     connect: Connect,
     references: KnownReferences,
+    caller: CurrentCaller,
     test: RuleTest,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleTestResult:
@@ -143,7 +146,8 @@ def post_rule_test(
     Spark evaluates the expression that would run live. The first test after a start may take
     seconds.
     """
-    rule = compiled(test.sql, book.schemas(tenant), references.columns(tenant))
+    columns = tables_for(caller, references.columns(tenant))
+    rule = compiled(test.sql, book.schemas(tenant), columns)
     try:
         sample = make_sample(rule, test.context, tenant, _clock.now_ms())
     except InvalidContext as exc:
@@ -176,6 +180,7 @@ def post_dry_run(
     connect: Connect,
     references: KnownReferences,
     jobs: RunningJobs,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: DryRun | None = None,
     tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
@@ -188,7 +193,7 @@ def post_dry_run(
     """
     asked = asked or DryRun()
     schemas, columns = book.schemas(tenant), references.columns(tenant)
-    sql = _asked_sql(book, tenant, rule_id, asked)
+    sql = _asked_sql(book, caller, tenant, rule_id, asked)
     rule = compiled(sql, schemas, columns)
     if stored_of(rule) is None:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, TWO_TABLES)
@@ -200,7 +205,7 @@ def post_dry_run(
             "table_version": asked.table_version,
             "limit": asked.limit,
         },
-        "other": _other(book, columns, tenant, rule_id, asked, rule),
+        "other": _other(book, columns, caller, tenant, rule_id, asked, rule),
     }
     work = dry_run_work(connect, tenant, schemas, columns, request)
     try:
@@ -244,11 +249,11 @@ def post_resume(
             schemas, columns = book.schemas(job.tenant), references.columns(job.tenant)
             work = dry_run_work(connect, job.tenant, schemas, columns, job.request)
         elif job.kind == "backfill" and job.request is not None:
-            entry = existing(book, job.tenant, job.rule_id)
+            entry = existing(book, caller, job.tenant, job.rule_id)
             servers = state.bootstrap_servers
             work = backfill_work(connect, log, servers, book, entry, job.request)
         elif job.kind == "rerun" and job.request is not None:
-            entry = existing(book, job.tenant, job.rule_id)
+            entry = existing(book, caller, job.tenant, job.rule_id)
             work = rerun_work(connect, log, state.bootstrap_servers, book, entry, job.request)
         elif job.kind == REPLAY and job.request is not None:
             parts = Parts.of(request, state.bootstrap_servers)
@@ -267,19 +272,20 @@ def post_resume(
     return view_job(resumed, now_ms=_clock.now_ms(), with_result=False)
 
 
-def _asked_sql(book: RuleBook, tenant: str, rule_id: str, asked: DryRun) -> str:
+def _asked_sql(book: RuleBook, caller: Caller, tenant: str, rule_id: str, asked: DryRun) -> str:
     if asked.sql is not None:
         if asked.version is not None:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "give sql or version, not both")
         return asked.sql
     if asked.version is not None:
-        return find_version(book, tenant, rule_id, asked.version).sql
-    return existing(book, tenant, rule_id).rule.sql
+        return find_version(book, caller, tenant, rule_id, asked.version).sql
+    return existing(book, caller, tenant, rule_id).rule.sql
 
 
 def _other(
     book: RuleBook,
     columns: Mapping[str, Columns],
+    caller: Caller,
     tenant: str,
     rule_id: str,
     asked: DryRun,
@@ -290,7 +296,7 @@ def _other(
     There is none for a rule with memory in one without.
     """
     if asked.compare_version is not None:
-        found = find_version(book, tenant, rule_id, asked.compare_version)
+        found = find_version(book, caller, tenant, rule_id, asked.compare_version)
     else:
         entry = book.get(tenant, rule_id)
         if entry is None or entry.state != "running":

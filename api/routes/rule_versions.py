@@ -6,7 +6,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request, Response
 
-from api.authentication import CurrentCaller
+from api.access.callers import Caller
+from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Book, KnownReferences, RuleChanges, State, unavailable
 from api.pages import DEFAULT_TENANT, Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
@@ -15,6 +16,7 @@ from api.routes.rules import (
     RuleIdPath,
     Wait,
     answer_change,
+    check_for,
     existing,
     is_masked,
     read_etag,
@@ -22,7 +24,7 @@ from api.routes.rules import (
 )
 from api.rules.book import RuleBook
 from api.rules.changes import body_of
-from api.rules.checking import check
+from api.rules.rights import is_within
 from api.rules.views import Difference, RuleView, VersionView, masked_body, view_version
 from rules.documents import write_document
 from rules.model import Rule
@@ -42,18 +44,21 @@ _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
 Number = Annotated[int, Path(ge=1, description="number of a version")]
 
 
-@router.get("/rules/{id}/versions")
+@router.get("/rules/{id}/versions", openapi_extra=for_topics())
 def get_versions(
     book: Book, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[VersionView]:
     """List the versions of a rule, the newest first; the last 100 are kept."""
-    existing(book, tenant, rule_id)
-    versions = book.versions(tenant, rule_id)
+    existing(book, caller, tenant, rule_id)
+    schemas = book.schemas(tenant)
+    versions = [
+        one for one in book.versions(tenant, rule_id) if is_within(caller, tenant, one, schemas)
+    ]
     views = [view_version(one, masked=is_masked(caller)) for one in versions]
     return Page(items=views, next_cursor=None)
 
 
-@router.get("/rules/{id}/versions/{version}")
+@router.get("/rules/{id}/versions/{version}", openapi_extra=for_topics())
 def get_version(
     book: Book,
     caller: CurrentCaller,
@@ -62,11 +67,11 @@ def get_version(
     tenant: Tenant = DEFAULT_TENANT,
 ) -> VersionView:
     """Show one version of a rule."""
-    found = find_version(book, tenant, rule_id, version)
+    found = find_version(book, caller, tenant, rule_id, version)
     return view_version(found, masked=is_masked(caller))
 
 
-@router.get("/rules/{id}/versions/{version}/diff/{other}")
+@router.get("/rules/{id}/versions/{version}/diff/{other}", openapi_extra=for_topics())
 def get_difference(
     book: Book,
     caller: CurrentCaller,
@@ -78,7 +83,7 @@ def get_difference(
     """Compare two versions of a rule, line by line."""
     texts = []
     for number in (version, other):
-        body = body_of(find_version(book, tenant, rule_id, number))
+        body = body_of(find_version(book, caller, tenant, rule_id, number))
         shown = masked_body(body) if is_masked(caller) else body
         texts.append(write_document(rule_id, shown).splitlines(keepends=True))
     old, new = texts
@@ -87,7 +92,9 @@ def get_difference(
     return Difference(diff="".join(lines))
 
 
-@router.post("/rules/{id}/versions/{version}/rollback", responses=_CHANGE)
+@router.post(
+    "/rules/{id}/versions/{version}/rollback", responses=_CHANGE, openapi_extra=for_topics()
+)
 def post_rollback(
     request: Request,
     response: Response,
@@ -95,6 +102,7 @@ def post_rollback(
     book: Book,
     changes: RuleChanges,
     references: KnownReferences,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
@@ -102,24 +110,26 @@ def post_rollback(
     wait: Wait = None,
 ) -> RuleView:
     """Give a rule the content of an earlier version, as a new version."""
-    body = body_of(find_version(book, tenant, rule_id, version))
-    check(body, book.schemas(tenant), references.columns(tenant))
+    body = body_of(find_version(book, caller, tenant, rule_id, version))
+    check_for(caller, tenant, book, references, body)
     with refused(by_etag=True), unavailable():
-        rule = changes.replace(state.bootstrap_servers, tenant, rule_id, body, read_etag(if_match))
+        rule = changes.replace(
+            *(state.bootstrap_servers, tenant, rule_id, body, caller.name), read_etag(if_match)
+        )
     response.status_code = HTTPStatus.OK
     return answer_change(request, response, book, rule, wait)
 
 
-def find_version(book: RuleBook, tenant: str, rule_id: str, version: int) -> Rule:
-    """Return a version of a rule.
+def find_version(book: RuleBook, caller: Caller, tenant: str, rule_id: str, version: int) -> Rule:
+    """Return a version of a rule that a caller is shown.
 
     Raises:
         Problem: There is no such rule, or no such version.
     """
-    existing(book, tenant, rule_id)
+    existing(book, caller, tenant, rule_id)
     versions = book.versions(tenant, rule_id)
     found = next((one for one in versions if one.version == version), None)
-    if found is None:
+    if found is None or not is_within(caller, tenant, found, book.schemas(tenant)):
         kept = f"{versions[-1].version} to {versions[0].version}" if versions else "none"
         raise Problem(
             HTTPStatus.NOT_FOUND, f"rule {rule_id!r} has no version {version}; kept: {kept}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, for_tenants, needs
+from api.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.dependencies import (
     Book,
     Connect,
@@ -34,6 +34,7 @@ from api.pages import (
     to_page,
 )
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.references.book import ReferenceBook
 from api.rules.book import Entry, RuleBook
 from api.rules.changes import RuleExists, TooManyRules, UnknownRule, VersionConflict
 from api.rules.checking import check, compiled, warnings
@@ -45,6 +46,7 @@ from api.rules.metrics import (
     forget_metrics,
     total,
 )
+from api.rules.rights import check_within, is_within, tables_for
 from api.rules.views import (
     ActionMetrics,
     ChangedRule,
@@ -70,7 +72,7 @@ from mqlake.rule_records import RuleMetricsKey, rule_metrics_key, run_name
 from rules import columns
 from rules.actions import check_actions, describe_arguments
 from rules.errors import RuleError
-from rules.model import Rule
+from rules.model import Rule, RuleBody
 
 router = APIRouter(
     tags=["rules"],
@@ -103,7 +105,7 @@ _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
 _ETAG = re.compile(r'(?:W/)?"([0-9]{1,18})"')
 
 
-@router.get("/rules")
+@router.get("/rules", openapi_extra=for_topics())
 def get_rules(
     book: Book,
     caller: CurrentCaller,
@@ -124,6 +126,7 @@ def get_rules(
         and (enable is None or entry.rule.enable == enable)
         and (state is None or entry.state == state)
         and (like_id is None or like_id in entry.rule.id)
+        and is_within(caller, tenant, entry.rule, entry.schemas)
     ]
     if topic is None:
         asked = asked[: limit + 1]  # to see the filters a statement is compiled
@@ -132,7 +135,9 @@ def get_rules(
     return to_page(found[: limit + 1], limit, lambda view: (view.id,))
 
 
-@router.post("/rules", status_code=HTTPStatus.CREATED, responses=_CHANGE)
+@router.post(
+    "/rules", status_code=HTTPStatus.CREATED, responses=_CHANGE, openapi_extra=for_topics()
+)
 def post_rule(
     request: Request,
     response: Response,
@@ -141,6 +146,7 @@ def post_rule(
     changes: RuleChanges,
     references: KnownReferences,
     tenants: KnownTenants,
+    caller: CurrentCaller,
     new: NewRule,
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = None,
@@ -150,21 +156,25 @@ def post_rule(
     It is in the log when this answers, and waits for at most 3 seconds until the engine has said
     what it makes of it: `state`. 202 and `starting` when it has not, because Spark is away, say:
     the rule then starts with it, and GET shows when.
+
+    It acts with the rights of who makes it, as they are at any time: it fails (`failed`) when these
+    do not allow what it does any more.
     """
     body = new.body()
-    check(body, book.schemas(tenant), references.columns(tenant))
+    check_for(caller, tenant, book, references, body)
     with refused(), unavailable():
         kept = tenants.get(tenant)
         most = 0 if kept is None else kept.limits.rules
-        rule = changes.create(state.bootstrap_servers, tenant, new.id, body, most)
+        rule = changes.create(state.bootstrap_servers, tenant, new.id, body, caller.name, most)
     return answer_change(request, response, book, rule, wait)
 
 
-@router.post("/rules/validate", openapi_extra=needs("viewer"))
+@router.post("/rules/validate", openapi_extra={**needs("viewer"), **for_topics()})
 def post_validate(
     book: Book,
     connect: Connect,
     references: KnownReferences,
+    caller: CurrentCaller,
     asked: RuleCheck,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> CheckResult:
@@ -173,7 +183,9 @@ def post_validate(
     said: list[str] = []
     view: CompiledView | None = None
     try:
-        rule = compiled(asked.sql, book.schemas(tenant), references.columns(tenant))
+        rule = compiled(
+            asked.sql, book.schemas(tenant), tables_for(caller, references.columns(tenant))
+        )
     except RuleError as exc:
         errors.append(view_problem(exc))
     else:
@@ -186,7 +198,7 @@ def post_validate(
     return CheckResult(valid=not errors, errors=errors, warnings=said, compiled=view)
 
 
-@router.get("/rules/{id}", responses=_NOT_FOUND)
+@router.get("/rules/{id}", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_rule(
     response: Response,
     book: Book,
@@ -195,12 +207,12 @@ def get_rule(
     tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleView:
     """Show a rule; the ETag is its version."""
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     _tag(response, entry.rule)
     return view_rule(entry, masked=is_masked(caller))
 
 
-@router.put("/rules/{id}", responses=_CHANGE)
+@router.put("/rules/{id}", responses=_CHANGE, openapi_extra=for_topics())
 def put_rule(
     request: Request,
     response: Response,
@@ -208,6 +220,7 @@ def put_rule(
     book: Book,
     changes: RuleChanges,
     references: KnownReferences,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     changed: ChangedRule,
     tenant: Tenant = DEFAULT_TENANT,
@@ -217,14 +230,17 @@ def put_rule(
     """Give a rule another content, as a new version; without a difference nothing happens.
 
     `enable` starts and stops it. A rule that is paused or failed is started again by any PUT.
-    Waits for the engine as POST does.
+    Waits for the engine as POST does. From then on it acts with the rights of who changes it; one
+    that was somebody else's is so made one's own, also without a difference.
     """
     body = changed.body()
-    check(body, book.schemas(tenant), references.columns(tenant))
+    existing(book, caller, tenant, rule_id)
+    check_for(caller, tenant, book, references, body)
     expected = read_etag(if_match)
     with refused(by_etag=expected is not None), unavailable():
         rule = changes.replace(
-            state.bootstrap_servers, tenant, rule_id, body, expected or changed.version
+            *(state.bootstrap_servers, tenant, rule_id, body, caller.name),
+            expected or changed.version,
         )
     response.status_code = HTTPStatus.OK
     return answer_change(request, response, book, rule, wait)
@@ -234,18 +250,21 @@ def put_rule(
     "/rules/{id}",
     status_code=HTTPStatus.NO_CONTENT,
     responses={code: {"model": ProblemDetails} for code in (404, 412)},
+    openapi_extra=for_topics(),
 )
 def delete_rule(
     state: State,
     changes: RuleChanges,
-    _book: Book,
+    book: Book,
     metrics: Metrics,
     log: Log,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
     if_match: IfMatch = None,
 ) -> None:
     """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
+    existing(book, caller, tenant, rule_id)
     with refused(by_etag=True), unavailable():
         changes.delete(state.bootstrap_servers, tenant, rule_id, read_etag(if_match))
     # The rule is gone whatever becomes of its counters.
@@ -253,10 +272,12 @@ def delete_rule(
         forget_metrics(log, state.bootstrap_servers, metrics, tenant, rule_id)
 
 
-@router.get("/rules/{id}/explain", responses=_NOT_FOUND)
-def get_explain(book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT) -> Explanation:
+@router.get("/rules/{id}/explain", responses=_NOT_FOUND, openapi_extra=for_topics())
+def get_explain(
+    book: Book, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+) -> Explanation:
     """Show what a rule is for Spark, and for which offsets its versions count."""
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     spans = entry.activation.spans if entry.activation is not None else ()
     rule = compiled(entry.rule.sql, entry.schemas)
     runs = [run_name(tenant, rule_id, span.change) for span in spans if span.plan is not None]
@@ -281,41 +302,51 @@ def get_explain(book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
     )
 
 
-@router.get("/rules/{id}/metrics", responses=_NOT_FOUND)
+@router.get("/rules/{id}/metrics", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_metrics(
-    book: Book, metrics: Metrics, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+    book: Book,
+    metrics: Metrics,
+    caller: CurrentCaller,
+    rule_id: RuleIdPath,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
     """Show what a rule has done since it was made or reset, as of about a second ago."""
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     return _metrics(metrics, tenant, entry)
 
 
-@router.get("/rule_metrics")
+@router.get("/rule_metrics", openapi_extra=for_topics())
 def get_all_metrics(
     book: Book,
     metrics: Metrics,
+    caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[MetricsView]:
     """List what each rule has done, by identifier: the pages are those of GET /rules."""
     (after,) = read_cursor(cursor, 1)
-    asked = [entry for entry in book.all(tenant) if entry.rule.id > after]
+    asked = [
+        entry
+        for entry in book.all(tenant)
+        if entry.rule.id > after and is_within(caller, tenant, entry.rule, entry.schemas)
+    ]
     found = [_metrics(metrics, tenant, entry) for entry in asked[: limit + 1]]
     return to_page(found, limit, lambda one: (one.id,))
 
 
-@router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND)
+@router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND, openapi_extra=for_topics())
 def put_metrics_reset(
     state: State,
     book: Book,
     metrics: Metrics,
     log: Log,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
     """Count from zero again."""
-    entry = existing(book, tenant, rule_id)
+    entry = existing(book, caller, tenant, rule_id)
     key = rule_metrics_key(RuleMetricsKey(RESET_PROCESS, RESET_INCARNATION, tenant, rule_id))
     value = metrics.reset_value(tenant, rule_id)
     with unavailable():
@@ -326,7 +357,7 @@ def put_metrics_reset(
     return _metrics(metrics, tenant, entry)
 
 
-@router.get("/rule_events", openapi_extra=for_tenants())
+@router.get("/rule_events", openapi_extra={**for_tenants(), **for_topics()})
 def get_rule_events() -> list[RuleEvent]:
     """List what rules can read, each with its columns."""
     found = [
@@ -349,7 +380,7 @@ def get_rule_events() -> list[RuleEvent]:
     return found
 
 
-@router.get("/rule_actions", openapi_extra=for_tenants())
+@router.get("/rule_actions", openapi_extra={**for_tenants(), **for_topics()})
 def get_rule_actions() -> dict[str, dict[str, Any]]:
     """Return for each function of actions the JSON schema of its `args`."""
     return describe_arguments()
@@ -360,13 +391,31 @@ def is_masked(caller: Caller) -> bool:
     return not caller.may("editor")
 
 
-def existing(book: RuleBook, tenant: str, rule_id: str) -> Entry:
+def existing(book: RuleBook, caller: Caller, tenant: str, rule_id: str) -> Entry:
+    """Return a rule that a caller is shown.
+
+    Raises:
+        Problem: There is none, or he is for some topics alone and it is about others.
+    """
     entry = book.get(tenant, rule_id)
-    if entry is None:
+    if entry is None or not is_within(caller, tenant, entry.rule, entry.schemas):
         raise Problem(
             HTTPStatus.NOT_FOUND, f"there is no rule {rule_id!r}: bin/mqlake rules list shows all"
         )
     return entry
+
+
+def check_for(
+    caller: Caller, tenant: str, book: RuleBook, references: ReferenceBook, body: RuleBody
+) -> None:
+    """Accept the content of a rule that can run, and that a caller may give it.
+
+    Raises:
+        RuleError: It cannot run.
+        Problem: It is not within his rights.
+    """
+    made = check(body, book.schemas(tenant), tables_for(caller, references.columns(tenant)))
+    check_within(caller, tenant, made, body)
 
 
 def read_etag(if_match: str | None) -> int | None:

@@ -59,7 +59,7 @@ class Changes:
         self._lock = threading.Lock()
 
     def create(
-        self, servers: str, tenant: str, rule_id: str | None, body: RuleBody, most: int = 0
+        self, servers: str, tenant: str, rule_id: str | None, body: RuleBody, by: str, most: int = 0
     ) -> Rule:
         """Make a rule.
 
@@ -68,6 +68,7 @@ class Changes:
             tenant: Whose.
             rule_id: None: it is given one.
             body: What it says.
+            by: Name of who makes it.
             most: Rules that its tenant may have; 0: any number.
 
         Raises:
@@ -92,23 +93,25 @@ class Changes:
                 version=earlier[0].version + 1 if earlier else 1,
                 created_at=now_ms,
                 updated_at=now_ms,
+                made_by=by,
             )
             self._write(servers, rule)
             return rule
 
     def replace(
-        self, servers: str, tenant: str, rule_id: str, body: RuleBody, expected: int | None
+        self, servers: str, tenant: str, rule_id: str, body: RuleBody, by: str, expected: int | None
     ) -> Rule:
         """Give a rule another content, as a new version; without a difference nothing happens.
 
         A rule that the engine has given up is started again by any change, also by this one when
-        the content is the same.
+        the content is the same. So is one that was somebody else's: from then on it is his.
 
         Args:
             servers: Of the log.
             tenant: Of the rule.
             rule_id: Of the rule.
             body: The content.
+            by: Name of who gives it.
             expected: The version that the caller knows; None: whatever there is.
 
         Raises:
@@ -118,7 +121,8 @@ class Changes:
         with self._lock:
             entry = self._existing(tenant, rule_id, expected)
             old = entry.rule
-            if body_of(old) == body and entry.state not in ("paused", "failed"):
+            is_same = body_of(old) == body and old.made_by == by
+            if is_same and entry.state not in ("paused", "failed"):
                 return old
             rule = Rule(
                 **dict(body),
@@ -127,6 +131,7 @@ class Changes:
                 version=old.version + 1,
                 created_at=old.created_at,
                 updated_at=self._clock.now_ms(),
+                made_by=by,
             )
             self._write(servers, rule)
             return rule

@@ -68,6 +68,10 @@ class VersionView(BaseModel):
     )
     created_at: datetime = Field(description="of the rule")
     updated_at: datetime = Field(description="of this version")
+    made_by: str | None = Field(
+        description="whose rights this version has: who has made it; null: an administrator's, for "
+        "it is of before that was noted"
+    )
 
 
 class RuleView(VersionView):
@@ -85,6 +89,7 @@ class RuleView(VersionView):
                     "version": 1,
                     "created_at": "2026-01-01T12:00:00Z",
                     "updated_at": "2026-01-01T12:00:00Z",
+                    "made_by": "key:4f1c",
                     "state": "running",
                     "error": None,
                 }
@@ -340,6 +345,7 @@ def _version(rule: Rule, *, masked: bool) -> dict[str, Any]:
         "actions": list(mask_actions(rule.actions) if masked else rule.actions),
         "created_at": datetime.fromtimestamp(rule.created_at / 1000, tz=UTC),
         "updated_at": datetime.fromtimestamp(rule.updated_at / 1000, tz=UTC),
+        "made_by": rule.made_by,
     }
 
 

@@ -276,6 +276,10 @@ class Services(Protocol):
         """Tell whether an earlier run of the process has published this already."""
         ...
 
+    def may_publish(self, topic_name: str) -> bool:
+        """Tell whether who made the rule may publish to a topic now."""
+        ...
+
     def next_message_id(self) -> bytes: ...
 
     @property

@@ -36,6 +36,7 @@ class Definitions:
         self._on_deleted = on_deleted
         self._on_changed = on_changed
         self._versions: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
+        self._makers: dict[RuleKey, dict[int, str]] = {}
         self._activated: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
         self._deleted: set[RuleKey] = set()
         self._events: dict[RuleKey, frozenset[str]] = {}
@@ -58,6 +59,10 @@ class Definitions:
         key = tenant, rule
         found = self._activated.get(key, {}).get(version)
         return self._versions.get(key, {}).get(version) if found is None else found
+
+    def maker(self, tenant: str, rule: str, version: int) -> str | None:
+        """Return who made a version; None for one of before that was noted."""
+        return self._makers.get((tenant, rule), {}).get(version)
 
     async def wait_for(self, tenant: str, rule: str, version: int) -> tuple[ActionSpec, ...] | None:
         """Likewise, and wait a while for it to become known."""
@@ -103,6 +108,7 @@ class Definitions:
                     self._deleted.discard(rule)
                 else:
                     self._deleted.add(rule)
+                    self._makers.pop(rule, None)
                     self._on_deleted(rule)
             case "version":
                 assert key.version is not None
@@ -110,7 +116,11 @@ class Definitions:
                 if record.value is None:
                     versions.pop(key.version, None)
                 else:
-                    versions[key.version] = _specs(json.loads(record.value)["actions"])
+                    said = json.loads(record.value)
+                    versions[key.version] = _specs(said["actions"])
+                    if (maker := said.get("made_by")) is not None:
+                        # Stays when the version is forgotten: its rows may not be sent yet.
+                        self._makers.setdefault(rule, {})[key.version] = str(maker)
             case "activation":
                 if record.value is None:
                     self._activated.pop(rule, None)

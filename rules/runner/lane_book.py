@@ -5,6 +5,7 @@ long.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from mqlake.clock import Clock
@@ -18,6 +19,7 @@ from rules.model import ActionSpec
 from rules.runner.checkpoint import LaneKey
 from rules.runner.definitions import Definitions, RuleKey
 from rules.runner.lanes import BrokenAction, Lane, LaneLimits, Stream
+from rules.runner.makers import KnownMakers, MakersAction, publishing_rights
 from rules.runner.services import RunnerServices
 from rules.runner.tracing import TracedAction
 
@@ -32,6 +34,7 @@ class LaneBook:
 
     Args:
         definitions: Know the actions of a version.
+        makers: Know what who made it may do.
         services: For actions.
         limits: Of each lane.
         metrics: Have the counters.
@@ -46,6 +49,7 @@ class LaneBook:
     def __init__(
         self,
         definitions: Definitions,
+        makers: KnownMakers,
         services: RunnerServices,
         limits: LaneLimits,
         metrics: RuleMetrics,
@@ -54,6 +58,7 @@ class LaneBook:
         tracer: Tracer | None = None,
     ) -> None:
         self._definitions = definitions
+        self._makers = makers
         self._services = services
         self._limits = limits
         self._metrics = metrics
@@ -112,14 +117,16 @@ class LaneBook:
         await asyncio.gather(*(lane.close() for lane in self.all()), *self._closing)
 
     def _make_lane(self, key: LaneKey, spec: ActionSpec) -> Lane | None:
-        services = self._services.of(key.tenant)
-        action = self._make_action(spec, services)
+        maker = self._definitions.maker(key.tenant, key.rule, key.version)
+        services = self._services.of(key.tenant, partial(publishing_rights, self._makers, maker))
+        make = partial(self._make_action, key.tenant, maker, services)
+        action = make(spec)
         if action is None:
             return None
         fallbacks = [
             (inner.function, made)
             for inner in spec.fallback
-            if (made := self._make_action(inner, services, is_fallback=True)) is not None
+            if (made := make(inner, is_fallback=True)) is not None
         ]
         return Lane(
             key,
@@ -133,12 +140,20 @@ class LaneBook:
         )
 
     def _make_action(
-        self, spec: ActionSpec, services: Services, *, is_fallback: bool = False
+        self,
+        tenant: str,
+        maker: str | None,
+        services: Services,
+        spec: ActionSpec,
+        *,
+        is_fallback: bool = False,
     ) -> Action | None:
         try:
             action = make_action(spec, services, is_fallback=is_fallback)
         except (RuleError, ActionError, OSError) as exc:
             return BrokenAction(str(exc))
+        if action is not None and maker is not None:
+            action = MakersAction(action, spec, tenant, maker, self._makers)
         if action is None or self._tracer is None:
             return action
         return TracedAction(action, spec.function, self._tracer, self._clock)

@@ -12,6 +12,7 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import BEGINNING, LogAccess, LogRecord
 from mqlake.metrics.families import Families
 from mqlake.records import (
+    ACCESS,
     HEADER_RULE,
     INBOUND,
     OUTPUTS,
@@ -37,6 +38,7 @@ from rules.runner.definitions import Definitions, RuleKey
 from rules.runner.failures import FailureEvents
 from rules.runner.lane_book import LaneBook, LaneGroup
 from rules.runner.lanes import Lane, LaneLimits, Missed
+from rules.runner.makers import KnownMakers
 from rules.runner.outputs_log import find_published, read_stretch
 from rules.runner.progress import Batch, Origin, Progress
 from rules.runner.recovery import Recovery
@@ -89,7 +91,9 @@ class Runner:
         self._definitions = Definitions(
             self._take_deletion, lambda rule: self._book.take_definition(rule)
         )
+        self._makers = KnownMakers(admin, clock)
         self._rules_reader = log.open_reader()
+        self._access_reader = log.open_reader()
         self._reader = log.open_reader()
         self._metrics = RuleMetrics(settings.name, incarnation)
         self._failures = FailureEvents(
@@ -98,6 +102,7 @@ class Runner:
         self._dead_letters = DeadLetters(target, self._failures)
         self._book = LaneBook(
             self._definitions,
+            self._makers,
             self._services,
             LaneLimits(settings.max_queued_outputs, settings.max_queued_bytes),
             self._metrics,
@@ -126,6 +131,8 @@ class Runner:
             InvalidRecord: The checkpoint is of another version.
         """
         await asyncio.to_thread(self._admin.ensure, RUNNER, CONFIG)
+        # Who is not known when a row of his is sent is asked for then.
+        await self._access_reader.start(ACCESS, {0: BEGINNING}, self._makers.apply, _log_problem)
         rules_ends = await asyncio.to_thread(self._admin.ends, RULES)
         begins = await self._rules_reader.start(
             RULES, {0: BEGINNING}, self._definitions.apply, _log_problem
@@ -188,6 +195,7 @@ class Runner:
         """
         await self._reader.close()
         await self._rules_reader.close()
+        await self._access_reader.close()
         if self._stalled is not None:
             self._stalled.cancel()
             await asyncio.gather(self._stalled, return_exceptions=True)

@@ -40,9 +40,15 @@ class RunnerServices:
         self._databases: dict[str, PostgresDatabase] = {}
         self.published: set[bytes] = set()
 
-    def of(self, tenant: str) -> "TenantServices":
-        """Return what actions of a tenant's rules are given."""
-        return TenantServices(self, tenant, Secrets(self._settings.secrets, tenant))
+    def of(self, tenant: str, may_publish: Callable[[str], bool]) -> "TenantServices":
+        """Return what actions of a tenant's rules are given.
+
+        Args:
+            tenant: Whose rules.
+            may_publish: Tells whether who made the rule may publish to a topic now.
+        """
+        secrets = Secrets(self._settings.secrets, tenant)
+        return TenantServices(self, tenant, secrets, may_publish)
 
     def log(self, tenant: str, connection: str | None) -> LogTarget:
         if connection is None:
@@ -108,14 +114,22 @@ class TenantServices:
         services: Of all.
         tenant: Whose rules.
         secrets: That these may name.
+        may_publish: See the contract.
     """
 
-    def __init__(self, services: RunnerServices, tenant: str, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        services: RunnerServices,
+        tenant: str,
+        secrets: Secrets,
+        may_publish: Callable[[str], bool],
+    ) -> None:
         self._services = services
         self._tenant = tenant
         self.http = services.http
         self.check_secret = secrets.check
         self.read_secret = secrets.read
+        self.may_publish = may_publish
         self.is_published = services.is_published
         self.next_message_id = services.next_message_id
         self.stop = services.stop

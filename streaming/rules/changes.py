@@ -94,7 +94,11 @@ def has_changed(activation: Activation | None, schemas: SchemaLookup) -> bool:
 def joined_tables(activation: Activation) -> frozenset[str]:
     """Return the reference tables that the version in force joins."""
     current = activation.current
-    plan = None if current is None else current.plan
+    return frozenset() if current is None else tables_of(current.plan)
+
+
+def tables_of(plan: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the reference tables that a plan joins."""
     return frozenset(one["table"] for one in (plan or {}).get("references", ()))
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import (
 
 from mqlake.errors import LogError
 from mqlake.log.security import client_config
-from mqlake.records import METRICS, RULES, Headers
+from mqlake.records import ACCESS, METRICS, RULES, Headers
 from mqlake.rule_records import rules_barrier_key
 from rules.actions.contract import Append
 from streaming.rules.signatures import Signatures
@@ -33,7 +33,7 @@ _Placed = tuple[str, int, bytes | None, bytes | None, Headers]
 
 
 class RuleRecord(NamedTuple):
-    """A record of `mqlake.rules` or `mqlake.metrics`."""
+    """A record of `mqlake.rules`, `mqlake.access` or `mqlake.metrics`."""
 
     log_topic: str
     key: bytes
@@ -46,10 +46,10 @@ class RuleLog(Protocol):
     """What the controller needs of a log."""
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]:
-        """Return what is new, all of `mqlake.rules` from its beginning; wait for it a while."""
+        """Return what is new, all of `mqlake.rules` and `mqlake.access`; wait for it a while."""
 
     def is_caught_up(self) -> bool:
-        """Tell whether all was read that `mqlake.rules` had at this moment."""
+        """Tell whether all was read that these two had at this moment."""
 
     def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
         """Append the barrier of a change to every partition of the sources; return where.
@@ -82,7 +82,8 @@ class KafkaRuleLog:
     Args:
         bootstrap_servers: host:port[,host:port…].
         partitions: Of each source; none for whoever changes no rules.
-        has_metrics: Whether `mqlake.metrics` is followed too, from its end on.
+        is_controllers: Whether `mqlake.access` is followed too, and `mqlake.metrics` from its end
+            on.
         signatures: Of activations; None: they have none.
     """
 
@@ -91,7 +92,7 @@ class KafkaRuleLog:
         bootstrap_servers: str,
         partitions: dict[str, int],
         *,
-        has_metrics: bool,
+        is_controllers: bool,
         signatures: Signatures | None = None,
     ) -> None:
         self._partitions = partitions
@@ -122,11 +123,12 @@ class KafkaRuleLog:
                 "fetch.wait.max.ms": 500,
             }
         )
-        followed = [TopicPartition(RULES, 0, OFFSET_BEGINNING)]
-        if has_metrics:
+        whole = (RULES, ACCESS) if is_controllers else (RULES,)
+        followed = [TopicPartition(one, 0, OFFSET_BEGINNING) for one in whole]
+        if is_controllers:
             followed.append(TopicPartition(METRICS, 0, OFFSET_END))
         self._consumer.assign(followed)
-        self._next = 0
+        self._next = dict.fromkeys(whole, 0)
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]:
         records: list[RuleRecord] = []
@@ -137,8 +139,9 @@ class KafkaRuleLog:
         for message in (first, *self._consumer.consume(_MOST_RECORDS, 0)):
             if message.error() is not None:
                 continue  # librdkafka tries again by itself
-            if message.topic() == RULES:
-                self._next = (message.offset() or 0) + 1
+            log_topic = message.topic() or ""
+            if log_topic in self._next:
+                self._next[log_topic] = (message.offset() or 0) + 1
             records.append(self._record(message))
         return records
 
@@ -160,13 +163,16 @@ class KafkaRuleLog:
             self._signatures.note_signed()
 
     def is_caught_up(self) -> bool:
-        rules = TopicPartition(RULES, 0)
+        return all(self._is_read(log_topic) for log_topic in self._next)
+
+    def _is_read(self, log_topic: str) -> bool:
+        place = TopicPartition(log_topic, 0)
         try:
-            _, end = self._consumer.get_watermark_offsets(rules, timeout=_REQUEST_SECONDS)
+            _, end = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_SECONDS)
         except KafkaException:
             return False
-        positions = self._consumer.position([rules])
-        return end == 0 or max(self._next, positions[0].offset) >= end
+        positions = self._consumer.position([place])
+        return end == 0 or max(self._next[log_topic], positions[0].offset) >= end
 
     def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
         key = rules_barrier_key(change)

@@ -28,6 +28,13 @@ OBEYING = {
     *("GET /retained", "GET /retained/{topic}", "DELETE /retained/{topic}"),
     *("GET /messages/{id}/trace", "POST /replay", "POST /session/password"),
     *("GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}"),
+    *("GET /rules", "POST /rules", "POST /rules/validate", "POST /rule_test"),
+    *("GET /rules/{id}", "PUT /rules/{id}", "DELETE /rules/{id}", "GET /rules/{id}/explain"),
+    *("GET /rules/{id}/metrics", "PUT /rules/{id}/metrics/reset", "GET /rule_metrics"),
+    *("GET /rules/{id}/versions", "GET /rules/{id}/versions/{version}"),
+    "GET /rules/{id}/versions/{version}/diff/{other}",
+    "POST /rules/{id}/versions/{version}/rollback",
+    *("GET /rule_events", "GET /rule_actions"),
 }
 FILTERS = ["plant/+/temperature", "lab/#"]
 

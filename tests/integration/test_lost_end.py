@@ -71,7 +71,7 @@ def test_offsets_that_may_have_been_lost_are_not_given_again(tmp_path: Path) -> 
         # Before anything is written: the end is found by those who read up to it.
         assert asyncio.run(_keys(server, RULES)) == []
         assert asyncio.run(_keys(server, INBOUND)) == [b"key"]
-        rules = KafkaRuleLog(server.bootstrap_servers, {}, has_metrics=False)
+        rules = KafkaRuleLog(server.bootstrap_servers, {}, is_controllers=False)
         assert [record.key for record in rules.read(30)] == [SKIPPED_KEY]
         assert rules.is_caught_up()
         consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "test"})

@@ -272,6 +272,39 @@ def test_a_rule_that_many_make_fail_is_paused_and_goes_on_from_there(
     assert rest.ask("DELETE", "/rules/api-paused")[0] == 204
 
 
+def test_a_rule_has_the_rights_of_the_key_that_made_it(rest: Rest, listener: Listener) -> None:
+    key = {"description": "limited", "role": "editor", "topic_filters": ["rules-api/#"]}
+    _, made = rest.ask("POST", "/keys", key)
+    limited = rest.as_caller(made["key"])
+    status, refused = limited.ask("POST", "/rules", {"id": "limited", "sql": "SELECT * FROM '#'"})
+    assert (status, "may not read '#'" in refused["detail"]) == (403, True)
+    sql = "SELECT payload.goal AS goal FROM 'rules-api/in' WHERE payload.goal IS NOT NULL"
+    action = {"function": "republish", "args": {"topic": "${goal}", "qos": 1}}
+    rule = {"id": "limited", "sql": sql, "actions": [action]}
+    status, shown = limited.ask("POST", "/rules", rule)
+    assert (status, shown["state"]) == (201, "running"), shown
+    before = len(listener.messages)
+    for goal in ("elsewhere", "rules-api/out/mine"):
+        listener.publish({"goal": goal})
+    row = ("rules-api/out/mine", {"goal": "rules-api/out/mine"})
+    await_condition(lambda: listener.messages[before:] == [row], "the one within its rights")
+
+    def failed() -> int:
+        return int(rest.get("/rules/limited/metrics")["actions"][0]["failed"])
+
+    await_condition(lambda: failed() == 1, "the other one is refused")
+    assert rest.ask("DELETE", f"/keys/{made['id']}")[0] == 204
+    await_condition(lambda: rest.get("/rules/limited")["state"] == "failed", "it stops")
+    error = rest.get("/rules/limited")["error"]
+    assert error == f"made by key:{made['id']}, who may not use the API any more"
+    listener.publish({"goal": "rules-api/out/missed"})
+    _, resumed = rest.ask("POST", "/rules/limited/resume", {"from": "pause"})
+    assert (resumed["rule"]["state"], resumed["rule"]["made_by"]) == ("running", "api-token")
+    row = ("rules-api/out/missed", {"goal": "rules-api/out/missed"})
+    await_condition(lambda: listener.messages[before + 1 :] == [row], "what it missed")
+    assert rest.ask("DELETE", "/rules/limited")[0] == 204
+
+
 def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> None:
     path = tmp_path / "rule.yaml"
     path.write_text(f"id: from-file\nsql: {SQL}\nactions: [{{function: console}}]\n")

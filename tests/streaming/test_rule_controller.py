@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, INBOUND, METRICS, RULES
+from mqlake.records import ACCESS, EVENTS, INBOUND, METRICS, RULES
 from mqlake.reference_records import (
     ReferenceKey,
     ReferenceState,
@@ -59,8 +59,10 @@ class MemoryLog:
         inbound: Keys of the records of two partitions.
         events: Likewise of one.
         rules: Key and value of all records.
+        access: Likewise of those who make rules.
         forged: Which of them are not signed as ours are.
         is_unsigned: Whether nothing was signed yet.
+        unread_access: How many records of `access` come later than they are in the log.
         fail: Told before each append; raises what is to happen there.
     """
 
@@ -68,6 +70,9 @@ class MemoryLog:
     events: list[bytes] = field(default_factory=list)
     rules: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     metrics: list[RuleRecord] = field(default_factory=list)
+    access: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    unread_access: int = 0
+    next_access: int = 0
     fail: Callable[[], None] = lambda: None
     next: int = 0
     forged: set[int] = field(default_factory=set)
@@ -80,10 +85,13 @@ class MemoryLog:
         ]
         self.next = len(self.rules)
         metrics, self.metrics = self.metrics, []
-        return new + metrics
+        until = len(self.access) - self.unread_access
+        access = [RuleRecord(ACCESS, *one) for one in self.access[self.next_access : until]]
+        self.next_access = until
+        return new + metrics + access
 
     def is_caught_up(self) -> bool:
-        return self.next == len(self.rules)
+        return self.next == len(self.rules) and self.next_access == len(self.access)
 
     def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
         for partition in (*self.inbound, self.events):
@@ -163,7 +171,7 @@ class PauseSettings:
 
 
 def a_controller(log: MemoryLog, clock: ManualClock | None = None, **more: Any) -> RuleController:
-    log.next = 0
+    log.next = log.next_access = 0
     return RuleController(log, compile_, PauseSettings(), clock or ManualClock(), **more)
 
 

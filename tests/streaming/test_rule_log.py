@@ -2,15 +2,17 @@
 
 import pytest
 
-from mqlake.records import METRICS, RULES
+from mqlake.records import ACCESS, METRICS, RULES
 from streaming.rules.log import KafkaRuleLog
 
 
-@pytest.mark.parametrize(("has_metrics", "followed"), [(True, {RULES, METRICS}), (False, {RULES})])
-def test_metrics_are_read_by_those_alone_who_need_them(
-    followed: set[str], *, has_metrics: bool
+@pytest.mark.parametrize(
+    ("is_controllers", "followed"), [(True, {RULES, ACCESS, METRICS}), (False, {RULES})]
+)
+def test_metrics_and_rights_are_read_by_those_alone_who_need_them(
+    followed: set[str], *, is_controllers: bool
 ) -> None:
-    log = KafkaRuleLog("127.0.0.1:1", {}, has_metrics=has_metrics)
+    log = KafkaRuleLog("127.0.0.1:1", {}, is_controllers=is_controllers)
     try:
         assert log.followed() == followed
     finally:

@@ -662,7 +662,7 @@ class TestRules:
     def define(self, log: Log, rule: str, version: int) -> None:
         value = {"id": rule, "tenant": "default", "version": version, "name": "n", "sql": "s"}
         value |= {"description": "", "enable": True, "actions": [{"function": "console"}]}
-        value |= {"created_at": NOW_MS, "updated_at": NOW_MS}
+        value |= {"created_at": NOW_MS, "updated_at": NOW_MS, "made_by": f"key:{version}"}
         log.append(RULES, f"d/default/{rule}".encode(), json.dumps(value).encode())
         log.append(RULES, f"v/default/{rule}/{version}".encode(), json.dumps(value).encode())
 
@@ -704,6 +704,10 @@ class TestRules:
             ("r", 2, "s", True, actions, "running", 1, None, NOW_MS),
         ]
         assert log.rows(self.QUERY) == expected
+        assert log.rows("SELECT id, made_by FROM rules ORDER BY id") == [
+            ("q", "key:1"),
+            ("r", "key:2"),
+        ]
         log.repeat(1)
         log.repeat(0)
         assert log.rows(self.QUERY) == expected

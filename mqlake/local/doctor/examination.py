@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.errors import OperationalError
-from mqlake.local.doctor import access, machine, processes, traffic
+from mqlake.local.doctor import access, machine, processes, rules, traffic
 from mqlake.local.doctor.contract import Check, Finding, Level, Patient, error
 from mqlake.local.paths import DataDirectory
 from mqlake.status import load_state
@@ -33,6 +33,7 @@ CHECKS: Final = (
     Check("api", traffic.look_at_api),
     Check("gateways", traffic.look_at_gateways),
     Check("gone gateways", traffic.look_at_gone_gateways),
+    Check("rules", rules.look_at_rules),
     Check("access", access.look_at_access),
     Check("balancer", traffic.look_at_balancer),
     Check("federation", traffic.look_at_federation),

@@ -119,9 +119,9 @@ def look_at_api(patient: Patient) -> Iterator[Finding]:
         yield error("api", f"its token cannot be read: {exc}", "run this as the system's user")
         return
     try:
-        _ask(patient, "/session", token)
+        ask(patient, "/session", token)
         begin = time.monotonic()
-        _ask(patient, "/ready", token)
+        ask(patient, "/ready", token)
     except urllib.error.HTTPError as exc:
         problem = exc.read().decode(errors="replace")
         if exc.code == HTTPStatus.SERVICE_UNAVAILABLE:  # other checks name what is not
@@ -281,7 +281,7 @@ def _gateways(patient: Patient) -> list[dict[str, Any]]:
     """Return what the API says of each; nothing when it does not answer: that is another check."""
     try:
         token = patient.data.api_token.read_text(encoding="ascii").strip()
-        gateways: list[dict[str, Any]] = _ask(patient, "/gateways", token)["items"]
+        gateways: list[dict[str, Any]] = ask(patient, "/gateways", token)["items"]
     except (OSError, ValueError, KeyError):
         return []
     return gateways
@@ -369,7 +369,12 @@ def _await(event: threading.Event, what: str) -> None:
         raise OperationalError(f"no answer within {ANSWER_SECONDS:g} s, expected {what}")
 
 
-def _ask(patient: Patient, path: str, token: str) -> Any:
+def ask(patient: Patient, path: str, token: str) -> Any:
+    """Return what the API answers.
+
+    Raises:
+        OSError: It does not, or not well.
+    """
     url = f"{patient.running.api_url}/api/v1{path}"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
     context = api_context(patient.running)

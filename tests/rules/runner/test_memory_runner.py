@@ -5,14 +5,25 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from typing import Any
 
 import pytest
 
+from mqlake.access_records import ApiKey, access_key, encode_access
 from mqlake.clock import SystemClock
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import DEAD_LETTERS, HEADER_OUTPUT, INBOUND, METRICS, OUTPUTS, RULES, RUNNER
+from mqlake.records import (
+    ACCESS,
+    DEAD_LETTERS,
+    HEADER_OUTPUT,
+    INBOUND,
+    METRICS,
+    OUTPUTS,
+    RULES,
+    RUNNER,
+)
 from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
 from rules.runner.checkpoint import CHECKPOINT_KEY, Checkpoint, Place, encode_checkpoint
 from rules.runner.runner import Runner
@@ -49,31 +60,42 @@ class Scene:
     def __init__(self) -> None:
         self.log = MemoryLog()
         self.admin = MemoryAdmin(self.log)
-        for log_topic in (OUTPUTS, INBOUND, RULES, RUNNER, METRICS, DEAD_LETTERS):
+        for log_topic in (OUTPUTS, INBOUND, RULES, RUNNER, METRICS, DEAD_LETTERS, ACCESS):
             self.log.create(log_topic, 1)
         self.stops: list[str] = []
         self.working: asyncio.Task[None] | None = None
 
-    def define(self, rule: str, version: int = 1) -> None:
+    def define(self, rule: str, version: int = 1, *, topic: str = "out", **more: Any) -> None:
         definition = {
             "id": rule,
             "tenant": "default",
             "version": version,
             "sql": "SELECT * FROM 't'",
-            "actions": [{"function": "republish", "args": {"topic": "out"}}],
+            "actions": [{"function": "republish", "args": {"topic": topic}}],
             "created_at": 1,
             "updated_at": 1,
+            **more,
         }
         key = rules_key(RulesKey("version", "default", rule, version))
         self._store(RULES, key, json.dumps(definition).encode(), [])
 
-    def put(self, rule: str, offset: int) -> Output:
+    def put(self, rule: str, offset: int, row: bytes = b"{}") -> Output:
         output = Output(
-            "default", rule, 1, b"{}", Position("i", 0, offset, 0), 0, "t", "c", bytes(16)
+            "default", rule, 1, row, Position("i", 0, offset, 0), 0, "t", "c", bytes(16)
         )
         headers = output_headers(output)
         self._store(OUTPUTS, f"default/{rule}".encode(), output.row, headers)
         return output
+
+    def give(self, key_id: str, *topic_filters: str) -> None:
+        """Let a key have these topics; with none it is revoked."""
+        key = ApiKey("editor", "", "", 0, "", topic_filters=topic_filters)
+        value = encode_access(key) if topic_filters else None
+        self._store(ACCESS, access_key("key", key_id), value, [])
+
+    def refusals(self) -> list[str]:
+        """Return why rows were not sent."""
+        return [dict(one.headers)["error"].decode() for one in self.log.records(DEAD_LETTERS)]
 
     def note_published(self, output: Output) -> None:
         """Leave in the log what an earlier run has published for an output."""
@@ -112,7 +134,7 @@ class Scene:
             await self.runner.close(is_orderly=False)
 
     def _store(
-        self, log_topic: str, key: bytes, value: bytes, headers: list[tuple[str, bytes]]
+        self, log_topic: str, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]
     ) -> None:
         self.log.store(log_topic, key, value, headers, 0, 0)
 
@@ -190,3 +212,58 @@ async def test_an_output_without_actions_holds_nobody_up(
     scene.put("gone", 1)
     scene.put("r", 2)
     await until(lambda: scene.published() == 1, "the other is published")
+
+
+async def test_rows_are_sent_with_the_rights_that_their_rules_maker_has_then(scene: Scene) -> None:
+    scene.give("1", "plant/#")
+    scene.define("r", topic="plant/${n}", made_by="key:1")
+    scene.define("ours", topic="ours", made_by="api-token")
+    await scene.start()
+    scene.put("r", 1, b'{"n": "a"}')
+    await until(lambda: scene.published() == 1, "published")
+    scene.give("1")
+    await until(lambda: not scene.runner._makers.rights("key:1"), "revoked")
+    scene.put("r", 2, b'{"n": "a"}')
+    scene.put("ours", 3)
+    await until(lambda: scene.published() == 2, "that of another is published")
+    await until(lambda: len(scene.refusals()) == 1, "refused")
+    assert scene.refusals() == ["the rule was made by key:1, who may not use the API any more"]
+
+
+async def test_a_row_goes_to_no_topic_that_its_rules_maker_may_not_publish_to(scene: Scene) -> None:
+    scene.give("1", "plant/+/out", "lab/#")
+    scene.define("r", topic="${to}", made_by="key:1")
+    await scene.start()
+    topics = ("plant/a/out", "other", "plant/a/b/out", "lab", "$lab/a")
+    for offset, topic in enumerate(topics):
+        scene.put("r", offset, json.dumps({"to": topic}).encode())
+    await until(lambda: scene.published() + len(scene.refusals()) == len(topics), "all are seen")
+    assert [one.key for one in scene.log.records(INBOUND)] == [
+        b"default/plant/a/out",
+        b"default/lab",
+    ]
+    assert scene.refusals() == [
+        f"who made the rule may not publish to {topic!r}"
+        for topic in ("other", "plant/a/b/out", "$lab/a")
+    ]
+
+
+async def test_a_maker_who_is_read_late_is_waited_for_in_order(scene: Scene) -> None:
+    scene.define("r", topic="plant/a", made_by="key:1")
+    scene.define("gone", topic="plant/a", made_by="key:2")
+    await scene.start()
+    scene.runner._access_reader.pause()
+    scene.give("1", "plant/#")
+    asked = scene.admin.asked[ACCESS]
+    for offset in range(1500):
+        scene.put("r", offset)
+    await until(lambda: scene.admin.asked[ACCESS] > asked, "the log is asked for more")
+    assert (scene.published(), scene.refusals()) == (0, [])
+    scene.runner._access_reader.resume()
+    await until(lambda: scene.published() == 1500, "published")
+    sent = [dict(one.headers)[HEADER_OUTPUT].decode() for one in scene.log.records(INBOUND)]
+    assert sent == [f"r/1/i:0:{offset}:0/0" for offset in range(1500)]
+    for offset in range(1500, 1503):
+        scene.put("gone", offset)
+    await until(lambda: len(scene.refusals()) == 3, "refused")
+    assert scene.admin.asked[ACCESS] == asked + 2, "the log is asked once of who is not there"

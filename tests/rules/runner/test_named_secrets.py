@@ -113,6 +113,10 @@ async def test_no_name_leads_to_a_secret_of_another_tenant(web: Web) -> None:
             webhook(known, "beta", url=web.url, body=f"${{$secret.{name}}}")
 
 
+def nowhere(_topic_name: str) -> bool:
+    return False
+
+
 async def test_connections_are_for_tenants_as_secrets_are() -> None:
     database: dict[str, Any] = {"kind": "postgresql", "host": "h", "database": "d", "user": "u"}
     cluster: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": "h:1"}
@@ -128,15 +132,17 @@ async def test_connections_are_for_tenants_as_secrets_are() -> None:
     )
     target: Any = object()
     services = RunnerServices(settings, target, SystemClock(), print)
-    assert services.of("acme").log(None) is target
+    assert services.of("acme", nowhere).log(None) is target
     for tenant, name in (("default", "first"), ("acme", "own"), ("beta", "open")):
-        assert services.of(tenant).database(name)
-    assert services.of("acme").database("open") is services.of("beta").database("open")
+        assert services.of(tenant, nowhere).database(name)
+    assert services.of("acme", nowhere).database("open") is services.of("beta", nowhere).database(
+        "open"
+    )
     for tenant, name in (("acme", "first"), ("beta", "own"), ("beta", "acme/own")):
         with pytest.raises(ActionError, match=f"no connection {name} for rules of .* {tenant};"):
-            services.of(tenant).database(name)
+            services.of(tenant, nowhere).database(name)
     with pytest.raises(ActionError, match="no connection cluster"):
-        services.of("acme").log("cluster")
+        services.of("acme", nowhere).log("cluster")
     await services.close()
 
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from click.testing import CliRunner
 
 from mqlake.cli.doctor import command
 from mqlake.heartbeat import write_heartbeat
-from mqlake.local.doctor import access, machine, processes, traffic
+from mqlake.local.doctor import access, machine, processes, rules, traffic
 from mqlake.local.doctor.contract import Finding, Level, Patient
 from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
 from mqlake.local.paths import DataDirectory
@@ -369,7 +370,7 @@ def test_a_gateway_with_a_wrong_clock_is_found(
         {"name": "gateway-2", "alive": False, "clock_ahead_seconds": 99.0},
         {"name": "gateway-3", "alive": True, "clock_ahead_seconds": None},
     ]
-    monkeypatch.setattr(traffic, "_ask", lambda *_: {"items": gateways})
+    monkeypatch.setattr(traffic, "ask", lambda *_: {"items": gateways})
     one = patient(tmp_path)
     one.data.api_token.write_text("secret")
     assert found(traffic.look_at_clock, one)[level] == [detail]
@@ -383,12 +384,39 @@ def test_a_gateway_that_nobody_starts_again_is_found(
         {"name": "gateway-2", "alive": True, "last_seen": "2026-01-01T00:00:00Z"},
         {"name": "gateway-3", "alive": False, "last_seen": "2026-01-01T00:00:00Z"},
     ]
-    monkeypatch.setattr(traffic, "_ask", lambda *_: {"items": gateways})
+    monkeypatch.setattr(traffic, "ask", lambda *_: {"items": gateways})
     one = patient(tmp_path, gateways=(GatewayAddress("gateway-1", "127.0.0.1", 1883),))
     one.data.api_token.write_text("secret")
     details = found(traffic.look_at_gone_gateways, one)
     assert len(details[Level.WARNING]) == 1
     assert details[Level.WARNING][0].startswith("gateway-3 is not there since 2026-01-01")
+
+
+def test_rules_that_do_not_run_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = {
+        ("acme", "failed"): [{"id": "hot", "error": "made by ann, who is viewer"}],
+        ("default", "paused"): [{"id": "cold", "error": "paused: it failed again and again"}],
+    }
+
+    def answer(_patient: Patient, path: str, _token: str) -> Any:
+        asked = urlsplit(path)
+        fields = dict(parse_qsl(asked.query))
+        if asked.path == "/tenants":
+            names = {"": ("acme", "more"), "more": ("default", None)}
+            name, cursor = names[fields.get("cursor", "")]
+            return {"items": [{"name": name, "rules": 2}], "next_cursor": cursor}
+        return {"items": stopped.get((fields["tenant"], fields["state"]), [])}
+
+    monkeypatch.setattr(rules, "ask", answer)
+    one = patient(tmp_path)
+    assert not any(found(rules.look_at_rules, one).values()), "there is no token"
+    one.data.api_token.write_text("secret")
+    assert found(rules.look_at_rules, one)[Level.WARNING] == [
+        "rule hot of the tenant acme is failed: made by ann, who is viewer",
+        "rule cold of the tenant default is paused: paused: it failed again and again",
+    ]
+    stopped.clear()
+    assert found(rules.look_at_rules, one)[Level.OK] == ["none of 4 is paused or failed"]
 
 
 def test_an_api_and_metrics_that_do_not_answer_are_found(tmp_path: Path) -> None:

@@ -1,0 +1,163 @@
+"""Who has made a rule, and whether the rule stays within what that one may do now.
+
+A rule acts with the rights of who made its version: of a key or an account of the API, as
+`mqlake.access` has it at this moment. The API asks when a rule is made, the engine for as long as
+it is in force, the process that runs actions before each of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from mqlake.access_records import (
+    ROLES,
+    TOKEN_NAME,
+    Account,
+    ApiKey,
+    Role,
+    decode_access,
+    decode_access_key,
+    key_name,
+)
+from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.matching import covers
+from mqlake.topics import validate_topic_name
+from rules.model import ActionSpec
+from rules.templates import Template
+
+MAKING_ROLE: Final[Role] = "editor"
+
+
+class Rights(Protocol):
+    """What somebody may do: of a caller, a key or an account."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def topic_filters(self) -> tuple[str, ...] | None:
+        """Of what he may read and publish; None: all topics, and what is of none."""
+
+    @property
+    def tenants(self) -> tuple[str, ...] | None:
+        """For which he is; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _All:
+    role: Role = "admin"
+    topic_filters: tuple[str, ...] | None = None
+    tenants: tuple[str, ...] | None = None
+
+
+ALL: Final = _All()
+"""An administrator's."""
+
+
+class Makers:
+    """The keys and accounts that there are, kept up to date by `apply`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ApiKey | Account] = {}
+
+    def apply(self, data: bytes, value: bytes | None) -> str | None:
+        """Take a record of `mqlake.access`; return whose rights it says, None: nobody's.
+
+        Raises:
+            InvalidRecord: It cannot be read; whose it is has no rights any more.
+        """
+        found = decode_access_key(data)
+        if found is None or found[0] == "session":
+            return None
+        kind, name = found
+        maker = key_name(name) if kind == "key" else name
+        self._known.pop(maker, None)
+        if value is None:
+            return maker
+        said = decode_access(kind, value)
+        if not isinstance(said, ApiKey | Account):
+            raise InvalidRecord(f"{kind} {name} is a session")
+        self._known[maker] = said
+        return maker
+
+    def rights(self, maker: str | None, now_ms: int) -> Rights | None:
+        """Return what a maker may do; None: nothing, for there is none of this name any more.
+
+        Args:
+            maker: As a rule names him; None for a rule of before makers were noted, which is as
+                good as an administrator's.
+            now_ms: Keys that have expired by then have no rights.
+        """
+        if maker is None or maker == TOKEN_NAME:
+            return ALL
+        found = self._known.get(maker)
+        if isinstance(found, ApiKey) and found.expires_at is not None:
+            return found if now_ms < found.expires_at else None
+        return found
+
+
+def may_publish(rights: Rights, topic_name: str) -> bool:
+    """Tell whether a rule of somebody may publish to a topic."""
+    filters = rights.topic_filters
+    return filters is None or any(covers(one, topic_name) for one in filters)
+
+
+def why_not_at_all(rights: Rights | None, tenant: str) -> str | None:
+    """Return why somebody may have no rules of a tenant, after his name; None: he may."""
+    if rights is None:
+        return "may not use the API any more"
+    if ROLES.index(rights.role) < ROLES.index(MAKING_ROLE):
+        return f"is {rights.role}, and rules need the role {MAKING_ROLE}"
+    if rights.tenants is not None and tenant not in rights.tenants:
+        return f"is not for the tenant {tenant}"
+    return None
+
+
+def why_not(
+    rights: Rights | None,
+    tenant: str,
+    filters: Sequence[str],
+    joined: Sequence[str],
+    actions: Sequence[ActionSpec],
+) -> str | None:
+    """Return why a rule is not within somebody's rights, after his name; None: it is.
+
+    Args:
+        rights: His; None: he has none any more.
+        tenant: Of the rule.
+        filters: Of all that it reads.
+        joined: The reference tables that it joins.
+        actions: What it does with a row. A topic with placeholders is known when a row is sent.
+    """
+    reason = why_not_at_all(rights, tenant)
+    if reason is not None or rights is None or rights.topic_filters is None:
+        return reason
+    known = rights.topic_filters
+    for topic_filter in filters:
+        if not any(covers(one, topic_filter) for one in known):
+            return f"may not read {topic_filter!r}"
+    if joined:
+        return f"is for some topics alone, and may not join the reference table {joined[0]}"
+    for spec in actions:
+        reason = _why_no_action(rights, spec)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _why_no_action(rights: Rights, spec: ActionSpec) -> str | None:
+    if spec.function != "republish":
+        return f"is for some topics alone, and its rules may republish, not {spec.function}"
+    topic = Template.parse(str(spec.args.get("topic", ""))).constant
+    if topic and _is_name(topic) and not may_publish(rights, topic):
+        return f"may not publish to {topic!r}"
+    reasons = (_why_no_action(rights, inner) for inner in spec.fallback)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _is_name(topic: str) -> bool:
+    try:
+        validate_topic_name(topic)
+    except InvalidTopic:
+        return False  # nothing is ever published to it
+    return True

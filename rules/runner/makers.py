@@ -1,0 +1,133 @@
+"""Actions act with the rights of who made their rule, as they are when a row is sent."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from mqlake.clock import Clock
+from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.admin import LogAdmin
+from mqlake.log.contract import LogRecord
+from mqlake.records import ACCESS
+from rules.actions.contract import Action, ActionError, Failure, Problems, Work
+from rules.makers import Makers, Rights, may_publish, why_not
+from rules.model import ActionSpec
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS: Final = 10.0
+"""How long what the log has of keys and accounts may take to be read, for a maker not known yet."""
+
+
+class KnownMakers:
+    """What `mqlake.access` says of who makes rules, kept up to date by `apply`.
+
+    Args:
+        admin: Asks the log how far it goes.
+        clock: Says which keys have expired.
+    """
+
+    def __init__(self, admin: LogAdmin, clock: Clock) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._makers = Makers()
+        self._missing: set[str] = set()
+        self._asking = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self.next_offset = 0
+
+    def apply(self, records: list[LogRecord]) -> None:
+        """Take records of `mqlake.access`, in order."""
+        for record in records:
+            try:
+                maker = self._makers.apply(record.key or b"", record.value)
+                self._missing.discard(maker or "")
+            except InvalidRecord as exc:
+                fields = {"offset": record.offset, "reason": str(exc)}
+                logger.warning("record of who has rights not understood", extra={"fields": fields})
+            self.next_offset = record.offset + 1
+        self._changed.set()
+
+    def rights(self, maker: str | None) -> Rights | None:
+        """Return what a maker may do now, as far as it has been read."""
+        return self._makers.rights(maker, self._clock.now_ms())
+
+    async def find(self, maker: str | None) -> Rights | None:
+        """Likewise; of one who is not known all that the log has at this moment is read first.
+
+        Who asks while somebody waits is answered after him: what goes out stays in order.
+
+        Raises:
+            ActionError: The log does not answer.
+        """
+        if self._is_settled(maker):
+            return self.rights(maker)
+        async with self._asking:
+            if not self._is_settled(maker):
+                await self._read_on()
+                if maker is not None:
+                    self._missing.add(maker)
+        return self.rights(maker)
+
+    async def wait_until(self, offset: int) -> None:
+        """Wait until all before an offset is applied."""
+        while self.next_offset < offset:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _is_settled(self, maker: str | None) -> bool:
+        return maker in self._missing or self.rights(maker) is not None
+
+    async def _read_on(self) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                ends = await asyncio.to_thread(self._admin.ends, ACCESS)
+                await self.wait_until(ends[0])
+        except (LogError, TimeoutError) as exc:
+            problem = "nobody can tell whether who made the rule still has rights"
+            raise ActionError(f"{problem}: {exc}", Failure.UNAVAILABLE) from exc
+
+
+class MakersAction:
+    """Does what another action does, as long as who made its rule may.
+
+    Args:
+        action: The other one.
+        spec: What it is.
+        tenant: Of the rule.
+        maker: Who made the version.
+        makers: Know his rights.
+    """
+
+    def __init__(
+        self, action: Action, spec: ActionSpec, tenant: str, maker: str, makers: KnownMakers
+    ) -> None:
+        self._action = action
+        self._spec = spec
+        self._tenant = tenant
+        self._maker = maker
+        self._makers = makers
+        self.max_batch = action.max_batch
+        self.concurrency = action.concurrency
+        self.may_fall_behind = action.may_fall_behind
+        self.runs_recovered = action.runs_recovered
+        self.retry = action.retry
+
+    async def run(self, batch: Sequence[Work]) -> Problems:
+        # Without a wait when he is known, so that batches stay in order.
+        rights = await self._makers.find(self._maker)
+        # What the rule reads is the engine's to ask: it evaluates nothing that may not be read.
+        why = why_not(rights, self._tenant, (), (), (self._spec,))
+        if why is not None:
+            raise ActionError(f"the rule was made by {self._maker}, who {why}")
+        return await self._action.run(batch)
+
+    async def close(self) -> None:
+        await self._action.close()
+
+
+def publishing_rights(makers: KnownMakers, maker: str | None, topic_name: str) -> bool:
+    """Tell whether a maker may publish to a topic now."""
+    rights = makers.rights(maker)
+    return rights is not None and may_publish(rights, topic_name)
