@@ -29,7 +29,7 @@ class TenantsError(MqlakeError):
 RATES: Final = ("messages", "deliveries", "bytes", "filters", "connects")
 """Kinds of limits that are of a second."""
 RETAINED: Final = ("retained_messages", "retained_bytes")
-STOCKS: Final = ("connections", "subscriptions", *RETAINED)
+STOCKS: Final = ("connections", "subscriptions", "session_bytes", "queued_bytes", *RETAINED)
 """Kinds of limits of what stays until it is given back."""
 
 
@@ -54,6 +54,18 @@ class TenantLimits(BaseModel):
     connections: int = Field(default=0, ge=0, description="further ones are refused with 0x97")
     subscriptions: int = Field(
         default=0, ge=0, description="of all sessions, connected or not; further ones are refused"
+    )
+    session_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="topic filters and wills of clients that are connected; further ones are "
+        "refused with 0x97",
+    )
+    queued_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="payloads that wait for all of its clients; once there are as many, messages "
+        "that would have to wait are drops",
     )
     retained_messages: int = Field(
         default=0, ge=0, description="topics that have one; messages for further ones are refused"

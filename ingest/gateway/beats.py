@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.shared_limits import Told, read_told
+from ingest.gateway.shared_words import Told, read_told
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import RECORD_VERSION
 

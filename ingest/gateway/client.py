@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ingest.gateway.listeners.info import ListenerInfo
     from ingest.protocol.connection import ServerConnection
     from ingest.protocol.packets import Packet
     from ingest.protocol.reason_codes import DisconnectReasonCode
@@ -20,6 +21,7 @@ class Client(Protocol):
     peer: str
     username: str | None
     principal: str | None
+    listener: ListenerInfo
     rights: ClientRights | None
     is_writable: bool
     is_closing: bool

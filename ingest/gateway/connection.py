@@ -127,6 +127,7 @@ class ClientConnection(ClientSocket):
         "_token_id",
         "_validity",
         "_verifier",
+        "_will_bytes",
         "client_id",
         "listener",
         "principal",
@@ -167,6 +168,7 @@ class ClientConnection(ClientSocket):
         self._login: Login | None = None
         self._number = 0
         self._validity: Validity | None = None
+        self._will_bytes = 0
         self._verifier: PasswordVerifier | None = None  # of a user of the credentials file
         self._silence_limit = settings.connect_timeout_seconds
 
@@ -185,7 +187,9 @@ class ClientConnection(ClientSocket):
         if self._credits < 0:
             self._context.overload.leave(self)
         if self._grants is not None:
-            self._context.shared_limits.left(self.tenant, self.principal)
+            self._context.shared_limits.left(
+                self.tenant, self.principal, self.listener, self._will_bytes
+            )
         if self._login is not None:
             self._login.cancel()
         if self._validity is not None:
@@ -500,10 +504,14 @@ class ClientConnection(ClientSocket):
         if banned := self._ban(is_let_in=True):
             self.refuse(*banned)
             return
+        will = connect.will
+        self._will_bytes = 0 if will is None else len(will.topic_name.encode()) + len(will.payload)
         if refusal := self._shared_refusal():
             self.refuse(*refusal)
             return
-        self._context.shared_limits.entered(self.tenant, self.principal)
+        self._context.shared_limits.entered(
+            self.tenant, self.principal, self.listener, self._will_bytes
+        )
         self._context.of_tenants.of(self.tenant).connects += 1
         certified = attributes_of_certificate(self._transport)
         self._grants = grants = accepted.grants.with_attributes(certified)
@@ -601,7 +609,9 @@ class ClientConnection(ClientSocket):
         """Return why its user or its tenant may have no further connection, or None."""
         context = self._context
         is_further = not context.sessions.is_connected(self.tenant, self.client_id)
-        return context.shared_limits.refusal(self.tenant, self.principal, is_further=is_further)
+        return context.shared_limits.refusal(
+            *(self.tenant, self.principal, self.listener, self._will_bytes), is_further=is_further
+        )
 
     def _gone(self) -> str:
         """Return why the login of a user of the credentials file counts no more, or ""."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field
 
-from ingest.gateway.shared_limits import LEAST_BYTES_PER_SECOND
+from ingest.gateway.shares import LEAST_BYTES_PER_SECOND
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.rates import SlidingWindowCounter, TokenBucket
 from mqlake.settings import SettingsGroup
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client import Client
     from ingest.gateway.counters import Counters
     from ingest.gateway.listeners.info import ListenerInfo
-    from ingest.gateway.shared_limits import Shares
+    from ingest.gateway.shares import Shares
 
 HELD_BY_LIMIT: Final = "limit"
 
@@ -119,6 +119,18 @@ class LimitSettings(SettingsGroup):
         description="Subscriptions of one user at all gateways together; further ones are "
         "refused with 0x97.",
     )
+    user_session_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of the topic filters and wills of one user; further filters, and a "
+        "CONNECT with such a will, are refused with 0x97.",
+    )
+    user_queued_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Payload bytes that wait for all connected clients of one user; once there "
+        "are as many, messages that would have to wait are dropped.",
+    )
     user_retained_messages: int = Field(
         default=0,
         ge=0,
@@ -156,10 +168,26 @@ class LimitSettings(SettingsGroup):
         description="Subscriptions of all clients of this gateway; further ones are refused "
         "with 0x97.",
     )
+    gateway_session_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of the topic filters and wills of all clients of this gateway.",
+    )
+    gateway_retained_messages: int = Field(
+        default=0,
+        ge=0,
+        description="Retained messages of all tenants of which this gateway has copies (of one or "
+        "two gateways each has all); those of further topics as when_retained_full says.",
+    )
+    gateway_retained_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of these messages.",
+    )
     when_retained_full: Literal["refuse", "forward"] = Field(
         default="refuse",
-        description="A message with RETAIN for which client, user or tenant has no more room: "
-        '"refuse" it with 0x97, or "forward" it to subscribers without keeping it. It is a '
+        description="A message with RETAIN for which client, user, tenant or gateway has no more "
+        'room: "refuse" it with 0x97, or "forward" it to subscribers without keeping it. It is a '
         "row of drops in both cases.",
     )
     when_too_fast: Literal["wait", "disconnect"] = Field(

@@ -18,7 +18,7 @@ from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.protocol.packets import MQTT_5_0
 from ingest.session.checkpoint import SaveQueue
 from ingest.session.maybe_sent import MaybeSent
-from ingest.session.outgoing import Exchange, OutgoingMessages
+from ingest.session.outgoing import Exchange, OutgoingMessages, SharedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,6 +66,7 @@ class Outbox:
         tenant: str,
         client_id: str,
         rights: ClientRights | None,
+        waiting: SharedQueue,
     ) -> None:
         self.tenant = tenant
         self.client_id = client_id
@@ -85,6 +86,7 @@ class Outbox:
             window=1,
             max_queued=context.settings.max_offline_messages,
             max_queued_bytes=context.settings.limits.queued_bytes,
+            shared=waiting,
         )
         # Made when first needed: what the session is owed of the retained messages.
         self._retained: RetainedScans | None = None
@@ -201,7 +203,7 @@ class Outbox:
         """Queue a message for a client that is not there."""
         messages = self._messages
         drops_oldest = self._context.settings.drop_when_offline == "oldest"
-        while drops_oldest and messages.is_full and (oldest := messages.drop_oldest()):
+        while drops_oldest and messages.has_most and (oldest := messages.drop_oldest()):
             self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
         if not messages.put(outgoing, outgoing.qos, len(outgoing.message.payload)):
             self._drop(DropReason.QUEUE_FULL, outgoing.message, outgoing.qos)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.hosts import Host
     from ingest.gateway.lease import Lease
-    from ingest.gateway.shared_limits import Told
+    from ingest.gateway.shared_words import Told
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
 

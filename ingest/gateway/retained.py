@@ -79,13 +79,16 @@ class Retained:
         self.flush()
         return sum(self._store.count(shard) for shard in self.owned)
 
-    def usage(self, tenant: str) -> tuple[int, int]:
+    def usage(self, tenant: str | None) -> tuple[int, int]:
         """Return how many messages of a tenant the shards have that this gateway owns, and bytes.
 
-        These are the bytes of payloads, topic names and properties.
+        These are the bytes of payloads, topic names and properties. None: of all tenants, and of
+        all shards of which there are copies here.
         """
         self.flush()
-        return self._store.usage(self.owned, tenant)
+        return (
+            self._store.usage_of_all() if tenant is None else self._store.usage(self.owned, tenant)
+        )
 
     def holder(self, shard: int, tenant: str, topic_name: str) -> Holder | None:
         """Return what a copy here has for a topic; None: nothing, or none is here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ingest.gateway.shared_limits import OF_GATEWAY
 from mqlake.tenants import RETAINED
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class RetainedQuota:
     message counts as one of a new topic until the owner of the shard has it.
 
     Args:
-        limits: Of tenants.
+        limits: Of tenants, and of the gateway.
         publishers: Limits of clients and users.
         retained: Copies of shards.
         shard_of: Returns the partition of `mqlake.inbound` of a key.
@@ -54,17 +55,18 @@ class RetainedQuota:
         shard, size = self._shard_of(tenant.encode() + b"/" + topic), len(topic) + len(payload)
         if publishers.is_needed and (whose := publishers.full(publisher, shard, topic_name, size)):
             return whose
-        if is_limited and not self._take_of_tenant(tenant, shard, topic_name, size):
-            return "its tenant"
+        if is_limited and (whose := self._take_shared(tenant, shard, topic_name, size)):
+            return whose
         if publishers.is_needed:
             publishers.let_in(publisher, topic_name, size)
         return ""
 
-    def _take_of_tenant(self, tenant: str, shard: int, topic_name: str, size: int) -> bool:
+    def _take_shared(self, tenant: str, shard: int, topic_name: str, size: int) -> str:
+        """Count a message for its tenant and the gateway; return which is full, "": neither."""
         known = self._retained.holder(shard, tenant, topic_name)
         amounts = (1, size) if known is None else (0, size - known.size)
         for kind, amount in zip(RETAINED, amounts, strict=True):
-            if amount > 0 and self._limits.full(kind, tenant, None, amount):
-                return False
+            if amount > 0 and (whose := self._limits.full(kind, tenant, None, amount)):
+                return "the gateway" if whose == OF_GATEWAY else "its tenant"
         self._limits.let_in_retained(tenant, *amounts)
-        return True
+        return ""

@@ -86,6 +86,7 @@ class Sender(Outbox):
         They know this object: a circle would wait for the collector of garbage.
         """
         self._retained = None
+        self._messages.leave()
 
     def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
         """Take a message that one of the client's subscriptions matches.

@@ -7,25 +7,25 @@ Those of users and tenants are limits of all gateways together (`ingest.session.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from ingest.gateway.lease import BEAT_SECONDS
+from ingest.gateway.shared_words import to_word
+from ingest.gateway.shares import Shares
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.fan_out import FanOut, HeardFanOut
-from ingest.session.shared_counts import SharedCount
-from ingest.session.shared_rates import SharedRate
-from mqlake.tenants import RATES, RETAINED, STOCKS, limits_in
+from mqlake.tenants import RETAINED, STOCKS, limits_in
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.listeners.info import ListenerInfo
+    from ingest.gateway.shared_words import Told
     from mqlake.settings import SettingsGroup
     from mqlake.tenants import TenantLimits
 
-LEAST_BYTES_PER_SECOND: Final = 1024
 MAX_RECENT: Final = 10_000
 """Users remembered that have gone: who comes back at once owes what he owed."""
 MAX_TOLD: Final = 256
@@ -33,9 +33,7 @@ MAX_TOLD: Final = 256
 LEAST_TOLD: Final = 0.01
 """Part of a limit from which others are told; with less a gateway is as one that has nothing."""
 GATEWAY: Final = "gateway"
-
-Told: TypeAlias = dict[str, dict[str, float]]
-"""User or tenant (`u/ann`, `t/acme`) -> kind of limit -> what is wanted a second, or counted."""
+OF_GATEWAY: Final = "all clients of the gateway"
 
 
 class Charged(Protocol):
@@ -48,62 +46,6 @@ class Charged(Protocol):
         """Charge for what it has asked for; return in how many seconds nothing is owed."""
 
 
-_FIRST_TOLD: Final = ("messages", "bytes", "connections")
-"""Kinds in the member `shared` of a word, as every release reads them."""
-
-
-class Shares:
-    """What is left here to the connections that share some limits.
-
-    Args:
-        whose: For who is disconnected or refused: `a user`.
-        limits: By kind; a kind that is not there has none.
-        is_whole: What is left of a stock is not divided, as of `SharedCount`.
-
-    Attributes:
-        messages, deliveries, bytes, filters, connects: The rates; None: no limit.
-        stocks: What there may be of other kinds.
-    """
-
-    __slots__ = ("__weakref__", *RATES, "_is_whole", "stocks", "whose")
-
-    def __init__(self, whose: str, limits: Mapping[str, int], *, is_whole: bool = False) -> None:
-        self.whose = whose
-        self._is_whole = is_whole
-        self.messages: SharedRate | None = None
-        self.deliveries: SharedRate | None = None
-        self.bytes: SharedRate | None = None
-        self.filters: SharedRate | None = None
-        self.connects: SharedRate | None = None
-        self.stocks: dict[str, SharedCount] = {}
-        self.limit(limits)
-
-    def limit(self, limits: Mapping[str, int]) -> None:
-        """Have other limits; what was taken of those that stay counts."""
-        for kind in RATES:
-            most, known = limits.get(kind, 0), getattr(self, kind)
-            if kind == "bytes" and most:
-                most = max(most, LEAST_BYTES_PER_SECOND)
-            if known is not None and most:
-                known.limit = float(most)
-            else:
-                setattr(self, kind, SharedRate(float(most)) if most else None)
-        stocks = self.stocks
-        self.stocks = {
-            kind: SharedCount(limits[kind], is_whole=self._is_whole)
-            for kind in STOCKS
-            if kind in limits
-        }
-        for kind, known in stocks.items():
-            if kind in self.stocks:
-                known.limit = limits[kind]
-                self.stocks[kind] = known
-
-    def rates(self) -> list[tuple[str, SharedRate]]:
-        """Return those that are limited, by kind."""
-        return [(kind, rate) for kind in RATES if (rate := getattr(self, kind)) is not None]
-
-
 class SharedLimits:
     """Who shares which limits, and how much of each is used.
 
@@ -112,7 +54,7 @@ class SharedLimits:
         loop: Its clock counts.
         others: Returns what each other gateway that is there has told.
         retained: Returns how many retained messages of a tenant are in the shards of this gateway,
-            and their bytes.
+            and their bytes; of None, those of all that it has copies of.
         reach: Returns how many clients of this gateway get a message of a topic of a tenant.
         gateway: Its name.
         counts_deliveries: Whether a listener limits what deliveries cost.
@@ -130,7 +72,7 @@ class SharedLimits:
         settings: SettingsGroup,
         loop: asyncio.AbstractEventLoop,
         others: Callable[[], Iterable[Told]],
-        retained: Callable[[str], tuple[int, int]],
+        retained: Callable[[str | None], tuple[int, int]],
         reach: Callable[[str, str], int],
         gateway: str,
         *,
@@ -155,11 +97,12 @@ class SharedLimits:
         self._tenants: dict[str, Shares] = {}
         self._local: dict[str, Shares] = {}
         if of_gateway := limits_in(settings, "gateway_"):
-            self._local[GATEWAY] = Shares("all clients of the gateway", of_gateway)
+            self._local[GATEWAY] = Shares(OF_GATEWAY, of_gateway)
         # By kind: how many there are here, by user, tenant, and of the gateway.
         self._here: dict[str, Counter[str]] = {kind: Counter() for kind in STOCKS}
         # Of clients that are away, by tenant: they count where their sessions are kept.
         self._absent: dict[str, int] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._word: dict[str, Any] = {"shared": {}, "shared_more": {}}
         self._measured_at = loop.time()
 
@@ -175,11 +118,7 @@ class SharedLimits:
         if (shares := self._tenants.get(_tenant(tenant))) is not None:
             found.append(shares)
         if listener.limits:
-            key = listener.address
-            if key not in self._local:
-                whose = f"all clients of the listener {listener.name}"
-                self._local[key] = Shares(whose, dict(listener.limits))
-            found.append(self._local[key])
+            found.append(self._of_listener(listener))
         if GATEWAY in self._local:
             found.append(self._local[GATEWAY])
         return tuple(found)
@@ -237,35 +176,72 @@ class SharedLimits:
     # Who comes and goes
 
     def refusal(
-        self, tenant: str, user: str | None, *, is_further: bool
+        self,
+        tenant: str,
+        user: str | None,
+        listener: ListenerInfo,
+        will_bytes: int,
+        *,
+        is_further: bool,
     ) -> tuple[ConnackReasonCode, str] | None:
         """Return why a client that has logged in is one too many, or None.
 
         Args:
             tenant: Whose it is.
             user: As whom it has logged in.
+            listener: By which it came.
+            will_bytes: Of its will.
             is_further: It takes the place of no other connection of its own.
         """
         now = self._loop.time()
         if is_further and (whose := self.full("connections", tenant, user, 1)):
             return ConnackReasonCode.QUOTA_EXCEEDED, f"{whose} have as many connections as they may"
+        if will_bytes and (whose := self.full("session_bytes", tenant, user, will_bytes, listener)):
+            return ConnackReasonCode.QUOTA_EXCEEDED, f"{whose} have no room for its will"
         for _, shares in self._sharing(tenant, user):
             if shares.connects is not None and not shares.connects.admit(now):
                 reason = f"{shares.whose} connect too often"
                 return ConnackReasonCode.CONNECTION_RATE_EXCEEDED, reason
         return None
 
-    def entered(self, tenant: str, user: str | None) -> None:
-        """Count a connection whose client was let in."""
+    def entered(
+        self, tenant: str, user: str | None, listener: ListenerInfo, will_bytes: int
+    ) -> None:
+        """Count a connection whose client was let in, and its will."""
         self._count("connections", tenant, user, 1)
+        self._count("session_bytes", tenant, user, will_bytes, listener)
 
-    def left(self, tenant: str, user: str | None) -> None:
+    def left(self, tenant: str, user: str | None, listener: ListenerInfo, will_bytes: int) -> None:
         """Count one that has ended."""
         self._count("connections", tenant, user, -1)
+        self._count("session_bytes", tenant, user, -will_bytes, listener)
 
-    def subscribed(self, tenant: str, user: str | None, count: int) -> None:
-        """Count subscriptions of a client that is here; fewer than none: they are gone."""
-        self._count("subscriptions", tenant, user, count)
+    def subscribed(
+        self, tenant: str, user: str | None, listener: ListenerInfo, topic_filter: str
+    ) -> None:
+        """Count a subscription of a client that is here."""
+        self._count("subscriptions", tenant, user, 1, listener)
+        self._count("session_bytes", tenant, user, len(topic_filter.encode()), listener)
+
+    def unsubscribed(
+        self, tenant: str, user: str | None, listener: ListenerInfo, topic_filter: str
+    ) -> None:
+        """Count one that is gone."""
+        self._count("subscriptions", tenant, user, -1, listener)
+        self._count("session_bytes", tenant, user, -len(topic_filter.encode()), listener)
+
+    def waiting(self, tenant: str, user: str | None) -> Waiting:
+        """Return where what waits for a client is counted."""
+        if user is not None:
+            return Waiting(self, tenant, user)
+        found = self._waiting.get(tenant)  # most clients are nobody, and need no object each
+        if found is None:
+            found = self._waiting[tenant] = Waiting(self, tenant, None)
+        return found
+
+    def waits(self, tenant: str, user: str | None, change: int) -> None:
+        """Count payload bytes that wait for a client, or do so no more."""
+        self._count("queued_bytes", tenant, user, change)
 
     def connections_of(self, tenant: str) -> int:
         """Return how many clients of a tenant are connected here."""
@@ -273,14 +249,23 @@ class SharedLimits:
 
     # What there may be
 
-    def is_limited(self, kind: str, tenant: str, user: str | None) -> bool:
+    def is_limited(
+        self, kind: str, tenant: str, user: str | None, listener: ListenerInfo | None = None
+    ) -> bool:
         """Tell whether somebody limits how much there is of a kind."""
-        return any(kind in shares.stocks for _, shares in self._sharing(tenant, user))
+        return any(kind in shares.stocks for _, shares in self._sharing(tenant, user, listener))
 
-    def full(self, kind: str, tenant: str, user: str | None, amount: float) -> str:
+    def full(
+        self,
+        kind: str,
+        tenant: str,
+        user: str | None,
+        amount: float,
+        listener: ListenerInfo | None = None,
+    ) -> str:
         """Return whose limit has no room for so much more; "": there is room."""
         now = self._loop.time()
-        for name, shares in self._sharing(tenant, user):
+        for name, shares in self._sharing(tenant, user, listener):
             count = shares.stocks.get(kind)
             if count is not None and not count.has_room(self._has(kind, name), amount, now):
                 return shares.whose
@@ -322,9 +307,11 @@ class SharedLimits:
                 most = max(most, rate.wanted / rate.limit)
             if most >= LEAST_TOLD:
                 wanted.append((most, name, wants))
+        if GATEWAY in self._local:
+            self._count_anew(GATEWAY, self._local[GATEWAY], [], now)
         wanted.sort(key=lambda one: one[:2], reverse=True)
         told = always | {name: wants for _, name, wants in wanted[:MAX_TOLD]}
-        self._word = _to_word(told) | {"fan_out": self.fan_out.word()}
+        self._word = to_word(told) | {"fan_out": self.fan_out.word()}
 
     def _count_anew(
         self, name: str, shares: Shares, others: Sequence[Told], now: float
@@ -337,7 +324,8 @@ class SharedLimits:
         told, most = {}, 0.0
         stocks = shares.stocks
         if "retained_messages" in stocks or "retained_bytes" in stocks:
-            messages, size = self._retained(name.partition("/")[2])
+            tenant = None if name == GATEWAY else name.partition("/")[2]
+            messages, size = self._retained(tenant)
             self._here["retained_messages"][name] = messages
             self._here["retained_bytes"][name] = size
         if "subscriptions" in stocks and name.startswith(_tenant("")):
@@ -357,29 +345,49 @@ class SharedLimits:
         here = self._here[kind][name]
         return here + self._absent.get(name, 0) if kind == "subscriptions" else here
 
-    def _sharing(self, tenant: str, user: str | None) -> list[tuple[str, Shares]]:
-        """Return whose limits count for a client, but for those of its listener."""
+    def _sharing(
+        self, tenant: str, user: str | None, listener: ListenerInfo | None = None
+    ) -> list[tuple[str, Shares]]:
+        """Return whose limits count for a client; without its listener all but those of that."""
         found = []
         if user is not None and self._of_users:
             found.append((f"u/{user}", self._of_user(user)))
         name = _tenant(tenant)
         if (shares := self._tenants.get(name)) is not None:
             found.append((name, shares))
+        if listener is not None and listener.limits:
+            found.append((listener.address, self._of_listener(listener)))
         if (shares := self._local.get(GATEWAY)) is not None:
             found.append((GATEWAY, shares))
         return found
 
-    def _count(self, kind: str, tenant: str, user: str | None, change: int) -> None:
+    def _count(
+        self,
+        kind: str,
+        tenant: str,
+        user: str | None,
+        change: int,
+        listener: ListenerInfo | None = None,
+    ) -> None:
         here = self._here[kind]
         names = [_tenant(tenant)]
         if user is not None and self._of_users:
             names.append(f"u/{user}")
         if GATEWAY in self._local:
             names.append(GATEWAY)
+        if listener is not None and listener.limits:
+            names.append(listener.address)
         for name in names:
             here[name] += change
             if not here[name]:
                 del here[name]
+
+    def _of_listener(self, listener: ListenerInfo) -> Shares:
+        shares = self._local.get(listener.address)
+        if shares is None:
+            whose = f"all clients of the listener {listener.name}"
+            shares = self._local[listener.address] = Shares(whose, dict(listener.limits))
+        return shares
 
     def _of_user(self, user: str) -> Shares:
         shares = self._users.get(user)
@@ -394,33 +402,24 @@ class SharedLimits:
         return shares
 
 
-def _to_word(told: Told) -> dict[str, Any]:
-    """Return the members of a word: what every release reads, and what was added later."""
-    first, more = {}, {}
-    for name, amounts in told.items():
-        if any(kind in amounts for kind in _FIRST_TOLD):
-            first[name] = [amounts.get(kind, 0.0) for kind in _FIRST_TOLD]
-        if rest := {kind: one for kind, one in amounts.items() if kind not in _FIRST_TOLD}:
-            more[name] = rest
-    return {"shared": first, "shared_more": more}
+class Waiting:
+    """What waits for one client, among what waits for all who share its limits."""
 
+    __slots__ = ("_limits", "_tenant", "_user")
 
-def read_told(first: object, more: object) -> Told:
-    """Return what a word says of shared limits; what is none of it is left out."""
-    told: Told = {}
-    if isinstance(first, dict):
-        for name, values in first.items():
-            if isinstance(values, list) and len(values) == len(_FIRST_TOLD):
-                told[str(name)] = _amounts(zip(_FIRST_TOLD, values, strict=True))
-    if isinstance(more, dict):
-        for name, values in more.items():
-            if isinstance(values, dict):
-                told[str(name)] = told.get(str(name), {}) | _amounts(values.items())
-    return told
+    def __init__(self, limits: SharedLimits, tenant: str, user: str | None) -> None:
+        self._limits = limits
+        self._tenant = tenant
+        self._user = user
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may wait."""
+        return bool(self._limits.full("queued_bytes", self._tenant, self._user, 1))
 
-def _amounts(found: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    return {str(kind): float(one) for kind, one in found if type(one) in {int, float} and one >= 0}
+    def add(self, size: int) -> None:
+        """Count bytes that wait from now on; fewer than none: they do so no more."""
+        self._limits.waits(self._tenant, self._user, size)
 
 
 def _tenant(name: str) -> str:

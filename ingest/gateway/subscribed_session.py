@@ -57,6 +57,7 @@ class SubscribedSession:
         "_context",
         "_has_progress_record",
         "_histories",
+        "_listener",
         "_records",
         "_restored_starts",
         "clean_start",
@@ -104,6 +105,7 @@ class SubscribedSession:
         self.protocol_level = connect.protocol_level
         self.username = username
         self.principal = connection.principal
+        self._listener = connection.listener
         self.keep_alive = connect.keep_alive
         self.clean_start = connect.clean_start
         self.expiry_interval = expiry_interval
@@ -113,7 +115,10 @@ class SubscribedSession:
         self.headers = client_headers(
             self.client_id, context.origin, username, connection.peer.rpartition(":")[0]
         )
-        self.sender = Sender(context.senders, self.tenant, self.client_id, connection.rights)
+        waiting = context.shared_limits.waiting(self.tenant, self.principal)
+        self.sender = Sender(
+            context.senders, self.tenant, self.client_id, connection.rights, waiting
+        )
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         will = connect.will
@@ -191,7 +196,9 @@ class SubscribedSession:
         """Have a subscription that this session has not had."""
         self.subscriptions[subscription.topic_filter] = subscription
         self.size += len(subscription.topic_filter.encode())
-        self._context.shared_limits.subscribed(self.tenant, self.principal, 1)
+        self._context.shared_limits.subscribed(
+            self.tenant, self.principal, self._listener, subscription.topic_filter
+        )
 
     def _share(self, topic_filter: str) -> None:
         self.shares = True
@@ -230,7 +237,9 @@ class SubscribedSession:
         """Undo what was done for a subscription up to a state."""
         subscription = self.subscriptions.pop(topic_filter)
         self.size -= len(topic_filter.encode())
-        self._context.shared_limits.subscribed(self.tenant, self.principal, -1)
+        self._context.shared_limits.unsubscribed(
+            self.tenant, self.principal, self._listener, topic_filter
+        )
         if self._restored_starts is not None:
             self._restored_starts.pop(topic_filter, None)
         is_in_force = state in IN_FORCE and not self.is_catching_up(topic_filter)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.histories import Histories, History, Wish
+    from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.reach import Reach
     from ingest.gateway.routes import Routes
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 HELD_BY_SUBSCRIBE: Final = "subscribe"
 
+
+SHARED_KINDS: Final = ("subscriptions", "session_bytes")
+"""What many clients may have together and a SUBSCRIBE adds to."""
 
 UNREACHED: Final = "not all sites of the federation may know of it yet"
 """Reason string of a SUBACK that has waited for them as long as it may."""
@@ -111,16 +115,29 @@ class SubscriberContext:
 class _Room:
     """What one SUBSCRIBE may add to a session, and to what others may have together with it."""
 
-    __slots__ = ("_context", "_count", "_is_shared", "_most", "_most_bytes", "_session", "_size")
+    __slots__ = (
+        "_context",
+        "_count",
+        "_listener",
+        "_most",
+        "_most_bytes",
+        "_session",
+        "_shared",
+        "_size",
+    )
 
-    def __init__(self, context: SubscriberContext, session: ClientSession) -> None:
+    def __init__(
+        self, context: SubscriberContext, session: ClientSession, listener: ListenerInfo
+    ) -> None:
         limits = context.settings.limits
         self._context = context
         self._session = session
+        self._listener = listener
         self._most, self._most_bytes = limits.subscriptions, limits.session_bytes
-        self._is_shared = context.shared_limits.is_limited(
-            "subscriptions", session.tenant, session.principal
-        )
+        whose = session.tenant, session.principal, listener
+        self._shared = [
+            kind for kind in SHARED_KINDS if context.shared_limits.is_limited(kind, *whose)
+        ]
         self._count = 0
         self._size = 0
 
@@ -134,10 +151,10 @@ class _Room:
         if self._most_bytes and session.size + size > self._most_bytes:
             return False
         shared = self._context.shared_limits
-        if self._is_shared and shared.full(
-            "subscriptions", session.tenant, session.principal, count
-        ):
-            return False
+        for kind in self._shared:
+            amount = count if kind == "subscriptions" else size
+            if shared.full(kind, session.tenant, session.principal, amount, self._listener):
+                return False
         self._count, self._size = count, size
         return True
 
@@ -175,7 +192,7 @@ class Subscriber:
         ]
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
-        room = _Room(context, session)
+        room = _Room(context, session, self._connection.listener)
         for number, asked in enumerate(subscribe.subscriptions):
             if refusals[number] is not None:
                 continue

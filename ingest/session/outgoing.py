@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +32,17 @@ class Offer(Enum):
 
     QUEUED = auto()
     DROPPED = auto()
+
+
+class SharedQueue(Protocol):
+    """What waits for several sessions together, by size."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may wait."""
+
+    def add(self, size: int) -> None:
+        """Count what waits from now on; less than nothing: it does so no more."""
 
 
 class Ready(NamedTuple, Generic[Message]):
@@ -66,6 +77,7 @@ class OutgoingMessages(Generic[Message]):
             unless the caller makes room by `drop_oldest`).
         max_queued_bytes: Likewise, by the sizes that are told; no further one is taken once there
             are as many. 0: any number.
+        shared: Counts what waits for others, too; None: nobody does.
     """
 
     __slots__ = (
@@ -76,11 +88,20 @@ class OutgoingMessages(Generic[Message]):
         "max_queued",
         "max_queued_bytes",
         "queued_bytes",
+        "shared",
         "window",
     )
 
-    def __init__(self, *, window: int, max_queued: int, max_queued_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        window: int,
+        max_queued: int,
+        max_queued_bytes: int = 0,
+        shared: SharedQueue | None = None,
+    ) -> None:
         self.window = window
+        self.shared = shared
         self.max_queued = max_queued
         self.max_queued_bytes = max_queued_bytes
         # Invariant: the sizes of what is in the queue.
@@ -111,11 +132,16 @@ class OutgoingMessages(Generic[Message]):
         return not self._queue and not self._resend and len(self._inflight) < self.window
 
     @property
-    def is_full(self) -> bool:
-        """Whether a message that has to wait finds no place."""
+    def has_most(self) -> bool:
+        """Whether as much waits as may for this session: then room can be made here."""
         if self.max_queued_bytes and self.queued_bytes >= self.max_queued_bytes:
             return True
         return self.queued_count >= self.max_queued
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that has to wait finds no place."""
+        return self.has_most or (self.shared is not None and self.shared.is_full)
 
     def offer(self, message: Message, qos: int, *, writable: bool, size: int = 0) -> int | Offer:
         """Take a message; return its packet identifier when it is to be sent now.
@@ -156,13 +182,24 @@ class OutgoingMessages(Generic[Message]):
         if self._queue is None:
             self._queue = deque()
         self._queue.append((message, qos, size))
-        self.queued_bytes += size
+        self._count(size)
         return True
+
+    def leave(self) -> None:
+        """Count for others no more: the session is over here."""
+        if self.shared is not None:
+            self.shared.add(-self.queued_bytes)
+            self.shared = None
+
+    def _count(self, size: int) -> None:
+        self.queued_bytes += size
+        if self.shared is not None:
+            self.shared.add(size)
 
     def _take_first(self) -> tuple[Message, int]:
         assert self._queue is not None
         message, qos, size = self._queue.popleft()
-        self.queued_bytes -= size
+        self._count(-size)
         return message, qos
 
     def is_in_flight(self, packet_id: int) -> bool:
@@ -252,7 +289,7 @@ class OutgoingMessages(Generic[Message]):
         taken = [one for one in self._queue if belongs(one[0])]
         if taken:
             self._queue = deque(one for one in self._queue if not belongs(one[0]))
-            self.queued_bytes -= sum(size for _, _, size in taken)
+            self._count(-sum(size for _, _, size in taken))
         return [message for message, _, _ in taken]
 
     def waiting(self) -> Iterator[Message]:

@@ -36,7 +36,7 @@ class ListenerInfo:
     connects_per_second: int = 0
     """0: any number."""
     limits: tuple[tuple[str, int], ...] = ()
-    """Rates that its clients share, by kind."""
+    """Rates and stocks that its clients share, by kind."""
 
 
 MakeConnection: TypeAlias = Callable[[ListenerInfo], asyncio.Protocol]

@@ -69,6 +69,17 @@ class _Listener(SettingsGroup):
         ge=0,
         description="Topic filters that all clients of this listener name; as many at once.",
     )
+    subscriptions: int = Field(
+        default=0,
+        ge=0,
+        description="Subscriptions of all clients of this listener; further ones are refused "
+        "with 0x97.",
+    )
+    session_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of the topic filters and wills of all clients of this listener.",
+    )
     proxy_protocol: bool = Field(
         default=False,
         description="Whether each connection begins with a PROXY protocol header, version 1 "

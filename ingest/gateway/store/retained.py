@@ -124,6 +124,7 @@ WHERE log_partition = ?9 AND tenant = ?1 AND topic = ?2 AND log_offset < ?10
 """
 _TOPIC: Final = "log_partition = ?1 AND tenant = ?2 AND topic = ?3"
 _COUNT: Final = "SELECT ifnull(sum(messages), 0) FROM retained_usage WHERE log_partition = ?"
+_USAGE_OF_ALL: Final = "SELECT ifnull(sum(messages), 0), ifnull(sum(bytes), 0) FROM retained_usage"
 _USAGE: Final = "SELECT messages, bytes FROM retained_usage WHERE log_partition = ? AND tenant = ?"
 _HOLDER: Final = (
     f"SELECT {_SIZE.format('retained')}, client_id, username FROM retained WHERE {_TOPIC}"  # noqa: S608
@@ -336,6 +337,11 @@ class RetainedStore:
         """Return how many messages of a tenant shards have, and their bytes."""
         found = [self._database.row(_USAGE, (shard, tenant)) or (0, 0) for shard in shards]
         return sum(one[0] for one in found), sum(one[1] for one in found)
+
+    def usage_of_all(self) -> tuple[int, int]:
+        """Return how many messages there are here, and their bytes."""
+        found = self._database.row(_USAGE_OF_ALL)
+        return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
     def holder(self, shard: int, tenant: str, topic_name: str) -> Holder | None:
         """Return what a topic's message takes and whose it is, None: nothing is retained."""

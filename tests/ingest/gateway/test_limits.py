@@ -269,8 +269,8 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def of_user(harness: Harness, name: str, client_id: str) -> Client:
-    return await Client.connect(harness.port, client_id, username=name, password=b"x")
+async def of_user(harness: Harness, name: str, client_id: str, **more: Any) -> Client:
+    return await Client.connect(harness.port, client_id, username=name, password=b"x", **more)
 
 
 async def test_all_connections_of_a_user_share_a_rate_and_lose_nothing(credentials: Path) -> None:
@@ -546,6 +546,95 @@ async def test_a_listener_looks_at_no_more_connects_than_it_may() -> None:
         assert ConnackReasonCode.CONNECTION_RATE_EXCEEDED in answers
         for number in range(5):
             await Client.connect(harness.port, f"d{number}")
+
+
+@pytest.mark.parametrize("whose", ["listener", "gateway", "user"])
+async def test_filters_and_wills_of_many_clients_have_no_more_bytes_than_they_may(
+    whose: str, credentials: Path
+) -> None:
+    settings: dict[str, Any] = {"credentials_file": credentials}
+    if whose == "listener":
+        settings["listeners"] = [{"kind": "tcp", "port": free_port(), "session_bytes": 30}]
+    else:
+        settings |= limits(**{f"{whose}_session_bytes": 30})
+    async with running_gateway(**settings) as harness:
+        port = settings["listeners"][0]["port"] if whose == "listener" else harness.port
+
+        async def come(client_id: str, **more: Any) -> Client:
+            return await Client.connect(port, client_id, username="ann", password=b"x", **more)
+
+        willing = await come("a", will=Will("will", b"123456", 0, False))  # 10 bytes
+        second = await come("b")
+        assert await codes(second, "a/23456789", "b/23456789", "c") == [GRANTED, GRANTED, EXCEEDED]
+        third = await Client.open(port)
+        will = Will("w", b"", 0, False)
+        answer = await third.handshake("c", username="ann", password=b"x", will=will)
+        assert answer.reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+        assert await codes(second, "a/23456789") == [GRANTED], "it has that already"
+        await willing.disconnect()
+        await until(lambda: len(harness.gateway.connections) == 1)
+        assert await codes(second, "c/2345678", "d", "e") == [GRANTED, GRANTED, EXCEEDED]
+        await second.disconnect()
+        await until(lambda: not harness.gateway.connections)
+        here = harness.gateway.shared_limits._here
+        assert not any(here.values()), "nothing is left of those who have gone"
+
+
+async def test_a_listener_has_no_more_subscriptions_than_it_may() -> None:
+    listeners = [{"kind": "tcp", "port": free_port(), "subscriptions": 3}]
+    async with running_gateway(listeners=listeners) as harness:
+        alice, bob = [
+            await Client.connect(listeners[0]["port"], name)  # type: ignore[arg-type]
+            for name in ("alice", "bob")
+        ]
+        assert await codes(alice, "a", "b") == [GRANTED] * 2
+        assert await codes(bob, "a", "b") == [GRANTED, EXCEEDED]
+        other = await Client.connect(harness.port, "other")
+        assert await codes(other, "a", "b", "c", "d") == [GRANTED] * 4
+        await alice.disconnect()
+        await until(lambda: len(harness.gateway.connections) == 2)
+        assert await codes(bob, "b", "c", "d") == [GRANTED, GRANTED, EXCEEDED]
+
+
+async def test_no_more_waits_for_the_clients_of_a_user_than_may(credentials: Path) -> None:
+    most = limits(user_queued_bytes=2000)
+    async with running_gateway(credentials_file=credentials, **most) as harness:
+        one = {"receive_maximum": 1}
+        slow = [await of_user(harness, "ann", f"a{number}", properties=one) for number in (1, 2)]
+        bob = await of_user(harness, "bob", "b", properties=one)
+        for client in (*slow, bob):
+            await client.subscribe("a", 1)
+        says = await of_user(harness, "bob", "says")
+        for _ in range(4):
+            await says.publish("a", bytes(1000), 1)
+        await harness.delivered()
+        # One each is in flight; of ann's two clients two wait, of bob's one two.
+        await until(lambda: harness.counters.dropped_queue_full == 5)
+        assert len(await bob.payloads(1)) == 1
+        here = harness.gateway.shared_limits._here["queued_bytes"]
+        assert here["u/ann"] == 2000
+        for client in slow:
+            client.cut()
+        await until(lambda: not here["u/ann"])
+        assert here["u/bob"] == 1000, "his client has answered, and got the next one"
+
+
+async def test_a_gateway_keeps_no_more_retained_messages_than_it_may() -> None:
+    async with running_gateway(**limits(gateway_retained_messages=2)) as harness:
+        client = await Client.connect(harness.port, "says")
+
+        async def put(topic_name: str, payload: bytes) -> int:
+            packet_id = client.next_packet_id()
+            client.send(Publish(topic_name, payload, 1, True, packet_id=packet_id))
+            return int((await client.expect(Puback)).reason_code)
+
+        assert [await put(topic, b"1") for topic in "aba"] == [0, 0, 0]
+        assert await put("c", b"1") == EXCEEDED
+        assert harness.counters.dropped_retained_full == 1
+        assert await put("a", b"") == 0
+        retained = harness.gateway.retained
+        await until(lambda: retained.usage(None)[0] == 1)
+        assert retained.usage(None) == retained.usage("default")
 
 
 async def test_a_gateway_has_no_more_subscriptions_than_it_may() -> None:

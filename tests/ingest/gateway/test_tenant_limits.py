@@ -50,6 +50,19 @@ async def test_a_tenants_clients_have_no_more_subscriptions_than_they_may() -> N
         assert await subscribed(clients[1], "b", "c", "d") == [0, 0, EXCEEDED]
 
 
+async def test_filters_of_a_tenants_clients_have_no_more_bytes_than_they_may() -> None:
+    async with two() as (harness, acme, beta):
+        limited(harness.log, ACME, session_bytes=10, queued_bytes=1000)
+        await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+        client = await Client.connect(acme, "a", properties={"receive_maximum": 1})
+        assert await subscribed(client, "a/234", "b/2345", "c/234") == [0, EXCEEDED, 0]
+        will = Will("w", b"", 0, False)
+        refused = await answer(acme, "b", will=will)
+        assert refused.reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+        other = await Client.connect(beta, "a", will=will)
+        assert await subscribed(other, "a/2345", "b/2345") == [0, 0]
+
+
 async def test_subscriptions_of_clients_that_are_away_count() -> None:
     async with two() as (harness, acme, beta):
         limited(harness.log, ACME, subscriptions=4)

@@ -12,6 +12,17 @@ QOS = st.sampled_from((1, 2))
 PACKET_IDS = st.integers(1, 12)
 
 
+class Shared:
+    """What waits for this session and others, which may fill it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.is_full = False
+
+    def add(self, size: int) -> None:
+        self.size += size
+
+
 class OutgoingMachine(RuleBasedStateMachine):
     """Every state x every input, beside a model that knows no more than the module's diagram."""
 
@@ -20,8 +31,9 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.window = window
         self.max_queued = max_queued
         self.max_bytes = max_bytes
+        self.shared = Shared()
         self.outgoing: OutgoingMessages[int] = OutgoingMessages(
-            window=window, max_queued=max_queued, max_queued_bytes=max_bytes
+            window=window, max_queued=max_queued, max_queued_bytes=max_bytes, shared=self.shared
         )
         self.sizes: dict[int, int] = {}
         self.numbers = count()
@@ -39,11 +51,16 @@ class OutgoingMachine(RuleBasedStateMachine):
     def queued_bytes(self) -> int:
         return sum(self.sizes[message] for message, _ in self.queue)
 
+    @rule(is_full=st.booleans())
+    def others_fill_what_is_shared(self, is_full: bool) -> None:
+        self.shared.is_full = is_full
+
     @rule(qos=QOS, writable=st.booleans(), size=st.integers(0, 4))
     def offer(self, qos: int, writable: bool, size: int) -> None:
         message = next(self.numbers)
         self.sizes[message] = size
         is_within = not self.max_bytes or self.queued_bytes < self.max_bytes
+        is_within = is_within and not self.shared.is_full
         result = self.outgoing.offer(message, qos, writable=writable, size=size)
         if writable and not self.queue and len(self.inflight) < self.window:
             assert isinstance(result, int)
@@ -110,7 +127,7 @@ class OutgoingMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         assert self.outgoing.inflight_count == len(self.inflight) <= self.window
         assert self.outgoing.queued_count == len(self.queue) <= self.max_queued
-        assert self.outgoing.queued_bytes == self.queued_bytes
+        assert self.outgoing.queued_bytes == self.shared.size == self.queued_bytes
 
     @invariant()
     def order_is_kept(self) -> None:
@@ -147,6 +164,18 @@ def test_a_message_waits_behind_others_even_when_the_window_has_room() -> None:
     assert outgoing.offer("second", 1, writable=True) is Offer.QUEUED
     assert outgoing.take_ready() == (1, "first", False)
     assert outgoing.take_ready() == (2, "second", False)
+
+
+def test_a_session_that_is_over_counts_for_others_no_more() -> None:
+    shared = Shared()
+    outgoing: OutgoingMessages[str] = OutgoingMessages(window=1, max_queued=3, shared=shared)
+    for message in "abc":
+        outgoing.offer(message, 1, writable=False, size=5)
+    assert shared.size == 15
+    outgoing.leave()
+    assert shared.size == 0
+    assert outgoing.take_waiting(lambda _: True) == ["a", "b", "c"]
+    assert shared.size == 0, "given back once"
 
 
 @pytest.mark.clause("MQTT5-4.9.0-1")

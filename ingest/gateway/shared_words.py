@@ -1,0 +1,43 @@
+"""What gateways tell each other of limits that they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Told: TypeAlias = dict[str, dict[str, float]]
+"""User or tenant (`u/ann`, `t/acme`) -> kind of limit -> what is wanted a second, or counted."""
+
+_FIRST_TOLD: Final = ("messages", "bytes", "connections")
+"""Kinds in the member `shared` of a word, as every release reads them."""
+
+
+def to_word(told: Told) -> dict[str, Any]:
+    """Return the members of a word: what every release reads, and what was added later."""
+    first, more = {}, {}
+    for name, amounts in told.items():
+        if any(kind in amounts for kind in _FIRST_TOLD):
+            first[name] = [amounts.get(kind, 0.0) for kind in _FIRST_TOLD]
+        if rest := {kind: one for kind, one in amounts.items() if kind not in _FIRST_TOLD}:
+            more[name] = rest
+    return {"shared": first, "shared_more": more}
+
+
+def read_told(first: object, more: object) -> Told:
+    """Return what a word says of shared limits; what is none of it is left out."""
+    told: Told = {}
+    if isinstance(first, dict):
+        for name, values in first.items():
+            if isinstance(values, list) and len(values) == len(_FIRST_TOLD):
+                told[str(name)] = _amounts(zip(_FIRST_TOLD, values, strict=True))
+    if isinstance(more, dict):
+        for name, values in more.items():
+            if isinstance(values, dict):
+                told[str(name)] = told.get(str(name), {}) | _amounts(values.items())
+    return told
+
+
+def _amounts(found: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    return {str(kind): float(one) for kind, one in found if type(one) in {int, float} and one >= 0}
