@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -44,21 +44,47 @@ class Ban(BaseModel):
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> Self:
-        if not (self.client_ids or self.users or self.addresses or self.tokens):
+        if not self._is_for_anybody:
             raise ValueError("expected client_ids, users, addresses or tokens")
         return self
+
+    @property
+    def _is_for_anybody(self) -> bool:
+        return bool(self.client_ids or self.users or self.addresses or self.tokens)
 
     def is_over(self, now_ms: int) -> bool:
         return self.until is not None and self.until.timestamp() * 1000 <= now_ms
 
 
+Offence: TypeAlias = Literal["", "guesses", "flaps"]
+
+
+class BannedClient(BaseModel):
+    """A client as one user: nobody else is banned by his name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tenant: str
+    user: str | None
+    """None: it had not logged in."""
+    client_id: str
+
+
 class KeptBan(Ban):
     """A ban in `mqlake.gateways`."""
+
+    clients: tuple[BannedClient, ...] = ()
+    offence: Offence = ""
+    """For which a gateway has made it, for a time; "": somebody has asked for it."""
 
     at: int
     """When it was made, UTC epoch in milliseconds."""
     by: str
-    """Who made it: a caller of the API."""
+    """Who made it: a caller of the API, or a gateway."""
+
+    @property
+    def _is_for_anybody(self) -> bool:
+        return bool(self.clients) or super()._is_for_anybody
 
 
 class BansFile(BaseModel):
@@ -155,8 +181,9 @@ def ban_id_of(key: bytes) -> str | None:
 
 def encode_ban(ban: KeptBan) -> bytes:
     members = ban.model_dump(mode="json")
-    if not ban.tokens:  # gateways of before know none
-        del members["tokens"]
+    for later in ("tokens", "clients", "offence"):  # gateways of before know none
+        if not members[later]:
+            del members[later]
     return json.dumps({"v": RECORD_VERSION, **members}).encode()
 
 

@@ -13,7 +13,7 @@ from api.dependencies import State, refuse_part, unavailable
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
-from mqlake.bans import Ban, KeptBan, Network
+from mqlake.bans import Ban, BannedClient, KeptBan, Network, Offence
 from mqlake.records import GATEWAYS
 
 router = APIRouter(tags=["bans"], responses={503: {"model": ProblemDetails}})
@@ -85,6 +85,11 @@ class BanView(BaseModel):
     users: list[str]
     addresses: list[str]
     tokens: list[str]
+    clients: list[BannedClient] = Field(description="each as one user, for an offence")
+    offence: Offence = Field(
+        description="for which a gateway has made it: `guesses` of passwords, `flaps` of a client; "
+        "empty: somebody has asked for it"
+    )
     until: datetime | None
     reason: str
     created_at: datetime | None
@@ -145,6 +150,8 @@ def _view(name: str, ban: KeptBan, now_ms: int) -> BanView:
         users=list(ban.users),
         addresses=[str(one) for one in ban.addresses],
         tokens=list(ban.tokens),
+        clients=list(ban.clients),
+        offence=ban.offence,
         until=ban.until,
         reason=ban.reason,
         created_at=to_time(ban.at),

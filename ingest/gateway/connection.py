@@ -357,7 +357,7 @@ class ClientConnection(ClientSocket):
         if reason_code in _DENIED:
             self._context.denials.add(self, "connect", reason)
             if reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD:
-                self._context.bans.note_failed_login(self._address)
+                self._context.bans.offences.note_failed_login(self._address)
         properties: Properties = {"reason_string": reason}
         reference = server_reference or self._context.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
@@ -395,7 +395,7 @@ class ClientConnection(ClientSocket):
             context.draining.refusal()
             or context.overload.refusal()
             or context.connect_limit.refusal(self.listener)
-            or self._ban()
+            or self._ban(is_new=True)
             or unclear
             or refusal_of(connect, context.settings, is_full=context.connections.is_full)
         )
@@ -567,10 +567,13 @@ class ClientConnection(ClientSocket):
             return
         self.write(accepted)
 
-    def _ban(self, *, is_let_in: bool = False) -> tuple[ConnackReasonCode, str] | None:
+    def _ban(
+        self, *, is_new: bool = False, is_let_in: bool = False
+    ) -> tuple[ConnackReasonCode, str] | None:
         """Return why the client is not let in although its CONNECT is well, or None."""
         bans = self._context.bans
-        reason = bans.of(self.client_id, self.username, self._address, self._token_id)
+        who = self.client_id, self.username, self._address
+        reason = bans.of_newcomer(*who) if is_new else bans.of(*who, self._token_id)
         if is_let_in and not reason:
             reason = bans.note_connected(self.tenant, self.client_id, self.username)
         return (ConnackReasonCode.BANNED, reason) if reason else None

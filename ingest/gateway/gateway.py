@@ -132,7 +132,7 @@ class Gateway(Foundation):
         )
         named, lets_in = settings.authenticators, settings.lets_anybody_in
         self.chain = open_chain(self.authenticator, named, clock, allow_anonymous=lets_in)
-        self.bans = Bans(settings.bans_file, self.context, self.connections)
+        self.bans = Bans(settings.bans_file, self.context, self.connections, self.writer)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
         counted = self.shared_limits, self.context.of_tenants
         self.tenants = Tenants(settings, self.connections, *counted, self.loop)

@@ -207,13 +207,13 @@ class LimitSettings(SettingsGroup):
         default=0,
         ge=0,
         description="Failed logins of one address (IPv6: of one /64 network) within a minute; "
-        "with one more the address is banned for ban_seconds.",
+        "with one more the address is banned for ban_seconds, at all gateways.",
     )
     connects_before_ban: int = Field(
         default=0,
         ge=0,
         description="Times within a minute that one client is let in as the same user; with "
-        "one more it is banned for ban_seconds.",
+        "one more it is banned for ban_seconds, at all gateways.",
     )
     ban_seconds: float = Field(
         default=300.0,

@@ -95,48 +95,29 @@ class TokenBucket:
 
 
 class Strikes:
-    """Puts out for a time who does something too often.
+    """Finds who does something too often.
 
     Args:
         most: Times in a window that are borne.
         window_seconds: As of `SlidingWindowCounter`.
-        out_seconds: How long one that does it more often is out.
         names: Remembered at most; who was noted longest ago goes first.
     """
 
-    def __init__(
-        self, most: int, window_seconds: float, out_seconds: float, names: int = 10_000
-    ) -> None:
+    def __init__(self, most: int, window_seconds: float, names: int = 10_000) -> None:
         self._most = most
         self._window_seconds = window_seconds
-        self._out_seconds = out_seconds
         self._names = names
         self._counters: dict[str, SlidingWindowCounter] = {}
-        self._out: dict[str, float] = {}
 
     def note(self, name: str, now: float) -> bool:
-        """Count that somebody does it; return whether it is out with that."""
+        """Count that somebody does it; return whether that is too often, and begin anew then."""
         counter = self._counters.pop(name, None)
         if counter is None:
             counter = SlidingWindowCounter(self._most, self._window_seconds)
         if counter.wait(now):
-            self._out.pop(name, None)
-            _add(self._out, name, now + self._out_seconds, self._names)
             return True
         counter.count(now)
-        _add(self._counters, name, counter, self._names)
+        if len(self._counters) >= self._names:
+            del self._counters[next(iter(self._counters))]
+        self._counters[name] = counter
         return False
-
-    def is_out(self, name: str, now: float) -> bool:
-        until = self._out.get(name)
-        if until is None:
-            return False
-        if now >= until:
-            del self._out[name]
-        return now < until
-
-
-def _add(names: dict[str, Value], name: str, value: Value, most: int) -> None:
-    if len(names) >= most:
-        del names[next(iter(names))]
-    names[name] = value

@@ -76,9 +76,13 @@ def lift(ban_id: str, data_dir: Path) -> None:
 
 def _row(ban: dict[str, Any]) -> tuple[str, ...]:
     until = ban["until"] or "for good"
+    names = {kind: [*ban[kind]] for kind in _KINDS}
+    for client in ban["clients"]:  # as this user
+        names["client_ids"].append(client["client_id"])
+        names["users"].append(client["user"] or "-")
     return (
         ban["id"],
-        *(" ".join(ban[kind]) for kind in _KINDS),
+        *(" ".join(names[kind]) for kind in _KINDS),
         ban["reason"],
         ban["created_at"],
         ban["created_by"],

@@ -33,6 +33,8 @@ def test_a_ban_is_made_shown_and_lifted(api: Api) -> None:
     assert made == {
         **BAN,
         "id": made["id"],
+        "clients": [],
+        "offence": "",
         "addresses": ["203.0.113.0/24", "2001:db8::1/128"],
         "created_at": "2020-09-13T12:26:40Z",
         "created_by": "api-token",

@@ -1,5 +1,6 @@
 """Who is banned is not let in, and is cut off when the file is read again."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import pytest
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from mqlake.bans import BansError, KeptBan, ban_key, encode_ban
+from mqlake.bans import BansError, KeptBan, ban_id_of, ban_key, encode_ban
+from mqlake.clock import ManualClock
 from mqlake.credentials import make_verifier, set_user
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.records import GATEWAYS
 from tests.ingest.gateway.harness import NAME, Client, Harness, new_log, running_gateway, until
+from tests.ingest.gateway.test_survival import FIRST, SECOND, site
 
 pytestmark = pytest.mark.anyio
 
@@ -143,6 +146,98 @@ async def test_who_connects_again_and_again_is_banned_and_nobody_else(credential
         assert "connected too often" in told.properties["reason_string"]
         assert (await answer(harness, "y", "ann")).reason_code == 0
         assert (await answer(harness, "x", "old")).reason_code == 0
+
+
+async def both(
+    credentials: Path, stack: contextlib.AsyncExitStack, **settings: Any
+) -> tuple[Harness, Harness]:
+    """Run two gateways of one site, of which the second has no limits of its own."""
+    log, router = await stack.enter_async_context(site())
+    first, second = [
+        await stack.enter_async_context(
+            running_gateway(log=log, router=router, name=name, credentials_file=credentials, **more)
+        )
+        for name, more in ((FIRST, settings), (SECOND, {}))
+    ]
+    return first, second
+
+
+async def test_who_guesses_at_one_gateway_is_banned_at_all_and_cuts_nobody_off(
+    credentials: Path,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        first, second = await both(credentials, stack, **limits(failed_logins_before_ban=1))
+        here = await Client.connect(second.port, "here", username="ann", password=PASSWORD)
+        for _ in range(2):
+            await answer(first, "x", "ann", password=b"guessed")
+        offences = second.gateway.bans.offences
+        await until(lambda: offences.is_guesser("127.0.0.1"))
+        for harness in (first, second):
+            told = await answer(harness, "x", "ann")
+            assert told.reason_code is ConnackReasonCode.BANNED
+            assert "too many failed logins" in told.properties["reason_string"]
+        assert not second.gateway.bans.of("x", "ann", "127.0.0.1")
+        await say(first.log, "2", kept(users=["nobody"]))  # looks at all who are connected
+        await until(lambda: second.gateway.bans.of("x", "nobody", ""))
+        await here.expect_nothing()
+        (ban_id,) = offences._bans
+        ban = offences._bans[ban_id]
+        assert (ban.offence, ban.by, [str(one) for one in ban.addresses]) == (
+            *("guesses", FIRST),
+            ["127.0.0.1/32"],
+        )
+        await say(first.log, ban_id, None)
+        for harness in (first, second):
+            await until(lambda: not harness.gateway.bans.offences._bans)  # noqa: B023
+            assert (await answer(harness, "x", "ann")).reason_code == 0
+
+
+async def test_who_connects_again_and_again_is_banned_at_all_gateways_as_that_user(
+    credentials: Path,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        first, second = await both(credentials, stack, **limits(connects_before_ban=1))
+        assert (await answer(first, "x", "ann")).reason_code == 0
+        assert (await answer(first, "x", "ann")).reason_code is ConnackReasonCode.BANNED
+        flapping = second.gateway.bans.offences.is_flapping
+        await until(lambda: flapping("default", "x", "ann"))
+        told = await answer(second, "x", "ann")
+        assert told.reason_code is ConnackReasonCode.BANNED
+        assert "connected too often" in told.properties["reason_string"]
+        assert not flapping("acme", "x", "ann")
+        assert (await answer(second, "y", "ann")).reason_code == 0
+        assert (await answer(second, "x", "mallory")).reason_code is not ConnackReasonCode.BANNED
+
+
+def an_address(number: int) -> str:
+    return f"10.0.{number // 256}.{number % 256}"
+
+
+async def test_bans_for_offences_are_bounded_and_forgotten_when_they_are_over(
+    credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.gateway.offences.MOST_TOLD", 3)
+    rates = limits(failed_logins_before_ban=1, ban_seconds=60)
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        offences, clock = harness.gateway.bans.offences, ManualClock()
+        offences._clock = clock
+        for number in range(5):
+            for _ in range(2):
+                offences.note_failed_login(an_address(number))
+
+        def told() -> dict[bytes, bytes | None]:
+            records = harness.log.records(GATEWAYS)
+            return {one.key or b"": one.value for one in records if ban_id_of(one.key or b"")}
+
+        await until(lambda: len(told()) == 3)
+        assert all(offences.is_guesser(an_address(number)) for number in range(5))
+        clock.advance(61)
+        assert not any(offences.is_guesser(an_address(number)) for number in range(5))
+        for _ in range(2):
+            offences.note_failed_login(an_address(9))
+        await until(lambda: len(told()) == 4)
+        assert [value is None for value in told().values()] == [True, True, True, False]
+        await until(lambda: len(offences._bans) == 1)  # its own words come back
 
 
 def kept(**fields: Any) -> bytes:

@@ -109,36 +109,29 @@ def test_a_bucket_holds_what_flowed_in_and_was_not_taken(
     st.integers(1, 4),
     st.lists(st.tuples(st.integers(0, 100), st.sampled_from("ab"), st.booleans()), max_size=60),
 )
-def test_who_does_it_too_often_is_out_for_a_time(
+def test_who_does_it_too_often_is_found_and_begins_anew(
     most: int, steps: list[tuple[int, str, bool]]
 ) -> None:
-    out_seconds, window = 2.0, Fraction(1)
-    strikes = Strikes(most, float(window), out_seconds)
+    window = Fraction(1)
+    strikes = Strikes(most, float(window))
     models = {name: Remembered(most, window) for name in "ab"}
-    until = dict.fromkeys("ab", Fraction(0))
     now = Fraction(1000)
     for ticks, name, notes in steps:
         now += ticks * TICK
-        assert strikes.is_out(name, float(now)) == (now < until[name])
         if not notes:
             continue
         model = models[name]
         is_out = not model.has_room(now)
         assert strikes.note(name, float(now)) == is_out
-        if is_out:  # it begins anew when it is back
-            until[name] = now + 2
+        if is_out:
             models[name] = Remembered(most, window)
         else:
             model.times.append(now)
 
 
 def test_only_so_many_names_are_remembered() -> None:
-    strikes = Strikes(1, 10.0, 10.0, names=2)
+    strikes = Strikes(1, 10.0, names=2)
     for name in "abc":
         assert not strikes.note(name, 1.0)
     assert not strikes.note("a", 1.0), "it was forgotten"
-    strikes = Strikes(1, 10.0, 10.0, names=2)
-    for name in "abcd":
-        strikes.note(name, 2.0)
-        strikes.note(name, 2.0)
-    assert [name for name in "abcd" if strikes.is_out(name, 3.0)] == ["c", "d"]
+    assert strikes.note("c", 1.0)
