@@ -39,7 +39,9 @@ _SUMS: Final[dict[str, tuple[str, ...]]] = {
         "dropped_expired",
         "dropped_too_large",
         "dropped_no_member",
+        "dropped_not_authorized",
         "dropped_retained_full",
+        "dropped_too_fast",
         "dropped_unreadable",
     ),
 }

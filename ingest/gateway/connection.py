@@ -15,6 +15,7 @@ from ingest.gateway.authentication.login import Login
 from ingest.gateway.authentication.validity import Validity
 from ingest.gateway.client_socket import HELD_BY_SOCKET, ClientSocket
 from ingest.gateway.connecting import connack_properties, denial_of, keep_alive_of, refusal_of
+from ingest.gateway.drops import DropReason
 from ingest.gateway.limits import ClientLimits
 from ingest.gateway.listeners.tenancy import SEPARATOR, TenantUnclear
 from ingest.gateway.opening import Opening
@@ -655,6 +656,9 @@ class ClientConnection(ClientSocket):
                 reach = self._context.shared_limits.reach(self.tenant, publish.topic_name)
                 self._limits.delivers(1 + reach)
             if self.is_closing:
+                topic_name, qos = publish.topic_name, publish.qos
+                drops = self._context.drops
+                drops.add(DropReason.TOO_FAST, self.tenant, self.client_id, topic_name, qos)
                 return
         self._credits -= 1
         if self._credits < 0:

@@ -54,6 +54,7 @@ class ConnectionContext:
         "deadlines",
         "denials",
         "draining",
+        "drops",
         "incarnation",
         "loop",
         "of_tenants",
@@ -93,6 +94,7 @@ class ConnectionContext:
         self.counters = context.counters
         self.of_tenants = context.of_tenants
         self.denials = context.denials
+        self.drops = context.drops
         self.connections = connections
         self.deadlines = deadlines
         self.overload = overload

@@ -57,7 +57,9 @@ class Counters:
     dropped_not_authorized: int = 0
     """The client has no right to receive them."""
     dropped_retained_full: int = 0
-    """Not retained, for their client, user or tenant has as many as it may."""
+    """Not retained, for their client, user, tenant or gateway has as many as it may."""
+    dropped_too_fast: int = 0
+    """Not taken, for their client was disconnected for sending too fast."""
     dropped_unreadable: int = 0
     """Owed to a session, but not in the log any more."""
     events_lost: int = 0

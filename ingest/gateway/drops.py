@@ -29,7 +29,9 @@ class DropReason(StrEnum):
     NOT_AUTHORIZED = "not_authorized"
     """The client may not be sent messages of its topic; a will: its client may not publish it."""
     RETAINED_FULL = "retained_full"
-    """Client, user or tenant has as many retained messages as it may: it was not retained."""
+    """Not retained, for client, user, tenant or gateway has as many such messages as it may."""
+    TOO_FAST = "too_fast"
+    """Its client was disconnected for it: it was one too many, and not taken."""
     UNREADABLE = "unreadable"
     """The log does not hold it any more."""
 

@@ -46,6 +46,7 @@ def _dropped(counters: Counters) -> int:
         + counters.dropped_no_member
         + counters.dropped_not_authorized
         + counters.dropped_retained_full
+        + counters.dropped_too_fast
         + counters.dropped_unreadable
     )
 

@@ -342,6 +342,7 @@ async def test_who_publishes_too_fast_is_disconnected_where_that_is_set() -> Non
         assert isinstance(packet, Disconnect)
         assert packet.reason_code is DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH
         assert len(harness.inbound()) == 3, "one too many is not taken"
+        assert harness.counters.dropped_too_fast == 1, "and told of"
 
 
 async def test_who_sends_too_many_bytes_is_disconnected_where_that_is_set() -> None:

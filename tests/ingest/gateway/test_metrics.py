@@ -52,7 +52,7 @@ async def test_a_gateway_tells_all_that_is_in_the_table() -> None:
         assert found["mqlake_gateway_deliver_seconds_count", ""] == 1
         assert {label for name, label in found if "dropped" in name} == {
             *("slow_client", "queue_full", "expired", "too_large", "no_member", "unreadable"),
-            *("not_authorized", "retained_full"),
+            *("not_authorized", "retained_full", "too_fast"),
         }
 
 

@@ -68,6 +68,28 @@ async def test_tls_1_2_is_the_oldest_version(authority: Authority) -> None:
     assert oldest is ssl.TLSVersion.TLSv1_2
 
 
+@pytest.mark.parametrize(
+    ("ciphers", "is_taken"),
+    [
+        ("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256", True),
+        ("ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305", True),
+        ("ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384", False),
+        ("ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA", False),
+        ("AES128-GCM-SHA256:AES256-GCM-SHA384", False),
+        ("DHE-RSA-AES128-GCM-SHA256", False),
+    ],
+)
+async def test_data_of_tls_1_2_is_sealed_and_its_keys_are_of_one_connection(
+    authority: Authority, ciphers: str, *, is_taken: bool
+) -> None:
+    port, settings = listening(authority)
+    async with running_gateway(**settings):
+        context = authority.client_context()
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(ciphers)
+        assert await is_served(port, context, "alice") == is_taken
+
+
 async def test_the_oldest_version_may_be_1_3(authority: Authority) -> None:
     port, settings = listening(authority, minimum_tls_version="1.3")
     async with running_gateway(**settings):
