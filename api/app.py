@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import Depends, FastAPI
@@ -29,6 +30,7 @@ from api.dashboard import serving as dashboard
 from api.entrance import Entrance, TimedProtocol
 from api.federation import FederationLink
 from api.follower import Follower
+from api.host_names import HostNames
 from api.job_journal import JobsFollower, LogJournal
 from api.jobs import Jobs
 from api.live.messages import MessageFeed
@@ -92,6 +94,7 @@ from api.storage import Storage
 from api.tenant_metrics import TenantFigures, TenantMetricsBook
 from api.tenants import TenantBook, TenantChanges
 from api.tracing.scan import KafkaScan
+from mqlake.addresses import is_loopback
 from mqlake.clock import SystemClock
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
@@ -197,6 +200,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.audit_log = AuditLog(app.state.log, settings.data_dir, clock)
     app.add_middleware(AuditTrail)
     app.add_middleware(Entrance, prefix=PREFIX)
+    app.add_middleware(HostNames, names=_host_names(settings))
     app.add_middleware(
         RequestContext,
         is_logging=settings.access_log,
@@ -224,6 +228,14 @@ def create_app(settings: ApiSettings) -> FastAPI:
             max_body_size=settings.max_body_bytes,
         )
     return app
+
+
+def _host_names(settings: ApiSettings) -> frozenset[str] | None:
+    """Return by which names the API may be asked; None: by any."""
+    if not is_loopback(settings.host) or settings.trusted_proxies or "*" in settings.host_names:
+        return None
+    public = "" if settings.oidc is None else urlsplit(settings.oidc.public_url).hostname or ""
+    return frozenset({*settings.host_names, public} - {""})
 
 
 class Server(uvicorn.Server):

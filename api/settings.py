@@ -180,6 +180,11 @@ class ApiSettings(ProcessSettings):
         "and X-Forwarded-Proto name the client and its protocol. Of other clients these "
         "headers do not count.",
     )
+    host_names: tuple[str, ...] = Field(
+        default=(),
+        description="names by which browsers ask for an API that listens on this machine alone, "
+        "beside addresses, localhost and that of public_url; * for any",
+    )
     session_hours: float = Field(
         default=12.0,
         gt=0,

@@ -233,7 +233,12 @@ async def _no_lifespan(_app: FastAPI) -> AsyncIterator[None]:
 def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     """Make an application with further settings."""
     (tmp_path / "api-token").write_text(TOKEN)
-    app = create_app(ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token", **settings))
+    known: dict[str, Any] = {
+        "data_dir": tmp_path,
+        "token_file": tmp_path / "api-token",
+        "host_names": ("mqlake",),
+    }
+    app = create_app(ApiSettings(**{**known, **settings}))
     app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
     write_state(tmp_path, healthy=True)
     clock = ManualClock()

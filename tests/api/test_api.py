@@ -50,7 +50,9 @@ class Client:
 @pytest.fixture
 def client(tmp_path: Path) -> Client:
     (tmp_path / "api-token").write_text(TOKEN + "\n")
-    settings = ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token")
+    settings = ApiSettings(
+        data_dir=tmp_path, token_file=tmp_path / "api-token", host_names=("mqlake",)
+    )
     return Client(create_app(settings))
 
 
@@ -242,6 +244,8 @@ def test_openapi_describes_every_route(client: Client) -> None:
 def test_api_does_not_start_without_a_token(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "api-token").write_text(content)
-    settings = ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token")
+    settings = ApiSettings(
+        data_dir=tmp_path, token_file=tmp_path / "api-token", host_names=("mqlake",)
+    )
     with pytest.raises(OperationalError, match=r"token_file .*api-token"):
         create_app(settings)

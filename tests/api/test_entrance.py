@@ -132,9 +132,9 @@ def test_a_head_that_does_not_come_is_not_waited_for(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HEAD_SECONDS", 0.3)
-    live = b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\n\r\n"
+    live = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with served(api) as port:
-        for begun in (b"", b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\n"):
+        for begun in (b"", b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n"):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(begun)
                 assert connection.recv(1) == b""

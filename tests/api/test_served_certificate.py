@@ -85,7 +85,7 @@ def test_commands_ask_by_tls_the_certificate_of_the_system_and_no_other(
         with pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"):
             ApiClient(tmp_path).get("/session")
         with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
-            plain.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            plain.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"HTTP/1.1" not in plain.recv(1_000)
 
 
@@ -108,7 +108,7 @@ def test_browsers_are_told_to_come_by_tls_where_that_is_set(
     tmp_path: Path, authority: trustme.CA, seconds: int, header: str
 ) -> None:
     with secure_api(tmp_path, authority, hsts_seconds=seconds) as (_api, port):
-        asked = b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        asked = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         lines = ask(tmp_path, port, asked).decode().splitlines()
         told = [line for line in lines if line.startswith("strict-transport-security")]
         assert told == ([f"strict-transport-security: {header}"] if header else [])
@@ -172,7 +172,7 @@ def open_websocket(secure: ssl.SSLSocket, folder: Path, port: int) -> wsproto.WS
     """Log in as a browser does, and open the live feed."""
     body = b'{"token": "%s"}' % TOKEN.encode()
     head = (
-        b"POST /api/v1/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
     )
     answer = ask(folder, port, head + body).decode()
@@ -240,7 +240,7 @@ def test_a_client_that_closes_nothing_does_not_hold_up_the_end(
 ) -> None:
     with ExitStack() as stack, secure_api(tmp_path, authority) as (_api, port):
         secure = stack.enter_context(connect(tmp_path, port))
-        secure.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        secure.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert secure.recv(65_536).startswith(b"HTTP/1.1 200")
 
 

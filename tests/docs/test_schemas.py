@@ -24,7 +24,7 @@ def registered() -> NewSchema:
 def test_every_route_of_schemas_is_described_and_no_other(tmp_path: Path) -> None:
     token = tmp_path / "api-token"
     token.write_text("t")
-    app = create_app(ApiSettings(data_dir=tmp_path, token_file=token))
+    app = create_app(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
     routes = {
         (method.upper(), nameless(path.removeprefix("/api/v1")))
         for path, methods in app.openapi()["paths"].items()

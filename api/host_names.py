@@ -1,0 +1,68 @@
+"""By which name a request asks for the API.
+
+A page of any site may let a name of its own lead to this machine (DNS rebinding): then a browser
+takes the API for a part of that site, and its scripts may ask whatever needs no login, and try
+passwords. So where the API listens on this machine alone, it answers to addresses, `localhost` and
+the names of its settings. Elsewhere, and behind a proxy, names are for others to check.
+"""
+
+from collections.abc import Collection
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.problems import problem_response
+
+_LOCALHOST: Final = "localhost"
+_POLICY_VIOLATION: Final = 1008
+
+
+class HostNames:
+    """Middleware that refuses requests by a name that is not the API's.
+
+    Args:
+        app: What answers the others.
+        names: Beside addresses and `localhost`; None: any name.
+    """
+
+    def __init__(self, app: ASGIApp, *, names: Collection[str] | None) -> None:
+        self._app = app
+        self._names = None if names is None else frozenset(one.lower() for one in names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._names is None or scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        host = Headers(scope=scope).get("host", "")
+        if is_own(host, self._names):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        else:
+            reason = f"{host[:255]!r} is no name of this API: see host_names in conf/api.toml"
+            await problem_response(HTTPStatus.MISDIRECTED_REQUEST, reason)(scope, receive, send)
+
+
+def is_own(host: str, names: Collection[str]) -> bool:
+    """Tell whether a Host header names this machine by itself, or by one of some names.
+
+    Args:
+        host: With a port or without; empty: it came from no browser.
+        names: In small letters.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # an address in brackets that is none
+        return False
+    name = name.removesuffix(".")
+    if not host or name in {_LOCALHOST, *names}:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
