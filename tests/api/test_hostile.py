@@ -13,6 +13,7 @@ from api.authentication import COOKIE, CSRF_HEADER
 from mqlake.access_records import ROLES
 from tests.api.conftest import Api, memory_api
 from tests.api.test_access import bearer, make_account, make_key, session_of
+from tests.mqlake.log_lines import lines_with
 
 Headers = dict[str, str]
 
@@ -166,6 +167,14 @@ CATEGORIES: dict[Category, int] = {
 """With how many cases each has at least."""
 
 
+def secrets_in(headers: Headers) -> Iterator[str]:
+    """Yield what somebody shows, and who sees it could show, too."""
+    for name in ("Authorization", "Cookie", CSRF_HEADER):
+        value = headers.get(name, "").split(" ")[-1].removeprefix(f"{COOKIE}=")
+        if len(value) > 5:
+            yield value
+
+
 @pytest.mark.parametrize("category", CATEGORIES, ids=lambda one: one.__name__)
 def test_who_may_not_is_refused(api: Api, operations: list[Operation], category: Category) -> None:
     healthy = bearer(make_key(api, "viewer")["key"])
@@ -173,13 +182,18 @@ def test_who_may_not_is_refused(api: Api, operations: list[Operation], category:
     before = Counter(one.log_topic for one in api.log.records)
     cases = list(category(api, operations))
     made = Counter(one.log_topic for one in api.log.records) - before
-    for headers, (method, path, *_), status, code in cases:
-        body: dict[str, Any] = {} if method == "GET" else {"json": {}}
-        api.clock.advance(1.0)  # wrong tokens are counted
-        answer = api.request(method, path, headers, **body)
-        said = answer.json()
-        assert (answer.status_code, said["code"]) == (status, code), (headers, method, path)
-        count += 1
+    shown = {secret for headers, *_ in cases for secret in secrets_in(headers)}
+    assert shown
+    with lines_with(lambda line: any(secret in line for secret in shown)) as lines:
+        for headers, (method, path, *_), status, code in cases:
+            body: dict[str, Any] = {} if method == "GET" else {"json": {}}
+            api.clock.advance(1.0)  # wrong tokens are counted
+            answer = api.request(method, path, headers, **body)
+            said = answer.json()
+            assert (answer.status_code, said["code"]) == (status, code), (headers, method, path)
+            count += 1
+    assert lines.count, "else nothing was looked at"
+    assert not lines.found, "no line tells what somebody has shown"
     assert count >= CATEGORIES[category]
     after = Counter(one.log_topic for one in api.log.records) - before
     assert after - made == Counter(), "nothing was changed"

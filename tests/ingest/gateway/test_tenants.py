@@ -47,6 +47,7 @@ from tests.ingest.gateway.harness import (
 from tests.ingest.gateway.test_authentication import ScramLogin
 from tests.ingest.gateway.test_draining import ask
 from tests.ingest.gateway.test_survival import FIRST, SECOND, site
+from tests.mqlake.log_lines import lines_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,8 +87,15 @@ async def two(**settings: Any) -> "AsyncIterator[tuple[Harness, int, int]]":
         {"kind": "tcp", "port": port, "tenant": tenant}
         for port, tenant in zip(ports, (ACME, BETA), strict=True)
     ]
-    async with running_gateway(log=log, listeners=listeners, **settings) as harness:
-        yield harness, *ports
+    with lines_with(tells_of_both) as lines:
+        async with running_gateway(log=log, listeners=listeners, **settings) as harness:
+            yield harness, *ports
+        assert lines.count, "else nothing was looked at"
+    assert not lines.found, "a line is about one tenant"
+
+
+def tells_of_both(line: str) -> bool:
+    return ACME in line and BETA in line
 
 
 async def answer(port: int, client_id: str = "pump", **fields: Any) -> Connack:

@@ -3,6 +3,7 @@
 One for each file of cases: they run in turn, and each ends by `Town.is_well`.
 """
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCod
 from mqlake.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 from tests.ingest.gateway.test_rights import OPEN
+from tests.mqlake.log_lines import lines_with
 
 PASSWORD = b"open sesame"
 USERS = ("ann", "bob", "healthy", "+", "a#", "a/b", "$SYS", "%c")
@@ -31,6 +33,12 @@ actions = ["publish", "subscribe", "receive"]
 topics = ["healthy/#"]
 users = ["healthy"]
 """
+
+
+def tells_password(line: str) -> bool:
+    """Tell whether a line has the password that all have here, or what was made of it."""
+    text = PASSWORD.decode()
+    return any(one in line for one in (text, text.upper(), b64encode(PASSWORD).decode()))
 
 
 @dataclass
@@ -82,12 +90,15 @@ async def town(folder: Path, rules: str = OPEN, **settings: Any) -> AsyncIterato
     rights.write_text(rules)
     files: dict[str, Any] = {"credentials_file": credentials, "rights_file": rights}
     settings.setdefault("failed_logins_per_minute", 0)
-    async with running_gateway(**files, **settings) as harness:
-        healthy = await Client.connect(
-            harness.port, "healthy", username="healthy", password=PASSWORD
-        )
-        await healthy.subscribe("healthy/#", 1)
-        yield Town(harness, healthy, rights)
+    with lines_with(tells_password) as lines:
+        async with running_gateway(**files, **settings) as harness:
+            healthy = await Client.connect(
+                harness.port, "healthy", username="healthy", password=PASSWORD
+            )
+            await healthy.subscribe("healthy/#", 1)
+            yield Town(harness, healthy, rights)
+        assert lines.count, "else nothing was looked at"
+    assert not lines.found, "no line tells a password, whatever was tried"
 
 
 def limits(**limits: Any) -> dict[str, Any]:
