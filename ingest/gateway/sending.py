@@ -43,6 +43,8 @@ class Sender(Outbox):
         context: What all senders use.
         tenant: Of the client.
         client_id: Of the client.
+        rights: See below.
+        waiting: Counts what waits for it among what waits for others.
 
     Attributes:
         groups: Share groups that it is a member of: they are told when it may have room.

@@ -42,14 +42,12 @@ from mqlake.rule_records import (
 )
 from mqlake.schema_records import SchemaKey, decode_schema_key
 from rules.errors import RuleError
-from rules.makers import ALL, Makers, Rights, why_not
-from rules.model import ActionSpec, Rule
+from rules.model import Rule
 from rules.schemas.registry import Noted, SchemaBook
 from streaming.rules.changes import (
     Failures,
     Offsets,
     Position,
-    Program,
     RuleKey,
     Step,
     first_needed,
@@ -60,10 +58,10 @@ from streaming.rules.changes import (
     joined_tables,
     next_activation,
     only_end,
-    tables_of,
     withdrawn,
 )
 from streaming.rules.log import RuleLog, RuleRecord
+from streaming.rules.makers import RuleMakers
 from streaming.rules.plans import Run
 from streaming.rules.program import Compile, TableAction, table_actions
 
@@ -130,8 +128,7 @@ class RuleController:
         self._doubtful: set[RuleKey] = set()
         self._asked: dict[tuple[RuleKey, str], Callable[[Span], bool]] = {}
         self._definitions: dict[RuleKey, Rule] = {}
-        self._makers = Makers()
-        self._rights: dict[str, Rights | None] = {}
+        self._makers = RuleMakers(clock)
         self._schemas = SchemaBook()
         self._activations: dict[RuleKey, Activation] = {}
         self._ended_at: dict[RuleKey, float] = {}
@@ -285,10 +282,8 @@ class RuleController:
             if value is None:
                 self._definitions.pop(rule, None)
             else:
-                definition = self._definitions[rule] = Rule.model_validate_json(value)
-                if definition.made_by is not None:
-                    # Whatever it may not do by now is news for a rule that is in force.
-                    self._rights.setdefault(definition.made_by, ALL)
+                self._definitions[rule] = Rule.model_validate_json(value)
+                self._makers.note(self._definitions[rule])
             self._changed.add(rule)
         elif key.kind == "activation" and not self._is_ready:
             # Later on it is one that was written here, and may be older than what is known.
@@ -378,43 +373,22 @@ class RuleController:
             )
             self._changed.add(rule)
 
-    def _rights_of(self, maker: str | None) -> Rights | None:
-        return self._makers.rights(maker, self._clock.now_ms())
-
     def _has_unknown_makers(self) -> bool:
         """Tell whether a rule of which something is new was made by somebody without rights."""
         changed = (self._definitions.get(rule) for rule in self._changed)
-        return any(one is not None and self._rights_of(one.made_by) is None for one in changed)
+        return any(one is not None and not self._makers.is_known(one) for one in changed)
 
     def _look_at_makers(self) -> None:
-        """Look again at the rules of those whose rights have changed, or ended with their time."""
-        now = {maker: self._rights_of(maker) for maker in self._rights}
-        others = {maker for maker, rights in now.items() if rights != self._rights[maker]}
-        self._rights = now
-        if not others:
-            return
-        for rule, definition in self._definitions.items():
+        """Look again at the rules of those whose rights have changed."""
+        changed = self._makers.take_changed()
+        for rule, definition in self._definitions.items() if changed else ():
             activation = self._activations.get(rule)
-            if definition.made_by not in others or activation is None:
+            if definition.made_by not in changed or activation is None:
                 continue
             current = activation.current
-            if activation.state == "failed" or (
-                current is not None and self._why_not(definition, current) is not None
-            ):
+            is_beyond = current is not None and self._makers.why_not(definition, current)
+            if activation.state == "failed" or is_beyond:
                 self._doubtful.add(rule)
-
-    def _why_not(self, definition: Rule, made: Program | Span) -> str | None:
-        """Return why a rule is not within the rights of who made it; None: it is."""
-        maker = definition.made_by
-        actions = tuple(ActionSpec.model_validate(one) for one in made.actions)
-        why = why_not(
-            self._rights_of(maker),
-            definition.tenant,
-            made.filters,
-            sorted(tables_of(made.plan)),
-            actions,
-        )
-        return None if why is None else f"made by {maker}, who {why}"
 
     def _take_asked(self) -> None:
         while self._asked:
@@ -474,7 +448,7 @@ class RuleController:
             # Of one rule; the others of this change are not to be lost for it.
             logger.exception("rule not compiled", extra={"fields": {"rule": rule[1]}})
             return Step(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
-        why = self._why_not(definition, program)
+        why = self._makers.why_not(definition, program)
         if why is not None:
             logger.warning("a rule does not run", extra={"fields": {"rule": rule, "reason": why}})
             return Step(rule, "failed", version, updated_at, None, why, noted.newest_used())

@@ -1,0 +1,60 @@
+"""Whether rules are within the rights of who made them, as `mqlake.access` has these now."""
+
+from mqlake.clock import Clock
+from mqlake.rule_records import Span
+from rules.makers import ALL, Makers, Rights, why_not
+from rules.model import ActionSpec, Rule
+from streaming.rules.changes import Program, tables_of
+
+
+class RuleMakers:
+    """What the controller knows of those who have made its rules.
+
+    Args:
+        clock: Says which keys have expired.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._makers = Makers()
+        self._rights: dict[str, Rights | None] = {}
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take a record of `mqlake.access`.
+
+        Raises:
+            InvalidRecord: It cannot be read; whose it is has no rights any more.
+        """
+        self._makers.apply(key, value)
+
+    def note(self, definition: Rule) -> None:
+        """Look at the rights of who has made a rule from now on."""
+        if definition.made_by is not None:
+            # Whatever he may not do by now is news for a rule that is in force.
+            self._rights.setdefault(definition.made_by, ALL)
+
+    def is_known(self, definition: Rule) -> bool:
+        """Tell whether who has made a rule has any rights."""
+        return self._of(definition.made_by) is not None
+
+    def take_changed(self) -> set[str]:
+        """Return whose rights are others than when this was asked last: changed, or expired."""
+        now = {maker: self._of(maker) for maker in self._rights}
+        changed = {maker for maker, rights in now.items() if rights != self._rights[maker]}
+        self._rights = now
+        return changed
+
+    def why_not(self, definition: Rule, made: Program | Span) -> str | None:
+        """Return why a rule is not within the rights of who made it; None: it is."""
+        maker = definition.made_by
+        why = why_not(
+            self._of(maker),
+            definition.tenant,
+            made.filters,
+            sorted(tables_of(made.plan)),
+            tuple(ActionSpec.model_validate(one) for one in made.actions),
+        )
+        return None if why is None else f"made by {maker}, who {why}"
+
+    def _of(self, maker: str | None) -> Rights | None:
+        return self._makers.rights(maker, self._clock.now_ms())
