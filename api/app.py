@@ -21,6 +21,11 @@ from api.access.changes import AccessChanges
 from api.access.follower import AccessFollower
 from api.access.passwords import PasswordChecks
 from api.access.provider import Provider
+from api.alarms.book import AlarmBook, AlarmFollower
+from api.alarms.changes import AlarmChanges
+from api.alarms.checks import looking_at
+from api.alarms.notify import channels
+from api.alarms.watch import AlarmWatch
 from api.audit.trail import AuditLog, AuditTrail
 from api.authentication import Doorkeeper, authorize, read_token
 from api.balancing import BalancerLink
@@ -50,6 +55,7 @@ from api.retained import RetainedTable
 from api.rights import RightsBook, RightsChanges
 from api.routes import (
     access,
+    alarms,
     balancer,
     bans,
     clients,
@@ -60,6 +66,7 @@ from api.routes import (
     history,
     jobs,
     live,
+    logins,
     metrics,
     processes,
     publish,
@@ -182,6 +189,18 @@ def create_app(settings: ApiSettings) -> FastAPI:
         clock,
     )
     app.state.metrics_ticker = MetricsTicker(app.state.metrics_source.read)
+    app.state.alarms = AlarmBook()
+    app.state.alarm_changes = AlarmChanges(app.state.log, app.state.alarms, clock)
+    app.state.alarm_watch = AlarmWatch(
+        settings.data_dir,
+        app.state.alarms,
+        app.state.alarm_changes,
+        looking_at(app.state),
+        clock,
+        channels(settings.alarms, settings.site),
+        wait_seconds=settings.alarms.wait_seconds,
+        has_warnings=settings.alarms.warnings,
+    )
     app.state.live_readers = Readers()
     app.state.is_stopping = lambda: False
     app.state.access = AccessBook()
@@ -213,8 +232,19 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(sign_on.router, prefix=PREFIX)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
-        *(access, bans, rights, processes, gateways, balancer, federation, clients, retained),
-        *(publish, topics, tenants, metrics, live),
+        *(
+            access,
+            logins,
+            bans,
+            rights,
+            processes,
+            gateways,
+            balancer,
+            federation,
+            clients,
+            retained,
+        ),
+        *(publish, topics, tenants, metrics, live, alarms),
         # What is tried by name goes before what is found by identifier.
         *(rule_trials, rule_backfills, rule_versions, dead_letters, rules),
         *(references, schemas, jobs),
@@ -304,7 +334,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs_follower.start()
     access_follower = AccessFollower(state.data_dir, state.access)
     access_follower.start()
-    tasks = [asyncio.create_task(_beat(state.settings, state.cache))]
+    alarm_follower = AlarmFollower(state.data_dir, state.alarms)
+    alarm_follower.start()
+    tasks = [
+        asyncio.create_task(_beat(state.settings, state.cache)),
+        asyncio.create_task(state.alarm_watch.run()),
+    ]
     if state.certificate is not None:
         tasks.append(asyncio.create_task(state.certificate.follow()))
     served = MetricsServer(
@@ -326,6 +361,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await asyncio.to_thread(rules_follower.stop)
     await asyncio.to_thread(jobs_follower.stop)
     await asyncio.to_thread(access_follower.stop)
+    await asyncio.to_thread(alarm_follower.stop)
     await asyncio.to_thread(state.warm_up.close)
     await asyncio.to_thread(state.queries.close)
     await asyncio.to_thread(state.spark.close)

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
@@ -12,6 +12,8 @@ from mqlake.addresses import is_loopback
 from mqlake.settings import ProcessSettings, SettingsGroup, TracingSettings
 from mqlake.tls import TlsVersion
 from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
+
+_MAILBOX: Final = r"^[^\s@<>]+@[^\s@<>]+$"
 
 
 class OidcSettings(SettingsGroup):
@@ -81,6 +83,104 @@ class OidcSettings(SettingsGroup):
         return self
 
 
+class WebhookSettings(SettingsGroup):
+    """A web server that is told of alarms."""
+
+    url: SecretStr = Field(
+        description="URL that takes a POST with JSON. Some have a secret in it.",
+        examples=["https://hooks.example.org/mqlake"],
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        description="Token that is sent as `Authorization: Bearer`; best given by the environment.",
+        examples=["…"],
+    )
+    ca_certificates: Path | None = Field(
+        default=None,
+        description="PEM file of further authorities for the server's certificate.",
+        examples=[Path("/etc/mqlake/ca.pem")],
+    )
+    allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description="Networks that are not public and where the server may be all the same.",
+        examples=[["10.0.0.0/8"]],
+    )
+    timeout_seconds: float = Field(
+        default=10.0, gt=0.0, le=60.0, description="Longest wait for one answer."
+    )
+
+    @model_validator(mode="after")
+    def _nobody_reads_along(self) -> Self:
+        url = self.url.get_secret_value()
+        parts = urlsplit(url)
+        if not url.isascii() or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("url: expected https://… or http://…")
+        if self.token is not None and parts.scheme != "https" and not is_loopback(parts.hostname):
+            raise ValueError("url: expected https:// where a token is sent")
+        return self
+
+
+class MailSettings(SettingsGroup):
+    """People who are told of alarms by mail."""
+
+    host: str = Field(
+        min_length=1, description="Mail server (SMTP).", examples=["mail.example.org"]
+    )
+    port: int = Field(default=587, ge=1, le=65535, description="Port of the mail server.")
+    security: Literal["starttls", "tls", "none"] = Field(
+        default="starttls",
+        description='TLS: "starttls", "tls" (from the first byte, mostly at port 465) or "none".',
+    )
+    username: str | None = Field(
+        default=None,
+        description="User name for the mail server. Without it nobody logs in.",
+        examples=["mqlake"],
+    )
+    password: SecretStr | None = Field(
+        default=None,
+        description="Password of this user; best given by the environment.",
+        examples=["…"],
+    )
+    sender: str = Field(
+        pattern=_MAILBOX, description="Address in From.", examples=["mqlake@example.org"]
+    )
+    recipients: tuple[Annotated[str, Field(pattern=_MAILBOX)], ...] = Field(
+        min_length=1,
+        description="Addresses that get the mails.",
+        examples=[["operators@example.org"]],
+    )
+    ca_certificates: Path | None = Field(
+        default=None,
+        description="PEM file of further authorities for the server's certificate.",
+        examples=[Path("/etc/mqlake/ca.pem")],
+    )
+    timeout_seconds: float = Field(
+        default=10.0, gt=0.0, le=60.0, description="Longest wait for one answer."
+    )
+
+    @model_validator(mode="after")
+    def _nobody_reads_along(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password: set both, or none")
+        if self.username and self.security == "none" and not is_loopback(self.host):
+            raise ValueError("security: expected starttls or tls where a password is sent")
+        return self
+
+
+class AlarmSettings(SettingsGroup):
+    """Who is told of alarms, and of which."""
+
+    wait_seconds: float = Field(
+        default=60.0,
+        ge=0.0,
+        le=86_400.0,
+        description="Time before an alarm is told; one that is over by then is told to nobody.",
+    )
+    warnings: bool = Field(default=False, description="Whether warnings are told, too.")
+    webhook: WebhookSettings | None = None
+    mail: MailSettings | None = None
+
+
 class ApiSettings(ProcessSettings):
     """Settings of the API.
 
@@ -92,6 +192,7 @@ class ApiSettings(ProcessSettings):
 
     tracing: TracingSettings = TracingSettings()
     oidc: OidcSettings | None = None
+    alarms: AlarmSettings = AlarmSettings()
 
     host: str = Field(
         default="127.0.0.1",
@@ -182,8 +283,9 @@ class ApiSettings(ProcessSettings):
     )
     host_names: tuple[str, ...] = Field(
         default=(),
-        description="names by which browsers ask for an API that listens on this machine alone, "
-        "beside addresses, localhost and that of public_url; * for any",
+        description="Names by which browsers ask for an API that listens on this machine alone and "
+        'behind no such proxy, beside addresses, localhost and the name in public_url; "*" for any. '
+        "Others are answered 421: a page of any site could let a name of its own lead here.",
     )
     session_hours: float = Field(
         default=12.0,

@@ -15,6 +15,7 @@ from typing import Any, Final
 from fastapi import Request
 
 from api.access.changes import AccessChanges
+from api.alarms.changes import AlarmChanges
 from api.cache import ClientFilter, SessionCache
 from api.control import clear_retained, disconnect
 from api.history import SETTINGS, delete_rows, vacuum
@@ -70,6 +71,7 @@ class Parts:
     references: ReferenceBook
     reference_changes: ReferenceChanges
     access_changes: AccessChanges
+    alarm_changes: AlarmChanges
     tenant_changes: TenantChanges
     rule_metrics: MetricsBook
     tenant_metrics: TenantMetricsBook
@@ -180,6 +182,7 @@ def _clear_retained(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
 
 
 def _revoke(parts: Parts, _job: Job, tenant: str) -> dict[str, int]:
+    parts.alarm_changes.forget_tenant(parts.servers, tenant)
     return {"keys_and_accounts": parts.access_changes.forget_tenant(parts.servers, tenant)}
 
 

@@ -31,6 +31,7 @@ METRICS: Final = "mqlake.metrics"
 ACCESS: Final = "mqlake.access"
 RUNNER: Final = "mqlake.runner"
 JOBS: Final = "mqlake.jobs"
+ALARMS: Final = "mqlake.alarms"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
 UNDELIVERED_PREFIX: Final = "mqlake.undelivered."
 

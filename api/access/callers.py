@@ -1,7 +1,7 @@
 """From what somebody shows to who it is."""
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from api.access.book import AccessBook
@@ -123,6 +123,18 @@ class Callers:
             return None
         caller = self._of_subject(session)
         return None if caller is None else _with_session(caller, secret, session)
+
+    def logged_in(self) -> Iterator[tuple[str, LoginSession, Caller]]:
+        """Yield the sessions that count by identifier, each with whose it is.
+
+        Raises:
+            OperationalError: The sessions have not been read yet.
+        """
+        self._need_book()
+        for session_id, session in self._book.sessions():
+            caller = None if self._is_past(session.expires_at) else self._of_subject(session)
+            if caller is not None:
+                yield session_id, session, caller
 
     def is_current(self, caller: Caller) -> bool:
         """Tell whether somebody who came in still may.

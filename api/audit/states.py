@@ -104,6 +104,15 @@ def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     }
 
 
+def _session(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
+    session = state.access.session(parameters["id"])
+    if session is None:
+        return None
+    # What stands there of the token is a hash of it.
+    subject = None if session.subject_kind == "token" else session.subject
+    return {"subject_kind": session.subject_kind, "subject": subject}
+
+
 def _ban(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     ban = state.bans.get(parameters["id"])
     return None if ban is None else ban.model_dump(mode="json")
@@ -130,6 +139,7 @@ _READERS: Final[Mapping[str, Reader]] = {
     "/references/{id}/versions/{version}/rollback": _reference,
     "/keys/{id}": _key,
     "/accounts/{name}": _account,
+    "/sessions/{id}": _session,
     "/bans/{id}": _ban,
     "/rights": _rights,
     "/tenants/{name}": _tenant,

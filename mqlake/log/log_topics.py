@@ -5,6 +5,7 @@ from typing import Final
 
 from mqlake.records import (
     ACCESS,
+    ALARMS,
     DEAD_LETTERS,
     EVENTS,
     GATEWAYS,
@@ -75,7 +76,7 @@ KEPT_A_DAY: Final[Mapping[str, str]] = {
 }
 """What a router needs that begins again: it does so where it was not long ago."""
 
-COMPACTED_LOG_TOPICS: Final = (RULES, METRICS, JOBS, ACCESS)
+COMPACTED_LOG_TOPICS: Final = (RULES, METRICS, JOBS, ACCESS, ALARMS)
 LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
 PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
 SHARED_LOG_TOPICS: Final = (
@@ -90,7 +91,7 @@ SHARED_LOG_TOPICS: Final = (
 """All that are not of one gateway."""
 ACKNOWLEDGED_LOG_TOPICS: Final = (
     *PARTITIONED_LOG_TOPICS,
-    *(SESSIONS, GATEWAYS, ROUTES, ROUTES_IN_FORCE, RULES, JOBS, ACCESS, DEAD_LETTERS),
+    *(SESSIONS, GATEWAYS, ROUTES, ROUTES_IN_FORCE, RULES, JOBS, ACCESS, ALARMS, DEAD_LETTERS),
 )
 """Of those, the ones with what somebody was told to be kept, what is made of it, or what fences.
 

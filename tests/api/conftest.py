@@ -14,6 +14,10 @@ from fastapi import FastAPI
 from api.access.book import AccessBook
 from api.access.callers import Callers
 from api.access.changes import AccessChanges
+from api.alarms.book import AlarmBook
+from api.alarms.changes import AlarmChanges
+from api.alarms.checks import looking_at
+from api.alarms.watch import AlarmWatch
 from api.app import create_app
 from api.audit.trail import AuditLog
 from api.authentication import Doorkeeper
@@ -277,6 +281,10 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
         app.state.federation,
         clock,
     )
+    app.state.alarms = alarms = AlarmBook()
+    app.state.alarm_changes = AlarmChanges(log, alarms, clock)
+    look = looking_at(app.state)
+    app.state.alarm_watch = AlarmWatch(tmp_path, alarms, app.state.alarm_changes, look, clock)
     app.state.open_scan = lambda _servers: ListScan()
     app.state.access = access = AccessBook()
     app.state.access_changes = AccessChanges(log, access, clock, MIN_ITERATIONS)
@@ -288,6 +296,7 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
         writer.complete()
         rules.complete()
         references.complete()
+        alarms.complete()
         read = (access, rules, metrics, references, audited)
         yield Api(Client(app), tmp_path, writer, gateways, log, clock, *read)
 

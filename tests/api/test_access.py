@@ -189,7 +189,8 @@ def test_operations_that_change_who_may_come_in_are_for_administrators(
     document: dict[str, Any],
 ) -> None:
     paths = document["paths"]
-    for path in ("/keys", "/keys/{id}", "/accounts", "/accounts/{name}"):
+    ours = ("/keys", "/keys/{id}", "/accounts", "/accounts/{name}", "/sessions", "/sessions/{id}")
+    for path in ours:
         for operation in paths[f"/api/v1{path}"].values():
             assert operation["x-role"] == "admin"
 
@@ -520,3 +521,44 @@ def test_a_large_body_is_refused(api: Api) -> None:
     body = json.dumps({"description": "x" * 5_000_000, "role": "viewer"})
     answer = api.request("POST", "/keys", content=body)
     assert code_of(answer) == (413, "body_too_large")
+
+
+def test_sessions_are_listed_and_ended(api: Api) -> None:
+    make_account(api)
+    headers, _ = session_of(api)
+    (listed,) = api.get("/sessions")["items"]
+    assert (listed["name"], listed["role"], listed["current"]) == ("ann", "editor", False)
+    assert api.request("GET", "/session", headers).status_code == 200
+    path = f"/sessions/{listed['id']}"
+    assert api.request("DELETE", path, headers).status_code == 403, "an editor"
+    assert api.request("DELETE", path).status_code == 204
+    assert api.request("GET", "/session", headers).status_code == 401
+    assert api.get("/sessions")["items"] == []
+    assert api.request("DELETE", path).status_code == 404
+
+
+def test_sessions_that_no_longer_count_are_not_listed(api: Api) -> None:
+    make_account(api)
+    session_of(api)
+    of_token, _ = session_of(api, token=TOKEN)
+    listed = api.request("GET", "/sessions", of_token).json()["items"]
+    assert {(one["name"], one["current"]) for one in listed} == {
+        ("ann", False),
+        ("api-token", True),
+    }
+    api.clock.advance(12 * 3600)
+    assert api.get("/sessions")["items"] == []
+
+
+def test_an_administrator_of_some_tenants_ends_sessions_of_these_alone(api: Api) -> None:
+    make_account(api)
+    session_of(api)
+    acme = {"name": "bob", "role": "viewer", "password": PASSWORD, "tenants": ["acme"]}
+    assert api.request("POST", "/accounts", json=acme).status_code == 201
+    session_of(api, username="bob", password=PASSWORD)
+    key = bearer(make_key(api, "admin", tenants=["acme"])["key"])
+    (own,) = api.request("GET", "/sessions", key).json()["items"]
+    assert own["name"] == "bob"
+    (other,) = (one for one in api.get("/sessions")["items"] if one["name"] == "ann")
+    assert api.request("DELETE", f"/sessions/{other['id']}", key).status_code == 404
+    assert api.request("DELETE", f"/sessions/{own['id']}", key).status_code == 204

@@ -20,6 +20,8 @@ ABOUT_CALLERS = {
         "GET /metrics/tenants",
     ),
     *("GET /keys", "POST /keys", "GET /keys/{id}", "DELETE /keys/{id}"),
+    *("GET /alarms", "POST /alarms/{id}/acknowledge", "DELETE /alarms/{id}/acknowledge"),
+    *("GET /sessions", "DELETE /sessions/{id}"),
     *("GET /accounts", "POST /accounts", "GET /accounts/{name}", "PUT /accounts/{name}"),
     *("DELETE /accounts/{name}", "GET /rule_events", "GET /rule_actions"),
     *("GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "POST /jobs/{id}/resume"),

@@ -20,7 +20,17 @@ from tests.docs.test_rules_rest import REQUEST, nameless
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 TAGS = {
-    *("access", "balancer", "bans", "clients", "federation", "gateways", "health", "live"),
+    *(
+        "access",
+        "alarms",
+        "balancer",
+        "bans",
+        "clients",
+        "federation",
+        "gateways",
+        "health",
+        "live",
+    ),
     *("metrics", "processes", "publish", "retained", "rights", "tenants", "topics"),
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -47,6 +47,25 @@ def test_a_key_is_made_listed_and_revoked(served: Api) -> None:
         run(served, "keys", "revoke", listed["id"])
 
 
+def test_alarms_are_listed_and_acknowledged(served: Api) -> None:
+    watch = served.client.app.state.alarm_watch
+    served.hear("gateway-1")
+    served.clock.advance(10)
+    watch.tick()
+    (listed,) = json.loads(run(served, "alarms", "list", "--json").stdout)
+    assert "gateway-1 does not answer" in run(served, "alarms", "list").stdout
+    run(served, "alarms", "acknowledge", listed["id"], "--note", "its plug")
+    assert "api-token: its plug" in run(served, "alarms", "list").stdout
+    run(served, "alarms", "acknowledge", listed["id"], "--undo")
+    assert "its plug" not in run(served, "alarms", "list").stdout
+    served.hear("gateway-1")
+    watch.tick()
+    assert json.loads(run(served, "alarms", "list", "--json").stdout) == []
+    assert "gateway-1" in run(served, "alarms", "list", "--cleared").stdout
+    with pytest.raises(ApiError, match="there is no alarm"):
+        run(served, "alarms", "acknowledge", "none")
+
+
 def test_tenants_are_created_suspended_and_applied(served: Api, tmp_path: Path) -> None:
     def states() -> dict[str, Any]:
         found = json.loads(run(served, "tenants", "list", "--json").stdout)

@@ -26,6 +26,7 @@ from mqlake.log.partitioning import partition_of
 from mqlake.log.places import Places
 from mqlake.records import (
     ACCESS,
+    ALARMS,
     DEAD_LETTERS,
     EVENTS,
     GATEWAYS,
@@ -189,7 +190,7 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
         inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
         assert (inbound["retention.bytes"], inbound["retention.ms"]) == ("-1", "-1")
         assert inbound["cleanup.policy"] == "delete"
-    for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS):
+    for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS, ALARMS):
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
         assert config["cleanup.policy"] == "compact"
         assert config["delete.retention.ms"] == "86400000"

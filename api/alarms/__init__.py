@@ -1,0 +1,1 @@
+"""Alarms: what wants somebody to look, kept until it is well again."""

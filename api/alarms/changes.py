@@ -1,0 +1,98 @@
+"""Writes what becomes of alarms."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from api.alarms.book import AlarmBook
+from api.following import Followed
+from api.log import Append, LogAppender
+from mqlake.alarm_records import Acknowledgement, Alarm, Kind, alarm_record_key, encode_alarm
+from mqlake.clock import Clock
+from mqlake.errors import MqlakeError
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import ALARMS, Headers
+
+_HEADERS: Final[Headers] = [VERSION_HEADER]
+
+Change = tuple[Kind, str, Alarm | Acknowledgement | None]
+"""Kind of the record, identifier of the alarm, and what it is now; None: it is forgotten."""
+
+
+class NoAlarm(MqlakeError):  # noqa: N818 - it names what is missing
+    """There is no such alarm."""
+
+
+class AlarmChanges:
+    """Writes changes; safe to use from any thread.
+
+    Args:
+        log: Where to.
+        book: Has all that is there; takes what is written at once.
+        clock: For the times in records.
+    """
+
+    def __init__(self, log: LogAppender, book: AlarmBook, clock: Clock) -> None:
+        self._log = log
+        self._book = book
+        self._clock = clock
+
+    def write(self, servers: str, changes: Sequence[Change]) -> None:
+        """Append records.
+
+        Raises:
+            LogError: The log does not answer; the other methods raise it too.
+        """
+        if not changes:
+            return
+        records = [
+            Append(
+                0,
+                alarm_record_key(kind, alarm_id),
+                None if value is None else encode_alarm(value),
+                _HEADERS,
+            )
+            for kind, alarm_id, value in changes
+        ]
+        offsets = self._log.append_all(servers, ALARMS, records, what="alarm")
+        self._book.take(
+            [
+                Followed(ALARMS, offset, record.key, record.value)
+                for offset, record in zip(offsets, records, strict=True)
+            ],
+            is_old=False,
+        )
+
+    def acknowledge(self, servers: str, alarm_id: str, by: str, note: str) -> None:
+        """Note that somebody looks after an alarm; it is told to nobody any more.
+
+        Raises:
+            NoAlarm: There is none.
+        """
+        known = self._book.get(alarm_id)
+        if known is None:
+            raise NoAlarm(f"there is no alarm {alarm_id!r}")
+        # Clocks of machines differ: it is of this alarm, whatever they say.
+        at = max(self._clock.now_ms(), known.alarm.raised_at)
+        said = Acknowledgement(at, by, note, known.alarm.tenant)
+        self.write(servers, [("acknowledgement", alarm_id, said)])
+
+    def withdraw(self, servers: str, alarm_id: str) -> None:
+        """Take an acknowledgement back; without one nothing happens.
+
+        Raises:
+            NoAlarm: There is no such alarm.
+        """
+        known = self._book.get(alarm_id)
+        if known is None:
+            raise NoAlarm(f"there is no alarm {alarm_id!r}")
+        if known.acknowledgement is not None:
+            self.write(servers, [("acknowledgement", alarm_id, None)])
+
+    def forget(self, servers: str, alarm_ids: Sequence[str]) -> None:
+        """Delete alarms with their acknowledgements."""
+        kinds: tuple[Kind, ...] = ("alarm", "acknowledgement")
+        self.write(servers, [(kind, one, None) for one in alarm_ids for kind in kinds])
+
+    def forget_tenant(self, servers: str, tenant: str) -> None:
+        """Delete the alarms of a tenant."""
+        self.forget(servers, [one.id for one in self._book.all() if one.alarm.tenant == tenant])

@@ -1,0 +1,186 @@
+"""Alarms: what wants somebody to look; acknowledge them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.access.callers import Caller
+from api.alarms.book import AlarmBook, Known
+from api.alarms.changes import AlarmChanges, NoAlarm
+from api.authentication import CurrentCaller, for_tenants
+from api.dependencies import State, refuse_part, unavailable
+from api.jobs import to_time
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
+from api.problems import Problem, ProblemDetails
+from mqlake.alarm_records import Severity
+from mqlake.records import ALARMS
+
+if TYPE_CHECKING:
+    from api.alarms.watch import AlarmWatch
+
+router = APIRouter(tags=["alarms"], responses={503: {"model": ProblemDetails}})
+
+_OWN: Final = for_tenants()
+"""Who is for some tenants is shown, and acknowledges, alarms of these alone."""
+_MISSING: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
+
+
+class AlarmView(BaseModel):
+    id: str = Field(description="the same whenever it is about the same")
+    state: Literal["open", "acknowledged", "cleared"]
+    severity: Severity
+    what: str
+    detail: str = Field(description="as it was at most a minute ago")
+    page: str = Field(description="of the dashboard, where there is more")
+    item: str = Field(description="of that page; empty: the page itself")
+    tenant: str | None = Field(description="whose; null: of the system")
+    raised_at: datetime | None
+    times: int = Field(description="that it was raised, with this time")
+    cleared_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    note: str | None = Field(description="of who has acknowledged it")
+    told: dict[str, str] = Field(description="webhook, mail -> what it was told last")
+
+
+class Note(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    note: str = Field(default="", max_length=1_000, description="for the others")
+
+
+class AlarmPage(Page[AlarmView]):
+    problems: dict[str, str] = Field(
+        description="webhook, mail -> why this process cannot tell it now; empty for who is for "
+        "some tenants"
+    )
+
+
+def _complete_book(request: Request) -> AlarmBook:
+    book: AlarmBook = request.app.state.alarms
+    refuse_part(book, ALARMS)
+    return book
+
+
+def _changes(request: Request) -> AlarmChanges:
+    changes: AlarmChanges = request.app.state.alarm_changes
+    return changes
+
+
+def _problems(request: Request) -> dict[str, str]:
+    watch: AlarmWatch = request.app.state.alarm_watch
+    return dict(watch.problems)
+
+
+Book = Annotated[AlarmBook, Depends(_complete_book)]
+Changes = Annotated[AlarmChanges, Depends(_changes)]
+Problems = Annotated[dict[str, str], Depends(_problems)]
+AlarmId = Annotated[str, Path(alias="id", description="identifier of an alarm", max_length=64)]
+
+
+@router.get("/alarms", openapi_extra=_OWN)
+def get_alarms(
+    caller: CurrentCaller,
+    book: Book,
+    problems: Problems,
+    state: Annotated[
+        Literal["open", "cleared"] | None,
+        Query(description="open: acknowledged ones too; without it both"),
+    ] = "open",
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> AlarmPage:
+    """List alarms, those that were raised last first; cleared ones are kept for a week."""
+    raised_at, last_id = read_cursor(cursor, 2)
+    found = [
+        one
+        for one in book.all()
+        if _is_shown(one, caller)
+        and (state is None or one.is_open == (state == "open"))
+        and (cursor is None or _place(one) < (raised_at, last_id))
+    ]
+    more = write_cursor(*_place(found[limit - 1])) if len(found) > limit else None
+    views = [_view(one) for one in found[:limit]]
+    # Why is of the machine, and no tenant's matter.
+    shown = problems if caller.tenants is None else {}
+    return AlarmPage(items=views, next_cursor=more, problems=shown)
+
+
+@router.post("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
+def post_acknowledge(
+    caller: CurrentCaller,
+    book: Book,
+    changes: Changes,
+    state: State,
+    alarm_id: AlarmId,
+    note: Note,
+) -> AlarmView:
+    """Say that one looks after an alarm: nobody is told of it any more until it is raised anew."""
+    _check(book, caller, alarm_id)
+    with _refused(), unavailable():
+        changes.acknowledge(state.bootstrap_servers, alarm_id, caller.name, note.note)
+    return _view(_check(book, caller, alarm_id))
+
+
+@router.delete("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
+def delete_acknowledge(
+    caller: CurrentCaller, book: Book, changes: Changes, state: State, alarm_id: AlarmId
+) -> AlarmView:
+    """Take an acknowledgement back."""
+    _check(book, caller, alarm_id)
+    with _refused(), unavailable():
+        changes.withdraw(state.bootstrap_servers, alarm_id)
+    return _view(_check(book, caller, alarm_id))
+
+
+def _check(book: AlarmBook, caller: Caller, alarm_id: str) -> Known:
+    known = book.get(alarm_id)
+    if known is None or not _is_shown(known, caller):
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no alarm {alarm_id!r}")
+    return known
+
+
+def _is_shown(known: Known, caller: Caller) -> bool:
+    tenant = known.alarm.tenant
+    return caller.tenants is None if tenant is None else caller.is_of(tenant)
+
+
+def _place(known: Known) -> tuple[str, str]:
+    """Return where an alarm stands in the list; as texts, since a cursor holds no others."""
+    return f"{known.alarm.raised_at:015}", known.id
+
+
+def _view(known: Known) -> AlarmView:
+    alarm, said = known.alarm, known.acknowledgement
+    state: Literal["open", "acknowledged", "cleared"] = "open" if said is None else "acknowledged"
+    return AlarmView(
+        id=known.id,
+        state=state if known.is_open else "cleared",
+        severity=alarm.severity,
+        what=alarm.what,
+        detail=alarm.detail,
+        page=alarm.page,
+        item=alarm.item,
+        tenant=alarm.tenant,
+        raised_at=to_time(alarm.raised_at),
+        times=alarm.times,
+        cleared_at=to_time(alarm.cleared_at),
+        acknowledged_at=None if said is None else to_time(said.at),
+        acknowledged_by=None if said is None else said.by,
+        note=None if said is None else said.note,
+        told=dict(alarm.told),
+    )
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Answer what stands in the way of a change."""
+    try:
+        yield
+    except NoAlarm as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc

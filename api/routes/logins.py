@@ -1,0 +1,96 @@
+"""Who is logged in: sessions of the API, listed and ended by administrators."""
+
+import logging
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, Field
+
+from api.access.callers import Caller
+from api.authentication import CurrentCaller, doorkeeper_of, for_tenants, needs
+from api.dependencies import State, unavailable
+from api.jobs import to_time
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.problems import Problem, ProblemDetails
+from api.routes.access import Book, Changes
+from mqlake.access_records import LoginSession, Role, SubjectKind
+
+_logger = logging.getLogger(__name__)
+
+router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
+
+_ADMIN: Final = {**needs("admin"), **for_tenants()}
+"""Administrators of some tenants are shown, and end, sessions of who is for these alone."""
+
+SessionId = Annotated[str, Path(alias="id", description="identifier of a session", max_length=64)]
+
+
+class LoginSessionView(BaseModel):
+    id: str
+    name: str = Field(description="whose: `api-token`, `key:<id>`, or the account's name")
+    kind: SubjectKind
+    role: Role
+    created_at: datetime | None
+    expires_at: datetime | None
+    current: bool = Field(description="it is the session of this request")
+
+
+@router.get("/sessions", openapi_extra=_ADMIN)
+def get_sessions(
+    request: Request,
+    caller: CurrentCaller,
+    _book: Book,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[LoginSessionView]:
+    """List the sessions of the API that count, by identifier; those of MQTT are in `/clients`."""
+    (after,) = read_cursor(cursor, 1)
+    found = [
+        _view(session_id, session, whose, caller)
+        for session_id, session, whose in doorkeeper_of(request).callers.logged_in()
+        if session_id > after and caller.is_over(whose.tenants)
+    ]
+    return to_page(found[: limit + 1], limit, lambda one: (one.id,))
+
+
+@router.delete(
+    "/sessions/{id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=_ADMIN,
+    responses={404: {"model": ProblemDetails}},
+)
+def delete_session(
+    request: Request,
+    caller: CurrentCaller,
+    _book: Book,
+    changes: Changes,
+    state: State,
+    session_id: SessionId,
+) -> None:
+    """End a session: from now on its cookie lets nobody in; live streams end within a second."""
+    for known_id, _, whose in doorkeeper_of(request).callers.logged_in():
+        if known_id == session_id and caller.is_over(whose.tenants):
+            break
+    else:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no session {session_id!r}")
+    with unavailable():
+        changes.close_session(state.bootstrap_servers, session_id)
+    fields = {"caller": caller.name, "session": session_id, "of": whose.name}
+    request_id = request.scope["mqlake.request_id"]
+    _logger.info("session ended", extra={"fields": {**fields, "request_id": request_id}})
+
+
+def _view(
+    session_id: str, session: LoginSession, whose: Caller, caller: Caller
+) -> LoginSessionView:
+    return LoginSessionView(
+        id=session_id,
+        name=whose.name,
+        kind=whose.kind,
+        role=whose.role,
+        created_at=to_time(session.created_at),
+        expires_at=to_time(session.expires_at),
+        current=session_id == caller.session_id,
+    )

@@ -1,0 +1,92 @@
+"""The records of `mqlake.alarms`: what is wrong, and who has said that he looks after it.
+
+`docs/records.md` is this module in prose. What is wrong and who looks after it are two records: the
+process that sees an alarm writes the one again and again, whoever acknowledges it the other.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+from mqlake.errors import InvalidRecord
+from mqlake.record_versions import check_version
+from mqlake.records import RECORD_VERSION
+
+Severity = Literal["alarm", "warning"]
+Told = Literal["raised", "cleared"]
+
+
+@dataclass(slots=True, frozen=True)
+class Alarm:
+    """Key `a/<id>`."""
+
+    severity: Severity
+    what: str
+    """In words, the same as long as the alarm is the same."""
+    detail: str
+    """As it was when the record was written."""
+    page: str
+    """Of the dashboard, where there is more."""
+    item: str
+    """Of that page; empty: the page itself."""
+    tenant: str | None
+    """Whose; None: of the system."""
+    raised_at: int
+    """UTC epoch in milliseconds, as all times here."""
+    seen_at: int
+    """When its owner saw it last; it writes that once a minute."""
+    owner: str
+    """Run of the API that clears it, and tells of it."""
+    times: int = 1
+    """That it was raised."""
+    cleared_at: int | None = None
+    """None: it is open."""
+    told: dict[str, Told] = field(default_factory=dict)
+    """Channel -> what of this alarm it was told last."""
+
+
+@dataclass(slots=True, frozen=True)
+class Acknowledgement:
+    """Key `k/<id>`; it counts for an alarm that was raised before."""
+
+    at: int
+    by: str
+    note: str
+    tenant: str | None
+    """As of the alarm."""
+
+
+Kind = Literal["alarm", "acknowledgement"]
+_LETTERS: Final[dict[Kind, str]] = {"alarm": "a", "acknowledgement": "k"}
+_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
+Value = TypeVar("Value", Alarm, Acknowledgement)
+
+
+def alarm_record_key(kind: Kind, alarm_id: str) -> bytes:
+    return f"{_LETTERS[kind]}/{alarm_id}".encode()
+
+
+def decode_alarm_key(data: bytes) -> tuple[Kind, str] | None:
+    """Read a key of `mqlake.alarms`; None for one of another kind."""
+    letter, separator, alarm_id = data.decode(errors="replace").partition("/")
+    kind = _KINDS.get(letter)
+    return None if kind is None or not separator or not alarm_id else (kind, alarm_id)
+
+
+def encode_alarm(value: Alarm | Acknowledgement) -> bytes:
+    fields = {"v": RECORD_VERSION, **asdict(value)}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_alarm(class_: type[Value], data: bytes) -> Value:
+    """Undo `encode_alarm`; fields that we do not know are left out.
+
+    Raises:
+        InvalidRecord: Of another form or version.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        check_version(fields.pop("v"), class_.__name__.lower())
+        return class_(**{name: fields[name] for name in class_.__slots__ if name in fields})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise InvalidRecord(f"{class_.__name__.lower()} is malformed: {exc!r}") from exc
