@@ -284,7 +284,7 @@ class ApiSettings(ProcessSettings):
     host_names: tuple[str, ...] = Field(
         default=(),
         description="Names by which browsers ask for an API that listens on this machine alone and "
-        'behind no such proxy, beside addresses, localhost and the name in public_url; "*" for any. '
+        'behind no such proxy, beside addresses, localhost and the name in public_url; "*": any. '
         "Others are answered 421: a page of any site could let a name of its own lead here.",
     )
     session_hours: float = Field(

@@ -1,79 +1,34 @@
 /** The dashboard: who is there, which page is open. */
 
-import { alarmsOf } from "./core/alarms.js";
-import { Api, isAborted, Problem, words } from "./core/api.js";
-import { fill, h } from "./core/dom.js";
+import { Api, isAborted, words } from "./core/api.js";
+import { fill, h, inTurn } from "./core/dom.js";
+import { frame } from "./core/frame.js";
 import { Live } from "./core/live.js";
 import { Metrics } from "./core/metrics.js";
-import { button, select } from "./core/parts.js";
+import { button } from "./core/parts.js";
 import { read, watchPlace } from "./core/place.js";
-import { nextTheme, theme } from "./core/theme.js";
 
-/**
- * In the order of the navigation; a page's module is loaded when it is opened first. A page is shown
- * to those who may ask for what it is about.
- */
+/** A page is shown to those who have a role and may ask for what it is about. */
+const page = (name, title, asks, load, role = "viewer") => ({ name, title, asks, load, role });
+
+/** In the order of the navigation; a page's module is loaded when it is opened first. */
 const PAGES = [
-  {
-    name: "overview",
-    title: "Overview",
-    asks: "GET /live/metrics",
-    load: () => import("./pages/overview.js"),
-  },
-  {
-    name: "topics",
-    title: "Topics",
-    asks: "GET /topics",
-    load: () => import("./pages/topics.js"),
-  },
-  {
-    name: "clients",
-    title: "Clients",
-    asks: "GET /clients",
-    load: () => import("./pages/clients.js"),
-  },
-  {
-    name: "balancer",
-    title: "Balancer",
-    asks: "GET /balancer",
-    load: () => import("./pages/balancer.js"),
-  },
-  {
-    name: "federation",
-    title: "Federation",
-    asks: "GET /federation",
-    load: () => import("./pages/federation.js"),
-  },
-  {
-    name: "rules",
-    title: "Rules",
-    asks: "GET /rules",
-    load: () => import("./pages/rules.js"),
-  },
-  {
-    name: "sql",
-    title: "SQL",
-    asks: "POST /sql",
-    load: () => import("./pages/sql.js"),
-  },
-  {
-    name: "retained",
-    title: "Retained",
-    asks: "GET /retained",
-    load: () => import("./pages/retained.js"),
-  },
-  {
-    name: "alarms",
-    title: "Alarms",
-    asks: "GET /dead_letters",
-    load: () => import("./pages/alarms.js"),
-  },
-  {
-    name: "mqtt",
-    title: "MQTT client",
-    asks: "GET /gateways",
-    load: () => import("./pages/mqtt.js"),
-  },
+  page("overview", "Overview", "GET /live/metrics", () => import("./pages/overview.js")),
+  page("topics", "Topics", "GET /topics", () => import("./pages/topics.js")),
+  page("clients", "Clients", "GET /clients", () => import("./pages/clients.js")),
+  page("balancer", "Balancer", "GET /balancer", () => import("./pages/balancer.js")),
+  page("federation", "Federation", "GET /federation", () => import("./pages/federation.js")),
+  page("rules", "Rules", "GET /rules", () => import("./pages/rules.js")),
+  page("sql", "SQL", "POST /sql", () => import("./pages/sql.js")),
+  page("retained", "Retained", "GET /retained", () => import("./pages/retained.js")),
+  page("trace", "Message trace", "GET /messages/{id}/trace", () => import("./pages/trace.js")),
+  page("references", "References", "GET /references", () => import("./pages/references.js")),
+  page("schemas", "Schemas", "GET /schemas", () => import("./pages/schemas.js")),
+  page("jobs", "Jobs and replay", "GET /jobs", () => import("./pages/jobs.js")),
+  page("alarms", "Alarms", "GET /alarms", () => import("./pages/alarms.js")),
+  page("mqtt", "MQTT client", "GET /gateways", () => import("./pages/mqtt.js")),
+  page("access", "Keys and accounts", "GET /keys", () => import("./pages/access.js")),
+  page("audit", "Audit", "POST /sql", () => import("./pages/audit.js"), "admin"),
 ];
 
 const api = new Api();
@@ -100,49 +55,51 @@ async function showLogin(said = "") {
 /** Show the pages, from a login until its end. */
 function open() {
   const over = new AbortController();
+  const { signal } = over;
   const live = new Live();
-  const metrics = new Metrics(live, over.signal);
+  const metrics = new Metrics(live, signal);
   const end = (said) => {
-    if (over.signal.aborted) return;
+    if (signal.aborted) return;
     over.abort();
     live.close();
     showLogin(said);
+  };
+  const logOut = async () => {
+    await api.logOut();
+    end("");
   };
   api.onLoggedOut = () => end("Your session is over. Log in again.");
   // A WebSocket does not say why it was refused; this request does, and ends the session if it is.
   live.onRefused = () => api.get("/session", { tenant: null }).catch(() => {});
 
-  const pages = PAGES.filter(({ asks }) => api.can(asks));
+  const pages = PAGES.filter(({ asks, role }) => api.may(role) && api.can(asks));
+  const names = pages.map((one) => one.name);
   const main = h("main", { id: "main", tabindex: -1 });
-  const { element, show } = frame(pages, live, metrics, over.signal, async () => {
-    await api.logOut();
-    end("");
-  });
-  fill(
-    document.body,
-    h(
-      "a.skip",
-      {
-        href: "#main",
-        on: {
-          click: (event) => {
-            event.preventDefault();
-            main.focus();
-          },
-        },
-      },
-      "Skip to the page",
-    ),
-    h("div.shell", element, main),
-  );
+  const context = { api, live, metrics, signal };
+  const side = frame(context, pages, logOut, () => offerTour(names, signal, true));
+  fill(document.body, skipLink(main), h("div.shell", side.element, main));
+  watchPages(context, pages, main, side.show);
+  offerTour(names, signal, false);
+}
 
-  let page = new AbortController();
-  over.signal.addEventListener("abort", () => page.abort());
+/** Show the tour to somebody who has not been here before, or who wants it. */
+async function offerTour(names, signal, isWanted) {
+  const { isNew, showTour } = await import("./pages/tour.js");
+  if ((isWanted || isNew()) && !signal.aborted) showTour(names, signal);
+}
+
+function skipLink(main) {
+  const click = (event) => {
+    event.preventDefault();
+    main.focus();
+  };
+  return h("a.skip", { href: "#main", on: { click } }, "Skip to the page");
+}
+
+/** Show the page that the address names, now and whenever that changes; `show` is told which. */
+function watchPages(context, pages, main, show) {
   let isFirst = true;
-  watchPlace(over.signal, async () => {
-    page.abort();
-    page = new AbortController();
-    const { signal } = page;
+  const turn = inTurn(context.signal, async (signal) => {
     const place = read();
     const found = pages.find((one) => one.name === place.page) ?? pages[0];
     if (!found) {
@@ -151,131 +108,30 @@ function open() {
     }
     show(found);
     document.title = `${found.title} · mqlake`;
-    try {
-      const module = await found.load();
-      if (signal.aborted) return;
-      fill(main, module.mount({ api, live, metrics, signal, place }));
-      main.dataset.place = location.hash;
-    } catch (error) {
-      if (signal.aborted || isAborted(error)) return;
-      console.error(error);
-      fill(
-        main,
-        h("p.problem", { role: "alert" }, `This page could not be shown: ${words(error)}`),
-      );
-    }
+    await openPage(found, { ...context, signal, place }, main);
+    if (signal.aborted) return;
     // Who has chosen a page by keyboard goes on in it; who has just come begins at the top.
-    if (!isFirst && !main.contains(document.activeElement)) main.querySelector("h1")?.focus();
+    const { activeElement: focused } = document;
+    const isElsewhere = !main.contains(focused) && !focused?.closest("[role=dialog]");
+    if (!isFirst && isElsewhere) main.querySelector("h1")?.focus();
     isFirst = false;
   });
+  watchPlace(context.signal, () => turn());
 }
 
-/** Navigation and what is the same on all pages. */
-function frame(pages, live, metrics, signal, logOut) {
-  const alarms = h("span.counter", { hidden: true });
-  const links = pages.map(({ name, title }) =>
-    h("a", { href: `#/${name}`, data: { page: name } }, title, name === "alarms" && alarms),
-  );
-  const nav = h("nav", { id: "nav", "aria-label": "Pages" }, links);
-  const menu = h(
-    "button.menu",
-    {
-      type: "button",
-      "aria-expanded": "false",
-      "aria-controls": "nav",
-      on: { click: () => setMenu(menu.getAttribute("aria-expanded") !== "true") },
-    },
-    "Menu",
-  );
-  const dot = h("span.dot", { "aria-hidden": "true" });
-  const state = h("span", "");
-  const themes = h("button.quiet", { type: "button", on: { click: () => sayTheme(nextTheme()) } });
-  const tenants = h("span.tenants");
-  const element = h(
-    "header.side",
-    { class: "side" },
-    h(
-      "div.brand",
-      h("img", { src: "mark.svg", alt: "", width: 24, height: 24 }),
-      h("strong", "mqlake"),
-      menu,
-    ),
-    h(
-      "div.drawer",
-      nav,
-      h(
-        "div.foot",
-        tenants,
-        h("p.live", { role: "status" }, dot, state),
-        h("p.who", api.session.name, h("small", ` ${api.session.role}`)),
-        h("div.actions", themes, button("Log out", logOut, { kind: "quiet" })),
-      ),
-    ),
-  );
-
-  function setMenu(isOpen) {
-    menu.setAttribute("aria-expanded", String(isOpen));
-    element.classList.toggle("open", isOpen);
-  }
-  function sayTheme(name) {
-    fill(themes, `Theme: ${name}`);
-  }
-  sayTheme(theme());
-  element.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && element.classList.contains("open")) {
-      setMenu(false);
-      menu.focus();
-    }
-  });
-  live.watch((now) => {
-    dot.className = `dot ${now}`;
-    fill(state, { connecting: "Connecting", open: "Live", away: "Not connected" }[now]);
-  });
-  metrics.watch((data) => {
-    const number = alarmsOf(data).filter((one) => one.kind === "bad").length;
-    alarms.hidden = number === 0;
-    fill(alarms, number, h("span.aside", " open"));
-  }, signal);
-  showTenants(tenants);
-
-  return {
-    element,
-    show(page) {
-      for (const link of links) {
-        if (link.dataset.page === page.name) link.setAttribute("aria-current", "page");
-        else link.removeAttribute("aria-current");
-      }
-      setMenu(false);
-    },
-  };
-}
-
-/** Most systems have one tenant, and then there is nothing to choose. */
-async function showTenants(place) {
-  let names;
+async function openPage(found, context, main) {
+  const { signal } = context;
   try {
-    names = (await api.get("/tenants", { tenant: null, limit: 1000 })).items.map((one) => one.name);
+    const module = await found.load();
+    if (signal.aborted) return;
+    fill(main, module.mount(context));
+    main.dataset.place = location.hash;
   } catch (error) {
-    if (!(error instanceof Problem)) throw error;
-    return;
+    if (signal.aborted || isAborted(error)) return;
+    console.error(error);
+    const text = `This page could not be shown: ${words(error)}`;
+    fill(main, h("p.problem", { role: "alert" }, text));
   }
-  if (names.length < 2) return;
-  fill(
-    place,
-    h(
-      "label",
-      "Tenant ",
-      select(names, {
-        value: api.tenant,
-        on: {
-          change: (event) => {
-            api.tenant = event.target.value;
-            dispatchEvent(new HashChangeEvent("hashchange"));
-          },
-        },
-      }),
-    ),
-  );
 }
 
 start();

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from mqlake.heartbeat import write_heartbeat
-from tests.api.dashboard.test_balancer_page import page_of_balancer as page_of_api
+from tests.api.dashboard.conftest import page_of, served_api
 from tests.api.test_federation import figures
-from tests.integration.dashboard.browser import NARROW
+from tests.integration.dashboard.browser import NARROW, running_browser
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -20,7 +20,12 @@ def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
     path.parent.mkdir()
     said = figures()
     said["links"][0]["wants"] += 5
-    with page_of_api(tmp_path) as dashboard:
+    # The sites have loops of their own, which cannot run beside the browser's.
+    with (
+        running_browser() as browser,
+        served_api(tmp_path) as served,
+        page_of(browser, served) as dashboard,
+    ):
         page = dashboard.page
         dashboard.open("federation")
         expect(page.locator("main")).to_contain_text("mqlake up --federation")
@@ -47,5 +52,6 @@ def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
         assert dashboard.run("names.js") == []
         page.set_viewport_size(NARROW)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= NARROW["width"]
+        served.api.client.app.state.alarm_watch.tick()
         dashboard.open("alarms")
         expect(page.locator("main")).to_contain_text("site 3 is away")

@@ -3,16 +3,14 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.api.conftest import Api
-from tests.api.dashboard.test_balancer_page import page_of_balancer as page_of_api
+from tests.api.dashboard.conftest import Served
 from tests.ingest.gateway.harness import free_port, running_gateway
 from tests.integration.dashboard.browser import Dashboard
 
@@ -40,10 +38,6 @@ def gateway_beside(**settings: Any) -> Iterator[tuple[str, "queue.Queue[None]"]]
     finally:
         over.put(None)
         thread.join(30)
-
-
-def heard(url: str) -> Callable[[Api], None]:
-    return lambda api: api.hear("gateway-1", listeners=[url])
 
 
 def section(dashboard: Dashboard, name: str) -> Locator:
@@ -78,8 +72,9 @@ def connect(dashboard: Dashboard, client_id: str) -> None:
     expect(dashboard.page.get_by_text("connected", exact=True)).to_be_visible()
 
 
-def test_messages_come_back_and_the_end_has_a_reason(tmp_path: Path) -> None:
-    with gateway_beside() as (url, over), page_of_api(tmp_path, heard(url)) as dashboard:
+def test_messages_come_back_and_the_end_has_a_reason(dashboard: Dashboard, served: Served) -> None:
+    with gateway_beside() as (url, over):
+        served.api.hear("gateway-1", listeners=[url])
         page = dashboard.page
         connect(dashboard, "page")
         subscribe(dashboard, "a/#")
@@ -103,11 +98,9 @@ def test_messages_come_back_and_the_end_has_a_reason(tmp_path: Path) -> None:
         expect(page.get_by_role("button", name="Publish")).to_be_disabled()
 
 
-def test_what_is_refused_is_said(tmp_path: Path) -> None:
-    with (
-        gateway_beside(allow_anonymous=False) as (url, _),
-        page_of_api(tmp_path, heard(url)) as dashboard,
-    ):
+def test_what_is_refused_is_said(dashboard: Dashboard, served: Served) -> None:
+    with gateway_beside(allow_anonymous=False) as (url, _):
+        served.api.hear("gateway-1", listeners=[url])
         page = dashboard.page
         open_connection(dashboard, "page")
         alert = section(dashboard, "Connection").get_by_role("alert")

@@ -89,8 +89,15 @@ class Dashboard:
 
 
 @contextmanager
-def open_page(context: BrowserContext, system: LocalSystem) -> Iterator[Dashboard]:
+def open_page(
+    context: BrowserContext, system: LocalSystem, *, has_tour: bool = False
+) -> Iterator[Dashboard]:
     """Open a page that is watched until the end of the `with` block.
+
+    Args:
+        context: The profile.
+        system: Whose dashboard.
+        has_tour: The tour is offered, as it is to somebody who has not been here before.
 
     Raises:
         AssertionError: Something went wrong in it.
@@ -109,6 +116,8 @@ def open_page(context: BrowserContext, system: LocalSystem) -> Iterator[Dashboar
         "addEventListener('securitypolicyviolation', (event) =>"
         " console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));"
     )
+    if not has_tour:
+        page.add_init_script("localStorage.setItem('mqlake.tour', 'over');")
     try:
         yield dashboard
     finally:

@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 PAGES = (
     *("overview", "topics", "clients", "balancer", "federation", "rules", "sql", "retained"),
-    *("alarms", "mqtt"),
+    *("trace", "references", "schemas", "jobs", "alarms", "mqtt", "access", "audit"),
 )
+FOR_ADMINISTRATORS = ("access", "audit")
 BATCHES = 12
 """Of messages under load, four a second."""
 LONGEST_PAUSE_MS = 700
@@ -112,14 +113,21 @@ def test_an_account_logs_in_and_sees_what_its_role_may(
 @pytest.mark.parametrize(
     ("account", "pages"),
     [
-        ({"role": "viewer"}, PAGES),
+        ({"role": "admin"}, PAGES),
+        ({"role": "viewer"}, tuple(one for one in PAGES if one not in FOR_ADMINISTRATORS)),
         (
             {"role": "editor", "tenants": ["default"]},
-            ("topics", "clients", "rules", "sql", "retained", "alarms"),
+            (
+                *("topics", "clients", "rules", "sql", "retained", "trace", "references"),
+                *("schemas", "jobs", "alarms"),
+            ),
         ),
-        ({"role": "viewer", "topic_filters": ["dash/#"]}, ("topics", "sql", "retained")),
+        (
+            {"role": "viewer", "topic_filters": ["dash/#"]},
+            ("topics", "sql", "retained", "trace", "jobs"),
+        ),
     ],
-    ids=["all", "some tenants", "some topics"],
+    ids=["administrator", "all", "some tenants", "some topics"],
 )
 def test_the_navigation_has_the_pages_that_a_login_may_use(
     browser: Browser,
@@ -385,6 +393,52 @@ def test_alarms_tell_what_rules_give_out(dashboard: Dashboard, api: ApiClient) -
     expect(row).to_contain_text('{"number":7}')
     api.delete("/rules/dash_alarm")
     dashboard.keep_picture("alarms")
+
+
+def test_a_job_that_failed_is_an_alarm_until_it_is_forgotten(
+    dashboard: Dashboard, api: ApiClient
+) -> None:
+    page = dashboard.page
+    job = api.post("/replay", {"query": "SELECT 1 AS one FROM messages"})
+    dashboard.open("alarms")
+    alarms = page.get_by_role("region", name="Open alarms")
+    row = alarms.get_by_role("row", name=f"replay {job['id']} has failed")
+    expect(row).to_contain_text("warning", timeout=120_000)
+    row.get_by_role("button", name="Acknowledge").click()
+    page.get_by_role("dialog").get_by_role("button", name="Acknowledge").click()
+    expect(row).to_contain_text("api-token")
+    dashboard.keep_picture("alarm")
+    row.get_by_role("link").click()
+    page.get_by_role("button", name="Forget").click()
+    dashboard.open("alarms")
+    expect(row).to_have_count(0)
+    cleared = api.get("/alarms", state="cleared")["items"]
+    (over,) = (one for one in cleared if one["item"] == job["id"])
+    assert over["acknowledged_by"] == "api-token"
+
+
+def test_a_message_is_traced_and_a_change_is_in_the_audit_log(
+    dashboard: Dashboard, api: ApiClient
+) -> None:
+    page = dashboard.page
+    made = api.post("/publish", {"topic_name": "dash/traced", "payload": "1"})
+    dashboard.open(f"trace/{made['message_id']}")
+    expect(page.get_by_role("link", name="dash/traced")).to_be_visible(timeout=120_000)
+    dashboard.keep_picture("trace")
+    key = api.post("/keys", {"role": "viewer", "description": "a test"})
+    api.delete(f"/keys/{key['id']}")
+    dashboard.open("audit")
+    page.get_by_label("Path contains").fill(key["id"])
+    rows = page.get_by_role("region", name="Requests").get_by_role("row", name=key["id"])
+
+    def is_there() -> bool:
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_role("button", name="Show")).to_be_enabled(timeout=120_000)
+        return rows.count() > 0
+
+    await_condition(is_there, "the change is in the table")
+    expect(rows).to_contain_text("DELETE /keys/{id}")
+    dashboard.keep_picture("audit")
 
 
 def test_retained_messages_are_shown_and_deleted(dashboard: Dashboard, api: ApiClient) -> None:

@@ -39,29 +39,6 @@ def test_sql_keeps_its_text_and_gets_its_colours(loaded: Dashboard) -> None:
     ]
 
 
-def test_alarms_are_what_somebody_must_look_at(loaded: Dashboard) -> None:
-    process = {"name": "streaming", "healthy": False, "detail": "starting Spark", "restarts": 1}
-    gateway = {"name": "gateway-1", "alive": True, "state": "draining"}
-    query = {"name": "history", "rule": None, "lag_records": 60_000}
-    metrics = {
-        "processes": [process, {**process, "name": "api", "healthy": True}],
-        "gateways": [gateway, {**gateway, "name": "gateway-2", "alive": False}],
-        "queries": [query, {**query, "lag_records": None}],
-        "dropped_per_second": 2.5,
-    }
-    found = run(loaded, "/dashboard/core/alarms.js", "m.alarmsOf(x)", metrics)
-    assert [(one["kind"], one["what"]) for one in found] == [
-        ("bad", "streaming is not healthy"),
-        ("warn", "api was started again"),
-        ("bad", "gateway-2 does not answer"),
-        ("warn", "gateway-1 is draining"),
-        ("bad", "the query history is behind"),
-        ("warn", "messages are dropped"),
-    ]
-    healthy = {"processes": [], "gateways": [], "dropped_per_second": 0}
-    assert run(loaded, "/dashboard/core/alarms.js", "m.alarmsOf(x)", healthy) == []
-
-
 def test_the_tree_of_topics_is_bounded(loaded: Dashboard) -> None:
     shown = """(() => {
       const tree = new m.TopicTree();

@@ -77,7 +77,7 @@ export class Api {
     return this.#ask("GET", path, undefined, query, signal).then(readJson);
   }
 
-  /** As `get`, with a body; the answer's JSON, or null without one. */
+  /** As `get`, with a body, a Blob as it is and others as JSON; the answer's JSON, or null without one. */
   send(method, path, body, query = {}, signal = undefined) {
     return this.#ask(method, path, body, query, signal).then(readJson);
   }
@@ -90,18 +90,13 @@ export class Api {
    * @param {AbortSignal} [signal]
    * @param {function()} [onWait] Called before each pause.
    */
-  async askSpark(path, body, signal = undefined, onWait = () => {}) {
-    const until = performance.now() + FOLLOW_MS;
-    for (;;) {
-      try {
-        return await this.#ask("POST", path, body, {}, signal);
-      } catch (error) {
-        const isSoon = error instanceof Problem && error.status === 503 && error.retryAfter;
-        if (!isSoon || performance.now() > until) throw error;
-        onWait();
-        await pause(error.retryAfter * 1000, signal);
-      }
-    }
+  askSpark(path, body, signal = undefined, onWait = () => {}) {
+    return whenReady(() => this.#ask("POST", path, body, {}, signal), signal, onWait);
+  }
+
+  /** As `askSpark`, of a GET; the answer's JSON. */
+  getSpark(path, query, signal = undefined, onWait = () => {}) {
+    return whenReady(() => this.get(path, query, signal), signal, onWait);
   }
 
   /** Have Spark started before somebody asks it for something; nobody waits for that. */
@@ -111,7 +106,8 @@ export class Api {
 
   async #ask(method, path, body, query, signal) {
     const headers = {};
-    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const isJson = body !== undefined && !(body instanceof Blob);
+    if (isJson) headers["Content-Type"] = "application/json";
     if (method !== "GET" && this.session?.csrf_token) {
       headers["X-CSRF-Token"] = this.session.csrf_token;
     }
@@ -120,7 +116,7 @@ export class Api {
       answer = await fetch(PREFIX + path + toQuery({ tenant: this.tenant, ...query }), {
         method,
         headers,
-        body: body === undefined ? undefined : JSON.stringify(body),
+        body: isJson ? JSON.stringify(body) : body,
         signal,
         credentials: "same-origin",
         cache: "no-store",
@@ -136,6 +132,21 @@ export class Api {
       this.onLoggedOut();
     }
     throw problem;
+  }
+}
+
+/** Do something, and again as long as what it asks is about to be ready. */
+async function whenReady(work, signal, onWait) {
+  const until = performance.now() + FOLLOW_MS;
+  for (;;) {
+    try {
+      return await work();
+    } catch (error) {
+      const isSoon = error instanceof Problem && error.status === 503 && error.retryAfter;
+      if (!isSoon || performance.now() > until) throw error;
+      onWait();
+      await pause(error.retryAfter * 1000, signal);
+    }
   }
 }
 

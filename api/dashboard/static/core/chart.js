@@ -14,6 +14,8 @@ const COLOURS = [
   "--series-8",
 ];
 const NARROW = 480;
+const LEAST_WIDTH = 120;
+const HEIGHT = 220;
 
 let loading = null;
 function library() {
@@ -40,8 +42,8 @@ function library() {
  *   columns: x, then one for each line; null where there is nothing.
  */
 export function chart(options) {
-  const { label, series, signal, height = 220 } = options;
-  const format = options.format ?? ((value) => String(value));
+  const { label, series, signal, height = HEIGHT } = options;
+  const format = options.format ?? String;
   const element = h("div.chart", { role: "img", "aria-label": label });
   let data = [[], ...series.map(() => [])];
   let plot = null;
@@ -54,66 +56,14 @@ export function chart(options) {
     });
     element.setAttribute("aria-label", `${label}; last: ${last.join(", ")}`);
   });
-
   async function make() {
     const UPlot = await library();
     if (signal.aborted) return;
     plot?.destroy();
-    const axis = {
-      stroke: colour("--muted"),
-      grid: { stroke: colour("--line"), width: 1 },
-      ticks: { stroke: colour("--line"), width: 1, size: 4 },
-      font: "12px system-ui, sans-serif",
-    };
-    const { categories } = options;
-    plot = new UPlot(
-      {
-        width: Math.max(element.clientWidth, 120),
-        height,
-        legend: { live: element.clientWidth >= NARROW },
-        cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-        scales: {
-          x: {
-            time: !categories && options.isTime !== false,
-            range: (_plot, low, high) => breadth(low, high, options),
-          },
-          y: { range: (_plot, low, high) => range(low, high, options.hasBars) },
-        },
-        series: [
-          categories ? { label: "", value: (_plot, value) => categories[value] ?? "–" } : {},
-          ...series.map((name, index) => {
-            const stroke = colour(COLOURS[index % COLOURS.length]);
-            return {
-              label: name,
-              stroke,
-              width: 1.75,
-              points: { show: options.hasPoints ? undefined : false },
-              value: (_plot, value) => (value === null ? "–" : format(value)),
-              ...(options.hasBars
-                ? { fill: stroke, width: 0, paths: UPlot.paths.bars({ size: [0.7, 60] }) }
-                : {}),
-            };
-          }),
-        ],
-        axes: [
-          {
-            ...axis,
-            ...(categories
-              ? {
-                  values: (_plot, places) => places.map((one) => shorten(categories[one] ?? "")),
-                  incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500],
-                }
-              : {}),
-          },
-          { ...axis, size: 56, values: (_plot, values) => values.map(format) },
-        ],
-      },
-      data,
-      element,
-    );
+    const width = element.clientWidth;
+    plot = new UPlot(plotOptions(UPlot, { ...options, format, height, width }), data, element);
     draw();
   }
-
   const sizes = new ResizeObserver(() => {
     if (plot && element.clientWidth) plot.setSize({ width: element.clientWidth, height });
   });
@@ -126,14 +76,57 @@ export function chart(options) {
   });
   // After the page is in the document: before that there is no width and no colour.
   requestAnimationFrame(make);
+  function show(columns) {
+    data = columns;
+    draw();
+  }
+  return { element, show };
+}
 
+/** What uPlot wants to know. */
+function plotOptions(UPlot, options) {
+  const { categories, series, width } = options;
+  const x = categories ? { label: "", value: (_plot, value) => categories[value] ?? "–" } : {};
   return {
-    element,
-    show(columns) {
-      data = columns;
-      draw();
+    width: Math.max(width, LEAST_WIDTH),
+    height: options.height,
+    legend: { live: width >= NARROW },
+    cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+    scales: {
+      x: {
+        time: !categories && options.isTime !== false,
+        range: (_plot, low, high) => breadth(low, high, options),
+      },
+      y: { range: (_plot, low, high) => range(low, high, options.hasBars) },
     },
+    series: [x, ...series.map((name, index) => line(UPlot, name, index, options))],
+    axes: axes(options),
   };
+}
+
+function line(UPlot, label, index, { format, hasPoints, hasBars }) {
+  const stroke = colour(COLOURS[index % COLOURS.length]);
+  return {
+    label,
+    stroke,
+    width: 1.75,
+    points: { show: hasPoints ? undefined : false },
+    value: (_plot, value) => (value === null ? "–" : format(value)),
+    ...(hasBars && { fill: stroke, width: 0, paths: UPlot.paths.bars({ size: [0.7, 60] }) }),
+  };
+}
+
+function axes({ categories, format }) {
+  const axis = {
+    stroke: colour("--muted"),
+    grid: { stroke: colour("--line"), width: 1 },
+    ticks: { stroke: colour("--line"), width: 1, size: 4 },
+    font: "12px system-ui, sans-serif",
+  };
+  const names = (_plot, places) => places.map((one) => shorten(categories[one] ?? ""));
+  const ofNames = { values: names, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] };
+  const across = { ...axis, ...(categories && ofNames) };
+  return [across, { ...axis, size: 56, values: (_plot, values) => values.map(format) }];
 }
 
 function breadth(low, high, { categories, span, unit = 1 }) {

@@ -131,6 +131,17 @@ export function every(milliseconds, signal, work) {
   run();
 }
 
+/** Return a function that does some work until it is called again, or until a signal ends all. */
+export function inTurn(signal, work) {
+  let now = new AbortController();
+  signal.addEventListener("abort", () => now.abort());
+  return (...args) => {
+    now.abort();
+    now = new AbortController();
+    return work(now.signal, ...args);
+  };
+}
+
 let lastId = 0;
 /** Return an identifier for `for`, `aria-labelledby` and their like. */
 export function freshId() {

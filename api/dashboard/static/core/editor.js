@@ -19,49 +19,14 @@ import { tokens } from "./sql.js";
 export function editor(options) {
   const code = h("code");
   const behind = h("pre", { "aria-hidden": "true" }, code);
-  const id = freshId();
-  const said = h("ul.findings", { id: `${id}-findings`, role: "status", "aria-live": "polite" });
-  const area = h("textarea", {
-    id,
-    "aria-label": options.label,
-    "aria-describedby": said.id,
-    rows: options.rows ?? 8,
-    spellcheck: "false",
-    autocapitalize: "off",
-    autocomplete: "off",
-    wrap: "soft",
-    value: options.value ?? "",
-    on: {
-      input: () => {
-        marks = [];
-        paint();
-        options.onChange?.(area.value);
-      },
-      scroll: () => {
-        behind.scrollTop = area.scrollTop;
-        behind.scrollLeft = area.scrollLeft;
-      },
-      keydown: (event) => {
-        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-          event.preventDefault();
-          options.onRun?.();
-        }
-      },
-    },
+  const said = h("ul.findings", { id: freshId(), role: "status", "aria-live": "polite" });
+  const area = textArea(options, said, behind, () => {
+    show([]);
+    options.onChange?.(area.value);
   });
-  let marks = [];
-
-  function paint() {
-    let offset = 0;
-    const pieces = tokens(area.value).map(([kind, text]) => {
-      const begin = offset;
-      offset += text.length;
-      const isWrong = marks.some((one) => one.begin < offset && one.end > begin);
-      if (kind === "" && !isWrong) return text;
-      return h("span", { class: isWrong ? `${kind} wrong` : kind }, text);
-    });
+  function show(marks) {
     // A last line that is empty has no height of its own.
-    fill(code, pieces, "\n");
+    fill(code, coloured(area.value, marks), "\n");
   }
 
   /**
@@ -72,37 +37,17 @@ export function editor(options) {
    * @param {string[]} [warnings]
    */
   function mark(errors, warnings = []) {
-    marks = errors.filter((error) => error.line).map((error) => placeOf(area.value, error));
-    paint();
+    show(errors.filter((error) => error.line).map((error) => placeOf(area.value, error)));
     area.setAttribute("aria-invalid", String(errors.length > 0));
+    const found = errors.map((error) => finding(area, error));
     fill(
       said,
-      errors.map((error) =>
-        h(
-          "li.bad",
-          error.line
-            ? h(
-                "button.link",
-                { type: "button", on: { click: () => goTo(error) } },
-                `Line ${error.line}, column ${error.column}`,
-              )
-            : null,
-          error.line ? ": " : null,
-          error.problem,
-          error.hint ? h("span.hint", ` ${error.hint}`) : null,
-        ),
-      ),
+      found,
       warnings.map((warning) => h("li.warn", warning)),
     );
   }
 
-  function goTo(error) {
-    const { begin, end } = placeOf(area.value, error);
-    area.focus();
-    area.setSelectionRange(begin, end);
-  }
-
-  paint();
+  show([]);
   return {
     element: h("div.editor", h("div.layers", behind, area), said),
     area,
@@ -112,8 +57,7 @@ export function editor(options) {
     },
     set value(text) {
       area.value = text;
-      marks = [];
-      paint();
+      show([]);
     },
     /** Put text where the cursor is. */
     insert(text) {
@@ -122,6 +66,60 @@ export function editor(options) {
       area.dispatchEvent(new Event("input"));
     },
   };
+}
+
+/** The area that is written in; what lies behind it is scrolled with it. */
+function textArea(options, said, behind, input) {
+  const scroll = () => {
+    behind.scrollTop = area.scrollTop;
+    behind.scrollLeft = area.scrollLeft;
+  };
+  const keydown = (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    options.onRun?.();
+  };
+  const area = h("textarea", {
+    id: freshId(),
+    "aria-label": options.label,
+    "aria-describedby": said.id,
+    rows: options.rows ?? 8,
+    spellcheck: "false",
+    autocapitalize: "off",
+    autocomplete: "off",
+    wrap: "soft",
+    value: options.value ?? "",
+    on: { input, scroll, keydown },
+  });
+  return area;
+}
+
+/** The pieces of a text with their colours; those in one of the marks are wrong. */
+function coloured(text, marks) {
+  let offset = 0;
+  return tokens(text).map(([kind, piece]) => {
+    const begin = offset;
+    offset += piece.length;
+    const isWrong = marks.some((one) => one.begin < offset && one.end > begin);
+    if (kind === "" && !isWrong) return piece;
+    return h("span", { class: isWrong ? `${kind} wrong` : kind }, piece);
+  });
+}
+
+/** One error; the button before it leads to its place. */
+function finding(area, error) {
+  const click = () => {
+    const { begin, end } = placeOf(area.value, error);
+    area.focus();
+    area.setSelectionRange(begin, end);
+  };
+  const place = `Line ${error.line}, column ${error.column}`;
+  return h(
+    "li.bad",
+    error.line && [h("button.link", { type: "button", on: { click } }, place), ": "],
+    error.problem,
+    error.hint && h("span.hint", ` ${error.hint}`),
+  );
 }
 
 function placeOf(text, { line, column, fragment }) {

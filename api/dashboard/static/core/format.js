@@ -62,18 +62,20 @@ export function payloadLine(message) {
 /** A message's payload to be read: JSON indented, text as it is, else base64. */
 export function payloadBlock(message) {
   if (message.payload !== null && message.payload !== undefined) {
-    const first = message.payload.trimStart()[0];
-    if (first === "{" || first === "[") {
-      try {
-        return JSON.stringify(JSON.parse(message.payload), null, 2);
-      } catch {
-        // Text that only looks like JSON.
-      }
-    }
-    return message.payload || "(empty)";
+    return indented(message.payload) || "(empty)";
   }
   if (message.payload_base64) return `base64: ${message.payload_base64}`;
   return `(${bytes(message.payload_bytes)}, larger than is shown)`;
+}
+
+/** JSON with its lines indented; other text as it is. */
+export function indented(text) {
+  if (!/^\s*[[{]/u.test(text)) return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text; // which only looks like JSON
+  }
 }
 
 /** A table cell's value as text. */

@@ -82,6 +82,16 @@ export function button(label, work, options = {}) {
   return element;
 }
 
+/** Do something; a place of the page says what went wrong with it, nothing when it went well. */
+export async function attempt(place, work) {
+  try {
+    await work();
+    fill(place);
+  } catch (error) {
+    if (!isAborted(error)) problem(place, error);
+  }
+}
+
 /** Say what went wrong: in a place of the page, or as a notice. */
 export function problem(place, error) {
   if (place) fill(place, h("p.problem", { role: "alert" }, words(error)));
@@ -151,79 +161,73 @@ export function table(caption, columns, options = {}) {
   const body = h("tbody");
   const texts = new WeakMap();
   const empty = h("p.empty", { hidden: true }, options.empty ?? "There is nothing here.");
+  const heads = columns.map((one) => h("th", { scope: "col", class: one.class }, one.label));
   const element = h(
     "div.scroll",
     { tabindex: 0, role: "region", "aria-label": caption },
-    h(
-      "table",
-      h(
-        "thead",
-        h(
-          "tr",
-          columns.map((one) => h("th", { scope: "col", class: one.class }, one.label)),
-        ),
-      ),
-      body,
-    ),
+    h("table", h("thead", h("tr", heads)), body),
     empty,
   );
-
-  function controls(one) {
-    return [...one.querySelectorAll("button, input, a")];
-  }
-
-  function row(item) {
-    const made = h(
-      "tr",
-      columns.map((column, index) => {
-        const shown = column.cell(item);
-        const content =
-          index === 0 && options.open
-            ? h("button.link", { type: "button", on: { click: () => options.open(item) } }, shown)
-            : shown;
-        return h(
-          index === 0 ? "th" : "td",
-          { scope: index === 0 ? "row" : null, class: column.class },
-          content,
-        );
-      }),
-    );
-    if (options.key) made.dataset.key = options.key(item);
-    return made;
-  }
+  const make = (item) => tableRow(item, columns, options);
 
   /** Show these items. Rows of items that are as they were stay, with their focus and selection. */
   function show(items) {
+    const focusAgain = focusIn(body, options.key);
     const known = new Map([...body.rows].map((one) => [texts.get(one), one]));
-    const focused = body.contains(document.activeElement)
-      ? document.activeElement.closest("tr")
-      : null;
-    const place = focused ? controls(focused).indexOf(document.activeElement) : -1;
     const wanted = items.map((item) => {
       const text = JSON.stringify(item);
       const same = known.get(text);
       if (known.delete(text)) return same;
-      const made = row(item);
+      const made = make(item);
       texts.set(made, text);
       return made;
     });
-    const stays = new Set(wanted);
-    wanted.forEach((one, index) => {
-      const now = body.rows[index];
-      if (now === one) return;
-      // What stays is not moved: that would take its focus away.
-      if (now && !stays.has(now)) now.replaceWith(one);
-      else body.insertBefore(one, now ?? null);
-    });
-    while (body.rows.length > items.length) body.lastChild.remove();
+    arrange(body, wanted);
     empty.hidden = items.length > 0;
-    if (focused && !focused.isConnected && options.key) {
-      const again = [...body.rows].find((one) => one.dataset.key === focused.dataset.key);
-      if (again) controls(again)[place]?.focus();
-    }
+    focusAgain();
   }
+  return { element, show, add: (items) => body.append(...items.map(make)) };
+}
 
-  return { element, show, add: (items) => body.append(...items.map(row)) };
+function tableRow(item, columns, { open, key }) {
+  const cells = columns.map((column, index) => {
+    const shown = column.cell(item);
+    if (index > 0) return h("td", { class: column.class }, shown);
+    const on = { click: () => open(item) };
+    const content = open ? h("button.link", { type: "button", on }, shown) : shown;
+    return h("th", { scope: "row", class: column.class }, content);
+  });
+  return h("tr", { data: key ? { key: key(item) } : {} }, cells);
+}
+
+/** Have these rows in a body, and no others; those that stay are not moved: that would take their focus away. */
+function arrange(body, wanted) {
+  const stays = new Set(wanted);
+  wanted.forEach((one, index) => {
+    const now = body.rows[index];
+    if (now === one) return;
+    if (now && !stays.has(now)) now.replaceWith(one);
+    else body.insertBefore(one, now ?? null);
+  });
+  while (body.rows.length > wanted.length) body.lastChild.remove();
+}
+
+/** Return a function that gives the focus to what has it now, in the row that has taken the place of its row. */
+function focusIn(body, key) {
+  const { activeElement: focused } = document;
+  const row = body.contains(focused) ? focused.closest("tr") : null;
+  const controls = (one) => [...one.querySelectorAll("button, input, a")];
+  const at = row ? controls(row).indexOf(focused) : -1;
+  return () => {
+    if (!key || !row || row.isConnected) return;
+    const again = [...body.rows].find((one) => one.dataset.key === row.dataset.key);
+    if (again) controls(again)[at]?.focus();
+  };
+}
+
+/** Text as it came, to be read. */
+export function block(label, text) {
+  return h("pre.payload", { tabindex: 0, "aria-label": label }, text);
 }
 
 /** Names with values. */
@@ -245,19 +249,11 @@ export function tabs(label, pages) {
   const made = pages.map(() => null);
   const id = freshId();
   const place = h("div.tabpanel", { role: "tabpanel", id: `${id}-panel`, tabindex: 0 });
-  const heads = pages.map((page, index) =>
-    h(
-      "button",
-      {
-        type: "button",
-        role: "tab",
-        id: `${id}-${index}`,
-        "aria-controls": `${id}-panel`,
-        on: { click: () => show(index), keydown: (event) => move(event, index) },
-      },
-      page.label,
-    ),
-  );
+  const heads = pages.map((page, index) => {
+    const on = { click: () => show(index), keydown: (event) => move(event, index) };
+    const names = { role: "tab", id: `${id}-${index}`, "aria-controls": place.id };
+    return h("button", { type: "button", ...names, on }, page.label);
+  });
 
   function show(index) {
     made[index] ??= pages[index].make();
@@ -268,7 +264,6 @@ export function tabs(label, pages) {
       head.tabIndex = other === index ? 0 : -1;
     });
   }
-
   function move(event, index) {
     const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -index, End: heads.length - 1 - index };
     if (!(event.key in steps)) return;
@@ -277,44 +272,24 @@ export function tabs(label, pages) {
     show(next);
     heads[next].focus();
   }
-
   show(0);
-  return {
-    element: h(
-      "div.tabs",
-      h("div.tablist", { role: "tablist", "aria-label": label }, heads),
-      place,
-    ),
-    show,
-  };
+  const list = h("div.tablist", { role: "tablist", "aria-label": label }, heads);
+  return { element: h("div.tabs", list, place), show };
 }
 
-/** Ask a question that has a yes; resolve to whether it was given. */
-export function ask(question, yes, kind = "danger") {
+/** Ask a question that has a yes, with a field if there is something to say; resolve to whether it was given. */
+export function ask(question, yes, kind = "danger", said = null) {
   const id = freshId();
   return new Promise((resolve) => {
-    const dialog = h(
-      "dialog",
-      {
-        "aria-labelledby": id,
-        on: {
-          close: () => {
-            dialog.remove();
-            resolve(dialog.returnValue === "yes");
-          },
-        },
-      },
-      h(
-        "form",
-        { method: "dialog" },
-        h("p", { id }, question),
-        h(
-          "div.actions",
-          h("button", { value: "no", autofocus: true }, "Cancel"),
-          h("button", { value: "yes", class: kind }, yes),
-        ),
-      ),
-    );
+    const close = () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes");
+    };
+    const no = h("button", { value: "no", type: "button", autofocus: !said }, "Cancel");
+    no.addEventListener("click", () => dialog.close("no"));
+    const answers = h("div.actions", no, h("button", { value: "yes", class: kind }, yes));
+    const asked = h("form", { method: "dialog" }, h("p", { id }, question), said, answers);
+    const dialog = h("dialog", { "aria-labelledby": id, on: { close } }, asked);
     document.body.append(dialog);
     dialog.showModal();
   });

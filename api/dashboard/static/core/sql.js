@@ -35,3 +35,8 @@ export function tokens(sql) {
 function isNameOfField(sql, index) {
   return sql[index - 1] === "." || sql[index - 1] === ":";
 }
+
+/** Return a text as a literal of Spark SQL. */
+export function quoted(text) {
+  return `'${text.replace(/[\\']/gu, "\\$&")}'`;
+}

@@ -116,7 +116,9 @@ function drainTable() {
     { label: "State", cell: (one) => one.state },
     { label: "Closed by proxies", cell: (one) => count(one.closed), class: "number" },
   ];
-  return table("Drains", columns, { empty: "Nobody has asked for one." });
+  return table("Drains", columns, {
+    empty: "Nobody has asked for one. Drain, beside a node, has its clients go to others.",
+  });
 }
 
 const path = (node) => `/balancer/nodes/${inPath(node.name)}/drain`;

@@ -1,7 +1,8 @@
 /** Clients with a session; one of them with its subscriptions and what is on its way. */
 
-import { inPath, isAborted } from "../core/api.js";
-import { afterPause, every, fill, h } from "../core/dom.js";
+import { inPath } from "../core/api.js";
+import { afterPause, every, fill, h, inTurn } from "../core/dom.js";
+import { followed } from "../core/followed.js";
 import { count, moment, seconds } from "../core/format.js";
 import {
   ask,
@@ -12,11 +13,11 @@ import {
   heading,
   notice,
   panel,
-  problem,
   select,
   table,
   input,
 } from "../core/parts.js";
+import { byClient } from "../core/hints.js";
 import { pagedList } from "../core/paged.js";
 import { note } from "../core/place.js";
 
@@ -34,6 +35,9 @@ const STATES = [
 const ABOUT =
   "Clients whose session outlives their connection, or who have a will. Others are known to their gateway alone; the table events has when they came and went.";
 
+const NOTHING =
+  "No client has a session that outlives its connection, or none that fits. Connect one with a Session Expiry Interval, of MQTT 3 without a clean session.";
+
 export function mount({ api, signal, place }) {
   const prefix = input({ type: "search" });
   const username = input({ type: "search" });
@@ -45,17 +49,15 @@ export function mount({ api, signal, place }) {
     username: username.value,
     limit: PAGE,
   });
-  const shown = clientTable((one) => show(one.client_id));
+  const shown = clientTable(api, (one) => show(one.client_id));
   const read = (cursor, mine) => api.get("/clients", { ...asked(), cursor }, mine);
   const list = pagedList(shown, read, signal);
-  let following = new AbortController();
-  signal.addEventListener("abort", () => following.abort());
-
+  const follow = inTurn(signal, (mine, clientId) =>
+    fill(beside, oneClient(api, clientId, list.load, mine)),
+  );
   function show(clientId) {
-    following.abort();
-    following = new AbortController();
     note("clients", clientId);
-    fill(beside, followed(api, clientId, list.load, following.signal));
+    follow(clientId);
   }
   for (const one of [prefix, username]) {
     one.addEventListener("input", afterPause(250, list.restart));
@@ -75,7 +77,7 @@ export function mount({ api, signal, place }) {
   return h("div", heading("Clients"), h("p.hint", ABOUT), form, list.wrong, split);
 }
 
-function clientTable(open) {
+function clientTable(api, open) {
   const since = (one) => moment(one.connected ? one.connected_at : one.disconnected_at);
   const columns = [
     { label: "Client", cell: (one) => one.client_id },
@@ -86,39 +88,27 @@ function clientTable(open) {
     { label: "Subscriptions", cell: (one) => count(one.subscription_count), class: "number" },
     { label: "Since", cell: since },
   ];
-  const empty = "No client has a session that outlives its connection.";
+  const empty = [NOTHING, byClient(api)];
   return table("Clients", columns, { empty, open, key: (one) => one.client_id });
 }
 
-/** One client, read again and again until a signal ends it. */
-function followed(api, clientId, reload, signal) {
-  const here = h("div");
-  let known = "";
-  every(REFRESH_MS, signal, async () => {
-    try {
-      const client = await api.get(`/clients/${inPath(clientId)}`, {}, signal);
-      const text = JSON.stringify(client);
-      if (text === known || here.contains(document.activeElement)) return;
-      known = text;
-      fill(here, detail(api, client, reload));
-    } catch (error) {
-      if (!isAborted(error)) problem(here, error);
-    }
-  });
-  return here;
+/** One client, followed until a signal ends it. */
+function oneClient(api, clientId, reload, signal) {
+  const read = () => api.get(`/clients/${inPath(clientId)}`, {}, signal);
+  return followed(REFRESH_MS, signal, read, (found) => detail(api, found, reload));
 }
 
-function detail(api, client, reload) {
-  const { length: sent } = client.in_flight_out;
-  const received = client.in_flight_in.length;
+function detail(api, found, reload) {
+  const { length: sent } = found.in_flight_out;
+  const received = found.in_flight_in.length;
   return panel(
-    client.client_id,
-    { class: "detail", actions: api.may("editor") && endings(api, client, reload) },
-    facts(factsOf(client)),
+    found.client_id,
+    { class: "detail", actions: api.may("editor") && endings(api, found, reload) },
+    facts(factsOf(found)),
     h("h3", "Subscriptions"),
-    subscriptionTable(client),
+    subscriptionTable(found),
     h("h3", `In flight: ${count(sent)} to the client, ${count(received)} from it`),
-    inFlightTable(client),
+    inFlightTable(found),
   );
 }
 

@@ -1,8 +1,11 @@
 /** Who are you? */
 
-import { words } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
+import { words } from "../core/api.js";
 import { field } from "../core/parts.js";
+
+const TOKEN_HINT =
+  "An API key, or the administrator's token, which is in the file api-token of the data directory.";
 
 /**
  * Return the page.
@@ -12,98 +15,85 @@ import { field } from "../core/parts.js";
  * @param {function()} done Called when somebody has logged in.
  */
 export function login(api, said, done) {
-  const token = h("input", {
-    type: "password",
-    autocomplete: "off",
-    name: "token",
-    data: { first: "" },
-  });
-  const username = h("input", { type: "text", autocomplete: "username", name: "username" });
-  const password = h("input", {
-    type: "password",
-    autocomplete: "current-password",
-    name: "password",
-  });
+  const credentials = credentialFields();
   const wrong = h("div", { "aria-live": "assertive" }, said && h("p.problem", said));
-  const byToken = way("token", "With a token", true);
-  const byAccount = way("account", "With an account", false);
-  const tokenFields = h(
-    "div",
-    field(
-      "Token",
-      token,
-      "An API key, or the administrator's token, which is in the file api-token of the data directory.",
-    ),
-  );
-  const accountFields = h(
-    "div",
-    { hidden: true },
-    field("User name", username),
-    field("Password", password),
-  );
-  const submit = h("button.primary", { type: "submit" }, "Log in");
-
-  const elsewhere = h("p.elsewhere", { hidden: true });
-  // Who cannot be asked has none to offer.
-  api.get("/login", { tenant: null }).then(
-    ({ oidc }) => {
-      if (oidc === null) return;
-      fill(elsewhere, h("a", { href: "/api/v1/login/oidc" }, `Log in with ${oidc}`));
-      elsewhere.hidden = false;
-    },
-    () => {},
-  );
-
-  function way(value, label, isChosen) {
-    const radio = h("input", {
-      type: "radio",
-      name: "way",
-      value,
-      checked: isChosen,
-      on: { change: choose },
-    });
-    return { radio, element: h("label.check", radio, label) };
-  }
-  function choose() {
-    tokenFields.hidden = !byToken.radio.checked;
-    accountFields.hidden = byToken.radio.checked;
-  }
-
-  async function send(event) {
+  const button = h("button.primary", { type: "submit" }, "Log in");
+  async function submit(event) {
     event.preventDefault();
-    submit.disabled = true;
+    button.disabled = true;
     fill(wrong);
     try {
-      await api.logIn(
-        byToken.radio.checked
-          ? { token: token.value.trim() }
-          : { username: username.value, password: password.value },
-      );
+      await api.logIn(credentials.read());
       done();
     } catch (error) {
       fill(wrong, h("p.problem", { role: "alert" }, words(error)));
-      (byToken.radio.checked ? token : password).select();
+      credentials.again();
     } finally {
-      submit.disabled = false;
+      button.disabled = false;
     }
   }
-
+  const mark = h("img", { src: "mark.svg", alt: "", width: 32, height: 32 });
+  const brand = h("div.brand", mark, h("h1", { id: "login-title" }, "mqlake"));
   return h(
     "main.lonely",
     h(
       "form.login",
-      { on: { submit: send }, "aria-labelledby": "login-title" },
-      h(
-        "div.brand",
-        h("img", { src: "mark.svg", alt: "", width: 32, height: 32 }),
-        h("h1", { id: "login-title" }, "mqlake"),
-      ),
-      h("fieldset.ways", h("legend.aside", "How to log in"), byToken.element, byAccount.element),
-      tokenFields,
-      accountFields,
+      { on: { submit }, "aria-labelledby": "login-title" },
+      brand,
+      credentials.elements,
       wrong,
-      submit,
-      elsewhere,
+      button,
+      elsewhere(api),
     ),
   );
+}
+
+/** A token, or an account with its password; `again` selects what was wrong. */
+function credentialFields() {
+  const token = secret("token", { autocomplete: "off", data: { first: "" } });
+  const username = h("input", { type: "text", autocomplete: "username", name: "username" });
+  const password = secret("password", { autocomplete: "current-password" });
+  const ofToken = h("div", field("Token", token, TOKEN_HINT));
+  const ofAccount = h("div", field("User name", username), field("Password", password));
+  ofAccount.hidden = true;
+  function choose() {
+    ofToken.hidden = !byToken.checked;
+    ofAccount.hidden = byToken.checked;
+  }
+  const way = (value, checked) =>
+    h("input", { type: "radio", name: "way", value, checked, on: { change: choose } });
+  const byToken = way("token", true);
+  const ways = h(
+    "fieldset.ways",
+    h("legend.aside", "How to log in"),
+    h("label.check", byToken, "With a token"),
+    h("label.check", way("account", false), "With an account"),
+  );
+  return {
+    elements: [ways, ofToken, ofAccount],
+    read: () =>
+      byToken.checked
+        ? { token: token.value.trim() }
+        : { username: username.value, password: password.value },
+    again: () => (byToken.checked ? token : password).select(),
+  };
+}
+
+function secret(name, props) {
+  return h("input", { type: "password", name, ...props });
+}
+
+/** A link to the identity provider, if there is one. */
+function elsewhere(api) {
+  const place = h("p.elsewhere", { hidden: true });
+  // Who cannot be asked has none to offer.
+  api.get("/login", { tenant: null }).then(
+    ({ oidc }) => {
+      if (oidc === null) return;
+      fill(place, h("a", { href: "/api/v1/login/oidc" }, `Log in with ${oidc}`));
+      place.hidden = false;
+    },
+    () => {},
+  );
+  return place;
 }

@@ -202,7 +202,10 @@ function messageList() {
     { label: "Properties", cell: (one) => one.properties, class: "code" },
     { label: "At", cell: (one) => moment(one.at) },
   ];
-  const list = table("Messages", columns, { empty: "No message yet." });
+  const list = table("Messages", columns, {
+    empty:
+      "No message yet. Connect, subscribe to a topic filter, then publish to a topic that it matches.",
+  });
   const draw = atMost(DRAW_MS, () => {
     const part = received > messages.length ? `, the last ${messages.length} are shown` : "";
     say(known, received ? `${count(received)} messages${part}` : "");

@@ -70,7 +70,10 @@ function gatewayTable() {
     { label: "Out /s", cell: (one) => rate(one.per_second.messages_sent), class: "number" },
     { label: "Subscriptions", cell: (one) => count(one.subscriptions), class: "number" },
   ];
-  return table("Gateways", columns, { empty: "No gateway has been heard of." });
+  return table("Gateways", columns, {
+    empty:
+      "No gateway has been heard of: bin/mqlake up starts them, bin/mqlake doctor says what is wrong.",
+  });
 }
 
 function processTable() {

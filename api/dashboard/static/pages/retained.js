@@ -15,10 +15,13 @@ import {
   table,
   input,
 } from "../core/parts.js";
+import { byClient } from "../core/hints.js";
 import { pagedList } from "../core/paged.js";
-import { note } from "../core/place.js";
+import { link, note } from "../core/place.js";
 
 const PAGE = 200;
+const NOTHING =
+  "No topic that the filter matches has a retained message. Publish one with RETAIN to keep it here.";
 
 export function mount({ api, signal, place }) {
   const filter = input({ value: place.query.get("filter") ?? "", placeholder: "#" });
@@ -33,7 +36,7 @@ export function mount({ api, signal, place }) {
       items: found.items.filter((one) => !deleted.has(one.topic_name)),
     }));
   };
-  const list = pagedList(messageTable(show), read, signal);
+  const list = pagedList(messageTable(api, show), read, signal);
 
   async function show({ topic_name: topic }) {
     note("retained", topic, { filter: wanted() });
@@ -72,7 +75,7 @@ function filterForm(filter, show) {
   return h("form.row", { on: { submit } }, field("Topic filter", filter), start);
 }
 
-function messageTable(open) {
+function messageTable(api, open) {
   const columns = [
     { label: "Topic", cell: (one) => one.topic_name },
     { label: "Payload", cell: payloadLine, class: "wide" },
@@ -80,7 +83,7 @@ function messageTable(open) {
     { label: "Size", cell: (one) => bytes(one.payload_bytes), class: "number" },
     { label: "Received", cell: (one) => moment(one.received_at) },
   ];
-  const empty = "No topic has a retained message.";
+  const empty = [NOTHING, byClient(api)];
   return table("Retained messages", columns, { empty, open, key: (one) => one.topic_name });
 }
 
@@ -97,6 +100,7 @@ function detail(topic, message, remove) {
       ["QoS", message.qos],
       ["Size", bytes(message.payload_bytes)],
       message.expires_at && ["Expires", moment(message.expires_at)],
+      ["Message", h("a", { href: link("trace", message.message_id) }, "trace")],
       message.properties && ["Properties", cell(message.properties)],
     ]),
     h("pre.payload", { tabindex: 0, "aria-label": "Payload" }, payloadBlock(message)),

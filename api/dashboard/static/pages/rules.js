@@ -9,6 +9,9 @@ import { bodyOf, NEW, ruleEditor, save } from "./rule.js";
 
 const REFRESH_MS = 2_000;
 const PAGE = 200;
+const NONE =
+  "There is no rule yet. New rule opens the editor: a SELECT over topics, tried on a message before it runs.";
+const NONE_TO_SEE = "There is no rule yet. Somebody with the role editor writes the first one.";
 
 export function mount(context) {
   return context.place.item ? ruleEditor(context) : list(context);
@@ -69,7 +72,7 @@ function ruleTable(mayChange, setEnabled) {
     { label: "Runs", cell: onOff },
   ];
   return table("Rules", columns, {
-    empty: "There is no rule yet.",
+    empty: mayChange ? NONE : NONE_TO_SEE,
     open: (one) => go("rules", one.rule.id),
     key: (one) => one.rule.id,
   });

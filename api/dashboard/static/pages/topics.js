@@ -1,8 +1,9 @@
 /** Topics seen lately, as a tree with their last values; one of them with a chart of its numbers. */
 
 import { isAborted } from "../core/api.js";
-import { atMost, every, fill, h, say } from "../core/dom.js";
+import { atMost, every, fill, h, inTurn, say } from "../core/dom.js";
 import { count } from "../core/format.js";
+import { byClient } from "../core/hints.js";
 import { field, heading, input, problem } from "../core/parts.js";
 import { note } from "../core/place.js";
 import { TopicTree } from "../core/tree.js";
@@ -15,21 +16,16 @@ const MOST_RATE = 250;
 const PAGE = 1_000;
 const MOST_PAGES = 10;
 const COUNTS_MS = 4_000;
+const NOTHING = "No message has come on these topics. Publish one, and its topic appears here.";
 const NONE_CHOSEN = "Choose a topic to see its last message and a chart of its numbers.";
 
 export function mount(context) {
   const { place, signal } = context;
-  const tree = new TopicTree();
-  const view = new TreeView(tree, place.item, choose);
   let filter = place.query.get("filter") || "#";
   const wanted = input({ value: filter });
   const beside = h("div.beside", h("p.empty", NONE_CHOSEN));
-  const known = h("p.hint", { role: "status" }, "");
-  const list = { tree, view, left: h("p.hint", ""), wrong: h("div") };
-  list.draw = () => {
-    view.draw();
-    say(known, topics(tree.size));
-  };
+  const list = topicList(context, choose);
+  const { tree, view } = list;
   const follow = inTurn(signal, (mine) => followTopics(context, filter, list, mine));
   const show = inTurn(signal, (mine) => {
     const topic = view.chosen;
@@ -52,20 +48,25 @@ export function mount(context) {
   if (place.item) choose(place.item);
   const start = h("button.primary", { type: "submit" }, "Show");
   const form = h("form.row", { on: { submit } }, field("Topic filter", wanted), start);
-  const over = h("div.over", known, list.left);
-  const seen = h("section.panel", { "aria-label": "Topics seen lately" }, over, view.element);
-  return h("div", heading("Topics"), form, list.wrong, h("div.split", seen, beside));
+  const split = h("div.split", list.element, beside);
+  return h("div", heading("Topics"), form, list.wrong, split);
 }
 
-/** Return a function that does some work until it is called again, or until a signal ends all. */
-function inTurn(signal, work) {
-  let now = new AbortController();
-  signal.addEventListener("abort", () => now.abort());
-  return () => {
-    now.abort();
-    now = new AbortController();
-    work(now.signal);
-  };
+/** The tree of topics, with how many there are; `draw` shows what has changed. */
+function topicList({ api, place }, choose) {
+  const tree = new TopicTree();
+  const view = new TreeView(tree, place.item, choose);
+  const known = h("p.hint", { role: "status" }, "");
+  const left = h("p.hint", "");
+  const nothing = h("p.empty", { hidden: true }, NOTHING, byClient(api));
+  function draw() {
+    view.draw();
+    say(known, topics(tree.size));
+    nothing.hidden = tree.size > 0;
+  }
+  const shown = [h("div.over", known, left), nothing, view.element];
+  const element = h("section.panel", { "aria-label": "Topics seen lately" }, shown);
+  return { tree, view, left, wrong: h("div"), draw, element };
 }
 
 /** Read what is known, then follow what comes. */
