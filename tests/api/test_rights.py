@@ -90,7 +90,7 @@ def test_the_last_versions_are_kept(api: Api) -> None:
         ({"rules": [{**RULE, "roles": None, "topics": ["a/#/b"]}]}, "body.rules.0.topics.0", "#"),
         ({"rules": [{**RULE, "effect": "perhaps"}]}, "body.rules.0.effect", "'allow' or 'deny'"),
         ({"rules": [{"effect": "allow", "actions": ["publish"]}]}, "body.rules.0", "topics is mis"),
-        ({"rules": [], "rights": []}, "body.rights", "not permitted"),
+        ({"rules": [], "rights": []}, "body.rights", "there is no such field"),
         ({"rules": [], "roles": {"a b": []}}, "body.roles.a b.[key]", "match pattern"),
     ],
 )
