@@ -8,7 +8,7 @@ from api.problems import Problem
 from api.rules.checking import compiled
 from mqlake.reference_records import Columns
 from rules.errors import RuleError
-from rules.language import CompiledRule
+from rules.language.compiled import CompiledRule
 from rules.makers import why_not
 from rules.model import RuleBody
 from rules.schemas.registry import Schemas
