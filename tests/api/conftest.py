@@ -240,7 +240,7 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     known: dict[str, Any] = {
         "data_dir": tmp_path,
         "token_file": tmp_path / "api-token",
-        "host_names": ("mqlake",),
+        "host_names": ("*",),
     }
     app = create_app(ApiSettings(**{**known, **settings}))
     app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log

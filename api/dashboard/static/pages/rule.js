@@ -28,6 +28,8 @@ export const NEW = "+new";
 const FIRST_SQL =
   'SELECT payload.temperature AS temperature, clientid\nFROM "plant/+/temperature"\nWHERE payload.temperature > 80';
 const TYPING_PAUSE_MS = 350;
+/** States in which a rule may be told to go on. */
+const STOPPED = ["paused", "failed"];
 
 export function ruleEditor(context) {
   const { api, signal, place } = context;
@@ -84,7 +86,7 @@ function form(context, given) {
       page,
       headingOf(rule),
       rule?.error && h("p.problem", { role: "alert" }, rule.error),
-      rule?.state === "paused" && mayChange && resumption(api, rule, show),
+      STOPPED.includes(rule?.state) && mayChange && resumption(api, rule, show),
       h("div.rule", definition, tried),
     );
   }
@@ -120,7 +122,7 @@ async function remove(api, rule) {
   go("rules");
 }
 
-/** Let a paused rule go on: with what comes from now on, or with what it has missed as well. */
+/** Let a rule go on that has stopped: with what comes from now on, or with what it has missed as well. */
 function resumption(api, rule, show) {
   const said = h("div");
   const from = (place) => async () => {
