@@ -9,6 +9,7 @@ nothing does in time, is no answer: the client is refused.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from ingest.gateway.authentication.ldap_connection import SUCCESS, LdapConnectio
 from ingest.gateway.authentication.ldap_messages import LdapMessageError
 from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next, Verdict
 from ingest.gateway.authentication.web import BUSY, MAX_REASON, NO_ANSWER, Answering, NoAnswer
-from mqlake.rights.grants import Grants
+from mqlake.rights.grants import Grants, GrantsError, read_grants
 from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
@@ -119,9 +120,11 @@ class LdapAuthenticator:
         values = [(settings.user_attribute, name.encode())]
         if settings.user_class is not None:
             values.append(("objectClass", settings.user_class.encode()))
-        wanted = [settings.user_attribute]
+        wanted = [settings.user_attribute, *settings.attributes.values()]
         if settings.roles:
             wanted.append(settings.roles_attribute)
+        if settings.rights_attribute is not None:
+            wanted.append(settings.rights_attribute)
         seconds = math.ceil(settings.timeout_seconds)
         entries, code = await connection.search(settings.base.encode(), values, wanted, seconds)
         if len(entries) > 1 or code == SIZE_LIMIT_EXCEEDED:
@@ -144,6 +147,28 @@ class LdapAuthenticator:
         return names.pop()
 
     def _grants_in(self, entry: Entry) -> Grants:
-        groups = entry.attributes.get(self._settings.roles_attribute.lower(), ())
+        settings = self._settings
+        groups = entry.attributes.get(settings.roles_attribute.lower(), ())
         names = (group.decode(errors="replace").casefold() for group in groups)
-        return Grants(frozenset(self._roles[name] for name in names if name in self._roles))
+        roles = sorted({self._roles[name] for name in names if name in self._roles})
+        rights = entry.attributes.get((settings.rights_attribute or "").lower(), ())
+        try:
+            rules = [json.loads(value) for value in rights]
+            attributes = {
+                name: value.decode()
+                for name, attribute in settings.attributes.items()
+                if (value := _only(entry, attribute)) is not None
+            }
+            return read_grants(roles, rules, attributes)
+        except (GrantsError, ValueError, RecursionError) as exc:
+            raise NoAnswer(
+                "the rights or attributes of an entry are none (docs/rights.md)"
+            ) from exc
+
+
+def _only(entry: Entry, attribute: str) -> bytes | None:
+    """Return the value of an attribute; None: it has none."""
+    values = entry.attributes.get(attribute.lower(), ())
+    if len(values) > 1:  # a rule that denies must not miss one of them
+        raise NoAnswer(f"an entry has {len(values)} values of {attribute}, expected one at most")
+    return values[0] if values else None

@@ -2,14 +2,16 @@
 
 A query is asked with the name (`$1`) in a transaction that only reads, and answers with one row at
 most: `verifier` (text, as in a credentials file; it is checked here, so that no password goes to
-the database) and perhaps `roles` (text[], beside those of `rights_file`). Without a row the client
-is passed on. Whatever else comes, or that nothing does in time, is no answer: the client is
+the database) and perhaps `roles` (text[], beside those of `rights_file`) and, where it brings
+rights, `rights` and `attributes` (json, jsonb or text that is JSON). Without a row the client is
+passed on. Whatever else comes, or that nothing does in time, is no answer: the client is
 refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +30,7 @@ from mqlake.credentials import (
     read_password_verifier,
 )
 from mqlake.postgresql import PostgresPool
-from mqlake.rights.grants import NO_GRANTS, Grants, GrantsError, read_grants
+from mqlake.rights.grants import Grants, GrantsError, read_grants
 from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
@@ -128,19 +130,30 @@ class PostgresAuthenticator:
             raise NoAnswer(f"no answer: {exc}"[:MAX_REASON]) from exc
         if len(rows) > 1:
             raise NoAnswer("the query answers with several rows for one user, expected one at most")
-        return _read(dict(rows[0])) if rows else None
+        return _read(dict(rows[0]), brings_rights=self._settings.brings_rights) if rows else None
 
 
-def _read(row: dict[str, Any]) -> tuple[PasswordVerifier, Grants]:
+def _read(row: dict[str, Any], *, brings_rights: bool) -> tuple[PasswordVerifier, Grants]:
     text = row.get("verifier")
     if type(text) is not str:
         raise NoAnswer("the query answers without text in a column verifier")
     try:
         verifier = read_password_verifier(text)
-        roles = row.get("roles")
-        return verifier, NO_GRANTS if roles is None else read_grants(roles, None)
+        rights = _json(row, "rights") if brings_rights else None
+        attributes = _json(row, "attributes") if brings_rights else None
+        return verifier, read_grants(row.get("roles"), rights, attributes)
     except (CredentialsError, GrantsError) as exc:
         raise NoAnswer(f"its answer for a user cannot be used: {exc}") from exc
+
+
+def _json(row: dict[str, Any], column: str) -> Any:
+    text = row.get(column)
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise NoAnswer(f"the query answers without JSON in its column {column}") from exc
 
 
 def _like(verifier: PasswordVerifier) -> PasswordVerifier:

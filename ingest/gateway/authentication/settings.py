@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Discriminator, Field, SecretStr, Tag, model_validator
 
 from mqlake.addresses import is_loopback
+from mqlake.rights.grants import ATTRIBUTE_NAME
 from mqlake.rights.model import RoleName
 from mqlake.settings import PostgresSettings, SettingsGroup
 
@@ -15,6 +16,7 @@ CREDENTIALS: Final = "credentials"
 """Name of the users of `credentials_file` in a chain."""
 
 ATTRIBUTE: Final = r"^[A-Za-z][A-Za-z0-9-]*$"
+AttributeName = Annotated[str, Field(pattern=f"^{ATTRIBUTE_NAME.pattern}$")]
 URL: Final = r"^https?://[^\s/?#@]+(/\S*)?$"
 
 
@@ -275,8 +277,13 @@ class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
         description="Asked with the user name as $1, in a transaction that only reads. "
         "Answers with one row at most: verifier (text, as in a credentials file: "
         "SCRAM-SHA-256$… or $argon2id$…) and perhaps roles (text[], beside those of "
-        "rights_file).",
+        "rights_file), rights and attributes (json).",
         examples=["SELECT verifier, roles FROM mqtt_users WHERE name = $1"],
+    )
+    brings_rights: bool = Field(
+        default=False,
+        description="Whether its answers may have rights (rules that allow) and attributes, for "
+        "which rights_file is needed; else these are not looked at.",
     )
     timeout_seconds: float = Field(
         default=5.0,
@@ -284,11 +291,6 @@ class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
         le=60,
         description="Without an answer by then the client is refused.",
     )
-
-    @property
-    def brings_rights(self) -> bool:
-        """Whether a login brings roles or rules along, for which `rights_file` is needed."""
-        return False
 
     @model_validator(mode="after")
     def _is_who_it_says(self) -> Self:
@@ -371,6 +373,19 @@ class LdapAuthenticatorSettings(NamingSettings):
         "as roles_attribute says it; capitals do not count.",
         examples=[{"operators": "cn=operators,ou=groups,dc=example,dc=org"}],
     )
+    rights_attribute: str | None = Field(
+        default=None,
+        pattern=ATTRIBUTE,
+        description="Attribute of a user, each value of which is a rule that allows, as JSON "
+        "(docs/rights.md).",
+        examples=["mqttRight"],
+    )
+    attributes: dict[AttributeName, Annotated[str, Field(pattern=ATTRIBUTE)]] = Field(
+        default_factory=dict,
+        description="By name in %{name} the attribute of a user that has its text, one value at "
+        "most.",
+        examples=[{"site": "l"}],
+    )
     max_connections: int = Field(
         default=16,
         ge=1,
@@ -388,7 +403,7 @@ class LdapAuthenticatorSettings(NamingSettings):
     @property
     def brings_rights(self) -> bool:
         """Whether a login brings roles or rules along, for which `rights_file` is needed."""
-        return bool(self.roles)
+        return bool(self.roles or self.rights_attribute or self.attributes)
 
     @property
     def is_tls(self) -> bool:

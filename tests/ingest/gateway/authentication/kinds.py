@@ -44,6 +44,16 @@ from tests.ingest.gateway.authentication.slapd import (
 from tests.ingest.gateway.harness import Client, running_gateway
 from tests.rules.runner.postgres import PASSWORD, USER, Postgres
 
+BROUGHT: dict[str, dict[str, Any]] = {
+    "ann": {
+        "roles": ["pumps"],
+        "rights": [{"actions": ["publish"], "topics": ["pumps/%u/#"]}],
+        "attributes": {"site": "north"},
+    },
+    "odd": {"rights": [{"effect": "deny", "actions": ["publish"], "topics": ["#"]}]},
+    "odder": {"attributes": {"site": "x" * 256}},
+}
+"""What each kind says of users beside their names; those of the odd ones are no rights."""
 NO_CHECKS = PasswordChecks()
 """Without a thread: of kinds that have them checked elsewhere."""
 HERE = ("127.0.0.0/8",)
@@ -62,9 +72,11 @@ class Peer:
         if not body:
             return key_set(jwk(private_key("ES256"), kid="1"))
         asked = json.loads(body)
-        known = asked["username"] == "ann"
+        brought = BROUGHT.get(asked["username"])
         right = asked["password"] == "open sesame"
-        return json.dumps({"result": ("allow" if right else "deny") if known else "next"}).encode()
+        if brought is None or not right:
+            return json.dumps({"result": "next" if brought is None else "deny"}).encode()
+        return json.dumps({"result": "allow", **brought}).encode()
 
     async def start(self) -> None:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -114,6 +126,7 @@ class Kind:
         secrets: That nobody may read in a log or an error.
         peer: Who is asked; None: nobody.
         names_users: Whether the user name of CONNECT says who somebody is.
+        odd: Names and passwords of who has rights that are none.
     """
 
     link: Link
@@ -122,6 +135,7 @@ class Kind:
     secrets: tuple[str, ...]
     peer: Peer | ProcessPeer | None
     names_users: bool = True
+    odd: tuple[tuple[str, bytes], ...] = (("odd", b"open sesame"), ("odder", b"open sesame"))
 
     async def ask(self, username: str | None, password: bytes | None) -> Any:
         return await self.link.check(Attempt(username, password, "c", "127.0.0.1", 5))
@@ -135,6 +149,7 @@ async def http(_: Path, __: object) -> AsyncIterator[Kind]:
         url=f"http://127.0.0.1:{peer.port}/who",
         allowed_networks=HERE,  # type: ignore[arg-type]
         headers={"Authorization": "Bearer s3cret"},  # type: ignore[dict-item]
+        brings_rights=True,
     )
     link = open_link("it", settings, SystemClock(), NO_CHECKS)
     try:
@@ -144,18 +159,31 @@ async def http(_: Path, __: object) -> AsyncIterator[Kind]:
         await peer.stop()
 
 
+CLAIMS: dict[str, Any] = {
+    "roles_claim": "roles",
+    "rights_claim": "rights",
+    "attributes_claim": "attributes",
+}
+
+
 @asynccontextmanager
 async def jwt_by_secret(folder: Path, _: object) -> AsyncIterator[Kind]:
     path = folder / "secrets"
     path.write_text(SECRET)
     path.chmod(0o600)
     settings = JwtAuthenticatorSettings(
-        kind="jwt", algorithms=("HS256",), secret_file=path, issuer=ISSUER, audience=AUDIENCE
+        kind="jwt",
+        algorithms=("HS256",),
+        secret_file=path,
+        issuer=ISSUER,
+        audience=AUDIENCE,
+        **CLAIMS,
     )
     link = open_link("it", settings, SystemClock(), NO_CHECKS)
-    good = token(sub="ann")
+    good = token(sub="ann", **BROUGHT["ann"])
     bad = (token("another secret of 32 bytes at least", sub="ann"), token(sub="ann", exp=1))
-    yield Kind(link, good, bad, (SECRET, good.decode()), None, names_users=False)
+    odd = tuple((name, token(sub="ann", **BROUGHT[name])) for name in ("odd", "odder"))
+    yield Kind(link, good, bad, (SECRET, good.decode()), None, names_users=False, odd=odd)
     await link.close()
 
 
@@ -173,16 +201,19 @@ async def jwt_by_url(_: Path, __: object) -> AsyncIterator[Kind]:
         keep_seconds=0,
         refetch_seconds=1,
         cache_seconds=1,
+        **CLAIMS,
     )
     link = open_link("it", settings, SystemClock(), NO_CHECKS)
-    good = token(private_key("ES256"), "ES256", "1", sub="ann")
+    by = private_key("ES256"), "ES256", "1"
+    good = token(*by, sub="ann", **BROUGHT["ann"])
+    odd = tuple((name, token(*by, sub="ann", **BROUGHT[name])) for name in ("odd", "odder"))
     bad = (
         token(private_key("ES256", 1), "ES256", "1", sub="ann"),
         token(private_key("ES256"), "ES256", "2", sub="ann"),
         token(sub="ann"),
     )
     try:
-        yield Kind(link, good, bad, (good.decode(),), peer, names_users=False)
+        yield Kind(link, good, bad, (good.decode(),), peer, names_users=False, odd=odd)
     finally:
         await link.close()
         await peer.stop()
@@ -193,11 +224,22 @@ async def postgresql(_: Path, databases: Callable[[str], Any]) -> AsyncIterator[
     database: Postgres = databases("database")
     verifier = str(make_verifier("open sesame", iterations=4096))
     database.query(
-        "DROP TABLE IF EXISTS users; CREATE TABLE users (name text, verifier text, roles text[]); "
-        f"INSERT INTO users VALUES ('ann', '{verifier}', '{{pumps}}')"
+        "DROP TABLE IF EXISTS users; CREATE TABLE users "
+        "(name text, verifier text, roles text[], rights jsonb, attributes json)"
     )
+    for name, brought in BROUGHT.items():
+        roles = "'{pumps}'" if "roles" in brought else "NULL"
+        rights, attributes = (
+            f"'{json.dumps(brought[one])}'" if one in brought else "NULL"
+            for one in ("rights", "attributes")
+        )
+        database.query(
+            f"INSERT INTO users VALUES ('{name}', '{verifier}', {roles}, {rights}, {attributes})"
+        )
     passwords = PasswordChecks()
-    link = open_link("it", postgres_settings(database), SystemClock(), passwords)
+    query = "SELECT verifier, roles, rights, attributes FROM users WHERE name = $1"
+    settings = postgres_settings(database, query=query, brings_rights=True)
+    link = open_link("it", settings, SystemClock(), passwords)
     bad = (b"open", b"\xff", b"open sesame\0")
     secrets = ("open sesame", PASSWORD, verifier)
     yield Kind(link, b"open sesame", bad, secrets, ProcessPeer(database))
@@ -222,7 +264,8 @@ def postgres_settings(server: Postgres, **more: Any) -> PostgresAuthenticatorSet
 async def ldap(folder: Path, directories: Callable[[str], Any]) -> AsyncIterator[Kind]:
     directory: Slapd = directories("directory")
     authority: trustme.CA = directories("authority")
-    link = open_link("it", ldap_settings(directory, authority, folder), SystemClock(), NO_CHECKS)
+    settings = ldap_settings(directory, authority, folder, roles={"pumps": GROUP})
+    link = open_link("it", settings, SystemClock(), NO_CHECKS)
     bad = (b"open", b"\xff", b"open sesame\0")
     secrets = ("open sesame", SERVICE_PASSWORD)
     yield Kind(link, b"open sesame", bad, secrets, ProcessPeer(directory))
@@ -244,6 +287,8 @@ def ldap_settings(
         "user_class": "inetOrgPerson",
         "roles_attribute": "seeAlso",
         "roles": {"operators": GROUP.upper(), "auditors": f"cn=auditors,{BASE}"},
+        "rights_attribute": "description",
+        "attributes": {"site": "l"},
     }
     return LdapAuthenticatorSettings(**(known | more))
 

@@ -63,6 +63,41 @@ uid: ann
 userPassword: open sesame
 seeAlso: {GROUP}
 seeAlso: cn=others,ou=groups,{BASE}
+description: {{"actions": ["publish"], "topics": ["pumps/%u/#"]}}
+l: north
+
+dn: cn=odd,ou=people,{BASE}
+objectClass: inetOrgPerson
+cn: odd
+sn: Odd
+uid: odd
+userPassword: open sesame
+description: {{"effect": "deny", "actions": ["publish"], "topics": ["#"]}}
+
+dn: cn=odder,ou=people,{BASE}
+objectClass: inetOrgPerson
+cn: odder
+sn: Odder
+uid: odder
+userPassword: open sesame
+l: {"x" * 256}
+
+dn: cn=two sites,ou=people,{BASE}
+objectClass: inetOrgPerson
+cn: two sites
+sn: Two
+uid: two
+userPassword: open sesame
+l: north
+l: south
+
+dn: cn=words,ou=people,{BASE}
+objectClass: inetOrgPerson
+cn: words
+sn: Words
+uid: words
+userPassword: open sesame
+description: no rule
 
 dn: cn=twin one,ou=people,{BASE}
 objectClass: inetOrgPerson

@@ -11,7 +11,8 @@ import trustme
 from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
 from ingest.gateway.authentication.outcomes import NEXT, Accepted
 from ingest.gateway.authentication.web import NO_ANSWER
-from tests.ingest.gateway.authentication.kinds import KINDS, Kind
+from mqlake.rights.grants import read_grants
+from tests.ingest.gateway.authentication.kinds import BROUGHT, KINDS, Kind
 from tests.ingest.gateway.authentication.slapd import Slapd, running_slapd
 from tests.rules.runner.postgres import Postgres, running_postgres
 
@@ -45,6 +46,20 @@ async def test_it_says_who_a_client_is(kind: Kind) -> None:
     found = await kind.ask("ann", kind.good)
     assert isinstance(found, Accepted)
     assert (found.username, found.is_verified) == ("ann", True)
+
+
+async def test_it_says_what_a_client_may(kind: Kind) -> None:
+    found = await kind.ask("ann", kind.good)
+    assert isinstance(found, Accepted)
+    brought = BROUGHT["ann"]
+    assert found.grants == read_grants(*(brought[one] for one in ("roles", "rights", "attributes")))
+
+
+async def test_who_has_rights_that_are_none_is_not_let_in(kind: Kind) -> None:
+    for name, password in kind.odd:
+        found = await kind.ask(name, password)
+        assert found is not NEXT, "whoever is next must not let in somebody with less"
+        assert not isinstance(found, Accepted)
 
 
 async def test_a_wrong_password_is_denied_in_the_same_words(kind: Kind) -> None:

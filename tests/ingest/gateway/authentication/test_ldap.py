@@ -15,6 +15,7 @@ from ingest.gateway.authentication.ldap_authenticator import LdapAuthenticator
 from ingest.gateway.authentication.outcomes import NEXT, Accepted, Attempt, Next, Verdict
 from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
 from ingest.gateway.authentication.web import NO_ANSWER
+from mqlake.rights.grants import NO_GRANTS
 from tests.ingest.gateway.authentication.kinds import ldap_settings, log_in_as_bob
 from tests.ingest.gateway.authentication.slapd import (
     BASE,
@@ -59,6 +60,14 @@ async def test_groups_are_roles(make: Any) -> None:
     found = await ask(make(roles={}))
     assert isinstance(found, Accepted)
     assert not found.grants.roles
+
+
+async def test_an_attribute_has_one_value_and_a_rule_is_json(make: Any) -> None:
+    assert await ask(make(), "two") == NO_ANSWER
+    assert await ask(make(), "words") == NO_ANSWER
+    found = await ask(make(attributes={}, rights_attribute=None), "two")
+    assert isinstance(found, Accepted)
+    assert found.grants == NO_GRANTS
 
 
 async def test_a_name_is_as_the_directory_writes_it(make: Any) -> None:

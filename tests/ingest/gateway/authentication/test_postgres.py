@@ -72,6 +72,33 @@ async def test_roles_and_argon2_and_changes(database: Postgres) -> None:
         assert await ask(link, "another") is NEXT
 
 
+RIGHTS = '[{"actions": ["publish"], "topics": ["a/#"]}]'
+
+
+@pytest.mark.parametrize("brings_rights", [False, True])
+async def test_rights_and_attributes_count_where_they_are_let(
+    database: Postgres, *, brings_rights: bool
+) -> None:
+    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)))
+    query = (
+        f"SELECT verifier, '{RIGHTS}' AS rights, '{{\"site\": \"north\"}}'::jsonb AS attributes "
+        "FROM users WHERE name = $1"
+    )
+    async with asking(database, query=query, brings_rights=brings_rights) as link:
+        found = await ask(link)
+    assert isinstance(found, Accepted)
+    assert found.grants.attributes == ({"site": "north"} if brings_rights else {})
+    assert [rule.topics for rule in found.grants.rules] == ([("a/#",)] if brings_rights else [])
+
+
+@pytest.mark.parametrize("rights", ["'no JSON'", "1", "'{}'", "'[[]]'"])
+async def test_rights_that_are_none_let_nobody_in(database: Postgres, rights: str) -> None:
+    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)))
+    query = f"SELECT verifier, {rights} AS rights FROM users WHERE name = $1"
+    async with asking(database, query=query, brings_rights=True) as link:
+        assert await ask(link) == NO_ANSWER
+
+
 @pytest.mark.parametrize(
     ("verifier", "roles", "count", "reason"),
     [
