@@ -17,10 +17,16 @@ const KINDS = {
   dropped: "bad",
   failed: "bad",
 };
-const ID_HINT = "32 hexadecimal digits.";
+const DIGITS = "32 hexadecimal digits";
 
 export function mount({ api, signal, place }) {
-  const id = input({ value: place.item, pattern: "[0-9a-f]{32}", required: true });
+  const id = input({
+    value: place.item,
+    pattern: "[0-9a-f]{32}",
+    title: DIGITS,
+    placeholder: DIGITS,
+    required: true,
+  });
   const client = input({ value: place.query.get("client") ?? "" });
   const said = h("p.hint", { role: "status" }, "");
   const found = h("div.page", emptyTrace());
@@ -38,7 +44,7 @@ export function mount({ api, signal, place }) {
       say(said, "");
     }
   }
-  const fields = [field("Message", id, ID_HINT), field("Only at this client", client)];
+  const fields = [field("Message", id), field("Only at this client", client)];
   const asking = form("Trace", fields, trace, { class: "row" });
   if (place.item) asking.send();
   return h("div", heading("Message trace"), asking.element, said, found);
