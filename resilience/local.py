@@ -286,9 +286,12 @@ class LocalTarget:
         return with_descendants(leaders)
 
     async def audit(self) -> tuple[bool, str]:
-        """Have the target held to what it has recorded; return whether all holds, and its words."""
+        """Have the target held to what it has recorded; return whether all holds, and its words.
+
+        One that says nothing and fails could not look: the words are why.
+        """
         code, said = await self._run(self._definition.system.audit, AUDIT_SECONDS)
-        return not code, said
+        return not code, said or f"exit code {code}{self._log()}\n"
 
     async def usage(self) -> dict[str, int]:
         """Return what the target takes now: bytes of memory and of its disks, open files."""
