@@ -50,7 +50,7 @@ class Sender(Outbox):
         groups: Share groups that it is a member of: they are told when it may have room.
         maybe_sent: What a holder that has died may have sent; None: it is known what was sent.
         rights: What the client may be sent; None: everything. Asked when a message comes and, if it
-            has waited, when it leaves; what was sent once is sent again.
+            has waited or is sent again, when it leaves.
     """
 
     __slots__ = ()
@@ -148,13 +148,15 @@ class Sender(Outbox):
                 break
             now_ms = now_ms or self._clock.now_ms()
             outgoing = ready.message
-            reason = None if ready.dup else self._too_late(outgoing.message, now_ms)
-            if reason is not None:
-                self._drop(reason, outgoing.message, outgoing.qos)
-                if ready.packet_id:
-                    self._messages.abandon(ready.packet_id)
-            else:
+            reason = self._too_late(outgoing.message, now_ms, dup=ready.dup)
+            if reason is None:
                 self._send(ready.packet_id, outgoing, now_ms, dup=ready.dup)
+                continue
+            self._drop(reason, outgoing.message, outgoing.qos)
+            if ready.dup:
+                self._withdraw(ready.packet_id)
+            elif ready.packet_id:
+                self._messages.abandon(ready.packet_id)
         if self._room is not None:
             self._room.set()
         if self._retained is not None:
@@ -162,16 +164,24 @@ class Sender(Outbox):
         if self.groups:
             self._context.groups.member_moved(self)
 
-    def _too_late(self, message: OutboundMessage, now_ms: int) -> DropReason | None:
+    def _too_late(self, message: OutboundMessage, now_ms: int, *, dup: bool) -> DropReason | None:
         """Return why a message that has waited is not sent any more.
 
-        [MQTT5-4.3.3-7]
+        One that was sent does not expire. [MQTT5-4.3.3-7]
         """
-        if message.is_expired(now_ms):
+        if not dup and message.is_expired(now_ms):
             return DropReason.EXPIRED
         if self.rights is not None and not self.rights.may_receive(message.topic_name):
             return DropReason.NOT_AUTHORIZED
         return None
+
+    def _withdraw(self, packet_id: int) -> None:
+        """End the exchange of a message that the client may not have any more."""
+        is_released = self._messages.withdraw(packet_id)
+        if self.progress is not None:
+            self.progress.touch()
+        if is_released:
+            self._write(encode_pubrel(packet_id), after_saved=True)
 
     @property
     def retained(self) -> RetainedScans:

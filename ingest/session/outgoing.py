@@ -248,6 +248,19 @@ class OutgoingMessages(Generic[Message]):
         if self._resend:
             self._resend.pop(packet_id, None)
 
+    def withdraw(self, packet_id: int) -> bool:
+        """Send a message no more that an earlier connection has sent; return whether PUBREL is due.
+
+        The client of a QoS 2 message may keep its packet identifier, and would take the next
+        message under it for this one: PUBREL ends that.
+        """
+        _, qos = self._inflight[packet_id]
+        if qos != 2:
+            self.abandon(packet_id)
+            return False
+        self._inflight[packet_id] = (None, qos)
+        return True
+
     def resume(self) -> list[int]:
         """Begin a new connection: `take_ready` gives what was in flight once more.
 

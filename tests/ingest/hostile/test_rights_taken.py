@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from ingest.protocol.packets import Puback, Publish, Pubrec, Suback, Subscribe, Subscription, Will
+from ingest.protocol.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from tests.ingest.gateway.harness import until
 from tests.ingest.gateway.test_redelivery import deliver, stored
 from tests.ingest.gateway.test_rights import OPEN
@@ -118,22 +128,26 @@ async def test_what_waits_for_room_in_a_window(place: Town, qos: int) -> None:
 
 
 @acknowledged
-async def test_what_was_sent_once_is_sent_again_to_the_end(place: Town, qos: int) -> None:
-    """It is with the client already: to keep the rest of an exchange from it would hide nothing."""
+async def test_what_is_in_flight(place: Town, qos: int) -> None:
+    """It was sent and perhaps not received: it is not sent again, and its exchange ends."""
     case = Case(place)
     name = f"ann-flight-{next(NUMBERS)}"
     ann = await place.connect("ann", name, properties=KEPT)
     await ann.subscribe(case.all, qos)
     other = await place.connect("bob")
-    await other.publish(case.shut, b"in flight", qos)
-    assert (await ann.expect(Publish)).payload == b"in flight"
+    for topic_name in (case.shut, case.open):
+        await other.publish(topic_name, topic_name.encode(), qos)
+    sent = await ann.expect(Publish)
+    assert (sent.topic_name, (await ann.expect(Publish)).topic_name) == (case.shut, case.open)
     ann.cut()
     await until(lambda: not place.harness.gateway.sessions.is_connected("default", name))
     await case.take_away()
     ann = await place.connect("ann", name, clean_start=False, properties=KEPT)
+    if qos == 2:
+        assert (await ann.expect(Pubrel)).packet_id == sent.packet_id
+        ann.send(Pubcomp(sent.packet_id))
     again = await ann.message()
-    assert (again.payload, again.dup) == (b"in flight", True)
-    await other.publish(case.shut, b"new", qos)
+    assert (again.topic_name, again.dup) == (case.open, True)
     await case.dropped(1)
     await ann.expect_nothing()
 

@@ -123,6 +123,17 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.outgoing.abandon(packet_id)
         del self.inflight[packet_id]
 
+    @precondition(lambda self: self.inflight)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        packet_id = data.draw(st.sampled_from(sorted(self.inflight)))
+        is_qos_2 = self.inflight[packet_id] != "PUBACK"
+        assert self.outgoing.withdraw(packet_id) is is_qos_2
+        if is_qos_2:
+            self.inflight[packet_id] = "PUBCOMP"
+        else:
+            del self.inflight[packet_id]
+
     @invariant()
     def bounds_hold(self) -> None:
         assert self.outgoing.inflight_count == len(self.inflight) <= self.window
