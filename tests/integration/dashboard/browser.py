@@ -108,7 +108,8 @@ def open_page(
 
     def hear(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not _REFUSED.match(message.text):
-            dashboard.wrongs.append(f"{message.type}: {message.text}")
+            place = message.location.get("url", "")
+            dashboard.wrongs.append(f"{message.type}: {message.text} {place}")
 
     page.on("console", hear)
     page.on("pageerror", lambda error: dashboard.wrongs.append(f"script: {error}"))
