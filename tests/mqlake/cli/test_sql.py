@@ -87,7 +87,7 @@ def test_each_form_is_written_as_it_comes(
 
 
 def test_what_is_wrong_has_its_place(served: Api) -> None:
-    with pytest.raises(OperationalError, match=r"no table secrets \(line 2, column 6\): messages"):
+    with pytest.raises(OperationalError, match=r"no table secrets \(line 2, column 6\): did you mean"):
         run(served, "SELECT 1\nFROM secrets")
 
 
