@@ -87,7 +87,8 @@ def test_each_form_is_written_as_it_comes(
 
 
 def test_what_is_wrong_has_its_place(served: Api) -> None:
-    with pytest.raises(OperationalError, match=r"no table secrets \(line 2, column 6\): did you mean"):
+    missing = r"no table secrets \(line 2, column 6\): did you mean"
+    with pytest.raises(OperationalError, match=missing):
         run(served, "SELECT 1\nFROM secrets")
 
 
