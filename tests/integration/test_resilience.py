@@ -12,7 +12,7 @@ from resilience.command import main
 from resilience.definition import ROOT
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200)]
 
 REPEATED = 3
 """Messages that a gateway's death may repeat to each client (`max_repeated_messages`)."""
@@ -40,7 +40,6 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in rows}
 
 
-@pytest.mark.timeout(1200)
 def test_all_scenarios_in_small_break_nothing(tmp_path: Path) -> None:
     command = [str(ROOT / "bin" / "mqlake"), "resilience", "run", "all", "--target", "mqlake"]
     command += ["--quick", "--out", str(tmp_path), "--json"]
