@@ -1,19 +1,14 @@
 """Every alarm as `mqlake.alarms` has it, and who has acknowledged it."""
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from api.following import Followed, LogFollower, Taker
+from api.book import Book
+from api.following import LogFollower, Taker
 from mqlake.alarm_records import Acknowledgement, Alarm, decode_alarm, decode_alarm_key
-from mqlake.errors import InvalidRecord
 from mqlake.records import ALARMS
-
-_NOTHING: Final = -1
-"""Offset of a key that has not been seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,44 +24,16 @@ class Known:
         return self.alarm.cleared_at is None
 
 
-class AlarmBook(Taker):
-    """What is known of alarms; safe to use from any thread.
+class AlarmBook(Book):
+    """What is known of alarms; safe to use from any thread."""
 
-    Attributes:
-        is_complete: All that was in the log when the reading began is here.
-    """
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        self._alarms: dict[str, Alarm] = {}
+        self._acknowledgements: dict[str, Acknowledgement] = {}
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew."""
-        with self._lock:
-            self.is_complete = False
-            self._alarms: dict[str, Alarm] = {}
-            self._acknowledgements: dict[str, Acknowledgement] = {}
-            self._offsets: dict[bytes, int] = {}
-
-    def complete(self) -> None:
-        self.is_complete = True
-
-    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
-        """Apply records; those that were applied before change nothing."""
-        refused: list[InvalidRecord] = []
-        with self._lock:
-            for record in records:
-                if record.offset <= self._offsets.get(record.key, _NOTHING):
-                    continue
-                self._offsets[record.key] = record.offset
-                try:
-                    self._apply(record.key, record.value)
-                except InvalidRecord as exc:
-                    refused.append(exc)
-        return refused
-
-    def _apply(self, key: bytes, value: bytes | None) -> None:
-        kind, alarm_id = decode_alarm_key(key) or (None, "")
+    def _take(self, data: bytes, value: bytes | None) -> None:
+        kind, alarm_id = decode_alarm_key(data) or (None, "")
         if kind == "alarm":
             self._alarms.pop(alarm_id, None)
             if value is not None:
@@ -77,13 +44,13 @@ class AlarmBook(Taker):
                 self._acknowledgements[alarm_id] = decode_alarm(Acknowledgement, value)
 
     def get(self, alarm_id: str) -> Known | None:
-        with self._lock:
+        with self._changed:
             alarm = self._alarms.get(alarm_id)
             return None if alarm is None else self._known(alarm_id, alarm)
 
     def all(self) -> list[Known]:
         """Return all alarms, those that were raised last first."""
-        with self._lock:
+        with self._changed:
             found = [self._known(*one) for one in self._alarms.items()]
         return sorted(found, key=lambda one: (one.alarm.raised_at, one.id), reverse=True)
 

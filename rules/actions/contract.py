@@ -168,6 +168,25 @@ class Action(Protocol):
     async def close(self) -> None: ...
 
 
+class ActionAround:
+    """Base of an action that does something around another one, and has its bounds.
+
+    Args:
+        action: The other one.
+    """
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+        self.max_batch = action.max_batch
+        self.concurrency = action.concurrency
+        self.may_fall_behind = action.may_fall_behind
+        self.runs_recovered = action.runs_recovered
+        self.retry = action.retry
+
+    async def close(self) -> None:
+        await self._action.close()
+
+
 @dataclass(slots=True)
 class Append:
     """A record on its way into a log topic."""

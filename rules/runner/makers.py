@@ -10,7 +10,7 @@ from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogRecord
 from mqlake.records import ACCESS
-from rules.actions.contract import Action, ActionError, Failure, Problems, Work
+from rules.actions.contract import Action, ActionAround, ActionError, Failure, Problems, Work
 from rules.makers import Makers, Rights, may_publish, why_not
 from rules.model import ActionSpec
 
@@ -89,7 +89,7 @@ class KnownMakers:
             raise ActionError(f"{problem}: {exc}", Failure.UNAVAILABLE) from exc
 
 
-class MakersAction:
+class MakersAction(ActionAround):
     """Does what another action does, as long as who made its rule may.
 
     Args:
@@ -103,16 +103,11 @@ class MakersAction:
     def __init__(
         self, action: Action, spec: ActionSpec, tenant: str, maker: str, makers: KnownMakers
     ) -> None:
-        self._action = action
+        super().__init__(action)
         self._spec = spec
         self._tenant = tenant
         self._maker = maker
         self._makers = makers
-        self.max_batch = action.max_batch
-        self.concurrency = action.concurrency
-        self.may_fall_behind = action.may_fall_behind
-        self.runs_recovered = action.runs_recovered
-        self.retry = action.retry
 
     async def run(self, batch: Sequence[Work]) -> Problems:
         # Without a wait when he is known, so that batches stay in order.
@@ -122,9 +117,6 @@ class MakersAction:
         if why is not None:
             raise ActionError(f"the rule was made by {self._maker}, who {why}")
         return await self._action.run(batch)
-
-    async def close(self) -> None:
-        await self._action.close()
 
 
 def publishing_rights(makers: KnownMakers, maker: str | None, topic_name: str) -> bool:

@@ -5,24 +5,19 @@ from typing import Final
 
 from mqlake.clock import Clock
 from mqlake.tracing import Tracer
-from rules.actions.contract import Action, ActionError, Problems, Work
+from rules.actions.contract import Action, ActionAround, ActionError, Problems, Work
 
 ACT: Final = "act"
 
 
-class TracedAction:
+class TracedAction(ActionAround):
     """Does what another action does; of outputs of sampled messages it tells each try."""
 
     def __init__(self, action: Action, function: str, tracer: Tracer, clock: Clock) -> None:
-        self._action = action
+        super().__init__(action)
         self._function = function
         self._tracer = tracer
         self._clock = clock
-        self.max_batch = action.max_batch
-        self.concurrency = action.concurrency
-        self.may_fall_behind = action.may_fall_behind
-        self.runs_recovered = action.runs_recovered
-        self.retry = action.retry
 
     async def run(self, batch: Sequence[Work]) -> Problems:
         begin_ms = self._clock.now_ms()
@@ -33,9 +28,6 @@ class TracedAction:
             raise
         self._tell(batch, problems, begin_ms)
         return problems
-
-    async def close(self) -> None:
-        await self._action.close()
 
     def _tell(self, batch: Sequence[Work], problems: Problems, begin_ms: int) -> None:
         now_ms = self._clock.now_ms()
