@@ -8,10 +8,8 @@ import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
-from pathlib import Path
 from typing import Annotated, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -19,13 +17,14 @@ from fastapi import Depends, Request, WebSocket
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
-from api.access.callers import Caller, Callers
+from api.access.authenticator import ApiAuthenticator
+from api.access.callers import Caller
 from api.access.limits import RateLimiter
 from api.audit.trail import begin_attempt
+from api.dependencies import services_of
 from api.pages import DEFAULT_TENANT
 from api.problems import Problem
 from mqlake.access_records import Role
-from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 
 _logger = logging.getLogger(__name__)
@@ -47,14 +46,6 @@ TENANTS_FIELD: Final = "x-tenants"
 """Likewise: whether it is open to callers for some tenants alone."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-FAILURES_PER_SECOND: Final = 1.0
-FAILURES_BURST: Final = 60.0
-"""Of one address: what a program with an old token does until somebody looks."""
-LOGINS_PER_SECOND: Final = 0.1
-LOGINS_BURST: Final = 10.0
-"""Failed ones, of one name at one address; of one address five times as many."""
-_ADDRESS_FACTOR: Final = 5
-
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="bearer",
@@ -66,21 +57,6 @@ _cookie = APIKeyCookie(
     scheme_name="session",
     description=f"of POST /login; requests that change something need {CSRF_HEADER} beside it",
 )
-
-
-def read_token(path: Path) -> str:
-    """Return the administrator's token.
-
-    Raises:
-        OperationalError: The file is missing or empty: without a token nobody could be told apart.
-    """
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise OperationalError(f"token_file {path} cannot be read: {exc}") from exc
-    if not token:
-        raise OperationalError(f"token_file {path} is empty: write a token into it")
-    return token
 
 
 def needs(role: Role) -> dict[str, Any]:
@@ -131,87 +107,58 @@ def is_audited(method: str, extra: dict[str, Any] | None) -> bool:
     return method.upper() not in _READING and role_for(method, extra) != "viewer"
 
 
-@dataclass(frozen=True, slots=True)
-class Doorkeeper:
-    """What is needed to let somebody in, or not."""
+def identify(connection: HTTPConnection, token: str | None) -> Caller:
+    """Return who it is: by the token if there is one, else by the cookie.
 
-    callers: Callers
-    requests: RateLimiter
-    """Of callers, by name."""
-    failures: RateLimiter
-    """Of addresses whose tokens are wrong."""
-    logins: RateLimiter
-    """Of names at addresses whose passwords are."""
-    login_addresses: RateLimiter
+    Raises:
+        Problem: Nobody that we know; or the keys cannot be looked up yet.
+    """
+    authenticator = authenticator_of(connection)
+    try:
+        caller = authenticator.identify(token, connection.cookies.get(COOKIE))
+    except OperationalError as exc:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
+    if caller is not None:
+        return caller
+    limit(authenticator.failures, address_of(connection))
+    sent = "" if token is None else "this system does not know this token or key (any more): "
+    raise Problem(
+        HTTPStatus.UNAUTHORIZED,
+        f"{sent}send an API key, or the token in <data-dir>/api-token, as: "
+        "Authorization: Bearer <token>; or log in",
+        {"WWW-Authenticate": "Bearer"},
+    )
 
-    @classmethod
-    def make(
-        cls, callers: Callers, clock: Clock, *, requests_per_second: float, burst: float
-    ) -> "Doorkeeper":
-        return cls(
-            callers,
-            RateLimiter(clock, per_second=requests_per_second, burst=burst),
-            RateLimiter(clock, per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST),
-            RateLimiter(clock, per_second=LOGINS_PER_SECOND, burst=LOGINS_BURST),
-            RateLimiter(
-                clock,
-                per_second=LOGINS_PER_SECOND * _ADDRESS_FACTOR,
-                burst=LOGINS_BURST * _ADDRESS_FACTOR,
-            ),
-        )
 
-    def identify(self, connection: HTTPConnection, token: str | None) -> Caller:
-        """Return who it is: by the token if there is one, else by the cookie.
+@contextmanager
+def counting_login(
+    authenticator: ApiAuthenticator, connection: HTTPConnection, name: str
+) -> Iterator[None]:
+    """Refuse a login after too many that failed; one that goes well does not count.
 
-        Raises:
-            Problem: Nobody that we know; or the keys cannot be looked up yet.
-        """
-        cookie = connection.cookies.get(COOKIE)
-        try:
-            if token is not None:
-                caller = self.callers.by_token(token)
-            else:
-                caller = None if cookie is None else self.callers.by_session(cookie)
-        except OperationalError as exc:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
-        if caller is not None:
-            return caller
-        limit(self.failures, address_of(connection))
-        sent = "" if token is None else "this system does not know this token or key (any more): "
-        raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            f"{sent}send an API key, or the token in <data-dir>/api-token, as: "
-            "Authorization: Bearer <token>; or log in",
-            {"WWW-Authenticate": "Bearer"},
-        )
-
-    @contextmanager
-    def counting_login(self, connection: HTTPConnection, name: str) -> Iterator[None]:
-        """Refuse a login after too many that failed; one that goes well does not count.
-
-        It counts before the password is looked at: however many come at once, no more are.
-        """
-        address = address_of(connection)
-        pair = f"{address} {name}"
-        limit(self.login_addresses, address)
-        try:
-            limit(self.logins, pair)
-        except Problem:
-            self.login_addresses.give_back(address)
-            raise
-        is_wrong = False
-        try:
-            yield
-        except Problem as problem:
-            is_wrong = problem.code == "wrong_credentials"
-            raise
-        finally:
-            if is_wrong:
-                fields = {"address": address, "name": name}
-                _logger.warning("login failed", extra={"fields": fields})
-            else:
-                self.logins.give_back(pair)
-                self.login_addresses.give_back(address)
+    It counts before the password is looked at: however many come at once, no more are.
+    """
+    address = address_of(connection)
+    pair = f"{address} {name}"
+    limit(authenticator.login_addresses, address)
+    try:
+        limit(authenticator.logins, pair)
+    except Problem:
+        authenticator.login_addresses.give_back(address)
+        raise
+    is_wrong = False
+    try:
+        yield
+    except Problem as problem:
+        is_wrong = problem.code == "wrong_credentials"
+        raise
+    finally:
+        if is_wrong:
+            fields = {"address": address, "name": name}
+            _logger.warning("login failed", extra={"fields": fields})
+        else:
+            authenticator.logins.give_back(pair)
+            authenticator.login_addresses.give_back(address)
 
 
 def limit(limiter: RateLimiter, name: str, amount: float = 1.0) -> None:
@@ -234,9 +181,8 @@ def address_of(connection: HTTPConnection) -> str:
     return connection.client.host if connection.client is not None else ""
 
 
-def doorkeeper_of(connection: HTTPConnection) -> Doorkeeper:
-    doorkeeper: Doorkeeper = connection.app.state.doorkeeper
-    return doorkeeper
+def authenticator_of(connection: HTTPConnection) -> ApiAuthenticator:
+    return services_of(connection).access.authenticator
 
 
 async def authorize(
@@ -245,8 +191,8 @@ async def authorize(
     _session: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
     """Let a request through whose caller is known, may do this, and does not do it too often."""
-    doorkeeper = doorkeeper_of(request)
-    caller = doorkeeper.identify(request, None if credentials is None else credentials.credentials)
+    token = None if credentials is None else credentials.credentials
+    caller = identify(request, token)
     request.scope["mqlake.caller"] = caller.name  # for the line in the log
     extra = getattr(request.scope.get("route"), "openapi_extra", None)
     if is_audited(request.method, extra):
@@ -266,7 +212,7 @@ async def authorize(
         )
     if caller.tenants is not None:
         _check_tenants(request, caller, extra)
-    limit(doorkeeper.requests, caller.name)
+    limit(authenticator_of(request).requests, caller.name)
     return caller
 
 
@@ -306,13 +252,12 @@ def authorize_websocket(socket: WebSocket) -> Caller:
     Raises:
         Problem: Nobody that we know, or from somebody else's page.
     """
-    doorkeeper = doorkeeper_of(socket)
-    caller = doorkeeper.identify(socket, _websocket_token(socket))
+    caller = identify(socket, _websocket_token(socket))
     socket.scope["mqlake.caller"] = caller.name
     # A browser sends our cookie from any page of this site, and lets that page read what comes.
     if caller.session_id is not None and not _is_own_origin(socket):
         raise Problem(HTTPStatus.FORBIDDEN, "another site's page", code="csrf")
-    limit(doorkeeper.requests, caller.name)
+    limit(authenticator_of(socket).requests, caller.name)
     return caller
 
 

@@ -12,12 +12,12 @@ ANSWER_SECONDS: Final = 2.0
 """It answers within a millisecond, or is in trouble."""
 
 
-class Factor(BaseModel):
+class FactorView(BaseModel):
     healthy: bool | None = Field(description="null: not known yet")
     reason: str = Field(description="why not; empty: it is")
 
 
-class Node(BaseModel):
+class NodeView(BaseModel):
     name: str
     address: str
     ports: dict[str, int] = Field(description="by kind of listener: `mqtt`, `ws`, …")
@@ -28,10 +28,10 @@ class Node(BaseModel):
     overloaded: bool
     overload_level: int | None = Field(description="0 to 10, as it publishes it; null: it does not")
     cpu_percent: float | None = Field(description="mean of the window; null: not known")
-    factors: dict[str, Factor] = Field(description="health; a node is healthy if all are")
+    factors: dict[str, FactorView] = Field(description="health; a node is healthy if all are")
 
 
-class Proxy(BaseModel):
+class ProxyView(BaseModel):
     name: str
     version: str = Field(description="of the snapshot that it runs; empty: none that is known")
     problem: str = Field(description="why it does not run the one in force; empty: it does")
@@ -44,7 +44,7 @@ class Loads(BaseModel):
     problem: str = Field(description="why they could not be read, or made anew; empty: they could")
 
 
-class Drain(BaseModel):
+class DrainView(BaseModel):
     node: str
     state: str
     closed: int = Field(description="that proxies have closed; gateways do it themselves")
@@ -57,10 +57,10 @@ class Balancer(BaseModel):
     version: str = Field(description="of the snapshot in force: SHA-256 of what is in it")
     talkers: int = Field(description="clients that are placed with those who hear the same topics")
     loads: Loads = Field(description="what clients are expected to publish and to hear")
-    nodes: list[Node] = Field(description="by name")
+    nodes: list[NodeView] = Field(description="by name")
     left_out: list[str] = Field(description="nodes for which there is no slot")
-    proxies: list[Proxy]
-    drains: list[Drain]
+    proxies: list[ProxyView]
+    drains: list[DrainView]
 
 
 class BalancerLink:

@@ -86,7 +86,7 @@ class BanChanges:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def create(self, servers: str, ban: Ban, by: str) -> tuple[str, KeptBan]:
+    def create(self, ban: Ban, by: str) -> tuple[str, KeptBan]:
         """Ban somebody; those that are over are forgotten.
 
         Raises:
@@ -100,11 +100,11 @@ class BanChanges:
             over = [name for name, one in self._book.all() if one.is_over(now_ms)]
             if len(self._book.all()) - len(over) >= MAX_BANS:
                 raise TooManyBans(f"there are {MAX_BANS} bans, which is the limit: lift some")
-            self._lift(servers, over)
-            self._write(servers, ban_id, encode_ban(kept))
+            self._lift(over)
+            self._write(ban_id, encode_ban(kept))
         return ban_id, kept
 
-    def delete(self, servers: str, ban_id: str) -> None:
+    def delete(self, ban_id: str) -> None:
         """Lift a ban.
 
         Raises:
@@ -113,13 +113,13 @@ class BanChanges:
         with self._lock:
             if self._book.get(ban_id) is None:
                 raise UnknownBan(f"there is no ban {ban_id!r}")
-            self._lift(servers, [ban_id])
+            self._lift([ban_id])
 
-    def _lift(self, servers: str, ban_ids: Iterable[str]) -> None:
+    def _lift(self, ban_ids: Iterable[str]) -> None:
         for ban_id in ban_ids:
-            self._write(servers, ban_id, None)
+            self._write(ban_id, None)
 
-    def _write(self, servers: str, ban_id: str, value: bytes | None) -> None:
+    def _write(self, ban_id: str, value: bytes | None) -> None:
         key = ban_key(ban_id)
-        self._log.append(servers, GATEWAYS, key, value, what="ban")
+        self._log.append(GATEWAYS, key, value, what="ban")
         self._book.take(key, value)

@@ -115,7 +115,7 @@ Record = tuple[bytes, bytes | None]
 """Key and value of a record of `mqlake.sessions`; the value None is a tombstone."""
 
 
-class StoredSession(NamedTuple):
+class CachedSession(NamedTuple):
     """Values as the log holds them."""
 
     session: bytes
@@ -147,7 +147,7 @@ class ListedSession(NamedTuple):
     record is in both."""
 
 
-class StoredSubscription(NamedTuple):
+class CachedSubscription(NamedTuple):
     topic_filter: str
     client_id: str
     value: str
@@ -201,7 +201,7 @@ class SessionCache:
         finally:
             self.is_complete = False
 
-    def client(self, tenant: str, client_id: str) -> StoredSession | None:
+    def client(self, tenant: str, client_id: str) -> CachedSession | None:
         rows = self._rows(
             "SELECT session_id, sessions.value, progress.value, marks.value FROM sessions"
             " LEFT JOIN progress USING (tenant, client_id) LEFT JOIN marks USING (gateway)"
@@ -212,7 +212,7 @@ class SessionCache:
             return None
         session_id, session, progress, marks = rows[0]
         more = self._rows(_OWN_RECORDS_OF, (tenant, client_id, session_id))
-        return StoredSession(session, progress, marks, tuple(value for _, value in more))
+        return CachedSession(session, progress, marks, tuple(value for _, value in more))
 
     def clients(
         self, tenant: str, asked: ClientFilter, after: str, limit: int
@@ -244,7 +244,7 @@ class SessionCache:
 
     def subscriptions(
         self, tenant: str, topic_filter: str | None, after: tuple[str, str], limit: int
-    ) -> list[StoredSubscription]:
+    ) -> list[CachedSubscription]:
         """Return subscriptions by topic filter and client identifier, behind the given pair."""
         where = "tenant = ? AND (filter, client_id) > (?, ?)"
         values: list[Any] = [tenant, *after]
@@ -256,7 +256,7 @@ class SessionCache:
             " ORDER BY filter, client_id LIMIT ?",
             (*values, limit),
         )
-        return [StoredSubscription(*row) for row in rows]
+        return [CachedSubscription(*row) for row in rows]
 
     def _rows(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         uri = f"{self._path.absolute().as_uri()}?mode=ro"

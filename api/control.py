@@ -13,16 +13,13 @@ from api.messages import MessageMaker
 from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, delivery_topic
 
 
-def ask_gateway(
-    log: LogAppender, bootstrap_servers: str, gateway: str, action: str, **value: Any
-) -> None:
+def ask_gateway(log: LogAppender, gateway: str, action: str, **value: Any) -> None:
     """Append a control record and wait until the log has it.
 
     Raises:
         LogError: It does not answer in time, or refuses.
     """
     log.append(
-        bootstrap_servers,
         delivery_topic(gateway),
         CONTROL_KEY_PREFIX + action.encode(),
         json.dumps(value).encode(),
@@ -31,13 +28,7 @@ def ask_gateway(
 
 
 def disconnect(
-    log: LogAppender,
-    bootstrap_servers: str,
-    gateways: Iterable[str],
-    tenant: str,
-    client_id: str,
-    *,
-    end_session: bool,
+    log: LogAppender, gateways: Iterable[str], tenant: str, client_id: str, *, end_session: bool
 ) -> None:
     """Ask each of these gateways to close a client's connection, or to end its session.
 
@@ -46,24 +37,12 @@ def disconnect(
     """
     for gateway in gateways:
         ask_gateway(
-            log,
-            bootstrap_servers,
-            gateway,
-            "disconnect",
-            tenant=tenant,
-            client_id=client_id,
-            end_session=end_session,
+            log, gateway, "disconnect", tenant=tenant, client_id=client_id, end_session=end_session
         )
 
 
 def clear_retained(
-    log: LogAppender,
-    bootstrap_servers: str,
-    maker: MessageMaker,
-    tenant: str,
-    topic: str,
-    *,
-    username: str | None,
+    log: LogAppender, maker: MessageMaker, tenant: str, topic: str, *, username: str | None
 ) -> None:
     """Publish the empty message that deletes the retained one of a topic.
 
@@ -72,7 +51,6 @@ def clear_retained(
     """
     empty = maker.make(tenant, topic, b"", qos=1, retain=True, username=username)
     log.append(
-        bootstrap_servers,
         INBOUND,
         empty.key,
         empty.value,

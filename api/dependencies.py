@@ -1,136 +1,158 @@
-"""What routes share: where the system is, what has been read of it, failures as answers."""
+"""What routes ask for: one part each, by its type."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Protocol
+from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends
+from starlette.requests import HTTPConnection
 
+from api.access.book import AccessBook
+from api.access.changes import AccessChanges
+from api.access.passwords import ApiPasswordChecks
+from api.access.provider import Provider
+from api.alarms.book import AlarmBook
+from api.alarms.changes import AlarmChanges
+from api.alarms.watch import AlarmWatch
+from api.balancing import BalancerLink
+from api.bans import BanBook, BanChanges
 from api.cache import SessionCache
+from api.federation import FederationLink
+from api.history import Deleter
 from api.jobs import Jobs
+from api.live.messages import MessageFeed
+from api.live.metrics import MetricsSource
 from api.log import LogAppender
+from api.messages import MessageMaker
+from api.metrics.rules import MetricsBook
+from api.metrics.tenants import TenantFigures
+from api.parts import LiveParts
 from api.presence import Gateways
 from api.problems import Problem
+from api.publishing import ApiPublisher
 from api.references.book import ReferenceBook
+from api.references.changes import ReferenceChanges
+from api.references.tables import ReferenceTables
+from api.replay.work import ReplayParts
+from api.retained import RetainedTable
+from api.rights import RightsBook, RightsChanges
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
-from api.rules.metrics import MetricsBook
+from api.rules.work import RuleWorks
+from api.runs import LongRuns
 from api.schemas.changes import SchemaChanges
-from api.spark import SparkConnect, SparkStarting
-from api.tenants import TenantBook
-from mqlake.errors import LogError, OperationalError
-from mqlake.records import GATEWAYS, RULES, SESSIONS
+from api.services import Services
+from api.settings import ApiSettings
+from api.spark import SparkConnect
+from api.sql.running import QueryRunner
+from api.sql.warming import WarmUp
+from api.tenant_deletion import DeletionParts
+from api.tenants import TenantBook, TenantChanges
+from api.tracing.traces import Traces
+from mqlake.records import ACCESS, ALARMS, GATEWAYS, RULES, SESSIONS
 from mqlake.status import SystemState, read_state
 
 
-@contextmanager
-def unavailable() -> Iterator[None]:
-    """Answer 503 when the log, the cache, Spark or a table does not answer."""
-    try:
-        yield
-    except SparkStarting as exc:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
-    except (OperationalError, LogError) as exc:
-        is_open = isinstance(exc, LogError) and not exc.definite
-        code = "outcome_unknown" if is_open else "unavailable"
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), code=code) from exc
+def services_of(connection: HTTPConnection) -> Services:
+    """Return all parts; routes ask for one of those below."""
+    services: Services = connection.app.state.services
+    return services
 
 
-class Read(Protocol):
-    """What is read of a log topic."""
-
-    @property
-    def is_complete(self) -> bool: ...
+Choose = Callable[[Services], Any]
 
 
-def refuse_part(found: Read, log_topic: str) -> None:
-    """Answer 503 until all has been read: part of it would look like all."""
-    if not found.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            f"the API is reading {log_topic}: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+def _part(choose: Choose, read: Choose | None = None, log_topic: str = "") -> Any:
+    """Return what hands out a part.
+
+    Args:
+        choose: The part.
+        read: What has to be read whole before: part of it would look like all. 503 until then.
+        log_topic: It is read of this.
+    """
+
+    async def part(connection: HTTPConnection) -> Any:
+        services = services_of(connection)
+        if read is not None and not read(services).is_complete:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"the API is reading {log_topic}: ask again in a moment",
+                {"Retry-After": "1"},
+            )
+        return choose(services)
+
+    return Depends(part)
 
 
-def system_state(request: Request) -> SystemState:
-    with unavailable():
-        return read_state(request.app.state.data_dir)
+def _book(choose: Choose, log_topic: str) -> Any:
+    """Return what hands out a book that has been read whole."""
+    return _part(choose, choose, log_topic)
 
 
-def complete_cache(request: Request) -> SessionCache:
-    """Return the sessions once all of them have been read."""
-    cache: SessionCache = request.app.state.cache
-    refuse_part(cache, SESSIONS)
-    return cache
+Settings = Annotated[ApiSettings, _part(lambda its: its.settings)]
+Log = Annotated[LogAppender, _part(lambda its: its.log)]
+
+KnownAccess = Annotated[AccessBook, _book(lambda its: its.access.book, ACCESS)]
+ChangeAccess = Annotated[AccessChanges, _part(lambda its: its.access.changes)]
+Passwords = Annotated[ApiPasswordChecks, _part(lambda its: its.access.passwords)]
+Oidc = Annotated[Provider | None, _part(lambda its: its.access.provider)]
+
+Heard = Annotated[Gateways, _part(lambda its: its.gateways.heard)]
+Cache = Annotated[SessionCache, _book(lambda its: its.gateways.sessions, SESSIONS)]
+KnownBans = Annotated[BanBook, _book(lambda its: its.gateways.bans, GATEWAYS)]
+ChangeBans = Annotated[
+    BanChanges,
+    _part(lambda its: its.gateways.ban_changes, lambda its: its.gateways.bans, GATEWAYS),
+]
+KnownRights = Annotated[RightsBook, _book(lambda its: its.gateways.rights, GATEWAYS)]
+ChangeRights = Annotated[
+    RightsChanges,
+    _part(lambda its: its.gateways.rights_changes, lambda its: its.gateways.rights, GATEWAYS),
+]
+KnownTenants = Annotated[TenantBook, _book(lambda its: its.gateways.tenants, GATEWAYS)]
+ChangeTenants = Annotated[
+    TenantChanges,
+    _part(lambda its: its.gateways.tenant_changes, lambda its: its.gateways.tenants, GATEWAYS),
+]
+Balancing = Annotated[BalancerLink, _part(lambda its: its.gateways.balancer)]
+Federated = Annotated[FederationLink, _part(lambda its: its.gateways.federation)]
+
+Maker = Annotated[MessageMaker, _part(lambda its: its.messages.maker)]
+Publishing = Annotated[ApiPublisher, _part(lambda its: its.messages.publisher)]
+Retained = Annotated[RetainedTable, _part(lambda its: its.messages.retained)]
+Tracing = Annotated[Traces, _part(lambda its: its.traces)]
+
+Book = Annotated[RuleBook, _book(lambda its: its.rules.book, RULES)]
+ChangeRules = Annotated[Changes, _part(lambda its: its.rules.changes)]
+ChangeSchemas = Annotated[SchemaChanges, _part(lambda its: its.rules.schema_changes)]
+KnownReferences = Annotated[ReferenceBook, _book(lambda its: its.rules.references, RULES)]
+ChangeReferences = Annotated[ReferenceChanges, _part(lambda its: its.rules.reference_changes)]
+Tables = Annotated[ReferenceTables, _part(lambda its: its.rules.reference_tables)]
+Metrics = Annotated[MetricsBook, _part(lambda its: its.rules.metrics)]
+
+Connect = Annotated[SparkConnect, _part(lambda its: its.queries.spark)]
+Queries = Annotated[QueryRunner, _part(lambda its: its.queries.runner)]
+Warming = Annotated[WarmUp, _part(lambda its: its.queries.warm_up)]
+
+RunningJobs = Annotated[Jobs, _part(lambda its: its.runs.jobs)]
+AllRuns = Annotated[LongRuns, _part(lambda its: its.runs)]
+Works = Annotated[RuleWorks, _part(lambda its: its.runs.rules)]
+Replays = Annotated[ReplayParts, _part(lambda its: its.runs.replays)]
+Deletions = Annotated[DeletionParts, _part(lambda its: its.runs.tenants)]
+HistoryDeleter = Annotated[Deleter, _part(lambda its: its.runs.history)]
+
+SystemFigures = Annotated[MetricsSource, _part(lambda its: its.metrics.source)]
+Figures = Annotated[TenantFigures, _part(lambda its: its.metrics.figures)]
+Live = Annotated[LiveParts, _part(lambda its: its.live)]
+Feed = Annotated[MessageFeed, _part(lambda its: its.live.messages)]
+
+KnownAlarms = Annotated[AlarmBook, _book(lambda its: its.alarms.book, ALARMS)]
+ChangeAlarms = Annotated[AlarmChanges, _part(lambda its: its.alarms.changes)]
+Watch = Annotated[AlarmWatch, _part(lambda its: its.alarms.watch)]
 
 
-def heard_gateways(request: Request) -> Gateways:
-    gateways: Gateways = request.app.state.gateways
-    return gateways
-
-
-def log_appender(request: Request) -> LogAppender:
-    log: LogAppender = request.app.state.log
-    return log
-
-
-def complete_book(request: Request) -> RuleBook:
-    """Return the rules once all of them have been read."""
-    book: RuleBook = request.app.state.rules
-    refuse_part(book, RULES)
-    return book
-
-
-def complete_references(request: Request) -> ReferenceBook:
-    """Return the reference tables once all of them have been read."""
-    book: ReferenceBook = request.app.state.references
-    refuse_part(book, RULES)
-    return book
-
-
-def known_tenants(request: Request) -> TenantBook:
-    """Return the tenants once all of them have been read."""
-    book: TenantBook = request.app.state.tenants
-    refuse_part(book, GATEWAYS)
-    return book
-
-
-def rule_changes(request: Request) -> Changes:
-    changes: Changes = request.app.state.rule_changes
-    return changes
-
-
-def schema_changes(request: Request) -> SchemaChanges:
-    changes: SchemaChanges = request.app.state.schema_changes
-    return changes
-
-
-def rule_metrics(request: Request) -> MetricsBook:
-    metrics: MetricsBook = request.app.state.rule_metrics
-    return metrics
-
-
-def spark_connect(request: Request) -> SparkConnect:
-    spark: SparkConnect = request.app.state.spark
-    return spark
-
-
-def running_jobs(request: Request) -> Jobs:
-    jobs: Jobs = request.app.state.jobs
-    return jobs
+def system_state(settings: Settings) -> SystemState:
+    return read_state(settings.data_dir)
 
 
 State = Annotated[SystemState, Depends(system_state)]
-Cache = Annotated[SessionCache, Depends(complete_cache)]
-Heard = Annotated[Gateways, Depends(heard_gateways)]
-Log = Annotated[LogAppender, Depends(log_appender)]
-Book = Annotated[RuleBook, Depends(complete_book)]
-KnownReferences = Annotated[ReferenceBook, Depends(complete_references)]
-KnownTenants = Annotated[TenantBook, Depends(known_tenants)]
-RuleChanges = Annotated[Changes, Depends(rule_changes)]
-SchemasChanged = Annotated[SchemaChanges, Depends(schema_changes)]
-Metrics = Annotated[MetricsBook, Depends(rule_metrics)]
-Connect = Annotated[SparkConnect, Depends(spark_connect)]
-RunningJobs = Annotated[Jobs, Depends(running_jobs)]

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from api.authentication import bearer_token, doorkeeper_of
+from api.authentication import bearer_token, identify
 from api.problems import Problem, problem_response
 
 HEAD_SECONDS: Final = 10.0
@@ -51,7 +51,7 @@ class Entrance:
         if not is_login:
             connection = HTTPConnection(scope)
             try:
-                doorkeeper_of(connection).identify(connection, bearer_token(connection))
+                identify(connection, bearer_token(connection))
             except Problem as problem:
                 answer = problem_response(
                     problem.status,

@@ -24,7 +24,7 @@ class LinkCounters(BaseModel):
     malformed: int = Field(description="records whose envelope or properties cannot be read")
 
 
-class Link(BaseModel):
+class LinkView(BaseModel):
     site: int
     uri: str = Field(description="of its federator; empty: it connects to this site")
     there: bool = Field(description="it gets what it wants")
@@ -64,7 +64,7 @@ class KnownSite(BaseModel):
     state: str = Field(description="to this site: self, linked, known, asked or granted")
 
 
-class Overlay(BaseModel):
+class OverlayView(BaseModel):
     finds: bool = Field(description="links are found; else they are set")
     least: int = Field(description="links that are wanted")
     most: int = Field(description="links that there may be")
@@ -79,13 +79,13 @@ class Federation(BaseModel):
     detail: str
     site: int
     epoch: int = Field(description="another one when the offsets of the log have begun anew")
-    links: list[Link]
+    links: list[LinkView]
     streams: int = Field(description="partitions of other sites of which messages came")
     gaps: int = Field(description="of these, ranges that may still come on another path")
     interests: int = Field(default=0, description="filters of this site's subscribers")
     asked: int = Field(default=0, description="messages that another path was asked for in the end")
     counters: SiteCounters
-    overlay: Overlay | None = Field(default=None, description="the map that it has learned")
+    overlay: OverlayView | None = Field(default=None, description="the map that it has learned")
 
 
 class FederationLink:

@@ -14,7 +14,7 @@ from mqlake.records import GATEWAYS, SESSIONS
 LOG_TOPICS: Final = (SESSIONS, GATEWAYS)
 
 
-class Book(Protocol):
+class GatewayBook(Protocol):
     """What stands in `mqlake.gateways` beside the words of gateways."""
 
     def forget(self) -> None:
@@ -49,7 +49,7 @@ class Follower(LogFollower):
         data_dir: Path,
         cache: SessionCache,
         gateways: Gateways,
-        books: Sequence[Book],
+        books: Sequence[GatewayBook],
     ) -> None:
         super().__init__(data_dir, "sessions", LOG_TOPICS)
         self._cache = cache
@@ -66,7 +66,9 @@ class Follower(LogFollower):
 
 
 class _Taker(Taker):
-    def __init__(self, writer: CacheWriter, gateways: Gateways, books: Sequence[Book]) -> None:
+    def __init__(
+        self, writer: CacheWriter, gateways: Gateways, books: Sequence[GatewayBook]
+    ) -> None:
         self._writer = writer
         self._gateways = gateways
         self._books = books

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
+from api.log import CLIENT_ID
 from mqlake.errors import InvalidRecord, LogError, MqlakeError
-from mqlake.log.security import client_config
+from mqlake.log.options import LOST_CODES, consumer_options
 from mqlake.status import read_state
 
 _logger = logging.getLogger(__name__)
@@ -22,17 +23,6 @@ POLL_SECONDS: Final = 0.2
 """How long a batch may take to fill; what happens is seen that much later."""
 RETRY_SECONDS: Final = 1.0
 METADATA_SECONDS: Final = 10.0
-
-_FATAL_CODES: Final = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.OFFSET_OUT_OF_RANGE,
-        KafkaError._AUTO_OFFSET_RESET,
-    }
-)
-"""Reading begins anew; whatever else is reported, librdkafka tries again by itself."""
 
 
 class Followed(NamedTuple):
@@ -115,24 +105,18 @@ class LogFollower(ABC):
             OperationalError: What is read cannot be kept.
         """
         consumer = Consumer(
-            {
-                **client_config(bootstrap_servers),
-                "client.id": "mqlake-api",
-                # librdkafka wants a name; partitions are assigned by hand, nothing is committed.
-                "group.id": "mqlake-api",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                "enable.partition.eof": True,
-                # Nobody waits for single records: a few answers a second are enough.
-                "fetch.min.bytes": 65_536,
-                "fetch.wait.max.ms": round(self.poll_seconds * 1000),
-                "queued.max.messages.kbytes": 16_384,
-                "topic.metadata.propagation.max.ms": 1_000,
-                "reconnect.backoff.max.ms": 1_000,
-                "log_level": 2,
-                "error_cb": _ignore,
-            }
+            consumer_options(
+                bootstrap_servers,
+                CLIENT_ID,
+                {
+                    "enable.partition.eof": True,
+                    # Nobody waits for single records: a few answers a second are enough.
+                    "fetch.min.bytes": 65_536,
+                    "fetch.wait.max.ms": round(self.poll_seconds * 1000),
+                    "queued.max.messages.kbytes": 16_384,
+                    "topic.metadata.propagation.max.ms": 1_000,
+                },
+            )
         )
         partitions = _partitions(consumer, self._log_topics)
         unread = set(partitions)
@@ -186,14 +170,10 @@ def _split(batch: list[KafkaMessage]) -> tuple[list[Followed], set[tuple[str, in
             partition = record.partition()
             assert partition is not None
             ended.add((log_topic, partition))
-        elif error.code() in _FATAL_CODES:
+        elif error.code() in LOST_CODES:
             raise LogError(f"reading {log_topic}: {error.str()}", definite=True)
     return records, ended
 
 
 def _refuse(error: InvalidRecord) -> None:
     _logger.warning("record ignored", extra={"fields": {"reason": str(error)}})
-
-
-def _ignore(_error: KafkaError) -> None:
-    """Take what librdkafka says of its connections: it tries again by itself."""

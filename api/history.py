@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.jobs import Job
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.clock import Clock
-from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.log.blocking import Append
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS
 from mqlake.tables import DEAD_LETTERS, DROPS, MESSAGES
 from mqlake.tables import EVENTS as EVENTS_TABLE
-from rules.language.quoting import quoted
+from rules.sql.quoting import quoted
 
 TABLES: Final = (MESSAGES, EVENTS_TABLE, DROPS, DEAD_LETTERS)
 """Those with a row for what a client did; `retained` and `sessions` have ways of their own."""
@@ -58,7 +60,7 @@ class Deleter:
         self._log = log
         self._clock = clock
 
-    def audit(self, bootstrap_servers: str, event: str, deletion: Deletion, **fields: Any) -> None:
+    def audit(self, event: str, deletion: Deletion, **fields: Any) -> None:
         """Append what happened to `mqlake.events`; it is in the log when this returns.
 
         The event is of no client: else the next deletion would take it too.
@@ -80,9 +82,9 @@ class Deleter:
         record = Append(
             0, f"{deletion.tenant}/".encode(), json.dumps(value, ensure_ascii=False).encode(), []
         )
-        self._log.append_all(bootstrap_servers, EVENTS, [record], what=f"event {event}")
+        self._log.append_all(EVENTS, [record], what=f"event {event}")
 
-    def delete(self, job: Job, bootstrap_servers: str, deletion: Deletion) -> dict[str, Any]:
+    def delete(self, job: Job, deletion: Deletion) -> dict[str, Any]:
         """Do it; return how many rows went.
 
         Raises:
@@ -102,9 +104,9 @@ class Deleter:
                     rows[table.name] = delete_rows(job, spark, table.name, condition)
                     vacuum(job, spark, table.name)
         except Exception as exc:
-            self.audit(bootstrap_servers, FAILED, deletion, job=job.id, rows=rows, reason=str(exc))
+            self.audit(FAILED, deletion, job=job.id, rows=rows, reason=str(exc))
             raise
-        self.audit(bootstrap_servers, DELETED, deletion, job=job.id, rows=rows)
+        self.audit(DELETED, deletion, job=job.id, rows=rows)
         return {"rows": rows}
 
 
@@ -120,7 +122,7 @@ def vacuum(job: Job, spark: Spark, table: str) -> None:
 
 
 def run_statement(job: Job, spark: Spark, statement: str) -> list[Row]:
-    """Run a statement; again when the table's upkeep came between."""
+    """Run a statement; again when the table's maintenance came between."""
     for left in reversed(range(_TRIES)):
         job.check()
         try:

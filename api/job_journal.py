@@ -14,9 +14,8 @@ from api.following import Followed, LogFollower, Taker
 from api.jobs import Job, Jobs
 from api.log import LogAppender
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import VERSION_HEADER, check_version
-from mqlake.records import JOBS, RECORD_VERSION, Headers
-from mqlake.status import read_state
+from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER, Headers, check_version
+from mqlake.records import JOBS
 
 MAX_BYTES: Final = 900_000
 """Of a record; the log takes a million."""
@@ -43,16 +42,10 @@ _FIELDS: Final = {
 
 
 class LogJournal:
-    """Keeps jobs in the log.
+    """Keeps jobs in the log."""
 
-    Args:
-        log: Appends.
-        data_dir: Of the system: its state says where the log is.
-    """
-
-    def __init__(self, log: LogAppender, data_dir: Path) -> None:
+    def __init__(self, log: LogAppender) -> None:
         self._log = log
-        self._data_dir = data_dir
 
     def write(self, job: Job) -> None:
         """Keep a job as it is.
@@ -67,9 +60,8 @@ class LogJournal:
         self._append(job, None)
 
     def _append(self, job: Job, value: bytes | None) -> None:
-        servers = read_state(self._data_dir).bootstrap_servers
         key = job_key(job)
-        self._log.append(servers, JOBS, key, value, what=f"job {job.id}", headers=_HEADERS)
+        self._log.append(JOBS, key, value, what=f"job {job.id}", headers=_HEADERS)
 
 
 class JobsFollower(LogFollower):

@@ -9,13 +9,8 @@ from pydantic import BaseModel, Field
 
 from mqlake.clock import Clock
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.records import (
-    Headers,
-    Message,
-    Properties,
-    message_headers,
-    message_key,
-)
+from mqlake.record_versions import Headers
+from mqlake.records import Message, Properties, message_headers, message_key
 
 CLIENT_ID: Final = "mqlake-api"
 """The publisher of what the API publishes."""

@@ -11,8 +11,6 @@ from pydantic import BaseModel, Field
 from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 
-from rules.errors import RuleError
-
 MEDIA_TYPE = "application/problem+json"
 
 CODES: Final[dict[str, str]] = {
@@ -159,18 +157,6 @@ def register(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def answer_problem(_request: Request, problem: Problem) -> JSONResponse:
         return problem_response(problem.status, problem.detail, problem.headers, problem.code)
-
-    @app.exception_handler(RuleError)
-    async def answer_rule(_request: Request, error: RuleError) -> JSONResponse:
-        return problem_response(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            str(error),
-            code="invalid_rule",
-            line=error.line,
-            column=error.column,
-            fragment=error.fragment,
-            hint=error.hint,
-        )
 
     @app.exception_handler(HTTPException)
     async def answer_http(_request: Request, error: HTTPException) -> JSONResponse:

@@ -3,10 +3,9 @@
 import threading
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
-
-from starlette.types import Scope
+from typing import Any, Final
 
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import OTHER
@@ -37,7 +36,7 @@ class RequestMetrics:
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[tuple[str, str], _Durations] = {}
 
-    def add(self, scope: Scope, status: int, seconds: float) -> None:
+    def add(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         """Count a request.
 
         Args:
@@ -69,7 +68,7 @@ class RequestMetrics:
                 )
 
 
-def route_of(scope: Scope) -> str:
+def route_of(scope: Mapping[str, Any]) -> str:
     """Return the path of the route as the API's document has it, without prefix and values."""
     path = getattr(scope.get("route"), "path_format", None)
     return path if isinstance(path, str) else OTHER

@@ -3,9 +3,11 @@
 import threading
 from typing import Final
 
-from api.log import ANY_PARTITION, Append, LogAppender
+from api.log import LogAppender
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
+from mqlake.log.blocking import Append
+from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import (
     AppliedRights,
@@ -97,13 +99,10 @@ class RightsChanges:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def apply(
-        self, servers: str, rights: RightsFile, by: str, version: int | None
-    ) -> AppliedRights:
+    def apply(self, rights: RightsFile, by: str, version: int | None) -> AppliedRights:
         """Put rights in force at all gateways, as a new version unless they are so already.
 
         Args:
-            servers: Of the log.
             rights: All of them.
             by: Who does it.
             version: That is in force, 0: none; None: whichever it is.
@@ -140,7 +139,7 @@ class RightsChanges:
             if applied.version > KEPT_VERSIONS:
                 records.append((rights_version_key(applied.version - KEPT_VERSIONS), None))
             appends = [Append(ANY_PARTITION, key, value, []) for key, value in records]
-            self._log.append_all(servers, GATEWAYS, appends, what="rights")
+            self._log.append_all(GATEWAYS, appends, what="rights")
             for key, taken in records:
                 self._book.take(key, taken)
         return applied

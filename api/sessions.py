@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from api.cache import ListedSession, StoredSession
+from api.cache import CachedSession, ListedSession
 from mqlake.session_records import (
     SessionRecord,
     StoredSubscription,
@@ -19,7 +19,7 @@ from mqlake.session_records import (
 PROTOCOL_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
-class Subscription(BaseModel):
+class SubscriptionView(BaseModel):
     topic_filter: str = Field(description="as subscribed, with its `$share/<name>/`")
     qos: int = Field(description="most that the client is sent: 0, 1 or 2")
     no_local: bool = Field(description="5.0: not what the client itself published")
@@ -30,7 +30,7 @@ class Subscription(BaseModel):
     identifier: int | None = Field(description="5.0: subscription identifier")
 
 
-class ClientSubscription(Subscription):
+class ClientSubscriptionView(SubscriptionView):
     tenant: str
     client_id: str
 
@@ -45,7 +45,7 @@ class SentMessage(BaseModel):
     offset: int = Field(description="in that partition; 0 for a released one")
 
 
-class Will(BaseModel):
+class WillView(BaseModel):
     topic_name: str
     qos: int
     retain: bool
@@ -72,12 +72,12 @@ class ClientSummary(BaseModel):
     subscription_count: int
 
 
-class ClientSession(ClientSummary):
+class ClientSessionView(ClientSummary):
     expires_at: datetime | None = Field(
         description="when the session ends; null while connected and when it never does"
     )
-    will: Will | None
-    subscriptions: list[Subscription]
+    will: WillView | None
+    subscriptions: list[SubscriptionView]
     in_flight_out: list[SentMessage] = Field(
         description="QoS 1 and 2 messages to the client not acknowledged to the end, in the order "
         "of sending"
@@ -97,7 +97,7 @@ def read_summary(listed: ListedSession) -> ClientSummary:
     return ClientSummary(**_summary(session, len(session.subscriptions) + listed.more))
 
 
-def read_client(stored: StoredSession) -> ClientSession:
+def read_client(stored: CachedSession) -> ClientSessionView:
     session = stored.record()
     progress = None if stored.progress is None else decode_progress(stored.progress)
     if progress is not None and progress.session_id != session.session_id:
@@ -106,19 +106,19 @@ def read_client(stored: StoredSession) -> ClientSession:
     sent = [] if progress is None else [SentMessage(**one._asdict()) for one in progress.outgoing]
     received = [] if progress is None else sorted({*progress.incoming, *progress.storing})
     marks = None if stored.marks is None else decode_marks(stored.marks)
-    return ClientSession(
+    return ClientSessionView(
         **_summary(session, len(session.subscriptions)),
         expires_at=_time(session.expires_at_ms()),
         will=None
         if will is None
-        else Will(
+        else WillView(
             topic_name=will.topic_name,
             qos=will.qos,
             retain=will.retain,
             will_delay_interval=will.will_delay_interval,
             due_at=_time(session.will_at_ms),
         ),
-        subscriptions=[Subscription(**_subscription(one)) for one in session.subscriptions],
+        subscriptions=[SubscriptionView(**_subscription(one)) for one in session.subscriptions],
         in_flight_out=sent,
         in_flight_in=received,
         qos2_unacknowledged=sum(one.qos == 2 for one in sent) + len(received),
@@ -126,14 +126,14 @@ def read_client(stored: StoredSession) -> ClientSession:
     )
 
 
-def read_client_subscription(tenant: str, client_id: str, value: str) -> ClientSubscription:
-    return ClientSubscription(
+def read_client_subscription(tenant: str, client_id: str, value: str) -> ClientSubscriptionView:
+    return ClientSubscriptionView(
         tenant=tenant, client_id=client_id, **_subscription(decode_subscription(value))
     )
 
 
 def _subscription(stored: StoredSubscription) -> dict[str, Any]:
-    return {name: getattr(stored, name) for name in Subscription.model_fields}
+    return {name: getattr(stored, name) for name in SubscriptionView.model_fields}
 
 
 def _summary(session: SessionRecord, subscription_count: int) -> dict[str, Any]:

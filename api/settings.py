@@ -13,6 +13,8 @@ from mqlake.settings import ProcessSettings, SettingsGroup, TracingSettings
 from mqlake.tls import TlsVersion
 from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
 
+PREFIX: Final = "/api/v1"
+"""Of the paths of the API."""
 _MAILBOX: Final = r"^[^\s@<>]+@[^\s@<>]+$"
 
 

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from api.messages import MadeMessage
-from api.publishing import Placed, Publisher
-from mqlake.errors import LogError
+from api.publishing import ApiPublisher, LogAddress, Placed
+from mqlake.errors import LogError, MqlakeError, OperationalError
 from mqlake.records import HEADER_PROPERTIES, HEADER_TRACEPARENT, decode_properties
 from mqlake.tracing import Tracer
 
 
-class TracingPublisher(Publisher):
+class TracingApiPublisher(ApiPublisher):
     """A publisher whose sampled messages bear a `traceparent`; spans end with the log's answer."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        super().__init__()
+    def __init__(self, address: LogAddress, tracer: Tracer) -> None:
+        super().__init__(address)
         self._tracer = tracer
 
-    async def publish(self, servers: str, messages: Sequence[MadeMessage]) -> list[Placed]:
+    async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:
         spans = [
             self._tracer.begin("accept", "SERVER", traceparent_of(one), _known(one))
             for one in messages
@@ -25,19 +25,21 @@ class TracingPublisher(Publisher):
             one if span is None else one._replace(headers=[*one.headers, self._tracer.header(span)])
             for one, span in zip(messages, spans, strict=True)
         ]
+        errors: list[MqlakeError | None] = []
         try:
-            placed = await super().publish(servers, traced)
-        except LogError as exc:
-            placed = [Placed(-1, -1, exc)] * len(messages)
+            placed = await super().publish(traced)
+            errors += [one.error for one in placed]
+        except (LogError, OperationalError) as exc:
+            errors += [exc] * len(messages)
             raise
         finally:
-            for span, one in zip(spans, placed, strict=False):
+            for span, error in zip(spans, errors, strict=False):
                 if span is not None:
-                    self._tracer.end(span, one.error)
+                    self._tracer.end(span, error)
         return placed
 
-    def close(self) -> None:
-        super().close()
+    async def close(self) -> None:
+        await super().close()
         self._tracer.close()
 
 

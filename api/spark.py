@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from mqlake.catalog import made_by
+from api.relations.catalog import is_to_be_made, made_by
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.query_application import NotReady, QueryApplication, Unwanted, Use
 
@@ -57,6 +57,10 @@ class OutOfMemory(EvaluationError):  # noqa: N818 - it names what is in the way
 
 class SparkAway(OperationalError):  # noqa: N818
     """Spark does not answer."""
+
+
+class SparkEnded(SparkAway):
+    """Spark has ended while several asked it: what one of them asked may have ended it."""
 
 
 class SparkStarting(SparkAway):
@@ -170,6 +174,8 @@ class Spark:
         if name is None or name in made:
             return False
         made.add(name)
+        if is_to_be_made(name, self._tables):
+            raise SparkStarting("the tables are being made: ask again in a moment") from error
         statements = made_by(name, self._tables)
         for statement in statements:
             self._evaluate(partial(_make, statement), made)
@@ -180,6 +186,7 @@ class Spark:
 
         Raises:
             OutOfMemory: What was asked for has ended it.
+            SparkEnded: Somebody else was asking, too.
             SparkAway: In any other case.
         """
         end = self._use.ended()
@@ -187,8 +194,10 @@ class Spark:
             raise SparkAway("Spark does not answer; see: bin/mqlake status") from error
         if end.cause == "memory" and end.was_alone:
             raise OutOfMemory(f"this needs more memory than Spark has: {end.reason}") from error
+        if end.was_alone:
+            raise SparkAway(f"Spark ended before it had answered: {end.reason}") from error
         also = ", or for what else it was asked" if end.cause == "memory" else ""
-        raise SparkAway(f"Spark ended before it had answered{also}: {end.reason}") from error
+        raise SparkEnded(f"Spark ended before it had answered{also}: {end.reason}") from error
 
     def make_known(self, names: Iterable[str]) -> None:
         """Let Spark know tables, views and functions before a statement names them.

@@ -32,7 +32,7 @@ TRUNCATED_CHARACTERS: Final = 32
 OF_TENANTS: Final = tuple(one.name for one in TABLES if one is not AUDIT_LOG)
 
 
-class Stored(NamedTuple):
+class StoredPart(NamedTuple):
     """A part of a table."""
 
     rows: int
@@ -64,10 +64,10 @@ class Storage:
         self._tables: dict[str, DeltaTable] = {}
         # By table and file: the rows of each tenant, of files that several share.
         self._shared: dict[tuple[str, str], Counter[str]] = {}
-        self._found: dict[str, dict[str, Stored]] = {}
+        self._found: dict[str, dict[str, StoredPart]] = {}
         self._until = 0.0
 
-    def all(self) -> dict[str, dict[str, Stored]]:
+    def all(self) -> dict[str, dict[str, StoredPart]]:
         """Return what each tenant has stored, by table; at most `KEPT_SECONDS` old.
 
         Raises:
@@ -80,8 +80,8 @@ class Storage:
                 self._until = now + KEPT_SECONDS
             return self._found
 
-    def _look(self) -> dict[str, dict[str, Stored]]:
-        found: dict[str, dict[str, Stored]] = defaultdict(dict)
+    def _look(self) -> dict[str, dict[str, StoredPart]]:
+        found: dict[str, dict[str, StoredPart]] = defaultdict(dict)
         shared: dict[tuple[str, str], Counter[str]] = {}
         for name in (*OF_TENANTS, *rule_tables(self._folder)):
             for tenant, stored in self._read(name, shared).items():
@@ -93,7 +93,7 @@ class Storage:
         self._shared = shared
         return dict(found)
 
-    def _read(self, name: str, shared: _Shared, whose: str | None = None) -> dict[str, Stored]:
+    def _read(self, name: str, shared: _Shared, whose: str | None = None) -> dict[str, StoredPart]:
         try:
             return self._of_table(name, shared, whose)
         except Exception as exc:  # files that cannot be read raise no other
@@ -101,7 +101,7 @@ class Storage:
             reason = str(exc).partition("\n")[0]
             raise OperationalError(f"table {name} cannot be read: {reason}") from exc
 
-    def _of_table(self, name: str, shared: _Shared, whose: str | None) -> dict[str, Stored]:
+    def _of_table(self, name: str, shared: _Shared, whose: str | None) -> dict[str, StoredPart]:
         table = self._newest(name)
         if table is None:
             return {}
@@ -126,7 +126,7 @@ class Storage:
             for tenant, count in parts.items():
                 rows[tenant] += count
                 sizes[tenant] += round(size * count / total)
-        return {tenant: Stored(count, sizes[tenant]) for tenant, count in rows.items()}
+        return {tenant: StoredPart(count, sizes[tenant]) for tenant, count in rows.items()}
 
     def _newest(self, name: str) -> DeltaTable | None:
         from deltalake import DeltaTable

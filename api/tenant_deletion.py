@@ -12,33 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import Request
-
-from api.access.changes import AccessChanges
-from api.alarms.changes import AlarmChanges
 from api.cache import ClientFilter, SessionCache
 from api.control import clear_retained, disconnect
 from api.history import SETTINGS, delete_rows, vacuum
 from api.jobs import Job, JobElsewhere, Jobs, Work
-from api.log import Append, LogAppender
-from api.messages import MessageMaker
-from api.pages import DEFAULT_TENANT
-from api.presence import Gateways
-from api.references.book import ReferenceBook
-from api.references.changes import ReferenceChanges
-from api.retained import RetainedTable
-from api.rules.book import RuleBook
-from api.rules.changes import Changes
-from api.rules.metrics import MetricsBook, forget_metrics
-from api.schemas.changes import SchemaChanges
+from api.log import LogAppender
+from api.metrics.rules import forget_metrics
+from api.metrics.tenants import forget_tenant_metrics
+from api.parts import AccessParts, AlarmParts, GatewayParts, MessageParts, MetricParts, RuleParts
 from api.spark import SparkConnect
-from api.tenant_metrics import TenantMetricsBook, forget_tenant_metrics
-from api.tenants import TenantChanges
 from mqlake.errors import OperationalError
-from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.log.blocking import Append
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS
 from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, rule_tables
 from mqlake.tables import EVENTS as EVENTS_TABLE
-from rules.language.quoting import quoted
+from mqlake.tenants import DEFAULT_TENANT
+from rules.sql.quoting import quoted
 
 DELETE_TENANT: Final = "delete_tenant"
 """Kind of these jobs."""
@@ -56,38 +46,22 @@ PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a deletion works with."""
+class DeletionParts:
+    """What a deletion works with: all that may have something of a tenant."""
 
+    data_dir: Path
     log: LogAppender
-    servers: str
-    cache: SessionCache
-    gateways: Gateways
-    retained: RetainedTable
-    maker: MessageMaker
-    rules: RuleBook
-    rule_changes: Changes
-    schema_changes: SchemaChanges
-    references: ReferenceBook
-    reference_changes: ReferenceChanges
-    access_changes: AccessChanges
-    alarm_changes: AlarmChanges
-    tenant_changes: TenantChanges
-    rule_metrics: MetricsBook
-    tenant_metrics: TenantMetricsBook
+    access: AccessParts
+    gateways: GatewayParts
+    messages: MessageParts
+    rules: RuleParts
+    metrics: MetricParts
+    alarms: AlarmParts
     jobs: Jobs
     spark: SparkConnect
-    data_dir: Path
-
-    @classmethod
-    def of(cls, request: Request, servers: str) -> "Parts":
-        state = request.app.state
-        names = (name for name in cls.__slots__ if name not in ("log", "servers", "maker"))
-        found = {name: getattr(state, name) for name in names}
-        return cls(log=state.log, servers=servers, maker=state.message_maker, **found)
 
 
-def deletion_work(parts: Parts, tenant: str, by: str) -> Work:
+def deletion_work(parts: DeletionParts, tenant: str, by: str) -> Work:
     """Return what deletes a tenant for somebody."""
 
     def work(job: Job) -> dict[str, Any]:
@@ -114,11 +88,11 @@ def is_being_deleted(jobs: Jobs, tenant: str) -> bool:
     )
 
 
-def _suspend(parts: Parts, _job: Job, tenant: str) -> None:
-    parts.tenant_changes.suspend(parts.servers, tenant)
+def _suspend(parts: DeletionParts, _job: Job, tenant: str) -> None:
+    parts.gateways.tenant_changes.suspend(tenant)
 
 
-def _end_jobs(parts: Parts, job: Job, tenant: str) -> None:
+def _end_jobs(parts: DeletionParts, job: Job, tenant: str) -> None:
     for one in parts.jobs.all():
         if one.tenant == tenant and one.id != job.id and one.finished_at is None:
             try:
@@ -127,34 +101,38 @@ def _end_jobs(parts: Parts, job: Job, tenant: str) -> None:
                 raise OperationalError(str(exc)) from exc
 
 
-def _delete_definitions(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
-    rules, schemas = parts.rules.all(tenant), parts.rules.schemas(tenant).names()
+def _delete_definitions(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
+    rules, schemas = parts.rules.book.all(tenant), parts.rules.book.schemas(tenant).names()
     for entry in rules:
-        parts.rule_changes.delete(parts.servers, tenant, entry.rule.id, None)
+        parts.rules.changes.delete(tenant, entry.rule.id, None)
     for name in schemas:
-        parts.schema_changes.delete(parts.servers, tenant, name)
-    references = [name for name, one in parts.references.all(tenant) if one.exists]
+        parts.rules.schema_changes.delete(tenant, name)
+    references = [name for name, one in parts.rules.references.all(tenant) if one.exists]
     for name in references:
-        parts.reference_changes.delete(parts.servers, tenant, name)
+        parts.rules.reference_changes.delete(tenant, name)
     _wait(
         job,
-        lambda: sum(not one.is_answered for _, one in parts.references.all(tenant)),
+        lambda: sum(not one.is_answered for _, one in parts.rules.references.all(tenant)),
         "reference tables are not deleted yet",
     )
     return {"rules": len(rules), "schemas": len(schemas), "references": len(references)}
 
 
-def _end_sessions(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
-    count = parts.cache.tenants().get(tenant, 0)
-    while found := parts.cache.clients(tenant, ClientFilter(), "", PAGE):
-        gateways = [one.name for one in parts.gateways.all() if one.is_alive]
+def _end_sessions(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
+    count = parts.gateways.sessions.tenants().get(tenant, 0)
+    while found := parts.gateways.sessions.clients(tenant, ClientFilter(), "", PAGE):
+        gateways = [one.name for one in parts.gateways.heard.all() if one.is_alive]
         if not gateways:
             raise OperationalError("no gateway is alive to end the tenant's sessions")
         client_ids = [json.loads(one.session)["client_id"] for one in found]
         for client_id in client_ids:
             job.check()
-            disconnect(parts.log, parts.servers, gateways, tenant, client_id, end_session=True)
-        _wait(job, partial(_stored, parts.cache, tenant, client_ids), "sessions have not ended yet")
+            disconnect(parts.log, gateways, tenant, client_id, end_session=True)
+        _wait(
+            job,
+            partial(_stored, parts.gateways.sessions, tenant, client_ids),
+            "sessions have not ended yet",
+        )
     return {"sessions": count}
 
 
@@ -166,9 +144,9 @@ def _still(asked: list[str], topics: Callable[[], list[str]]) -> int:
     return len(set(asked).intersection(topics()))
 
 
-def _clear_retained(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
+def _clear_retained(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
     def topics() -> list[str]:
-        found = parts.retained.page(tenant, None, "", PAGE, max_payload_bytes=0)
+        found = parts.messages.retained.page(tenant, None, "", PAGE, max_payload_bytes=0)
         return [one["topic"] for one in found]
 
     count = 0
@@ -176,17 +154,17 @@ def _clear_retained(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
         count += len(asked)
         for topic in asked:
             job.check()
-            clear_retained(parts.log, parts.servers, parts.maker, tenant, topic, username=None)
+            clear_retained(parts.log, parts.messages.maker, tenant, topic, username=None)
         _wait(job, partial(_still, asked, topics), "retained messages are in the table yet")
     return {"retained": count}
 
 
-def _revoke(parts: Parts, _job: Job, tenant: str) -> dict[str, int]:
-    parts.alarm_changes.forget_tenant(parts.servers, tenant)
-    return {"keys_and_accounts": parts.access_changes.forget_tenant(parts.servers, tenant)}
+def _revoke(parts: DeletionParts, _job: Job, tenant: str) -> dict[str, int]:
+    parts.alarms.changes.forget_tenant(tenant)
+    return {"keys_and_accounts": parts.access.changes.forget_tenant(tenant)}
 
 
-def _delete_rows(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
+def _delete_rows(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
     count = 0
     names = [*(one.name for one in TABLES), *rule_tables(parts.data_dir / "tables")]
     with parts.spark.session(SETTINGS, job.cancelling.is_set) as spark:
@@ -206,18 +184,18 @@ def _delete_rows(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
     return {"rows": count}
 
 
-def _forget(parts: Parts, _job: Job, tenant: str) -> None:
+def _forget(parts: DeletionParts, _job: Job, tenant: str) -> None:
     """Let no key of the log name it; the engine forgets where its rules counted in minutes."""
-    parts.rule_changes.forget(parts.servers, tenant)
-    parts.reference_changes.forget(parts.servers, tenant)
-    for rule_id in parts.rule_metrics.rules_of(tenant):
-        forget_metrics(parts.log, parts.servers, parts.rule_metrics, tenant, rule_id)
-    forget_tenant_metrics(parts.log, parts.servers, parts.tenant_metrics, tenant)
+    parts.rules.changes.forget(tenant)
+    parts.rules.reference_changes.forget(tenant)
+    for rule_id in parts.rules.metrics.rules_of(tenant):
+        forget_metrics(parts.log, parts.rules.metrics, tenant, rule_id)
+    forget_tenant_metrics(parts.log, parts.metrics.tenants, tenant)
     parts.jobs.drop_ended(tenant)
-    parts.tenant_changes.delete(parts.servers, tenant)
+    parts.gateways.tenant_changes.delete(tenant)
 
 
-_STEPS: Final[dict[str, Callable[[Parts, Job, str], dict[str, int] | None]]] = {
+_STEPS: Final[dict[str, Callable[[DeletionParts, Job, str], dict[str, int] | None]]] = {
     "suspending it": _suspend,
     "ending its jobs": _end_jobs,
     "deleting its rules, schemas and reference tables": _delete_definitions,
@@ -248,7 +226,7 @@ def _wait(job: Job, left: Callable[[], int], what: str) -> None:
             fewest, until = count, time.monotonic() + WAIT_SECONDS
 
 
-def _tell(parts: Parts, job: Job, tenant: str, by: str, counts: dict[str, int]) -> None:
+def _tell(parts: DeletionParts, job: Job, tenant: str, by: str, counts: dict[str, int]) -> None:
     """Append to `mqlake.events` that it is done: as an event of no tenant that may go."""
     value = {
         "v": RECORD_VERSION,
@@ -263,4 +241,4 @@ def _tell(parts: Parts, job: Job, tenant: str, by: str, counts: dict[str, int]) 
         **counts,
     }
     record = Append(0, f"{DEFAULT_TENANT}/".encode(), json.dumps(value).encode(), [])
-    parts.log.append_all(parts.servers, EVENTS, [record], what="event tenant.deleted")
+    parts.log.append_all(EVENTS, [record], what="event tenant.deleted")

@@ -83,7 +83,7 @@ class TenantChanges:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def put(self, servers: str, name: str, tenant: Tenant, by: str) -> KeptTenant:
+    def put(self, name: str, tenant: Tenant, by: str) -> KeptTenant:
         """Create a tenant, or say anew what it is.
 
         Raises:
@@ -97,23 +97,23 @@ class TenantChanges:
             now_ms = self._clock.now_ms()
             created_at = now_ms if known is None else known.created_at
             kept = KeptTenant(**tenant.model_dump(), created_at=created_at, at=now_ms, by=by)
-            self._write(servers, name, encode_tenant(kept))
+            self._write(name, encode_tenant(kept))
         return kept
 
-    def suspend(self, servers: str, name: str) -> None:
+    def suspend(self, name: str) -> None:
         """Suspend a tenant; one that is not there stays so."""
         with self._lock:
             known = self._book.get(name)
             if known is not None and known.state != "suspended":
                 kept = known.model_copy(update={"state": "suspended", "at": self._clock.now_ms()})
-                self._write(servers, name, encode_tenant(kept))
+                self._write(name, encode_tenant(kept))
 
-    def delete(self, servers: str, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Forget a tenant: gateways know none of this name then."""
         with self._lock:
-            self._write(servers, name, None)
+            self._write(name, None)
 
-    def _write(self, servers: str, name: str, value: bytes | None) -> None:
+    def _write(self, name: str, value: bytes | None) -> None:
         key = tenant_key(name)
-        self._log.append(servers, GATEWAYS, key, value, what="tenant")
+        self._log.append(GATEWAYS, key, value, what="tenant")
         self._book.take(key, value)

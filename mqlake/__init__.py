@@ -1,4 +1,4 @@
-"""mqlake: the shared vocabulary of the platform and its command line."""
+"""mqlake: the vocabulary that all parts of the platform share."""
 
 from typing import Final
 

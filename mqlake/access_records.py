@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import check_version
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION, check_version
 
 Role = Literal["viewer", "editor", "admin"]
 """Each may do what those before it may."""

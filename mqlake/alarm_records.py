@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import check_version
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION, check_version
 
 Severity = Literal["alarm", "warning"]
 Told = Literal["raised", "cleared"]

@@ -32,7 +32,7 @@ class Argon2Error(MqlakeError):
     """An Argon2id verifier that cannot be used; never says what stands in it."""
 
 
-class Work(NamedTuple):
+class CheckWork(NamedTuple):
     """That a check costs."""
 
     memory_kib: int
@@ -40,7 +40,7 @@ class Work(NamedTuple):
     lanes: int
 
 
-DEFAULT_WORK: Final = Work(19 * 1024, 2, 1)
+DEFAULT_WORK: Final = CheckWork(19 * 1024, 2, 1)
 """What OWASP recommends: some tens of milliseconds of one core, and 19 MiB."""
 
 
@@ -48,7 +48,7 @@ DEFAULT_WORK: Final = Work(19 * 1024, 2, 1)
 class Argon2Verifier:
     """What a server needs to check a user's password; repr shows none of it."""
 
-    work: Work
+    work: CheckWork
     salt: bytes
     hash: bytes
 
@@ -72,7 +72,7 @@ class Argon2Verifier:
         )
 
 
-def make_argon2_verifier(password: str, work: Work = DEFAULT_WORK) -> Argon2Verifier:
+def make_argon2_verifier(password: str, work: CheckWork = DEFAULT_WORK) -> Argon2Verifier:
     """Make the verifier of a password, with a new salt.
 
     Raises:
@@ -91,12 +91,12 @@ def argon2_verifier(found: re.Match[str]) -> Argon2Verifier:
     Raises:
         Argon2Error: It is less or more work than is allowed, or not base64.
     """
-    work = Work(int(found["memory"]), int(found["passes"]), int(found["lanes"]))
+    work = CheckWork(int(found["memory"]), int(found["passes"]), int(found["lanes"]))
     _check(work)
     return Argon2Verifier(work, _bytes(found["argon2_salt"]), _bytes(found["hash"]))
 
 
-def _check(work: Work) -> None:
+def _check(work: CheckWork) -> None:
     memory, passes, lanes = work
     if not MIN_MEMORY_KIB <= memory <= MAX_MEMORY_KIB:
         raise Argon2Error(f"m={memory} KiB, expected {MIN_MEMORY_KIB} to {MAX_MEMORY_KIB}")
@@ -106,7 +106,7 @@ def _check(work: Work) -> None:
         )
 
 
-def _hash(password: bytes, salt: bytes, work: Work, size: int) -> bytes:
+def _hash(password: bytes, salt: bytes, work: CheckWork, size: int) -> bytes:
     # Here, for the library is not where users only have SCRAM verifiers (the API).
     from argon2.low_level import Type, hash_secret_raw
 

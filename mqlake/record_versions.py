@@ -13,12 +13,11 @@ can be brought to the next release one process at a time, as long as no release 
   gateways read it.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqlake.errors import InvalidRecord, NewerRecord
 
-if TYPE_CHECKING:
-    from mqlake.records import Headers
+Headers = list[tuple[str, bytes]]
 
 RECORD_VERSION: Final = 3
 """That this release writes. The beat of a gateway says it."""
@@ -61,9 +60,7 @@ def check_version(found: object, what: str) -> None:
     raise InvalidRecord(problem)
 
 
-def in_version(
-    value: bytes | None, headers: "Headers", version: int
-) -> tuple[bytes | None, "Headers"]:
+def in_version(value: bytes | None, headers: Headers, version: int) -> tuple[bytes | None, Headers]:
     """Return the value and the headers of a record of this release in another version.
 
     Args:

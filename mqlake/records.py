@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import HEADER_MQTT as HEADER_MQTT
-from mqlake.record_versions import HEADER_VERSION as HEADER_VERSION
-from mqlake.record_versions import NEWEST_READ, OLDEST_READ, READ_VERSIONS, VERSION_HEADER
-from mqlake.record_versions import RECORD_VERSION as RECORD_VERSION
+from mqlake.record_versions import (
+    HEADER_MQTT,
+    NEWEST_READ,
+    OLDEST_READ,
+    READ_VERSIONS,
+    RECORD_VERSION,
+    VERSION_HEADER,
+    Headers,
+)
 from mqlake.topics import SHARE_PREFIX
 
 INBOUND: Final = "mqlake.inbound"
@@ -62,6 +67,11 @@ HEADER_TABLE: Final = "table"
 HEADER_EVENT_TIME: Final = "event_time"
 HEADER_WATERMARK: Final = "watermark"
 
+# Of events, in `mqlake.events`.
+MESSAGE_DROPPED: Final = "message.dropped"
+TOO_LARGE: Final = "too_large"
+"""Reason of `MESSAGE_DROPPED`: larger than its target takes."""
+
 FLAG_QOS: Final = 0b0000_0011
 FLAG_RETAIN: Final = 0b0000_0100
 FLAG_DUP: Final = 0b0000_1000
@@ -70,7 +80,7 @@ FLAG_UNSHARED: Final = 0b0001_0000
 
 # No tenant name starts with U+0000, so a barrier or a control record never looks like a message.
 BARRIER_KEY_PREFIX: Final = b"\0barrier/"
-_NO_MESSAGE: Final = b"\0"
+NO_MESSAGE: Final = b"\0"
 CONTROL_KEY_PREFIX: Final = b"\0control/"
 
 VERSION_KEY: Final = b"\0version"
@@ -87,6 +97,10 @@ TENANT_KEY_PREFIX: Final = b"\0tenant/"
 """In `mqlake.gateways`: of the record of a tenant, `mqlake.tenants`."""
 REACH_KEY: Final = b"\0reach"
 """In `mqlake.gateways`: of the record by which the federator answers `HEADER_REACH`."""
+GROWTH_KEY: Final = b"\0growth"
+"""In `mqlake.gateways`: of the record of the log's growth, `mqlake.growth`."""
+RETIRING: Final = "retiring"
+"""In a beat: somebody else has the name of a gateway that is gone, and settles what it left."""
 NO_GATEWAY: Final = b"\0"
 """In `mqlake.gateways`: begins the key of what is no word of a gateway."""
 
@@ -95,7 +109,6 @@ QUESTION_KEY_PREFIX: Final = b"\0question/"
 # U+0000 cannot stand in a client's filter, so such a route is never a subscription.
 RETAINED_FILTER_PREFIX: Final = "\0retained/"
 
-Headers = list[tuple[str, bytes]]
 Properties = dict[str, Any]
 
 
@@ -292,7 +305,7 @@ def is_message(key: bytes | None, headers: Mapping[str, bytes]) -> bool:
 
 
 def _reason_for_none(key: bytes | None, headers: Mapping[str, bytes]) -> str:
-    if key is None or key.startswith(_NO_MESSAGE):
+    if key is None or key.startswith(NO_MESSAGE):
         return f"key {key!r} is not that of a message"
     mqtt = headers.get(HEADER_MQTT, b"")
     if len(mqtt) != 3 or mqtt[0] not in READ_VERSIONS:

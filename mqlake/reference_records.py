@@ -1,6 +1,6 @@
 """The records of reference tables, in `mqlake.rules`: what is asked for, and what came of it.
 
-`docs/records.md` is this module in prose. The API appends requests, the streaming application,
+`docs/records.md` is this module in prose. The API appends requests, the lake,
 which writes all tables, carries them out and appends a state. The rows themselves are in a file
 that the API has written before: `<data-dir>/references/<upload>`, a JSON object a line.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import check_version
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.rule_facts import Fact, read_fact
+from mqlake.rule_records import Kind
 from mqlake.tenants import DEFAULT_TENANT
 
 REFERENCE_TABLE_PREFIX: Final = "reference_"
@@ -28,9 +29,6 @@ KeyKind = Literal["request", "state"]
 Columns = tuple[tuple[str, ColumnType], ...]
 """Name and type of each column, in order."""
 
-_LETTERS: Final[dict[KeyKind, str]] = {"request": "r", "state": "t"}
-_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
-
 
 @dataclass(slots=True, frozen=True)
 class ReferenceKey:
@@ -42,14 +40,17 @@ class ReferenceKey:
 
 
 def reference_key(key: ReferenceKey) -> bytes:
-    return f"{_LETTERS[key.kind]}/{key.tenant}/{key.reference}".encode()
+    return f"{Kind[key.kind.upper()]}/{key.tenant}/{key.reference}".encode()
 
 
 def decode_reference_key(data: bytes) -> ReferenceKey | None:
     """Read a key of `mqlake.rules`; None for one that is of another kind."""
-    parts = data.decode(errors="replace").split("/")
-    kind = _KINDS.get(parts[0])
-    return ReferenceKey(kind, parts[1], parts[2]) if kind is not None and len(parts) == 3 else None
+    match read_fact(data, None):
+        case Fact(Kind.REQUEST, name):
+            return ReferenceKey("request", *name)
+        case Fact(Kind.STATE, name):
+            return ReferenceKey("state", *name)
+    return None
 
 
 @dataclass(slots=True, frozen=True)

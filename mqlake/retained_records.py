@@ -1,7 +1,12 @@
 r"""Questions for retained messages, and their answers, between gateways.
 
-A question goes through the partition of `mqlake.inbound` that it asks about, and the router passes
-it on in its place: who reads it has everything that was accepted before. The answer is a control
+The retained messages are divided into shards, of which there are as many as `mqlake.inbound` had
+partitions when it was made. A partition that was added later has topics of one other, and so of
+one shard: modulo the number of shards all partitions of a shard are the same. Of two messages of
+one topic the later one has the greater *rank* (`rank_of`).
+
+A question goes through all partitions of the shard that it asks about, and the router passes it on
+in its places: who has read all has everything that was accepted before. The answer is a control
 record of the gateway that asks; a page in one record, its payloads as they are.
 
     4 bytes: length of the JSON object │ JSON object │ of each message its properties, its payload
@@ -21,6 +26,32 @@ ANSWER: Final = "retained"
 """Action of the control record that holds an answer."""
 
 _LENGTH: Final = Struct(">I")
+_OFFSET_BITS: Final = 48
+"""Of a rank; a partition has fewer records for as long as anybody uses it."""
+
+
+def rank_of(partition: int, offset: int, shards: int) -> int:
+    """Return the place of a message among those of its topic: the greater, the later.
+
+    A topic only moves to partitions of higher numbers. In the first one it is the offset.
+
+    Args:
+        partition: Of `mqlake.inbound`.
+        offset: There.
+        shards: Of the retained messages.
+    """
+    return (partition // shards) << _OFFSET_BITS | offset
+
+
+def place_of(rank: int, shard: int, shards: int) -> tuple[int, int]:
+    """Undo `rank_of`: return partition and offset."""
+    partition = (rank >> _OFFSET_BITS) * shards + shard
+    return partition, rank & (1 << _OFFSET_BITS) - 1
+
+
+def partitions_of(shard: int, shards: int, partitions: int) -> range:
+    """Return the partitions of a shard, of so many of `mqlake.inbound`."""
+    return range(shard, partitions, shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +66,7 @@ class RetainedQuestion:
     """Of its questions; the answer has it too."""
     tenant: str
     shard: int
-    """Partition of `mqlake.inbound`."""
+    """Of the retained messages."""
     topic_filter: str
     """A plain one, without `$share/<name>/`."""
     position: str | None
@@ -43,14 +74,16 @@ class RetainedQuestion:
     max_messages: int
     max_bytes: int
     """Of payloads and properties; the message that reaches it is the last of the page."""
+    through: int = 1
+    """So many partitions it goes through: all are to be read before it is answered."""
 
 
 class RetainedMessage(NamedTuple):
-    """A message of a page, in the partition that was asked about."""
+    """A message of a page, of the shard that was asked about."""
 
     topic_name: str
     qos: int
-    offset: int
+    rank: int
     received_at_ms: int
     properties: bytes | None
     """JSON as in the header `properties`; None without any."""
@@ -76,6 +109,7 @@ class RetainedAnswer:
 
 def encode_question(question: RetainedQuestion) -> bytes:
     """Write the value of a question."""
+    through = {"through": question.through} if question.through > 1 else {}
     return _dump(
         {
             "v": RECORD_VERSION,
@@ -88,6 +122,7 @@ def encode_question(question: RetainedQuestion) -> bytes:
             "position": question.position,
             "max_messages": question.max_messages,
             "max_bytes": question.max_bytes,
+            **through,
         }
     )
 
@@ -109,6 +144,7 @@ def decode_question(data: bytes) -> RetainedQuestion:
         _optional_text(found, "position"),
         _number(found, "max_messages"),
         _number(found, "max_bytes"),
+        _number(found, "through") if "through" in found else 1,
     )
 
 
@@ -125,7 +161,7 @@ def encode_answer(answer: RetainedAnswer) -> bytes:
             (
                 one.topic_name,
                 one.qos,
-                one.offset,
+                one.rank,
                 one.received_at_ms,
                 None if one.properties is None else len(one.properties),
                 len(one.payload),
@@ -154,14 +190,14 @@ def decode_answer(data: bytes) -> RetainedAnswer:
     at += length
     messages = []
     try:
-        for topic_name, qos, offset, received_at_ms, properties, payload in found["messages"]:
+        for topic_name, qos, rank, received_at_ms, properties, payload in found["messages"]:
             middle = at + (properties or 0)
             end = middle + payload
             messages.append(
                 RetainedMessage(
                     str(topic_name),
                     int(qos),
-                    int(offset),
+                    int(rank),
                     int(received_at_ms),
                     None if properties is None else data[at:middle],
                     data[middle:end],

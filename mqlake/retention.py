@@ -1,6 +1,6 @@
 """How long the history is kept: policies in `<data-dir>/retention.json`.
 
-The API writes the file, as a person may; upkeep of the streaming application reads it each time.
+The API writes the file, as a person may; maintenance in the lake reads it each time.
 Of a table's policies the first that fits a row counts; without one it is kept for ever.
 """
 
@@ -32,7 +32,7 @@ TABLES_WITH_TOPIC: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class KeepingPolicy:
     table: str = MESSAGES.name
     tenant: str = EVERY
     topic_filter: str = EVERYTHING
@@ -62,7 +62,7 @@ class Policy:
             raise SettingsError(f"keep_days: expected more than 0, got {self.keep_days}")
 
 
-def read_policies(data_dir: Path) -> tuple[Policy, ...]:
+def read_policies(data_dir: Path) -> tuple[KeepingPolicy, ...]:
     """Return the policies; none when there is no file.
 
     Raises:
@@ -85,7 +85,7 @@ def read_policies(data_dir: Path) -> tuple[Policy, ...]:
     return policies
 
 
-def write_policies(data_dir: Path, policies: Sequence[Policy]) -> None:
+def write_policies(data_dir: Path, policies: Sequence[KeepingPolicy]) -> None:
     """Replace the policies.
 
     Raises:
@@ -96,7 +96,7 @@ def write_policies(data_dir: Path, policies: Sequence[Policy]) -> None:
     write_durably(data_dir / RETENTION_FILE, f"{text}\n".encode())
 
 
-def check_policies(policies: Sequence[Policy]) -> None:
+def check_policies(policies: Sequence[KeepingPolicy]) -> None:
     """Refuse a list that has something else than policies in it.
 
     Raises:
@@ -111,5 +111,5 @@ def check_policies(policies: Sequence[Policy]) -> None:
             raise SettingsError(f"policies.{number}.{exc}") from exc
 
 
-def _policy(fields: dict[str, Any]) -> Policy:
-    return Policy(**{**fields, "keep_days": float(fields["keep_days"])})
+def _policy(fields: dict[str, Any]) -> KeepingPolicy:
+    return KeepingPolicy(**{**fields, "keep_days": float(fields["keep_days"])})

@@ -10,10 +10,11 @@ comes again gives the same outputs, with the same identifiers.
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from enum import StrEnum
+from typing import Any, Final, Literal, cast, get_args
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import check_version
+from mqlake.record_versions import RECORD_VERSION, Headers, check_version
 from mqlake.records import (
     HEADER_ACTION,
     HEADER_CHAIN,
@@ -29,8 +30,6 @@ from mqlake.records import (
     HEADER_TRACEPARENT,
     HEADER_TS,
     HEADER_WATERMARK,
-    RECORD_VERSION,
-    Headers,
 )
 
 RULES_BARRIER_PREFIX: Final = b"\0rules/"
@@ -41,16 +40,16 @@ DECIDED_KEY: Final = b"c"
 
 HEADER_MAC: Final = "mac"
 """Of an activation: HMAC-SHA-256 of the length of its key (4 bytes), key and value, by a key that
-the Spark application has."""
+router and lake have."""
 
 RUN_PREFIX: Final = "w"
-"""Sources that begin so are runs of rules with memory."""
+"""Sources that begin so are runs of stateful rules."""
 
 MAX_CHAIN: Final = 16
 """Rules a message may have come through; beyond, it is taken for a loop."""
 
 UNNAMED_RULE: Final = "*"
-"""Stands in a chain for a rule that is not known by name: what a rule with memory makes is of many
+"""Stands in a chain for a rule that is not known by name: what a stateful rule makes is of many
 messages, and only through how many rules they have come is remembered."""
 
 EVENTS_PREFIX: Final = "$events/"
@@ -60,6 +59,8 @@ RULE_FAILED: Final = "rule.failed"
 
 MAX_FAILURES_TOLD: Final = 10
 """Events `rule.failed` of one rule a second, in each process; the next one says how many it is."""
+SOURCE_INBOUND: Final = "i"
+SOURCE_EVENTS: Final = "e"
 RERUN: Final = "r"
 """Source of what comes of dead letters that are run again. Who does that looks first what there is
 already: these outputs come once, in any order, and readers keep no mark of them."""
@@ -68,9 +69,20 @@ KeyKind = Literal["definition", "version", "activation"]
 ActivationState = Literal["running", "stopped", "failed", "paused"]
 Stage = Literal["evaluate", "late", "action", "rerun"]
 
-KEY_LETTERS: Final[dict[KeyKind, str]] = {"definition": "d", "version": "v", "activation": "a"}
-_RERUN_LETTER: Final = "x"
-_KINDS: Final = {letter: kind for kind, letter in KEY_LETTERS.items()}
+
+class Kind(StrEnum):
+    """Of a record of `mqlake.rules`: how its key begins, before a slash; see `rule_facts`."""
+
+    DEFINITION = "d"
+    VERSION = "v"
+    ACTIVATION = "a"
+    UNSIGNED = ""
+    """No key: an activation that is not signed as ours are."""
+    RERUN = "x"
+    SCHEMA = "s"
+    REQUEST = "r"
+    STATE = "t"
+    DECIDED = "c"
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,30 +97,13 @@ class RulesKey:
 
 
 def rules_key(key: RulesKey) -> bytes:
-    text = f"{KEY_LETTERS[key.kind]}/{key.tenant}/{key.rule}"
+    text = f"{Kind[key.kind.upper()]}/{key.tenant}/{key.rule}"
     return (text if key.version is None else f"{text}/{key.version}").encode()
-
-
-def decode_rules_key(data: bytes) -> RulesKey | None:
-    """Read a key of `mqlake.rules`; None for one that is of another kind."""
-    parts = data.decode(errors="replace").split("/")
-    kind = _KINDS.get(parts[0])
-    if kind is None or len(parts) != (4 if kind == "version" else 3):
-        return None
-    if kind != "version":
-        return RulesKey(kind, parts[1], parts[2])
-    return RulesKey(kind, parts[1], parts[2], int(parts[3])) if parts[3].isdecimal() else None
 
 
 def rerun_key(tenant: str, rule: str) -> bytes:
     """Return the key in `mqlake.rules` of where the last run of a rule's dead letters began."""
-    return f"{_RERUN_LETTER}/{tenant}/{rule}".encode()
-
-
-def decode_rerun_key(data: bytes) -> tuple[str, str] | None:
-    """Return tenant and rule; None for a key of another kind."""
-    parts = data.decode(errors="replace").split("/")
-    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == _RERUN_LETTER else None
+    return f"{Kind.RERUN}/{tenant}/{rule}".encode()
 
 
 def rules_barrier_key(change: int) -> bytes:
@@ -116,7 +111,7 @@ def rules_barrier_key(change: int) -> bytes:
 
 
 @dataclass(slots=True, frozen=True)
-class Range:
+class OffsetRange:
     """Offsets of one log topic for which a version counts, by partition."""
 
     starts: tuple[int, ...]
@@ -138,17 +133,17 @@ class Span:
     """As in the definition."""
     schema: str | None
     """Of the output row, as DDL; only where an action needs it."""
-    sources: dict[str, Range]
+    sources: dict[str, OffsetRange]
     """By log topic."""
     first: dict[str, tuple[int, ...]] | None = None
     """By log topic, from where on this version of the rule has counted, when it was compiled again
     because a schema has changed; None: since `sources` begin."""
     plan: dict[str, Any] | None = None
-    """Of a rule with memory: `rules.language.plan` as JSON has it."""
+    """Of a stateful rule: `rules.language.plan` as JSON has it."""
     change: int = 0
     """Number of the change that put it in force; with the rule it names its run."""
     ended_at_ms: int | None = None
-    """When it was put out of force, UTC; of rules with memory."""
+    """When it was put out of force, UTC; of stateful rules."""
     missed: dict[str, tuple[int, ...]] | None = None
     """By log topic, where the rule had stopped (paused, say) before it began to count again: from
     there to `sources` nobody has evaluated it. None: nothing lies between."""
@@ -268,7 +263,7 @@ def _decode_span(fields: dict[str, Any]) -> Span:
         actions=tuple(fields["actions"]),
         schema=fields["schema"],
         sources={
-            log_topic: Range(
+            log_topic: OffsetRange(
                 tuple(range_["from"]), None if range_["to"] is None else tuple(range_["to"])
             )
             for log_topic, range_ in fields["sources"].items()
@@ -310,22 +305,29 @@ class Position:
     """
 
     source: str
-    """`i` for `mqlake.inbound`, `e` for `mqlake.events`, `b` and a job's identifier for a backfill,
-    `run_name` for a rule with memory; what such a rule fails on comes from `i.` or `e.` and its
+    """`SOURCE_INBOUND`, `SOURCE_EVENTS`, `b` and a job's identifier for a backfill,
+    `run_name` for a stateful rule; what such a rule fails on comes from `i.` or `e.` and its
     run. Each is an order of its own in every partition. `r` for what was run again, see `RERUN`."""
     partition: int
-    """Of the source record; of a rule with memory that of the output itself."""
+    """Of the source record; of a stateful rule that of the output itself."""
     offset: int
-    """Of the source record; of a rule with memory the number of its query's batch."""
+    """Of the source record; of a stateful rule the number of its query's batch."""
     index: int
     """Counts the outputs of one rule for one source record or batch."""
 
     def __str__(self) -> str:
         return f"{self.source}:{self.partition}:{self.offset}:{self.index}"
 
+    def order(self, partition: int) -> str:
+        """Name the order that it is of, among those of a partition of `mqlake.outputs`.
+
+        What comes of a partition that was added to `mqlake.inbound` is beside that of an older one.
+        """
+        return self.source if partition == self.partition else f"{self.source}:{self.partition}"
+
 
 def run_name(tenant: str, rule: str, change: int) -> str:
-    """Name one version of a rule with memory, from the change that put it in force."""
+    """Name one version of a stateful rule, from the change that put it in force."""
     digest = hashlib.sha256(rule_record_key(tenant, rule)).hexdigest()
     return f"{RUN_PREFIX}{change}-{digest[:12]}"
 
@@ -503,7 +505,7 @@ def decode_dead_letter(key: bytes, value: bytes | None, headers: Headers) -> Dea
     try:
         tenant, rule = key.decode().split("/")
         stage = found[HEADER_STAGE].decode()
-        if stage not in ("evaluate", "late", "action", "rerun"):
+        if stage not in get_args(Stage):
             raise InvalidRecord(f"header {HEADER_STAGE!r} is {stage!r}")
         action = found.get(HEADER_ACTION)
         event_time, watermark = found.get(HEADER_EVENT_TIME), found.get(HEADER_WATERMARK)
@@ -525,6 +527,10 @@ def decode_dead_letter(key: bytes, value: bytes | None, headers: Headers) -> Dea
         raise InvalidRecord(f"header {exc} is missing") from exc
     except ValueError as exc:
         raise InvalidRecord(f"dead letter is malformed: {exc}") from exc
+
+
+ENGINE: Final = "engine"
+"""Process of the counters of evaluation."""
 
 
 @dataclass(slots=True, frozen=True)

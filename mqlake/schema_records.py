@@ -5,9 +5,8 @@
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-_LETTER: Final = "s"
+from mqlake.rule_records import Kind
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,12 +19,4 @@ class SchemaKey:
 
 
 def schema_key(key: SchemaKey) -> bytes:
-    return f"{_LETTER}/{key.tenant}/{key.name}/{key.version}".encode()
-
-
-def decode_schema_key(data: bytes) -> SchemaKey | None:
-    """Read a key of `mqlake.rules`; None for one that is of another kind."""
-    parts = data.decode(errors="replace").split("/")
-    if len(parts) != 4 or parts[0] != _LETTER or not parts[3].isdecimal():
-        return None
-    return SchemaKey(parts[1], parts[2], int(parts[3]))
+    return f"{Kind.SCHEMA}/{key.tenant}/{key.name}/{key.version}".encode()

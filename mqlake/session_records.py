@@ -309,8 +309,6 @@ def resume_cursor(
     """
     if not progress.settled or marks is None or marks.incarnation != session.incarnation:
         return list(progress.cursor)
-    if len(marks.marks) != len(progress.cursor):
-        return list(progress.cursor)
     return latest(progress.cursor, [mark + 1 for mark in marks.marks])
 
 

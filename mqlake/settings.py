@@ -197,8 +197,10 @@ def load(settings_class: type[Settings], path: Path | None = None, **overrides: 
         overrides: Values that win over file and environment.
 
     Raises:
-        SettingsError: The file cannot be read, or a value is unknown or out of range; with its key.
+        SettingsError: The file cannot be read, a key or variable is unknown, or a value is out of
+            range; with its name.
     """
+    _refuse_unknown_variables(settings_class)
 
     class FromFile(settings_class):  # type: ignore[valid-type, misc]
         model_config = SettingsConfigDict(toml_file=path)
@@ -215,6 +217,23 @@ def load(settings_class: type[Settings], path: Path | None = None, **overrides: 
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"settings file {path}: {exc}") from exc
     return loaded
+
+
+def _refuse_unknown_variables(settings_class: type[ProcessSettings]) -> None:
+    """Refuse a variable of the process that sets nothing: it would be ignored, as it is misspelt.
+
+    Within a group the class of the group does so.
+    """
+    prefix = settings_class.model_config["env_prefix"]
+    for variable in sorted(os.environ):
+        if variable.upper().startswith(prefix):
+            name = variable[len(prefix) :].partition("__")[0].lower()
+            if name not in settings_class.model_fields:
+                similar = get_close_matches(name, settings_class.model_fields, n=1)
+                meant = f", did you mean {prefix}{similar[0].upper()}?" if similar else ""
+                raise SettingsError(
+                    f"environment variable {variable}: there is no such setting{meant}"
+                )
 
 
 def _explain(

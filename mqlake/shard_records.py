@@ -23,8 +23,8 @@ from zlib import crc32
 
 from mqlake import compact_json
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import VERSION_HEADER, check_version
-from mqlake.records import HEADER_BY, RECORD_VERSION, Headers
+from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER, Headers, check_version
+from mqlake.records import HEADER_BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,6 +20,8 @@ STATE_VERSION: Final = 1
 REFRESH_SECONDS: Final = 5.0
 STALE_SECONDS: Final = 20.0
 """A state older than this comes from a supervisor that does not get to run."""
+RECOVERED_SECONDS: Final = 3600.0
+"""A process that was started again and has run for so long since is no matter for anybody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The Delta tables: names, columns with their units, keys and clustering.
 
-`docs/tables.md` is this module in prose. The streaming application writes the tables; jobs that
+`docs/tables.md` is this module in prose. The lake writes the tables; jobs that
 delete do so by the query application; everything else reads. Columns are only ever added.
 """
 
@@ -24,7 +24,7 @@ class Table:
     comment: str
     columns: tuple[Column, ...]
     cluster_by: tuple[str, ...] = ()
-    """Empty for tables that are small, or read as a whole; upkeep only joins their files."""
+    """Empty for tables that are small, or read as a whole; maintenance only joins their files."""
 
 
 MESSAGES: Final = Table(
@@ -49,6 +49,9 @@ MESSAGES: Final = Table(
     ),
     cluster_by=("tenant", "topic", "ts"),
 )
+
+NEXT_OFFSETS: Final = "next_offsets"
+"""In the metadata of a commit of `RETAINED`: by partition the first offset that it has not seen."""
 
 RETAINED: Final = Table(
     name="retained",

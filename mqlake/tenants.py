@@ -74,6 +74,12 @@ class TenantLimits(BaseModel):
         default=0, ge=0, description="of their payloads, topic names and properties"
     )
     rules: int = Field(default=0, ge=0, description="running or not; the API takes no further ones")
+    rule_ms_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="processor time of their evaluation over a minute, 1000 are a whole processor; "
+        "beyond, the costliest is paused",
+    )
 
 
 def limits_in(source: object, prefix: str = "") -> dict[str, int]:

@@ -17,8 +17,8 @@ from resilience.faults import FAULTS
 from resilience.history import Writer
 from resilience.machines.machine import DISK, PACKETS, PROXY, missing
 from resilience.mixed import mixed
-from resilience.plan import STORE, Plan, Scenario, Strike, apart, fit
-from resilience.runner import Run, execute
+from resilience.plan import STORE, RunPlan, Scenario, Strike, apart, fit
+from resilience.runner import PlanRunner, execute
 from resilience.schedule import draw, shrink
 from resilience.workload import some_features
 
@@ -42,13 +42,13 @@ TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CampaignSettings:
     """How a scenario is run.
 
     Attributes:
         runs: How many, or if there are minutes at least as many.
         minutes: So long runs begin.
-        is_quick: Fewer messages, shorter faults: `Plan.hurried`.
+        is_quick: Fewer messages, shorter faults: `RunPlan.hurried`.
         shrinks: Whether a failing schedule of random faults is made smaller, by further runs.
     """
 
@@ -87,7 +87,7 @@ class Stage:
         """What the target took at the end of the last run."""
 
     def run(
-        self, plan: Plan, header: dict[str, Any], path: Path, seed: int, driver: str
+        self, plan: RunPlan, header: dict[str, Any], path: Path, seed: int, driver: str
     ) -> list[str]:
         """Run a plan, and write its history; return what did not go as planned."""
         faults = [strike.fault for strike in plan.strikes]
@@ -211,7 +211,7 @@ def needed(faults: Iterable[str]) -> set[str]:
 def run(
     scenario: Scenario,
     definition: definitions.Definition,
-    settings: Settings,
+    settings: CampaignSettings,
     tell: Callable[[str], None],
     stage: Stage,
 ) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _short(row: dict[str, Any]) -> str:
     return f"{row['seconds']:.0f} s, {measures['rate_per_second']:g} acknowledged/s, {said}"
 
 
-def scale_of(scenario: Scenario, settings: Settings) -> float:
+def scale_of(scenario: Scenario, settings: CampaignSettings) -> float:
     """Return by what counts of messages are multiplied."""
     return scenario.quick if settings.is_quick else 1.0
 
@@ -276,7 +276,7 @@ def make_plan(
     seed: int,
     *,
     is_quick: bool = False,
-) -> Plan:
+) -> RunPlan:
     """Return the plan of one run: the scenario's, or the workload that the seed draws."""
     plan = scenario.plan
     rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
@@ -296,7 +296,7 @@ def make_plan(
 def _run_once(
     scenario: Scenario,
     definition: definitions.Definition,
-    settings: Settings,
+    settings: CampaignSettings,
     seed: int,
     name: str,
     stage: Stage,
@@ -340,7 +340,7 @@ def _run_once(
 
 
 async def _execute(
-    plan: Plan,
+    plan: RunPlan,
     target: local.LocalTarget,
     header: dict[str, Any],
     path: Path,
@@ -357,13 +357,13 @@ async def _execute(
             stream.flush()
             return is_owing(path)
 
-        return await execute(Run(plan, target, writer, rng, driver, owes))
+        return await execute(PlanRunner(plan, target, writer, rng, driver, owes))
 
 
 def _shrink(
     scenario: Scenario,
     definition: definitions.Definition,
-    settings: Settings,
+    settings: CampaignSettings,
     row: dict[str, Any],
     tell: Callable[[str], None],
     stage: Stage,

@@ -128,8 +128,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _settings(
     options: argparse.Namespace, scenario: plan.Scenario, definition: definitions.Definition
-) -> campaign.Settings:
-    return campaign.Settings(
+) -> campaign.CampaignSettings:
+    return campaign.CampaignSettings(
         folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
         runs=options.runs or (1 if options.quick or options.minutes else scenario.runs),
         seed=options.seed,

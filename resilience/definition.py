@@ -25,7 +25,7 @@ MACHINE: Final = "machine"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TargetPart:
     """One part of a target.
 
     Attributes:
@@ -54,7 +54,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class SystemDefinition:
     """How a target is started and stopped as a whole.
 
     Attributes:
@@ -74,7 +74,7 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class RightsDefinition:
     """How a target is told what clients may do.
 
     Attributes:
@@ -100,7 +100,7 @@ class Rights:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenants:
+class TenantsDefinition:
     """How a target is told of its tenants, and a client says of which one it is.
 
     Attributes:
@@ -140,10 +140,10 @@ class Definition:
     status: str
     note: str
     promises: Mapping[str, Any]
-    parts: Mapping[str, Part]
-    system: System = field(default_factory=System)
-    rights: Rights = field(default_factory=Rights)
-    tenants: Tenants = field(default_factory=Tenants)
+    parts: Mapping[str, TargetPart]
+    system: SystemDefinition = field(default_factory=SystemDefinition)
+    rights: RightsDefinition = field(default_factory=RightsDefinition)
+    tenants: TenantsDefinition = field(default_factory=TenantsDefinition)
     files: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: tuple[str, ...] = ()
@@ -179,14 +179,18 @@ def load(name: str) -> Definition:
         data = tomllib.loads(text)
         about = data.pop("target")
         parts = {
-            part: Part(**{key: _words(value) for key, value in values.items()})
+            part: TargetPart(**{key: _words(value) for key, value in values.items()})
             for part, values in data.pop("parts", {}).items()
         }
-        system = System(
+        system = SystemDefinition(
             **{key: _words(value) for key, value in data.pop("system", {}).items()},
         )
-        rights = Rights(**{key: _words(value) for key, value in data.pop("rights", {}).items()})
-        tenants = Tenants(**{key: _words(value) for key, value in data.pop("tenants", {}).items()})
+        rights = RightsDefinition(
+            **{key: _words(value) for key, value in data.pop("rights", {}).items()}
+        )
+        tenants = TenantsDefinition(
+            **{key: _words(value) for key, value in data.pop("tenants", {}).items()}
+        )
         return Definition(
             name=path.stem,
             title=about.pop("title"),

@@ -17,7 +17,7 @@ class TargetError(ResilienceError):
     """A part of the target could not be started, stopped or reached."""
 
 
-class Refused(ResilienceError):  # noqa: N818 - an answer of the broker, as the protocol has it
+class ConnectRefused(ResilienceError):  # noqa: N818 - an answer of the broker, as the protocol has it
     """The broker answered CONNECT with a reason code other than success."""
 
     def __init__(self, code: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
 
 Tell = Callable[[str], None]
-One = tuple[Scenario, campaign.Settings]
+One = tuple[Scenario, campaign.CampaignSettings]
 Work = Sequence[One]
 
 

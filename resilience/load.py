@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from resilience import definition as definitions
-from resilience.drivers.frames import Client, ConnectOptions
+from resilience.drivers.frames import ConnectOptions, FrameClient
 from resilience.errors import TargetError
 from resilience.history import Writer
 from resilience.local import LocalTarget
-from resilience.usage import Sampler, taken_by
+from resilience.usage import UsageSampler, taken_by
 
 TOPICS: Final = ("load/a", "load/b")
 CONNECTS_AT_ONCE: Final = 50
@@ -78,7 +78,7 @@ async def measure(
     Raises:
         TargetError: A client does not get in, or not all messages arrived.
     """
-    async with Sampler(pids) as sampler:
+    async with UsageSampler(pids) as sampler:
         await asyncio.sleep(IDLE_SECONDS)
     idle = sampler.cpu_seconds / sampler.seconds
     seconds = sampler.seconds
@@ -86,7 +86,7 @@ async def measure(
         tally = _Tally(deliveries(clients))
         members = _members(target, clients, tally, number)
         try:
-            async with Sampler(pids) as sampler:
+            async with UsageSampler(pids) as sampler:
                 await _connect(target, members, number)
                 await _subscribe(members[: clients // 2], qos)
                 begin = time.monotonic()
@@ -104,17 +104,17 @@ async def measure(
     }
 
 
-def _members(target: LocalTarget, clients: int, tally: Writer, number: int) -> list[Client]:
+def _members(target: LocalTarget, clients: int, tally: Writer, number: int) -> list[FrameClient]:
     return [
         target.client(f"load-{number}-{index}", "raw", tally, on_lost=lambda: None, hold=None)
         for index in range(clients)
     ]
 
 
-async def _connect(target: LocalTarget, members: Sequence[Client], number: int) -> None:
+async def _connect(target: LocalTarget, members: Sequence[FrameClient], number: int) -> None:
     places = asyncio.Semaphore(CONNECTS_AT_ONCE)
 
-    async def connect(index: int, member: Client) -> None:
+    async def connect(index: int, member: FrameClient) -> None:
         node = target.nodes[index % len(target.nodes)]
         async with places:
             options = ConnectOptions(f"load-{number}-{index}", node)
@@ -126,7 +126,7 @@ async def _connect(target: LocalTarget, members: Sequence[Client], number: int) 
         raise TargetError(f"not all clients got in: {exc}") from exc
 
 
-async def _subscribe(subscribers: Sequence[Client], qos: int) -> None:
+async def _subscribe(subscribers: Sequence[FrameClient], qos: int) -> None:
     half = len(subscribers) // 2
     answers = await asyncio.gather(
         *(member.subscribe(TOPICS[index >= half], qos) for index, member in enumerate(subscribers))
@@ -135,7 +135,7 @@ async def _subscribe(subscribers: Sequence[Client], qos: int) -> None:
         raise TargetError("not all subscriptions were granted")
 
 
-async def _publish(publishers: Sequence[Client], qos: int, tally: _Tally) -> None:
+async def _publish(publishers: Sequence[FrameClient], qos: int, tally: _Tally) -> None:
     half = len(publishers) // 2
     for index, member in enumerate(publishers):
         member.publish(f"load/{index}", TOPICS[index >= half], qos=qos)

@@ -16,14 +16,14 @@ from typing import Final
 
 from resilience import drivers
 from resilience.definition import MACHINE, ROOT, Definition
-from resilience.drivers.frames import Client
+from resilience.drivers.frames import FrameClient
 from resilience.errors import TargetError
 from resilience.history import Writer
-from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, Machine
+from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, LocalMachine
 from resilience.machines.switch import Switch
 from resilience.ports import free_port
-from resilience.processes import Keeper, gone, is_alive, kill_at_once, leave_no_room, send
-from resilience.proxy import Proxy
+from resilience.processes import PartKeeper, gone, is_alive, kill_at_once, leave_no_room, send
+from resilience.proxy import FaultProxy
 from resilience.target import Hold
 from resilience.usage import others_of_session, stored_in, taken_by, with_descendants
 
@@ -69,11 +69,11 @@ class LocalTarget:
         self._needs = needs
         self._rng = rng or random.Random(0)  # noqa: S311 - repeatable, not secret
         self._switch: Switch | None = None
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, LocalMachine] = {}
         self._addresses: dict[str, tuple[str, int]] = {}
         self._direct: dict[str, tuple[str, int]] = {}
         self._proxied: dict[str, tuple[str, int]] = {}
-        self._proxies: dict[str, Proxy] = {}
+        self._proxies: dict[str, FaultProxy] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._restarts: dict[str, asyncio.Task[None]] = {}
         self._ports: dict[str, int] = {}
@@ -84,7 +84,7 @@ class LocalTarget:
         """Rights that clients do not have: client, action and filter, in the order they went."""
         self._tenants: dict[str, bool] = {}
         """Those that it was told of, and whether they are open."""
-        self._keeper = Keeper()
+        self._keeper = PartKeeper()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def client(
@@ -95,7 +95,7 @@ class LocalTarget:
         *,
         on_lost: Callable[[], None],
         hold: Hold | None,
-    ) -> Client:
+    ) -> FrameClient:
         return drivers.make(driver, name, history, self._addresses, on_lost=on_lost, hold=hold)
 
     def connect(self, *, through_proxy: bool) -> None:
@@ -152,7 +152,7 @@ class LocalTarget:
                 await self._start_all(name)
             if PROXY in self._needs:
                 for name, address in self._direct.items():
-                    proxy = self._proxies[name] = Proxy(*address)
+                    proxy = self._proxies[name] = FaultProxy(*address)
                     self._proxied[name] = (LOOPBACK, await proxy.start())
             self.connect(through_proxy=PROXY in self._needs)
         except BaseException:
@@ -165,7 +165,7 @@ class LocalTarget:
             self._switch = Switch(names, self._rng)
             self._switch.start()
         for name in names:
-            machine = self._machines[name] = Machine(
+            machine = self._machines[name] = LocalMachine(
                 name,
                 self.folder,
                 self._switch,
@@ -423,13 +423,13 @@ class LocalTarget:
                 f" got exit code {code} with {said[-300:]!r}"
             )
 
-    def network(self, part: str) -> Proxy:
+    def network(self, part: str) -> FaultProxy:
         proxy = self._proxies.get(part)
         if proxy is None:
             raise TargetError(f"no proxy before {part} of {self.name}")
         return proxy
 
-    def machine(self, part: str) -> Machine:
+    def machine(self, part: str) -> LocalMachine:
         return self._machines[self._definition.parts[part].machine]
 
     async def lose_power(self, part: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from resilience.history import Operation
-from resilience.world import Message, World
+from resilience.world import KnownMessage, World
 
 SAMPLES: Final = 4_000
 """So many delays are kept of a history, chosen at random; percentiles come from these."""
@@ -164,7 +164,7 @@ class Measures:
                 if 0 < sub.ok_line < message.line and not sub.unsubscribe_line > 0:
                     self._count(message, sub)
 
-    def _count(self, message: Message, sub: Any) -> None:
+    def _count(self, message: KnownMessage, sub: Any) -> None:
         qos = min(message.qos, sub.qos)
         self.expected[qos] += 1
         if message.number in sub.session.got:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from resilience.drivers.frames import WillOptions
-from resilience.plan import ClientPlan, Plan, Step
+from resilience.plan import ClientPlan, RunPlan, Step
 from resilience.workload import identity, step
 
 MESSAGES: Final = 800
@@ -39,12 +39,12 @@ KEEP_ALIVE_SECONDS: Final = 8
 """A connection that brings nothing is given up after one to two of these."""
 
 
-def mixed(rng: random.Random, nodes: Sequence[str], promises: Mapping[str, Any]) -> Plan:
+def mixed(rng: random.Random, nodes: Sequence[str], promises: Mapping[str, Any]) -> RunPlan:
     """Return the clients; the seed draws their protocol levels and their ways."""
     clients = [*_flow(rng, 1), *_flow(rng, 2), *_kept(rng), *_wills(rng)]
     if promises.get("shared_subscriptions", True):
         clients += _group(rng)
-    return Plan(tuple(clients))
+    return RunPlan(tuple(clients))
 
 
 def _client(rng: random.Random, name: str, steps: Sequence[Step], **more: Any) -> ClientPlan:

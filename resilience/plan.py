@@ -96,7 +96,7 @@ class Strike:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One run.
 
     Attributes:
@@ -115,7 +115,7 @@ class Plan:
     limit_seconds: float = 600.0
     unbroken: bool = False
 
-    def scaled(self, factor: float) -> "Plan":
+    def scaled(self, factor: float) -> "RunPlan":
         """Return the plan with all counts of messages multiplied, to at least 1."""
         if factor == 1:
             return self
@@ -137,7 +137,7 @@ class Plan:
         steps = (step for client in self.clients for step in client.steps)
         return any(step.do == "publish" and not step.args.get("qos", 0) for step in steps)
 
-    def hurried(self, factor: float) -> "Plan":
+    def hurried(self, factor: float) -> "RunPlan":
         """Return the plan of a quick run: fewer messages, shorter faults, a shorter quiet.
 
         What is missing when it is quiet is waited for as long as in any run. Of QoS 0 nobody knows
@@ -157,7 +157,7 @@ class Plan:
         )
 
 
-def apart(plan: Plan, prefix: str) -> Plan:
+def apart(plan: RunPlan, prefix: str) -> RunPlan:
     """Return the plan with client identifiers and topics of its own.
 
     A run that follows others on one system finds nothing that these have left.
@@ -186,7 +186,7 @@ def _apart(args: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return changed
 
 
-def fit(plan: Plan, nodes: Sequence[str], store: str = "") -> Plan:
+def fit(plan: RunPlan, nodes: Sequence[str], store: str = "") -> RunPlan:
     """Put names of nodes for `@1`, `@2` and so on; a target with fewer nodes has them again.
 
     `store` is the name of the part that `@store` stands for.
@@ -228,7 +228,7 @@ class Scenario:
         generate: A workload of `campaign.WORKLOADS`; the plan then has no clients.
         workload_seed: Draws that workload always by this seed; a shrunk schedule needs it.
         needs: Promises that a target must make, else the scenario does not apply to it.
-        quick: The counts of messages are multiplied by that in a quick run (`Plan.hurried`).
+        quick: The counts of messages are multiplied by that in a quick run (`RunPlan.hurried`).
         published: Figures of others, one mapping each: `broker`, what was measured, `delay_ms` of
             a delivery.
         header: Further fields for the headers of the histories.
@@ -236,7 +236,7 @@ class Scenario:
 
     name: str
     title: str
-    plan: Plan
+    plan: RunPlan
     runs: int = 1
     quick: float = 0.1
     generate: str = ""
@@ -293,7 +293,7 @@ def parse(data: dict[str, Any], name: str) -> Scenario:
         about["needs"] = tuple(about["needs"])
     return Scenario(
         name=name,
-        plan=Plan(clients, strikes, **plan),
+        plan=RunPlan(clients, strikes, **plan),
         random_faults=random_faults,
         published=published,
         header=header,

@@ -75,7 +75,7 @@ def leave_no_room(pids: Iterable[int], *, room: bool = False) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
 
-class Keeper:
+class PartKeeper:
     """Who starts the parts of a system again; it stands still while a part is to stay away."""
 
     def __init__(self) -> None:

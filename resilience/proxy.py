@@ -13,7 +13,7 @@ WAITING: Final = 64
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-class Proxy:
+class FaultProxy:
     """Listens on a port of its own for one part; see `target.Network`.
 
     Args:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from resilience import faults
 from resilience.drivers.frames import ConnectOptions
-from resilience.errors import Refused, ResilienceError, ScenarioError
+from resilience.errors import ConnectRefused, ResilienceError, ScenarioError
 from resilience.history import Writer
-from resilience.plan import ClientPlan, Plan, Strike
+from resilience.plan import ClientPlan, RunPlan, Strike
 from resilience.target import Hold, Target
 
 CONNECT_SECONDS: Final = 5.0
@@ -29,7 +29,7 @@ POLL_SECONDS: Final = 0.25
 """How often the drain looks whether it is quiet."""
 
 
-class Run:
+class PlanRunner:
     """One run of a plan.
 
     Args:
@@ -40,7 +40,7 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         target: Target,
         history: Writer,
         rng: random.Random,
@@ -168,7 +168,7 @@ class Run:
 class _Actor:
     """One client at work."""
 
-    def __init__(self, run: Run, plan: ClientPlan, driver: str) -> None:
+    def __init__(self, run: PlanRunner, plan: ClientPlan, driver: str) -> None:
         self.plan = plan
         self.completed = 0
         self.subscribed = 0
@@ -232,7 +232,7 @@ class _Actor:
                 options = replace(options, node=next(self._nodes))
             try:
                 present = await self.client.connect(options, CONNECT_SECONDS)
-            except (OSError, Refused):
+            except (OSError, ConnectRefused):
                 return False
             if not self.plan.reconnect:
                 self._wanted = None
@@ -394,7 +394,7 @@ def void(_value: object) -> None:
     """Drop a value."""
 
 
-async def execute(run: Run) -> list[str]:
+async def execute(run: PlanRunner) -> list[str]:
     """Run a plan against a target that is started; return what did not go as planned."""
     with contextlib.suppress(asyncio.CancelledError):
         await run.go()

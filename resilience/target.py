@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from resilience.drivers.frames import Client
+from resilience.drivers.frames import FrameClient
 from resilience.history import Writer
 from resilience.machines.switch import CLIENTS, Conditions
 
@@ -69,7 +69,7 @@ class Target(Protocol):
         *,
         on_lost: Callable[[], None],
         hold: Hold | None,
-    ) -> Client: ...
+    ) -> FrameClient: ...
 
     async def start(self) -> None: ...
 

@@ -16,7 +16,7 @@ _BLOCK: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class UsageTaken:
     """Of all processes together, at a moment.
 
     Attributes:
@@ -30,7 +30,7 @@ class Taken:
     files: int
 
 
-def taken_by(pids: Iterable[int]) -> Taken:
+def taken_by(pids: Iterable[int]) -> UsageTaken:
     """Return what processes take; those that have ended take nothing."""
     seconds = 0.0
     pages = files = 0
@@ -42,7 +42,7 @@ def taken_by(pids: Iterable[int]) -> Taken:
             files += len(os.listdir(folder / "fd"))
         except OSError:
             continue
-    return Taken(seconds, pages * _PAGE, files)
+    return UsageTaken(seconds, pages * _PAGE, files)
 
 
 def _cpu_clock(pid: int) -> int:
@@ -100,7 +100,7 @@ def _after_name(stat: str) -> list[str]:
     return stat.rpartition(") ")[2].split()
 
 
-class Sampler:
+class UsageSampler:
     """Looks at processes again and again, in a task of its own.
 
     Attributes:
@@ -111,9 +111,9 @@ class Sampler:
         self._pids = pids
         self._seconds = seconds
         self._task: asyncio.Task[None] | None = None
-        self.samples: list[tuple[float, Taken]] = []
+        self.samples: list[tuple[float, UsageTaken]] = []
 
-    async def __aenter__(self) -> "Sampler":
+    async def __aenter__(self) -> "UsageSampler":
         self._look()
         self._task = asyncio.create_task(self._run())
         return self

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from resilience.drivers.frames import WillOptions
-from resilience.plan import ClientPlan, Plan, Step
+from resilience.plan import ClientPlan, RunPlan, Step
 
 Steps = list[Step]
 
@@ -362,7 +362,7 @@ NEEDS: Final = {
 """Groups that only a target with this promise can be put to."""
 
 
-def some_features(rng: random.Random, nodes: Sequence[str], promises: Mapping[str, Any]) -> Plan:
+def some_features(rng: random.Random, nodes: Sequence[str], promises: Mapping[str, Any]) -> RunPlan:
     """Draw a plan of the groups that a target with these promises can be put to."""
     given = {"shared_subscriptions": True, **promises}
     groups = [group for group in GROUPS if group not in NEEDS or given.get(NEEDS[group])]
@@ -371,9 +371,9 @@ def some_features(rng: random.Random, nodes: Sequence[str], promises: Mapping[st
 
 def features(
     rng: random.Random, nodes: Sequence[str], groups: Collection[str], share: float = 1.0
-) -> Plan:
+) -> RunPlan:
     """Draw a plan of these groups, each with the probability `share`, at least of one."""
     chosen = [group for group in GROUPS if group in groups and rng.random() < share]
     chosen = chosen or [rng.choice(sorted(groups))]
     clients = [client for group in chosen for client in GROUPS[group](rng, nodes)]
-    return Plan(tuple(clients))
+    return RunPlan(tuple(clients))

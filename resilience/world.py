@@ -27,13 +27,13 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class KnownMessage:
     """One message of a publisher, or a will."""
 
     number: int
     id: str
     process: str
-    connection: "Connection"
+    connection: "KnownConnection"
     topic: str
     qos: int
     retain: bool
@@ -51,11 +51,11 @@ class Message:
 
 
 @dataclass(slots=True, eq=False)
-class Subscription:
+class KnownSubscription:
     """One topic filter of one session, from SUBSCRIBE on."""
 
     session: "Session"
-    connection: "Connection"
+    connection: "KnownConnection"
     full_filter: str
     share: str
     topic_filter: str
@@ -84,10 +84,10 @@ class Session:
     key: Key
     persistent: bool
     expiry: int | None
-    connection: "Connection"
+    connection: "KnownConnection"
     line: int
-    current: dict[str, Subscription] = field(default_factory=dict)
-    all: list[Subscription] = field(default_factory=list)
+    current: dict[str, KnownSubscription] = field(default_factory=dict)
+    all: list[KnownSubscription] = field(default_factory=list)
     got: dict[int, int] = field(default_factory=dict)
     """How often each message came, by its number; retained deliveries do not count."""
     retained: set[int] = field(default_factory=set)
@@ -98,9 +98,9 @@ class Session:
     has_share: bool = False
     moved: bool = False
     """Another process took it over, which does not know how far the first one had come."""
-    _matching: dict[str, list[Subscription]] = field(default_factory=dict)
+    _matching: dict[str, list[KnownSubscription]] = field(default_factory=dict)
 
-    def matching(self, topic: str) -> list[Subscription]:
+    def matching(self, topic: str) -> list[KnownSubscription]:
         """Return all subscriptions that it ever had for this topic, SUBACK or not."""
         found = self._matching.get(topic)
         if found is None:
@@ -108,12 +108,12 @@ class Session:
             self._matching[topic] = found
         return found
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: KnownSubscription) -> None:
         self.all.append(subscription)
         self.has_share = self.has_share or subscription.share != ""
         self._matching.clear()
 
-    def remove(self, subscription: Subscription) -> None:
+    def remove(self, subscription: KnownSubscription) -> None:
         self.all.remove(subscription)
         self._matching.clear()
 
@@ -125,7 +125,7 @@ class Session:
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class KnownConnection:
     """One network connection of a process, from CONNECT on."""
 
     process: str
@@ -138,7 +138,7 @@ class Connection:
     receive_maximum: int
     line: int
     time: int
-    will: Message | None = None
+    will: KnownMessage | None = None
     will_delay: int = 0
     ok_line: int = 0
     ok_time: int = 0
@@ -151,7 +151,7 @@ class Connection:
     confirmed: bool = False
     """The broker closed the connection after DISCONNECT, so it has read it."""
     session: Session | None = None
-    outstanding: dict[int, tuple[Message, int]] = field(default_factory=dict)
+    outstanding: dict[int, tuple[KnownMessage, int]] = field(default_factory=dict)
 
     @property
     def persistent(self) -> bool:
@@ -159,11 +159,11 @@ class Connection:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class KnownClient:
     """What is known of one client identifier."""
 
     session: Session | None = None
-    latest: Connection | None = None
+    latest: KnownConnection | None = None
     stored: bool | None = False
     """The broker has a session of it; None is unknown."""
     is_sure: bool = True
@@ -190,13 +190,13 @@ class World:
         self.header = header
         self.line = 1
         self.time = 0
-        self.messages: dict[str, Message] = {}
-        self.connections: dict[tuple[str, int], Connection] = {}
-        self.current: dict[str, Connection] = {}
-        self.clients: dict[Key, Client] = {}
+        self.messages: dict[str, KnownMessage] = {}
+        self.connections: dict[tuple[str, int], KnownConnection] = {}
+        self.current: dict[str, KnownConnection] = {}
+        self.clients: dict[Key, KnownClient] = {}
         self.sessions: list[Session] = []
-        self.open: dict[str, dict[str, Message]] = {}
-        self.pending: dict[tuple[str, str], tuple[Operation, Connection, int]] = {}
+        self.open: dict[str, dict[str, KnownMessage]] = {}
+        self.pending: dict[tuple[str, str], tuple[Operation, KnownConnection, int]] = {}
         """Requests without an answer: SUBSCRIBE and UNSUBSCRIBE by process and id."""
         self.faults: list[FaultSpan] = []
         self.rights: list[tuple[str, str]] = []
@@ -205,19 +205,19 @@ class World:
         self.drain_time = 0
         self.counts: dict[str, int] = {}
         # Of the operation at hand, for the checkers.
-        self.connection: Connection
-        self.message: Message | None = None
+        self.connection: KnownConnection
+        self.message: KnownMessage | None = None
         self.session: Session | None = None
         self.arrivals = 0
         self.expected: bool | None = None
-        self.subscription: Subscription | None = None
-        self.requested: dict[tuple[str, str], Subscription] = {}
+        self.subscription: KnownSubscription | None = None
+        self.requested: dict[tuple[str, str], KnownSubscription] = {}
 
-    def of(self, operation: Operation) -> Connection:
+    def of(self, operation: Operation) -> KnownConnection:
         """Return the connection of an operation."""
         return self.connections[operation["process"], operation["connection"]]
 
-    def served(self, connection: Connection) -> None:
+    def served(self, connection: KnownConnection) -> None:
         connection.served_line = self.line
         connection.served_time = self.time
 
@@ -231,7 +231,7 @@ class World:
         version = op.get("version", 4)
         clean = op.get("clean", True)
         default = 0 if version == 5 or clean else FOREVER
-        connection = Connection(
+        connection = KnownConnection(
             process=process,
             number=op["connection"],
             key=(op.get("tenant", ""), op.get("client_id") or process),
@@ -245,7 +245,7 @@ class World:
         )
         self.connection = self.current[process] = connection
         self.connections[process, connection.number] = connection
-        client = self.clients.setdefault(connection.key, Client())
+        client = self.clients.setdefault(connection.key, KnownClient())
         if clean and client.session is not None:
             client.session.end(self.line)
         will = op.get("will")
@@ -253,8 +253,10 @@ class World:
             connection.will_delay = will.get("delay", 0)
             connection.will = self._message(will, connection, is_will=True)
 
-    def _message(self, op: Operation, connection: Connection, *, is_will: bool) -> Message:
-        message = Message(
+    def _message(
+        self, op: Operation, connection: KnownConnection, *, is_will: bool
+    ) -> KnownMessage:
+        message = KnownMessage(
             number=len(self.messages),
             id=op["id"],
             process=connection.process,
@@ -304,7 +306,7 @@ class World:
                 message.resent = True
                 message.unsure = message.unsure or not present
 
-    def _expected(self, client: Client, connection: Connection) -> bool | None:
+    def _expected(self, client: KnownClient, connection: KnownConnection) -> bool | None:
         """Tell which Session Present is right; None when either may be."""
         if connection.clean:
             return False
@@ -333,7 +335,7 @@ class World:
             if client.session is not None:
                 client.session.end(self.line)
 
-    def _end(self, connection: Connection, how: str) -> None:
+    def _end(self, connection: KnownConnection, how: str) -> None:
         if connection.end:
             return
         connection.end, connection.end_line, connection.end_time = how, self.line, self.time
@@ -397,7 +399,7 @@ class World:
         if session is None:
             return
         share, bare = split_share(op["filter"])
-        subscription = self.subscription = Subscription(
+        subscription = self.subscription = KnownSubscription(
             session=session,
             connection=connection,
             full_filter=op["filter"],
@@ -493,7 +495,7 @@ class World:
     def rights_invoke(self, op: Operation) -> None:
         self.rights.append((op["client_id"], op["filter"]))
 
-    def right_changed(self, message: Message, subscription: Subscription) -> bool:
+    def right_changed(self, message: KnownMessage, subscription: KnownSubscription) -> bool:
         """Tell whether a right of one of the two may have stood between them."""
         parties = (message.connection.key[1], subscription.session.key[1])
         return any(

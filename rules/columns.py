@@ -43,7 +43,7 @@ NULL where there are none. Messages have no event, events no payload."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RuleColumn:
     """A name of the language.
 
     Attributes:
@@ -64,29 +64,29 @@ class Column:
 
 
 MESSAGE: Final = (
-    Column("id", "text", "id", "message identifier, 32 hexadecimal digits"),
-    Column("clientid", "text", "clientid", "client identifier of the publisher"),
-    Column("username", "text", "username", "user name of the publisher", is_nullable=True),
-    Column("payload", "binary", "payload", "payload: as text, or its fields where it is JSON"),
-    Column("topic", "text", "topic", "topic name"),
-    Column("qos", "integer", "qos", "QoS of the PUBLISH"),
-    Column("retain", "boolean", "retain", "RETAIN flag of the PUBLISH"),
-    Column("dup", "boolean", "dup", "DUP flag of the PUBLISH"),
-    Column(
+    RuleColumn("id", "text", "id", "message identifier, 32 hexadecimal digits"),
+    RuleColumn("clientid", "text", "clientid", "client identifier of the publisher"),
+    RuleColumn("username", "text", "username", "user name of the publisher", is_nullable=True),
+    RuleColumn("payload", "binary", "payload", "payload: as text, or its fields where it is JSON"),
+    RuleColumn("topic", "text", "topic", "topic name"),
+    RuleColumn("qos", "integer", "qos", "QoS of the PUBLISH"),
+    RuleColumn("retain", "boolean", "retain", "RETAIN flag of the PUBLISH"),
+    RuleColumn("dup", "boolean", "dup", "DUP flag of the PUBLISH"),
+    RuleColumn(
         "flags",
         "json",
         "to_variant_object(named_struct('dup', dup, 'retain', retain))",
         "both flags as an object: flags.retain, flags.dup",
         is_selected=False,
     ),
-    Column(
+    RuleColumn(
         "pub_props",
         "json",
         "properties",
         "properties of the PUBLISH (MQTT 5.0)",
         is_nullable=True,
     ),
-    Column(
+    RuleColumn(
         "user_properties",
         "json",
         "properties",
@@ -94,40 +94,40 @@ MESSAGE: Final = (
         is_selected=False,
         is_nullable=True,
     ),
-    Column("peerhost", "text", "peerhost", "address of the publisher", is_nullable=True),
-    Column(
+    RuleColumn("peerhost", "text", "peerhost", "address of the publisher", is_nullable=True),
+    RuleColumn(
         "proto_ver",
         "integer",
         "protocol_level",
         "MQTT of the publisher: 3 (3.1), 4 (3.1.1) or 5 (5.0)",
         is_selected=False,
     ),
-    Column(
+    RuleColumn(
         "publish_received_at",
         "integer",
         "publish_received_at",
         "when the gateway accepted the message, milliseconds UTC",
     ),
-    Column("timestamp", "integer", "timestamp", "the same, as EMQX names it"),
-    Column("tenant", "text", "tenant", "tenant that owns the topic"),
-    Column("gateway", "text", "gateway", "gateway that accepted the message"),
-    Column("node", "text", "gateway", "the same, as EMQX names it", is_selected=False),
-    Column("site", "text", "site", "site of that gateway", is_selected=False),
-    Column(
+    RuleColumn("timestamp", "integer", "timestamp", "the same, as EMQX names it"),
+    RuleColumn("tenant", "text", "tenant", "tenant that owns the topic"),
+    RuleColumn("gateway", "text", "gateway", "gateway that accepted the message"),
+    RuleColumn("node", "text", "gateway", "the same, as EMQX names it", is_selected=False),
+    RuleColumn("site", "text", "site", "site of that gateway", is_selected=False),
+    RuleColumn(
         "event", "text", "'message.publish'", "what happened: message.publish", is_selected=False
     ),
 )
 """What rules over topic filters select."""
 
 
-def _field(name: str, kind: str, key: str, meaning: str, *, is_nullable: bool = True) -> Column:
+def _field(name: str, kind: str, key: str, meaning: str, *, is_nullable: bool = True) -> RuleColumn:
     types = {"text": "string", "integer": "bigint", "boolean": "boolean"}
     expression = f"try_variant_get(event_fields, '$.{key}', '{types[kind]}')"
-    return Column(name, kind, expression, meaning, is_nullable=is_nullable)
+    return RuleColumn(name, kind, expression, meaning, is_nullable=is_nullable)
 
 
 _EVENT_BASE: Final = (
-    Column("event", "text", "event", "what happened, for example client.connected"),
+    RuleColumn("event", "text", "event", "what happened, for example client.connected"),
     _field("clientid", "text", "client_id", "client identifier", is_nullable=False),
     _field("tenant", "text", "tenant", "tenant of the client", is_nullable=False),
     _field("gateway", "text", "gateway", "gateway that tells it"),
@@ -144,7 +144,7 @@ _DELIVERY: Final = (
     ),
 )
 
-EVENTS: Final[dict[str, tuple[Column, ...]]] = {
+EVENTS: Final[dict[str, tuple[RuleColumn, ...]]] = {
     "client_connected": (
         *_EVENT_BASE,
         _field("username", "text", "username", "user name"),

@@ -28,7 +28,7 @@ from rules.templates import Template
 MAKING_ROLE: Final[Role] = "editor"
 
 
-class Rights(Protocol):
+class MakerRights(Protocol):
     """What somebody may do: of a caller, a key or an account."""
 
     @property
@@ -80,7 +80,7 @@ class Makers:
         self._known[maker] = said
         return maker
 
-    def rights(self, maker: str | None, now_ms: int) -> Rights | None:
+    def rights(self, maker: str | None, now_ms: int) -> MakerRights | None:
         """Return what a maker may do; None: nothing, for there is none of this name any more.
 
         Args:
@@ -96,13 +96,13 @@ class Makers:
         return found
 
 
-def may_publish(rights: Rights, topic_name: str) -> bool:
+def may_publish(rights: MakerRights, topic_name: str) -> bool:
     """Tell whether a rule of somebody may publish to a topic."""
     filters = rights.topic_filters
     return filters is None or any(covers(one, topic_name) for one in filters)
 
 
-def why_not_at_all(rights: Rights | None, tenant: str) -> str | None:
+def why_not_at_all(rights: MakerRights | None, tenant: str) -> str | None:
     """Return why somebody may have no rules of a tenant, after his name; None: he may."""
     if rights is None:
         return "may not use the API any more"
@@ -114,7 +114,7 @@ def why_not_at_all(rights: Rights | None, tenant: str) -> str | None:
 
 
 def why_not(
-    rights: Rights | None,
+    rights: MakerRights | None,
     tenant: str,
     filters: Sequence[str],
     joined: Sequence[str],
@@ -145,7 +145,7 @@ def why_not(
     return None
 
 
-def _why_no_action(rights: Rights, spec: ActionSpec) -> str | None:
+def _why_no_action(rights: MakerRights, spec: ActionSpec) -> str | None:
     if spec.function != "republish":
         return f"is for some topics alone, and its rules may republish, not {spec.function}"
     topic = Template.parse(str(spec.args.get("topic", ""))).constant

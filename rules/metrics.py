@@ -9,14 +9,14 @@ from typing import Any, Final
 from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import METRICS
 from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 
 LATENCY_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 60_000)
 """Upper bounds of the histogram's classes; one more takes what is above."""
 
 
 @dataclass(slots=True)
-class Counters:
+class ActionCounters:
     """Of one action of a rule, over all its versions that this run of the process has seen."""
 
     function: str
@@ -64,16 +64,16 @@ class RuleMetrics:
     def __init__(self, process: str, incarnation: str) -> None:
         self._process = process
         self._incarnation = incarnation
-        self._counters: dict[tuple[str, str], dict[int, Counters]] = {}
+        self._counters: dict[tuple[str, str], dict[int, ActionCounters]] = {}
         self._written: dict[tuple[str, str], bytes] = {}
-        self._tombstones: list[Append] = []
+        self._tombstones: list[NewRecord] = []
         self._past = dict.fromkeys(_SUMS, 0)
 
-    def counters(self, tenant: str, rule: str, action: int, function: str) -> Counters:
+    def counters(self, tenant: str, rule: str, action: int, function: str) -> ActionCounters:
         actions = self._counters.setdefault((tenant, rule), {})
         counters = actions.get(action)
         if counters is None:
-            counters = actions[action] = Counters(function)
+            counters = actions[action] = ActionCounters(function)
         counters.function = function
         return counters
 
@@ -82,7 +82,7 @@ class RuleMetrics:
         for counters in self._counters.pop((tenant, rule), {}).values():
             self.add_to_past({name: getattr(counters, name) for name in _SUMS})
         if self._written.pop((tenant, rule), None) is not None:
-            self._tombstones.append(Append(METRICS, self._key(tenant, rule), None, _HEADERS))
+            self._tombstones.append(NewRecord(METRICS, self._key(tenant, rule), None, _HEADERS))
 
     def add_to_past(self, sums: Mapping[str, int]) -> None:
         """Keep in the totals what rules that are no more have counted."""
@@ -99,7 +99,7 @@ class RuleMetrics:
             for counters in actions.values():
                 counters.queued = counters.behind = 0
 
-    def changed(self) -> list[Append]:
+    def changed(self) -> list[NewRecord]:
         """Return a record for each rule that has changed since the last call."""
         records, self._tombstones = self._tombstones, []
         for (tenant, rule), actions in self._counters.items():
@@ -107,10 +107,10 @@ class RuleMetrics:
             value = json.dumps({"actions": fields}, separators=(",", ":")).encode()
             if self._written.get((tenant, rule)) != value:
                 self._written[tenant, rule] = value
-                records.append(Append(METRICS, self._key(tenant, rule), value, _HEADERS))
+                records.append(NewRecord(METRICS, self._key(tenant, rule), value, _HEADERS))
         return records
 
-    def all(self) -> list[tuple[str, str, int, Counters]]:
+    def all(self) -> list[tuple[str, str, int, ActionCounters]]:
         """Return tenant, rule, action and counters of each action; from any thread."""
         return [
             (tenant, rule, action, counters)

@@ -29,7 +29,7 @@ _WHOLE_ROW: Final = "."
 _DOLLAR: Final = "$"
 
 
-class Scope(Protocol):
+class TemplateScope(Protocol):
     """What a template is filled from."""
 
     @property
@@ -71,13 +71,13 @@ class Placeholder:
     secret: str | None = None
     """Name of a secret, which `Template.with_secrets` fills in."""
 
-    def value(self, scope: Scope) -> Any:
+    def value(self, scope: TemplateScope) -> Any:
         """Return the JSON value; None when it is missing."""
         if self.steps:
             return _find(scope.row, self.steps)
         return scope.row if self.name == _WHOLE_ROW else scope.field(self.name)
 
-    def text(self, scope: Scope) -> str:
+    def text(self, scope: TemplateScope) -> str:
         if self.name == _WHOLE_ROW:
             return scope.text
         return to_text(self.value(scope))
@@ -149,7 +149,7 @@ class Template:
 
     def render(
         self,
-        scope: Scope,
+        scope: TemplateScope,
         *,
         needs_all: bool = False,
         escape: Callable[[str], str] | None = None,

@@ -1,1 +1,1 @@
-"""The Spark application: the router, the history and what keeps them running."""
+"""Spark: the router, the lake, the query application, and what they have in common."""

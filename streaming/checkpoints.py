@@ -1,39 +1,89 @@
-"""Spark's checkpoint of a streaming query: which batches are done, and up to where each goes.
+"""What is kept of streaming queries: the one place that knows where, and how Spark does it.
 
-`commits/<batch>` says that a batch is done. `offsets/<batch>` is written before it: a line with the
-format's version, one of metadata, then one for each source. `metadata` names the query.
+Each query has a folder, `<data_dir>/checkpoints/<query>`; those of stateful rules are one level
+below (`stateful`). For most it is Spark's checkpoint: `commits/<batch>` says that a batch is done.
+`offsets/<batch>` is written before it: a line with the format's version, one of metadata, then one
+for each source. `metadata` names the query.
 
-Beside them may be what Spark does not know (`streaming.positions`), for its batches may be as long
-as a day: per log topic and partition the first offset that is not done, as of a second ago
-(`positions.json`, with the boot of the machine) and as of a minute or two ago (`settled.json`).
+Router and rules keep nothing but positions, and their batches may be as long as a day. So theirs
+has what Spark does not know (`streaming.positions`): per log topic and partition the first offset
+that is not done, as of a second ago (`positions.json`, with the boot of the machine) and as of a
+minute or two ago (`settled.json`). Spark's checkpoint of them is elsewhere, and new at each start.
 """
 
 import json
+import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from mqlake.durable import write_durably
-from mqlake.log.lost_end import Gap
+from mqlake.log.lost_end import LogGap
 from mqlake.status import boot_id, replace_file
 
 POSITIONS: Final = "positions.json"
 SETTLED: Final = "settled.json"
+RUNS: Final = "stateful"
+"""Folder of the queries of stateful rules."""
+
+_COMMITS: Final = "commits"
+_OFFSETS: Final = "offsets"
+_METADATA: Final = "metadata"
+_OF_SPARK: Final = (_COMMITS, _OFFSETS, "sources", "state")
 
 Offsets = dict[str, dict[int, int]]
 """By log topic and partition."""
 
 
+def checkpoints(data_dir: Path) -> Path:
+    """Return the folder of all that is kept of queries."""
+    return data_dir.absolute() / "checkpoints"
+
+
+def checkpoint(data_dir: Path, query: str) -> Path:
+    """Return the folder of a query."""
+    return checkpoints(data_dir) / query
+
+
+def all_of(folder: Path) -> list[Path]:
+    """Return the folders below `checkpoints` that say how far a query has come."""
+    files = (_OFFSETS, POSITIONS, SETTLED)
+    found = {path.parent for file in files for path in folder.glob(f"*/{file}")}
+    return sorted(found | {path.parent for path in folder.glob(f"{RUNS}/*/{_OFFSETS}")})
+
+
+def emptied(folder: Path) -> Path:
+    """Return a folder of Spark's for a query that begins without it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def forget_batches(folder: Path) -> None:
+    """Remove what Spark has kept of a query that goes by `settled.json` now."""
+    for name in _OF_SPARK:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / _METADATA).unlink(missing_ok=True)
+
+
 def query_id(folder: Path) -> str:
     """Return what tells this query from one with another checkpoint, which counts from 0 again."""
-    identifier: str = json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"]
+    identifier: str = json.loads((folder / _METADATA).read_text(encoding="utf-8"))["id"]
     return identifier
 
 
 def finished(folder: Path) -> list[int]:
     """Return the numbers of the batches that are done, the last one first; of those still noted."""
-    names = [path.name for path in (folder / "commits").glob("*")]
+    names = [path.name for path in (folder / _COMMITS).glob("*")]
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def age_seconds(folder: Path, batch: int) -> float:
+    """Return how long ago a batch was done; 0 when it is not."""
+    try:
+        return time.time() - (folder / _COMMITS / str(batch)).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def committed(folder: Path) -> Offsets | None:
@@ -74,7 +124,7 @@ def read_ends(folder: Path, batch: int) -> Offsets:
     for source in map(json.loads, _lines(folder, batch)[2:]):
         if isinstance(source, dict):
             return by_number(source)
-    raise ValueError(f"expected offsets of the log in {folder / 'offsets' / str(batch)}")
+    raise ValueError(f"expected offsets of the log in {folder / _OFFSETS / str(batch)}")
 
 
 def write_positions(folder: Path, positions: Offsets) -> None:
@@ -141,6 +191,14 @@ def later(first: Offsets, done: Offsets) -> Offsets:
     }
 
 
+def with_added(first: Offsets, known: Offsets) -> Offsets:
+    """Return `first`, and of its log topics from its beginning each partition that it lacks."""
+    return {
+        log_topic: dict.fromkeys(known.get(log_topic, {}), 0) | partitions
+        for log_topic, partitions in first.items()
+    }
+
+
 def furthest(first: Offsets, second: Offsets) -> Offsets:
     """Return the later of two places, partition by partition; of what only one knows, that."""
     return {
@@ -160,12 +218,13 @@ def _furthest_known(first: Offsets | None, second: Offsets | None) -> Offsets | 
 
 
 def planned(folder: Path) -> Offsets:
-    """Return up to where the last batch goes, whether or not it is done; empty without any."""
+    """Return the furthest that it may have come, also by a batch that is not done."""
     last = _last(folder)
-    return {} if last is None else ends_of(folder, last) or {}
+    batch = None if last is None else ends_of(folder, last)
+    return _furthest_known(batch, settled(folder)) or {}
 
 
-def move_past(folder: Path, gaps: Iterable[Gap]) -> None:
+def move_past(folder: Path, gaps: Iterable[LogGap]) -> None:
     """Let a query that does not run go on behind gaps that it stands in.
 
     No record is in a gap, so the last batch may as well end behind it: one that is done leaves
@@ -195,29 +254,6 @@ def move_past(folder: Path, gaps: Iterable[Gap]) -> None:
         _write_ends(folder, last, _lines(folder, last), behind)
 
 
-def add_batch(folder: Path, positions: Offsets) -> None:
-    """Let a query without state that does not run go on at positions.
-
-    To its checkpoint comes a batch that ends there and is done, in place of one that is not.
-
-    Raises:
-        OSError: The checkpoint cannot be read or written.
-        ValueError: It is of another form.
-        LookupError: No batch is done.
-    """
-    done = finished(folder)[0]
-    for path in (folder / "offsets").glob("*"):
-        if path.name.isdecimal() and int(path.name) > done:
-            path.unlink()
-
-    def there(source: dict[str, dict[str, int]]) -> None:
-        source |= by_text(positions)
-
-    _write_ends(folder, done + 1, _lines(folder, done), there)
-    commit = (folder / "commits" / str(done)).read_bytes()
-    write_durably(folder / "commits" / str(done + 1), commit)
-
-
 def _write_ends(
     folder: Path, batch: int, lines: list[str], change: Callable[[dict[str, dict[str, int]]], None]
 ) -> None:
@@ -230,13 +266,13 @@ def _write_ends(
             change(source)
             line = json.dumps(source, separators=(",", ":"))
         changed.append(line)
-    write_durably(folder / "offsets" / str(batch), "\n".join(changed).encode())
+    write_durably(folder / _OFFSETS / str(batch), "\n".join(changed).encode())
 
 
 def _last(folder: Path) -> int | None:
-    names = [path.name for path in (folder / "offsets").glob("*")]
+    names = [path.name for path in (folder / _OFFSETS).glob("*")]
     return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def _lines(folder: Path, batch: int) -> list[str]:
-    return (folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+    return (folder / _OFFSETS / str(batch)).read_text(encoding="utf-8").splitlines()

@@ -12,14 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake import records as log_records
 from mqlake.audit_records import AUDIT_EVENT
-from mqlake.record_versions import READ_VERSIONS
+from mqlake.record_versions import READ_VERSIONS, RECORD_VERSION
+from mqlake.records import MESSAGE_DROPPED
 from mqlake.tables import AUDIT_LOG, DROPS, EVENTS, Table
 from mqlake.tenants import DEFAULT_TENANT
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 
 _logger = logging.getLogger(__name__)
-
-DROPPED: Final = "message.dropped"
 
 _EVENT: Final = """
     v int, event string, ts bigint, tenant string, client_id string, gateway string,
@@ -36,7 +35,7 @@ _AUDIT: Final = """
 
 def lost_offsets(
     log_topic: str, first: int, end: int, *, reason: str, detail: str, now_ms: int
-) -> Append:
+) -> NewRecord:
     """Log that records of a partition are lost; return the record that tells it in `drops`.
 
     Args:
@@ -49,8 +48,8 @@ def lost_offsets(
     """
     _logger.error("records are lost", extra={"fields": {"reason": detail}})
     value = {
-        "v": log_records.RECORD_VERSION,
-        "event": DROPPED,
+        "v": RECORD_VERSION,
+        "event": MESSAGE_DROPPED,
         "ts": now_ms,
         "tenant": DEFAULT_TENANT,
         "reason": reason,
@@ -59,17 +58,17 @@ def lost_offsets(
         "count": end - first,
     }
     data = json.dumps(value, separators=(",", ":")).encode()
-    return Append(log_records.EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)
+    return NewRecord(log_records.EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)
 
 
 def event_rows(records: DataFrame) -> DataFrame:
     """Return a row for each event, except those that `drop_rows` and `audit_rows` give."""
-    return _rows(records, EVENTS, ~F.col("event.event").isin(DROPPED, AUDIT_EVENT))
+    return _rows(records, EVENTS, ~F.col("event.event").isin(MESSAGE_DROPPED, AUDIT_EVENT))
 
 
 def drop_rows(records: DataFrame) -> DataFrame:
     """Return a row for each record of dropped messages."""
-    return _rows(records, DROPS, F.col("event.event") == DROPPED)
+    return _rows(records, DROPS, F.col("event.event") == MESSAGE_DROPPED)
 
 
 def audit_rows(records: DataFrame) -> DataFrame:

@@ -7,28 +7,48 @@ from pathlib import Path
 
 from mqlake.errors import OperationalError
 
+_LOOK_SECONDS = 0.05
 
-def hold(path: Path, timeout_seconds: float) -> int:
-    """Take an exclusive lock and return the file descriptor that holds it.
 
-    Processes that inherit the descriptor hold the lock too; it is free when the last of them is
-    gone. So a JVM that outlives its parent for a moment keeps a second one off its checkpoints.
+class Lock:
+    """An exclusive lock on a file.
 
-    Raises:
-        OperationalError: Somebody else held it all the time.
+    Processes that inherit the descriptor hold the lock too, also when it is taken later; it is free
+    when the last of them is gone. So a JVM that outlives its parent for a moment keeps a second one
+    off its checkpoints.
+
+    Attributes:
+        descriptor: Of the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + timeout_seconds
-    while True:
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def try_take(self) -> bool:
+        """Take it, unless somebody else has it; return whether it is ours."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            return False
+        return True
+
+    def take(self, timeout_seconds: float) -> None:
+        """Take it.
+
+        Raises:
+            OperationalError: Somebody else had it all the time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not self.try_take():
             if time.monotonic() > deadline:
-                os.close(descriptor)
+                self.close()
                 raise OperationalError(
-                    f"another Spark application works in {path.parent}; stop it first"
-                ) from None
-            time.sleep(0.05)
-        else:
-            return descriptor
+                    f"another Spark application works in {self._path.parent}; stop it first"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Let go of it, unless others have inherited it."""
+        os.close(self.descriptor)

@@ -6,13 +6,13 @@ inbound(key, value, headers, partition, offset, timestamp) -> columns of `mqlake
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
     FLAG_DUP,
     FLAG_QOS,
     FLAG_RETAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
-    HEADER_MQTT,
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_USERNAME,

@@ -9,15 +9,15 @@ refuse publishers before it is full.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqlake.clock import Clock
-from mqlake.errors import LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.files import first_kept, segments
-from streaming.checkpoints import Offsets, later
+from streaming.checkpoints import Offsets
+from streaming.looking import look_again
 from streaming.unread import Unread
 
 _logger = logging.getLogger(__name__)
@@ -26,17 +26,15 @@ CHECK_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RetainingReader:
     """Somebody whose records must stay."""
 
     name: str
     places: Mapping[str, dict[int, int] | None]
     """By log topic that it reads: per partition the first offset that it still needs; None while
     that is not known, and then it needs all."""
-    reached: Offsets = field(default_factory=dict)
-    """Where it is beyond that, when it would have to read again after a crash."""
     misses: bool = True
-    """Whether it would miss what is deleted before it."""
+    """Whether it would miss what is deleted before it, and nobody else tells of it."""
 
     @property
     def known(self) -> Offsets:
@@ -71,7 +69,7 @@ class LogRetention:
         self,
         admin: LogAdmin,
         retention: Mapping[str, Retention],
-        readers: Callable[[], Iterable[Reader] | None],
+        readers: Callable[[], Iterable[RetainingReader] | None],
         unread: Unread,
         clock: Clock,
         log_dir: Path | None,
@@ -86,15 +84,7 @@ class LogRetention:
 
     def run(self, stopping: threading.Event) -> None:
         """Check until told to stop; for a thread of its own."""
-        while not stopping.wait(CHECK_SECONDS):
-            try:
-                self.check()
-            except LogError as error:
-                _logger.warning("nothing deleted", extra={"fields": {"reason": str(error)}})
-            except Exception:
-                if stopping.is_set():
-                    break
-                _logger.exception("nothing deleted")
+        look_again(self.check, CHECK_SECONDS, stopping, _logger, "nothing deleted")
 
     def check(self) -> None:
         """Delete what may go.
@@ -109,11 +99,11 @@ class LogRetention:
         for reader in readers:
             if not reader.misses:
                 continue
-            self._unread.look(reader.name, later(reader.known, reader.reached))
+            self._unread.look(reader.name, reader.known)
         for log_topic, retention in self._retention.items():
             self._delete(log_topic, retention, [one for one in readers if log_topic in one.places])
 
-    def _delete(self, log_topic: str, retention: Retention, readers: list[Reader]) -> None:
+    def _delete(self, log_topic: str, retention: Retention, readers: list[RetainingReader]) -> None:
         begins = self._admin.begins(log_topic)
         old = self._may_go(log_topic, retention, begins)
         held_by = set()

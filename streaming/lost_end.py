@@ -1,32 +1,39 @@
 """Go on behind what the log has lost of its end, and tell what is known to be lost.
 
-`mqlake.log.lost_end` says when the embedded log loses its end and what is done about it there.
+`mqlake.log.lost_end` says when the embedded log loses its end and what is done about it there. Here
+the router comes first: it tells what all queries had taken, and the lake waits until it has.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from mqlake.clock import Clock
-from mqlake.log.lost_end import Gap, forget_gaps, noted_gaps
-from rules.actions.contract import Append
-from streaming.checkpoints import move_past, planned
+from mqlake.log.lost_end import LEFT_FILE, LogGap, forget_gaps, note_gaps, noted_gaps
+from rules.actions.contract import NewRecord
+from streaming.checkpoints import all_of, move_past, planned
 from streaming.events import lost_offsets
 
 REASON: Final = "unsynced"
 
 
 def pass_over_lost_end(
-    checkpoints: Path, append: Callable[[Sequence[Append]], None], clock: Clock
-) -> dict[str, int]:
-    """Move checkpoints out of the gaps that are noted; before any query starts.
+    checkpoints: Path,
+    own: Sequence[str],
+    append: Callable[[Sequence[NewRecord]], None],
+    clock: Clock,
+) -> None:
+    """Move positions out of the gaps that are noted; before any query starts.
 
-    What queries had taken of it is told as rows of `drops`; nobody knows of more. An application
-    that is killed meanwhile may tell it again. A query that is not at a gap yet has to read up to
-    it first: for Spark the gap is so many records that are waiting.
+    What queries had taken of it is told as rows of `drops`; nobody knows of more. The lake, which
+    waits for that, moves its own checkpoints (`pass_over_what_is_told`). An application that is
+    killed meanwhile may tell it again.
 
-    Returns:
-        By query, how many offsets of gaps are before it: to be added to what a batch may take.
+    Args:
+        checkpoints: Where queries are kept.
+        own: Names of the queries that are moved.
+        append: Takes the rows.
+        clock: When.
 
     Raises:
         LogError: The log does not take the records: all is as it was.
@@ -35,18 +42,45 @@ def pass_over_lost_end(
     """
     gaps = noted_gaps(checkpoints)
     if not gaps:
-        return {}
-    folders = list(_queries(checkpoints))
+        return
+    folders = all_of(checkpoints)
     records = [record for gap in gaps if (record := _record(gap, folders, clock.now_ms()))]
     if records:
         append(records)
+    for query in own:
+        move_past(checkpoints / query, gaps)
+    note_gaps(checkpoints, gaps, LEFT_FILE)
+    forget_gaps(checkpoints)
+
+
+def pass_over_what_is_told(checkpoints: Path, others: Sequence[str]) -> dict[str, int]:
+    """Move checkpoints of the lake out of the gaps that the router has passed over.
+
+    A query that is not at a gap yet has to read up to it first: for Spark the gap is so many
+    records that are waiting.
+
+    Args:
+        checkpoints: Where queries are kept.
+        others: Names of the queries that are not the lake's.
+
+    Returns:
+        By query, how many offsets of gaps are before it: to be added to what a batch may take.
+
+    Raises:
+        OSError: A checkpoint cannot be read or written.
+        ValueError: One is damaged.
+    """
+    gaps = noted_gaps(checkpoints, LEFT_FILE)
+    if not gaps:
+        return {}
+    folders = [folder for folder in all_of(checkpoints) if folder.name not in others]
     for folder in folders:
         move_past(folder, gaps)
-    forget_gaps(checkpoints)
+    forget_gaps(checkpoints, LEFT_FILE)
     return {folder.name: _before(folder, gaps) for folder in folders}
 
 
-def _before(folder: Path, gaps: Sequence[Gap]) -> int:
+def _before(folder: Path, gaps: Sequence[LogGap]) -> int:
     places = planned(folder)
     return sum(
         gap.next - gap.first
@@ -55,13 +89,7 @@ def _before(folder: Path, gaps: Sequence[Gap]) -> int:
     )
 
 
-def _queries(checkpoints: Path) -> Iterator[Path]:
-    for pattern in ("*/offsets", "*/*/offsets"):
-        for offsets in checkpoints.glob(pattern):
-            yield offsets.parent
-
-
-def _record(gap: Gap, folders: Sequence[Path], now_ms: int) -> Append | None:
+def _record(gap: LogGap, folders: Sequence[Path], now_ms: int) -> NewRecord | None:
     known = [
         (place, folder.name)
         for folder in folders

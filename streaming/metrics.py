@@ -1,4 +1,4 @@
-"""What the Spark application tells Prometheus."""
+"""What router and lake tell Prometheus."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """Has the engine pass over what it has died of, and the rules of it paused."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
-from mqlake.poison import DEATHS_TO_BURY, Entry, Poison
+from streaming.poison_file import DEATHS_TO_BURY, PLACES_FILE, Poison, PoisonEntry, forget_places
 
 _CLASS: Final = "mqlake.rules.Places"
 _logger = logging.getLogger(__name__)
@@ -23,19 +23,27 @@ class PoisonGuard:
 
     Args:
         data_dir: Of the system.
+        folder: Of the engine that is to start.
         clock: When a death is found.
     """
 
-    def __init__(self, data_dir: Path, clock: Clock) -> None:
+    def __init__(self, data_dir: Path, folder: Path, clock: Clock) -> None:
         self._poison = Poison(data_dir)
+        self._places = folder / PLACES_FILE
         self._clock = clock
         self._known: frozenset[str] = frozenset()
         self._problem = ""
 
-    def find(self) -> None:
-        """Look what the last engine died of; before the next one starts."""
+    def find(self, ended: Iterable[Path] = ()) -> None:
+        """Look what earlier engines died of; before the next one starts.
+
+        Args:
+            ended: Folders of others that do not run.
+        """
+        files = [self._places, *(folder / PLACES_FILE for folder in ended)]
+        now_ms = self._clock.now_ms()
         try:
-            deaths = self._poison.take_deaths(self._clock.now_ms())
+            deaths = [entry for one in files for entry in self._poison.take_deaths(one, now_ms)]
         except OperationalError as error:
             self._tell(str(error))
             return
@@ -45,12 +53,11 @@ class PoisonGuard:
 
     def open(self, spark: SparkSession) -> None:
         """Let the engine note its places, and pass over those that are buried."""
-        self._poison.places.parent.mkdir(parents=True, exist_ok=True)
         java = getattr(spark.sparkContext._jvm, _CLASS)
-        java.open(str(self._poison.places))
+        java.open(str(self._places))
         self.look(spark)
 
-    def look(self, spark: SparkSession) -> list[Entry]:
+    def look(self, spark: SparkSession) -> list[PoisonEntry]:
         """Take up what an operator has changed; return what is buried."""
         try:
             buried = self._poison.buried()
@@ -67,7 +74,7 @@ class PoisonGuard:
             self._known = places
         return buried
 
-    def pause(self, buried: list[Entry], pause: Pause) -> None:
+    def pause(self, buried: list[PoisonEntry], pause: Pause) -> None:
         """Ask for the rules to be paused, again and again; not for what an operator has named.
 
         One that is asked for before the rules are known, or while it changes, may stay in force.
@@ -90,4 +97,4 @@ class PoisonGuard:
 
     def close(self) -> None:
         """The engine has ended as it should."""
-        self._poison.forget_places()
+        forget_places(self._places)

@@ -1,11 +1,10 @@
-"""Keeps beside a checkpoint how far its query has come (`streaming.checkpoints`).
+"""Keeps how far router and rules have come (`streaming.checkpoints`).
 
-Router and rules keep nothing but positions, so they may begin at any before which all is done:
-after a crash comes again what came since the last note, a second ago, however long a batch is.
+They keep nothing else, so they may begin at any positions before which all is done, each time
+without what Spark has kept: after a crash comes again what came since the last note, a second ago.
 """
 
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from streaming.checkpoints import (
     POSITIONS,
     SETTLED,
     Offsets,
-    add_batch,
     committed,
+    forget_batches,
     furthest,
     last_batch,
     settled,
@@ -37,7 +36,7 @@ class Positions:
     """Where a query begins, and how far it has come; of one thread.
 
     Args:
-        checkpoint: Folder of its checkpoint.
+        folder: Of the query.
         log_topics: That it reads.
         begins: Returns the oldest offset per partition of a log topic.
         ends: Returns the offset that the next record of each gets.
@@ -46,20 +45,26 @@ class Positions:
 
     def __init__(
         self,
-        checkpoint: Path,
+        folder: Path,
         log_topics: tuple[str, ...],
         begins: Asked,
         ends: Asked,
         clock: Clock,
     ) -> None:
-        self._checkpoint = checkpoint
+        self._folder = folder
         self._log_topics = log_topics
         self._begins = begins
         self._ends = ends
         self._clock = clock
         self._noted: Offsets = {}
+        self._batch: Offsets | None = None
         self._settling: Offsets = {}
         self._settling_at = clock.monotonic()
+
+    @property
+    def noted(self) -> Offsets:
+        """How far the query has come, as last noted."""
+        return self._noted
 
     def look(self) -> Offsets | None:
         """Return where to begin; None without anything done.
@@ -67,10 +72,11 @@ class Positions:
         Raises:
             LogError: The log does not answer.
         """
+        # Before the log is asked for its ends: another process may still go on, and note it.
+        notes = ((committed(self._folder), POSITIONS), (settled(self._folder), SETTLED))
         self._noted = {log_topic: self._begins(log_topic) for log_topic in self._log_topics}
         ends = {log_topic: self._ends(log_topic) for log_topic in self._log_topics}
-        for find, note in ((committed, POSITIONS), (settled, SETTLED)):
-            found = find(self._checkpoint)
+        for found, note in notes:
             if found is None:
                 return None
             if not _is_beyond(found, ends):
@@ -79,47 +85,33 @@ class Positions:
                     for log_topic, begins in self._noted.items()
                 }
                 return self._noted
-            (self._checkpoint / note).unlink(missing_ok=True)  # of another log
-        return last_batch(self._checkpoint)
+            (self._folder / note).unlink(missing_ok=True)  # of another log
+        return last_batch(self._folder)
 
-    def begin(self, first: Offsets | None) -> Offsets | None:
-        """Make the checkpoint one that the query can begin with.
+    def begin(self, first: Offsets) -> None:
+        """Count from where the query does begin, if that is not where it was."""
+        self._noted = first
+
+    def take_over(self) -> None:
+        """Go on from what another process has noted since, which has ended."""
+        if self._noted:
+            self._noted = furthest(self._noted, committed(self._folder) or {})
+
+    def note(self, done: Offsets, batch: Offsets | None = None) -> None:
+        """Write down how far it has come, once it has begun.
 
         Args:
-            first: Where it is to begin; None: at the beginning of the log.
-
-        Returns:
-            The same, when the checkpoint cannot say it, for no batch is done; it is empty then.
+            done: Before these offsets the log has all that comes of a record.
+            batch: Up to where its last finished batch goes, in this run.
         """
-        last = last_batch(self._checkpoint)
-        if first is None or first == last:
-            return None
-        try:
-            if last is not None:
-                add_batch(self._checkpoint, first)
-            else:
-                write_positions(self._checkpoint, first)
-                self._empty()
-        except (OSError, ValueError) as error:  # a full disk, say: from the last batch on, then
-            self._tell(error)
-            return None
-        self._noted = first
-        return first if last is None else None
-
-    def _empty(self) -> None:
-        for part in self._checkpoint.glob("*"):
-            if part.is_dir():
-                shutil.rmtree(part)
-            elif part.name not in (POSITIONS, SETTLED):
-                part.unlink()
-
-    def note(self, done: Offsets) -> None:
-        """Write down how far it has come, once it has begun."""
-        noted = furthest(self._noted, done) if self._noted else {}
+        noted = furthest(self._noted, furthest(done, batch or {})) if self._noted else {}
         try:
             if noted != self._noted:
-                write_positions(self._checkpoint, noted)
+                write_positions(self._folder, noted)
                 self._noted = noted
+            if batch is not None and batch != self._batch:
+                self._write_settled(batch)
+                self._batch = batch
             self._settle()
         except OSError as error:
             self._tell(error)
@@ -128,12 +120,18 @@ class Positions:
         now = self._clock.monotonic()
         if now - self._settling_at < SETTLE_SECONDS:
             return
-        if self._settling and self._settling != settled(self._checkpoint):
-            write_settled(self._checkpoint, self._settling)
+        if self._settling:
+            self._write_settled(self._settling)
         self._settling, self._settling_at = self._noted, now
 
+    def _write_settled(self, positions: Offsets) -> None:
+        known = settled(self._folder) or {}
+        if (reached := furthest(known, positions)) != known:
+            write_settled(self._folder, reached)
+            forget_batches(self._folder)  # an earlier version went by them
+
     def _tell(self, error: Exception) -> None:
-        fields = {"query": self._checkpoint.name, "reason": str(error)}
+        fields = {"query": self._folder.name, "reason": str(error)}
         _logger.warning("a query's position is not noted", extra={"fields": fields})
 
 

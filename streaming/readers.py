@@ -1,24 +1,30 @@
 """Who reads the log for deliveries, tables and rules, and what each of them still needs of it."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from mqlake import federation_records
 from mqlake.errors import InvalidRecord
-from mqlake.log.security import client_config
+from mqlake.log.options import consumer_options
 from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
 from rules.runner.checkpoint import decode_checkpoint
-from streaming.checkpoints import Offsets, later, settled
-from streaming.jobs import history, outputs, router, rules, state, stateful
-from streaming.log_retention import Reader
-from streaming.rules.controller import RuleController
-from streaming.settings import StreamingSettings
+from streaming import queries
+from streaming.checkpoints import Offsets, checkpoint, settled
+from streaming.log_retention import RetainingReader
+from streaming.rules.in_force import RulesInForce
+from streaming.rules.plans import StatefulRun
+from streaming.rules.run_marks import is_ended, run_folder
+from streaming.settings.spark import StreamingSettings
 
 _RUNNER: Final = "rules runner"
 _FEDERATOR: Final = "federation"
 _ANSWER_SECONDS: Final = 5.0
+
+Known = Callable[[Path], Offsets | None]
+"""`settled` or `committed` of `streaming.checkpoints`."""
 
 
 class Readers:
@@ -26,10 +32,9 @@ class Readers:
 
     Args:
         settings: Where checkpoints are.
-        controller: Knows which rules are in force.
+        in_force: Knows which rules are.
         retained: Returns from where on of `mqlake.inbound` gateways read what is retained, beside
             the table.
-        reached: Returns by query how far real-time queries are beyond their checkpoints.
         runner: Returns what the runner of actions is done with in `mqlake.outputs`; None while
             that is not known.
         federation: Returns the federator; None when there was never one.
@@ -38,62 +43,72 @@ class Readers:
     def __init__(
         self,
         settings: StreamingSettings,
-        controller: RuleController,
+        in_force: RulesInForce,
         retained: Callable[[], Mapping[int, int]],
-        reached: Callable[[], Mapping[str, Offsets]],
         runner: Callable[[], dict[int, int] | None],
-        federation: Callable[[], Reader | None],
+        federation: Callable[[], RetainingReader | None],
     ) -> None:
         self._settings = settings
-        self._controller = controller
+        self._in_force = in_force
         self._retained = retained
-        self._reached = reached
         self._runner = runner
         self._federation = federation
-        self._checkpoints = settings.data_dir.absolute() / "checkpoints"
 
-    def __call__(self) -> list[Reader] | None:
+    def __call__(self) -> list[RetainingReader] | None:
         """Return all there are; None while it is not known which rules there are."""
-        runs = self._controller.runs
+        readers = self.of_messages(settled)
+        if readers is None:
+            return None
+        return [
+            *readers,
+            self._query(settled, queries.OUTPUTS, (OUTPUTS, DEAD_LETTERS)),
+            # The table has all that is before where the query is, though it may not say so yet.
+            RetainingReader(
+                "retained messages", {INBOUND: dict(self._retained()) or None}, misses=False
+            ),
+            RetainingReader(_RUNNER, {OUTPUTS: self._runner()}),
+        ]
+
+    def of_messages(self, known: Known) -> list[RetainingReader] | None:
+        """Return those who read `mqlake.inbound` all the time; None as above.
+
+        Args:
+            known: Returns how far a query has come, by its folder.
+        """
+        runs = self._in_force.runs
         if runs is None:
             return None
-        first = self._controller.first
-        reached = self._reached()
+        of_rules = known(checkpoint(self._settings.data_dir, queries.RULES)) or {}
+        needed = self._in_force.needed(of_rules)
         found = [
-            self._query(router.NAME, (INBOUND,), reached.get(router.NAME, {})),
-            self._query(history.NAME, (INBOUND,)),
-            self._query(state.NAME, (INBOUND, EVENTS)),
-            self._query(outputs.NAME, (OUTPUTS, DEAD_LETTERS)),
-            # The table has all that is before where the query is, though it may not say so yet.
-            Reader("retained messages", {INBOUND: dict(self._retained()) or None}, misses=False),
-            Reader(_RUNNER, {OUTPUTS: self._runner()}),
+            # It tells itself what it misses, as the query of rules does.
+            self._query(known, queries.ROUTER, (INBOUND,), misses=False),
+            self._query(known, queries.HISTORY, (INBOUND,)),
+            self._query(known, queries.STATE, (INBOUND, EVENTS)),
         ]
         federation = self._federation()
         if federation is not None:
             found.append(federation)
-        if first is not None:
-            found.append(self._rules(first, reached.get(rules.NAME, {})))
+        if needed is not None:
+            found.append(RetainingReader(queries.RULES, needed, misses=False))
         for run in runs:
-            if not stateful.is_ended(self._settings, run.name):
-                done = settled(stateful.checkpoints(self._settings) / run.name) or {}
-                starts = {
-                    log_topic: dict(enumerate(range_.starts))
-                    for log_topic, range_ in run.span.sources.items()
-                }
-                found.append(Reader(f"rule {run.tenant}/{run.rule}", starts | done))
+            if not is_ended(self._settings.data_dir, run.name):
+                places = place_of_run(self._settings.data_dir, run, known)
+                found.append(RetainingReader(f"rule {run.tenant}/{run.rule}", places))
         return found
 
     def _query(
-        self, name: str, log_topics: tuple[str, ...], reached: Offsets | None = None
-    ) -> Reader:
-        done = settled(self._checkpoints / name) or {}
+        self, known: Known, name: str, log_topics: tuple[str, ...], *, misses: bool = True
+    ) -> RetainingReader:
+        done = known(checkpoint(self._settings.data_dir, name)) or {}
         places = {log_topic: done.get(log_topic) for log_topic in log_topics}
-        return Reader(name, places, reached or {})
+        return RetainingReader(name, places, misses=misses)
 
-    def _rules(self, first: Offsets, reached: Offsets) -> Reader:
-        """The query reads on where it was, but needs nothing before `first`."""
-        done = settled(rules.checkpoint(self._settings)) or {}
-        return Reader(rules.NAME, later(first, done), reached)
+
+def place_of_run(data_dir: Path, run: StatefulRun, known: Known) -> Offsets:
+    """Return how far a stateful version has come; where it began when that is not known."""
+    starts = {name: dict(enumerate(one.starts)) for name, one in run.span.sources.items()}
+    return starts | (known(run_folder(data_dir, run.name)) or {})
 
 
 class LastRecord:
@@ -108,14 +123,7 @@ class LastRecord:
     def __init__(self, bootstrap_servers: str, log_topic: str, key: bytes) -> None:
         self._place = (log_topic, 0)
         self._key = key
-        self._options = {
-            **client_config(bootstrap_servers),
-            "client.id": "mqlake-readers",
-            "group.id": "mqlake",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-            "log_level": 2,
-        }
+        self._options = consumer_options(bootstrap_servers, "mqlake-readers")
 
     def __call__(self) -> bytes | None:
         """Return its value; None when there is none, or the log does not answer.
@@ -165,17 +173,17 @@ class FederationPlaces:
     def __init__(self, last: Callable[[], bytes | None]) -> None:
         self._last = last
 
-    def __call__(self) -> Reader | None:
+    def __call__(self) -> RetainingReader | None:
         """Return the federator as a reader; None while there was never one."""
         try:
             checkpoint = federation_records.decode_checkpoint(self._last() or b"")
         except LookupError:
             return None
         except InvalidRecord:
-            return Reader(_FEDERATOR, {INBOUND: None})
+            return RetainingReader(_FEDERATOR, {INBOUND: None})
         places = dict(checkpoint.read)
         followed = [*checkpoint.links.values(), checkpoint.retained]
         needed = federation_records.needed(one for one in followed if one is not None)
         for partition, offset in needed.items():
             places[partition] = min(offset, places.get(partition, offset))
-        return Reader(_FEDERATOR, {INBOUND: places})
+        return RetainingReader(_FEDERATOR, {INBOUND: places})

@@ -17,8 +17,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.records import FLAG_RETAIN, HEADER_MQTT
-from mqlake.tables import RETAINED
+from mqlake.record_versions import HEADER_MQTT
+from mqlake.records import FLAG_RETAIN
+from mqlake.tables import NEXT_OFFSETS, RETAINED
 from streaming.history import messages
 from streaming.sources import header
 
@@ -27,7 +28,6 @@ Offsets = Mapping[int, int]
 
 _USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _SKIP_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
-_NEXT_OFFSETS: Final = "next_offsets"
 _RETAIN_DIGITS: Final = [f"{digit:X}" for digit in range(16) if digit & FLAG_RETAIN]
 
 
@@ -110,7 +110,7 @@ def delete_expired(spark: SparkSession, now: datetime, next_offsets: Offsets) ->
 def commits_saying(spark: SparkSession, next_offsets: Offsets) -> Iterator[None]:
     """Let each commit of this session say these offsets, also one that changes nothing else."""
     offsets = {str(partition): offset for partition, offset in sorted(next_offsets.items())}
-    spark.conf.set(_USER_METADATA, json.dumps({_NEXT_OFFSETS: offsets}))
+    spark.conf.set(_USER_METADATA, json.dumps({NEXT_OFFSETS: offsets}))
     spark.conf.set(_SKIP_EMPTY, "false")
     try:
         yield
@@ -129,6 +129,6 @@ def committed_offsets(path: Path) -> dict[int, int]:
         for line in commit.read_text(encoding="utf-8").splitlines():
             metadata = json.loads(line).get("commitInfo", {}).get("userMetadata")
             if metadata is not None:
-                offsets = json.loads(metadata)[_NEXT_OFFSETS]
+                offsets = json.loads(metadata)[NEXT_OFFSETS]
                 return {int(partition): offset for partition, offset in offsets.items()}
     return {}

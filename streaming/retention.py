@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import Final
 
-from mqlake.retention import EVERY, EVERYTHING, Policy
+from mqlake.retention import EVERY, EVERYTHING, KeepingPolicy
 from mqlake.topics import SEPARATOR
-from rules.language.patterns import topic_pattern
-from rules.language.quoting import quoted
+from rules.sql.patterns import topic_pattern
+from rules.sql.quoting import quoted
 
 DAY_MS: Final = 86_400_000
 
 
-def expired(policies: Iterable[Policy], table: str, now_ms: int) -> str | None:
+def expired(policies: Iterable[KeepingPolicy], table: str, now_ms: int) -> str | None:
     """Return the condition of the rows that are to go; None when there is no policy.
 
     Whole days in UTC: rows go once a day, so that a file is not written anew each time a few of its
@@ -30,7 +30,7 @@ def expired(policies: Iterable[Policy], table: str, now_ms: int) -> str | None:
     return " OR ".join(parts) if parts else None
 
 
-def _fits(policy: Policy) -> str:
+def _fits(policy: KeepingPolicy) -> str:
     conditions = []
     if policy.tenant != EVERY:
         conditions.append(f"tenant = {quoted(policy.tenant)}")

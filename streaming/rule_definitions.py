@@ -13,6 +13,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from mqlake.rule_records import Kind
 from mqlake.tables import RULES
 from rules.masking import MASK, MASKED_FUNCTION, NAMES_SECRET, PLACEHOLDER, SERVER
 
@@ -31,6 +32,7 @@ _REQUEST: Final = (
 )
 """The arguments of `http`."""
 _ACTIVATION: Final = "state string, version int, error string"
+_D, _A = str(Kind.DEFINITION), str(Kind.ACTIVATION)
 _KEY: Final = ("tenant", "id")
 _SAME_RULE: Final = "row.tenant = change.tenant AND row.id = change.id"
 _OF_ACTIVATION: Final = ("state", "state_version", "error", "activation_offset")
@@ -94,33 +96,30 @@ def rule_changes(records: DataFrame) -> DataFrame:
         F.struct("offset", F.col("value").cast("string").alias("value")).alias("record"),
     )
     last = (
-        named.where("parts = 3 AND kind IN ('d', 'a')")
+        named.where((F.col("parts") == 3) & F.col("kind").isin(_D, _A))
         .groupBy(*_KEY)
-        .agg(
-            F.max(F.when(F.col("kind") == "d", F.col("record"))).alias("d"),
-            F.max(F.when(F.col("kind") == "a", F.col("record"))).alias("a"),
-        )
+        .agg(*(F.max(F.when(F.col("kind") == one, F.col("record"))).alias(one) for one in (_D, _A)))
     )
     made = last.select(
         "*",
-        F.from_json("d.value", _DEFINITION).alias("rule"),
-        F.from_json("a.value", _ACTIVATION).alias("answer"),
+        F.from_json(f"{_D}.value", _DEFINITION).alias("rule"),
+        F.from_json(f"{_A}.value", _ACTIVATION).alias("answer"),
     )
     columns: dict[str, Column] = {
         "enabled": F.col("rule.enable"),
         "actions": masked_actions("rule.actions"),
         "created_at": F.timestamp_millis("rule.created_at"),
         "updated_at": F.timestamp_millis("rule.updated_at"),
-        "log_offset": F.col("d.offset"),
+        "log_offset": F.col(f"{_D}.offset"),
         "state": F.col("answer.state"),
         "state_version": F.col("answer.version"),
         "error": F.col("answer.error"),
-        "activation_offset": F.col("a.offset"),
+        "activation_offset": F.col(f"{_A}.offset"),
     }
     return made.select(
         *_KEY,
         F.col("rule.id").isNotNull().alias("is_defined"),
-        (F.col("d").isNotNull() & F.col("d.value").isNull()).alias("is_deleted"),
+        (F.col(_D).isNotNull() & F.col(f"{_D}.value").isNull()).alias("is_deleted"),
         F.col("answer.state").isNotNull().alias("is_answered"),
         *(
             columns.get(column.name, F.col(f"rule.{column.name}"))

@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.record_versions import READ_VERSIONS
+from mqlake.session_records import PROGRESS as _P
+from mqlake.session_records import SESSION as _S
 from mqlake.tables import SESSIONS, SUBSCRIPTIONS
 
 _SESSION: Final = """
@@ -65,7 +67,7 @@ def last_sessions(records: DataFrame) -> DataFrame:
     """
     name = F.col("key").cast("string")
     client = F.substring(name, 3, 2**31 - 1)
-    is_said = F.is_valid_utf8(name) & F.substring(name, 1, 2).isin("s/", "p/")
+    is_said = F.is_valid_utf8(name) & F.substring(name, 1, 2).isin(f"{_S}/", f"{_P}/")
     named = records.where(is_said).select(
         F.substring(name, 1, 2).alias("kind"),
         F.substring_index(client, "/", 1).alias("tenant"),
@@ -73,16 +75,15 @@ def last_sessions(records: DataFrame) -> DataFrame:
         F.struct("offset", F.col("value").cast("string").alias("value")).alias("record"),
     )
     last = named.groupBy(*_KEY).agg(
-        F.max(F.when(F.col("kind") == "s/", F.col("record"))).alias("s"),
-        F.max(F.when(F.col("kind") == "p/", F.col("record"))).alias("p"),
+        *(F.max(F.when(F.col("kind") == f"{one}/", F.col("record"))).alias(one) for one in (_S, _P))
     )
     return last.select(
         *_KEY,
-        _parsed("s.value", _SESSION).alias("session"),
-        (F.col("s").isNotNull() & F.col("s.value").isNull()).alias("ended"),
-        _parsed("p.value", _PROGRESS).alias("progress"),
-        F.col("s.offset").alias("log_offset"),
-        F.col("p.offset").alias("progress_offset"),
+        _parsed(f"{_S}.value", _SESSION).alias("session"),
+        (F.col(_S).isNotNull() & F.col(f"{_S}.value").isNull()).alias("ended"),
+        _parsed(f"{_P}.value", _PROGRESS).alias("progress"),
+        F.col(f"{_S}.offset").alias("log_offset"),
+        F.col(f"{_P}.offset").alias("progress_offset"),
     )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from mqlake.log.admin import LogAdmin
 from mqlake.log.log_topics import KEPT_UNTIL_READ
 from mqlake.records import EVENTS, undelivered_topic
-from streaming.settings import StreamingSettings
+from streaming.settings.spark import StreamingSettings
 from streaming.sources import client_config
 
 LOG_SINK: Final = "mqlake.log.LogSink"
@@ -25,7 +25,7 @@ def append_to_log(
     settings: StreamingSettings,
     name: str,
     *,
-    real_time: bool,
+    real_time_seconds: float | None,
     sink: str = LOG_SINK,
     **options: str,
 ) -> DataStreamWriter:
@@ -37,9 +37,10 @@ def append_to_log(
     Args:
         records: As the sink takes them; the usual one (topic, partition, key, value, headers), of
             which no partition is the first.
-        settings: How to reach the log, how long a real-time batch is.
+        settings: How to reach the log.
         name: Of the query.
-        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+        real_time_seconds: How long a batch in real-time mode is; None: in ordinary micro-batches
+            (see `streaming.slots`).
         sink: Java class: `LogSink.java`, or one that makes other records of its rows.
         options: Its own; `awaited` is a log topic whose records do not wait elsewhere: the query
             reads them when it begins.
@@ -59,8 +60,8 @@ def append_to_log(
         .options(**options)
         .outputMode("update")
     )
-    if real_time:
-        milliseconds = f"{round(settings.real_time_batch_seconds * 1000)} milliseconds"
+    if real_time_seconds is not None:
+        milliseconds = f"{round(real_time_seconds * 1000)} milliseconds"
         # pyspark's overloads for type checkers do not list this trigger yet.
         return writer.trigger(realTime=milliseconds)  # type: ignore[call-overload, no-any-return]
     # Progress of every batch (0), though not awaited: real-time mode, to which the same checkpoint

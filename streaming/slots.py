@@ -6,13 +6,22 @@ A real-time query keeps one slot for each partition it reads, as long as it runs
 import os
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, Protocol
 
 from mqlake.records import INBOUND
-from streaming.settings import StreamingSettings
 
 SPARE_SLOTS: Final = 1
 """Beside those that real-time queries keep; the other queries and SQL take turns on them."""
+
+
+class SlotSettings(Protocol):
+    """What the router is told of it."""
+
+    @property
+    def master(self) -> str: ...
+
+    @property
+    def trigger(self) -> Literal["real-time", "micro-batch"]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,9 @@ class QueryMode:
     real_time: bool
     reason: str
     """Why not in real time; empty when it is."""
+
+
+IN_BATCHES: Final = QueryMode(real_time=False, reason="it writes tables")
 
 
 def task_slots(master: str) -> int | None:
@@ -35,15 +47,15 @@ def task_slots(master: str) -> int | None:
     return None
 
 
-def router_mode(settings: StreamingSettings, partitions: int) -> QueryMode:
+def router_mode(settings: SlotSettings, partitions: int) -> QueryMode:
     """Choose how the router runs.
 
     Args:
         settings: Its trigger and its master.
         partitions: Of `mqlake.inbound`.
     """
-    if settings.router_trigger == "micro-batch":
-        return QueryMode(real_time=False, reason=f"router_trigger is {settings.router_trigger}")
+    if settings.trigger == "micro-batch":
+        return QueryMode(real_time=False, reason=f"trigger is {settings.trigger}")
     slots = task_slots(settings.master)
     needed = partitions + SPARE_SLOTS
     if slots is not None and slots < needed:
@@ -53,9 +65,7 @@ def router_mode(settings: StreamingSettings, partitions: int) -> QueryMode:
     return QueryMode(real_time=True, reason="")
 
 
-def rules_mode(
-    settings: StreamingSettings, router: QueryMode, partitions: int, more: int
-) -> QueryMode:
+def rules_mode(settings: SlotSettings, router: QueryMode, partitions: int, more: int) -> QueryMode:
     """Choose how rules run, beside the router.
 
     Args:
@@ -75,7 +85,7 @@ def rules_mode(
     return QueryMode(real_time=True, reason="")
 
 
-def slots_advice(settings: StreamingSettings, partitions: int) -> str:
+def slots_advice(settings: SlotSettings, partitions: int) -> str:
     """Say what would let the router run in real time."""
     return (
         f"Spark master {settings.master}: give it {partitions + SPARE_SLOTS} slots, one for each "

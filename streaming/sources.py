@@ -1,6 +1,7 @@
 """Read the log."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -8,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark re
 
 from mqlake.log.security import java_client_config
 from streaming.checkpoints import Offsets, by_text
-from streaming.settings import StreamingSettings
+from streaming.settings.spark import StreamingSettings
 
 PROMPT: Final = {
     # At a batch boundary the connector asks for the partition's offsets; the broker answers only
@@ -28,16 +29,34 @@ def client_config(settings: StreamingSettings) -> dict[str, str]:
     return java_client_config(settings.log.servers)
 
 
+EARLIEST: Final = -2
+"""In place of an offset: that of the oldest record."""
+
+
 def read_log(
-    spark: SparkSession, settings: StreamingSettings, *log_topics: str, **options: str
+    spark: SparkSession,
+    settings: StreamingSettings,
+    log_topics: Sequence[str] | Mapping[str, int],
+    **options: str,
 ) -> DataFrame:
     """Read log topics, from their earliest record when there is no checkpoint.
+
+    Args:
+        spark: The session.
+        settings: How to reach the log.
+        log_topics: All partitions that they have or get, or so many of each.
+        options: Further ones of the connector.
 
     Returns:
         (key, value, headers, topic, partition, offset, timestamp)
     """
+    if isinstance(log_topics, Mapping):
+        read = {log_topic: [*range(count)] for log_topic, count in log_topics.items()}
+        which = {"assign": json.dumps(read)}
+    else:
+        which = {"subscribe": ",".join(log_topics)}
     defaults = {
-        "subscribe": ",".join(log_topics),
+        **which,
         "startingOffsets": "earliest",
         "includeHeaders": "true",
         # Nothing goes before it is read (`streaming.log_retention`). What somebody else deletes is
@@ -50,9 +69,21 @@ def read_log(
     return reader.load()
 
 
-def starting_offsets(offsets: Offsets) -> str:
-    """Return the option of the connector that names where to begin."""
-    return json.dumps(by_text(offsets))
+def starting_offsets(offsets: Offsets, log_topics: Mapping[str, int]) -> str:
+    """Return the option of the connector that names where to begin.
+
+    Args:
+        offsets: Of partitions; others begin with their oldest record.
+        log_topics: Of each so many partitions are read.
+    """
+    every = {
+        log_topic: {
+            partition: offsets.get(log_topic, {}).get(partition, EARLIEST)
+            for partition in range(count)
+        }
+        for log_topic, count in log_topics.items()
+    }
+    return json.dumps(by_text(every))
 
 
 def header(name: str) -> Column:

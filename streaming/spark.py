@@ -1,11 +1,12 @@
-"""The SparkSession of the streaming application, and its JVM."""
+"""The SparkSession of an application, and its JVM."""
 
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from streaming.jvm.process import Jvm, start_jvm
-from streaming.settings import StreamingSettings
+from streaming.settings.spark import StreamingSettings
 from streaming.spark_conf import java_options, local_environment, spark_conf, spark_jars
 
 _FATAL_ERRORS_CLASS: Final = "mqlake.spark.FatalErrors"
@@ -19,17 +20,32 @@ MAINTENANCE_POOL: Final = "maintenance"
 
 
 def start_spark(
-    settings: StreamingSettings, *, inherited_fds: tuple[int, ...] = ()
+    settings: StreamingSettings,
+    name: str,
+    folder: Path,
+    heap_mb: int,
+    *,
+    java: tuple[str, ...] = (),
+    has_tables: bool = True,
+    inherited_fds: tuple[int, ...] = (),
 ) -> tuple[SparkSession, Jvm]:
     """Start the JVM and the session; whoever holds them stops both.
+
+    Args:
+        settings: Of the application.
+        name: Of the application.
+        folder: Its own, for temporary files.
+        heap_mb: Most that the heap becomes, MiB.
+        java: Options of the JVM beside those that all have.
+        has_tables: Whether it reads or writes tables of Delta.
+        inherited_fds: Locks that the JVM holds as long as it lives.
 
     Raises:
         OperationalError: No Java, no jars, or the JVM did not start.
     """
-    folder = settings.data_dir.absolute() / "jvm"
     jars = spark_jars(settings)
     jvm = start_jvm(
-        java_options(settings, folder, settings.driver_memory_mb),
+        [*java_options(settings, folder, heap_mb), *java],
         jars.class_path,
         environment=local_environment(settings, folder),
         inherited_fds=inherited_fds,
@@ -37,9 +53,9 @@ def start_spark(
     )
     try:
         jvm.export()
-        builder: SparkSession.Builder = SparkSession.builder.appName("mqlake")
+        builder: SparkSession.Builder = SparkSession.builder.appName(f"mqlake {name}")
         builder = builder.master(settings.master)
-        for key, value in spark_conf(settings, jars.extra).items():
+        for key, value in spark_conf(settings, jars.extra, has_tables=has_tables).items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         getattr(session.sparkContext._jvm, _FATAL_ERRORS_CLASS).watch()

@@ -3,21 +3,21 @@
 No word of pyspark in here: who starts such a JVM and talks to it otherwise does not load it.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mqlake.class_archive import can_write
-from mqlake.jit import COMPILER_OPTIONS
 from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES
+from streaming.jvm.class_archive import can_write
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
-from streaming.settings import SparkSettings
+from streaming.jvm.jit import COMPILER_OPTIONS
+from streaming.jvm.vocabulary import EXPENDABLE_OPTION
+from streaming.settings.spark import SparkSettings
 
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
-
+_FUNCTIONS: Final = "mqlake.log.HeaderFunction,mqlake.decoding.DecodingFunctions"
 
 # One machine, small batches: what Spark does for clusters (many partitions, statistics, replanning)
 # costs more than it brings. Real-time mode refuses adaptive execution.
@@ -45,11 +45,12 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedJobs": "5",
     "spark.ui.retainedStages": "5",
     "spark.ui.retainedTasks": "50",
-    # Delta
-    "spark.sql.extensions": (
-        "io.delta.sql.DeltaSparkSessionExtension,"
-        "mqlake.log.HeaderFunction,mqlake.decoding.DecodingFunctions"
-    ),
+    # Who is told to stop waits no longer for a batch: what it has not done comes again.
+    "spark.sql.streaming.stopTimeout": "2000",
+    "spark.sql.extensions": _FUNCTIONS,
+}
+_TABLES: Final[dict[str, str]] = {
+    "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{_FUNCTIONS}",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
@@ -145,10 +146,18 @@ def local_environment(settings: SparkSettings, folder: Path) -> dict[str, str]:
     return {**_LOCAL_ENVIRONMENT, "SPARK_WORKER_DIR": str(folder / "work")}
 
 
-def spark_conf(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
-    """Return the whole Spark configuration; the user's own keys win."""
+def spark_conf(
+    settings: SparkSettings, jars: list[Path], *, has_tables: bool = True
+) -> dict[str, str]:
+    """Return the whole Spark configuration; the user's own keys win.
+
+    Args:
+        settings: Of the application.
+        jars: Beside pyspark's.
+        has_tables: Whether it reads or writes tables of Delta.
+    """
     data_dir = settings.data_dir.absolute()
-    conf = dict(_DEFAULTS)
+    conf = _DEFAULTS | _TABLES if has_tables else dict(_DEFAULTS)
     conf["spark.sql.warehouse.dir"] = str(data_dir / "tables")
     if settings.master.startswith("local"):
         conf |= _LOCAL_DEFAULTS
@@ -157,7 +166,9 @@ def spark_conf(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         # is made up by Spark.
         conf["spark.authenticate"] = "true"
         conf["spark.hadoop.fs.file.impl"] = "mqlake.spark.LocalFiles"
-        conf["spark.hadoop.mqlake.expendable.folders"] = str(data_dir / "api")
+        # Of those of the router nothing is read by a later start.
+        expendable = (data_dir / "api", data_dir / "router")
+        conf[f"spark.hadoop.{EXPENDABLE_OPTION}"] = ",".join(map(str, expendable))
     else:
         # The driver has them on its class path; executors elsewhere are sent them.
         conf["spark.jars"] = ",".join(str(jar) for jar in jars)
@@ -233,6 +244,6 @@ def _write_logging(settings: SparkSettings, directory: Path) -> Path:
             "appender.out.strategy.type = DefaultRolloverStrategy",
             f"appender.out.strategy.max = {KEPT_LOG_FILES}",
         ]
-    path = _directory(directory) / f"log4j2-{os.getpid()}.properties"
+    path = _directory(directory) / "log4j2.properties"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

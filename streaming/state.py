@@ -22,7 +22,6 @@ from mqlake.tables import AUDIT_LOG, DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.checkpoints import committed, query_id, read_ends
 from streaming.events import audit_rows, drop_rows, event_rows
-from streaming.jvm.priority import give_way
 from streaming.resting import Rest
 from streaming.retained import (
     committed_offsets,
@@ -42,7 +41,7 @@ from streaming.sessions import (
     session_rows,
     subscription_rows,
 )
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import table_path
 
 LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
@@ -58,7 +57,7 @@ class StateClosedError(Exception):
     """The application stops; the batch comes again when it has started again."""
 
 
-class State:
+class StateWriter:
     """The state tables' writer.
 
     Args:
@@ -69,7 +68,7 @@ class State:
 
     def __init__(
         self,
-        settings: StreamingSettings,
+        settings: LakeSettings,
         checkpoint: Path,
         clock: Clock,
         wait: Callable[[float], object],
@@ -82,13 +81,13 @@ class State:
         self._is_warm = False
         self._is_closed = False
         self.lock = threading.Lock()
-        """Held while state tables are written; upkeep takes it so that no commit meets another."""
+        """Held while state tables are written; maintenance takes it, too: no commit meets one."""
         self.next_offsets = committed_offsets(table_path(settings, RETAINED))
         """What the last commit of `retained` says."""
         self._ends = (committed(checkpoint) or {}).get(INBOUND, self.next_offsets)
         """Where the last batch ended in `mqlake.inbound`."""
         self.retained_changed = True
-        """Rows came since upkeep last looked for when the first expires."""
+        """Rows came since maintenance last looked for when the first expires."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Apply a batch, then rest; not after the first, which is slow while Java is cold.
@@ -97,7 +96,6 @@ class State:
             StateClosedError: After `close`.
         """
         begin = self._clock.monotonic()
-        give_way(batch.sparkSession, "mqlake-state")
         with self.lock:
             if self._is_closed:
                 raise StateClosedError

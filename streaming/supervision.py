@@ -1,7 +1,8 @@
 """Keep streaming queries running: a failed one is started again, later each time."""
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,26 +14,56 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from streaming.figures import Watched, progress_of
+from streaming.slots import IN_BATCHES, QueryMode
 
 _logger = logging.getLogger(__name__)
+_interrupting = threading.Lock()
 
 FIRST_BACK_OFF_SECONDS: Final = 1.0
 LAST_BACK_OFF_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0
 """A query that ran this long starts again at the first back-off."""
-_MAX_REASON: Final = 300
+MAX_REASON: Final = 300
+
+
+def _always() -> bool:
+    return True
+
+
+def _in_batches() -> QueryMode:
+    return IN_BATCHES
+
+
+@dataclass(frozen=True, slots=True)
+class QueryJob:
+    """A streaming query of an application.
+
+    Attributes:
+        name: Of the query.
+        start: Starts it from where it was.
+        pool: Scheduler pool of its tasks.
+        when: Whether it has anything to do.
+        mode: How it runs, as of its last start.
+    """
+
+    name: str
+    start: Callable[[], StreamingQuery]
+    pool: str
+    when: Callable[[], bool] = _always
+    mode: Callable[[], QueryMode] = _in_batches
 
 
 @dataclass(slots=True)
 class _Supervised:
-    start: Callable[[], StreamingQuery]
-    is_wanted: Callable[[], bool]
+    job: QueryJob
     query: StreamingQuery | None = None
     started_at: float = 0.0
     retry_at: float = 0.0
     back_off: float = FIRST_BACK_OFF_SECONDS
     restarts: int = 0
     reason: str = ""
+    is_ending: bool = False
+    """It is to begin anew."""
 
 
 class QuerySupervisor:
@@ -42,54 +73,64 @@ class QuerySupervisor:
 
     Args:
         clock: For the time between starts.
-        jobs: By name, how each query is started.
-        wanted: By name, whether a query has anything to do; those not named always have.
+        jobs: The queries.
+        use_pool: Lets what this thread starts run in a scheduler pool.
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        jobs: dict[str, Callable[[], StreamingQuery]],
-        wanted: dict[str, Callable[[], bool]] | None = None,
+        self, clock: Clock, jobs: Iterable[QueryJob], use_pool: Callable[[str], None]
     ) -> None:
         self._clock = clock
-        self._jobs = {
-            name: _Supervised(start, (wanted or {}).get(name, lambda: True))
-            for name, start in jobs.items()
-        }
+        self._use_pool = use_pool
+        self._jobs = {job.name: _Supervised(job) for job in jobs}
 
     def check(self) -> None:
         """Start what is due and notice what has failed."""
         now = self._clock.monotonic()
-        for name, job in self._jobs.items():
-            if job.query is not None and not job.query.isActive:
-                if now - job.started_at >= STEADY_SECONDS:
-                    job.back_off = FIRST_BACK_OFF_SECONDS
-                error = job.query.exception()
-                self._failed(name, job, "it stopped by itself" if error is None else str(error))
-            if not job.is_wanted():
-                self._rest(name, job)
-            elif job.query is None and now >= job.retry_at:
+        for name, one in self._jobs.items():
+            if one.is_ending and one.query is not None and not one.query.isActive:
+                one.query, one.is_ending = None, False
+            if one.query is not None and not one.query.isActive:
+                if now - one.started_at >= STEADY_SECONDS:
+                    one.back_off = FIRST_BACK_OFF_SECONDS
+                error = one.query.exception()
+                self._failed(name, one, "it stopped by itself" if error is None else str(error))
+            if not one.job.when():
+                self._rest(name, one)
+            elif one.query is None and now >= one.retry_at:
                 try:
-                    job.query = job.start()
+                    self._use_pool(one.job.pool)
+                    one.query = one.job.start()
                 except (PySparkException, Py4JError, LogError) as error:
-                    self._failed(name, job, str(error))
+                    self._failed(name, one, str(error))
                 else:
-                    job.started_at = now
+                    one.started_at = now
                     _logger.info("query started", extra={"fields": {"query": name}})
 
-    def _rest(self, name: str, job: _Supervised) -> None:
-        job.reason = ""
-        if job.query is not None:
-            self._stop(name, job)
+    def restart(self, name: str) -> None:
+        """Have a query read what it is to read by now; `check` starts it when it has ended.
+
+        To stop one that rests between two batches takes as long as the rest.
+        """
+        one = self._jobs[name]
+        if one.query is not None and not one.is_ending:
+            one.is_ending = True
+            threading.Thread(
+                target=_interrupt, args=(name, one.query), name="restart", daemon=True
+            ).start()
+
+    def _rest(self, name: str, one: _Supervised) -> None:
+        one.reason = ""
+        if one.query is not None:
+            self._stop(name, one)
             _logger.info("query has nothing to do", extra={"fields": {"query": name}})
 
     def trouble(self) -> str:
         """Say which queries do not run and why; empty when all do."""
         return "; ".join(
-            f"query {name} failed and is started again: {job.reason}"
-            for name, job in self._jobs.items()
-            if job.query is None and job.reason
+            f"query {name} failed and is started again: {one.reason}"
+            for name, one in self._jobs.items()
+            if one.query is None and one.reason
         )
 
     def is_processing(self, name: str) -> bool:
@@ -99,58 +140,79 @@ class QuerySupervisor:
             return False
         return bool(query.status["isTriggerActive"]) or query.lastProgress is not None
 
-    def watched(self, checkpoints: Path, real_time: frozenset[str]) -> list[Watched]:
+    def watched(self, checkpoints: Path) -> list[Watched]:
         """Return the queries to be looked at; from any thread.
 
         Args:
             checkpoints: Holds a folder for each.
-            real_time: Names of those that run so.
         """
         return [
             Watched(
                 name,
-                progress_of(job.query),
+                progress_of(one.query),
                 checkpoints / name,
-                job.restarts,
-                name in real_time,
+                one.restarts,
+                one.job.mode().real_time,
             )
-            for name, job in self._jobs.items()
+            for name, one in self._jobs.items()
         ]
 
     def stop(self) -> None:
-        """Stop all queries, in the order given; what cannot be stopped is logged."""
-        for name, job in self._jobs.items():
-            if job.query is not None:
-                self._stop(name, job)
+        """Stop all queries side by side; those that cannot be stopped are logged."""
+        running = [(name, one) for name, one in self._jobs.items() if one.query is not None]
+        stopping = [
+            threading.Thread(target=self._stop, args=one, name=f"stop-{one[0]}") for one in running
+        ]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
 
-    def _stop(self, name: str, job: _Supervised) -> None:
-        assert job.query is not None
-        try:
-            job.query.stop()
-        except (PySparkException, Py4JError) as error:
-            _logger.warning(
-                "query did not stop",
-                extra={"fields": {"query": name, "reason": _first_line(str(error))}},
-            )
-        job.query = None
+    def _stop(self, name: str, one: _Supervised) -> None:
+        assert one.query is not None
+        _end(name, one.query)
+        one.query, one.is_ending = None, False
 
-    def _failed(self, name: str, job: _Supervised, reason: str) -> None:
-        job.query = None
-        job.reason = _first_line(reason)
-        job.restarts += 1
-        job.retry_at = self._clock.monotonic() + job.back_off
+    def _failed(self, name: str, one: _Supervised, reason: str) -> None:
+        one.query = None
+        one.reason = first_line(reason)
+        one.restarts += 1
+        one.retry_at = self._clock.monotonic() + one.back_off
         _logger.error(
             "query failed",
             extra={
                 "fields": {
                     "query": name,
-                    "again_in_seconds": job.back_off,
-                    "reason": reason[: 10 * _MAX_REASON],
+                    "again_in_seconds": one.back_off,
+                    "reason": reason[: 10 * MAX_REASON],
                 }
             },
         )
-        job.back_off = min(job.back_off * 2, LAST_BACK_OFF_SECONDS)
+        one.back_off = min(one.back_off * 2, LAST_BACK_OFF_SECONDS)
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:_MAX_REASON]
+def _interrupt(name: str, query: StreamingQuery) -> None:
+    """End a query that goes on later; a batch that was under way comes again.
+
+    That this batch fails is no error to report, as py4j would.
+    """
+    reports = logging.getLogger("py4j")
+    with _interrupting:
+        level = reports.level
+        reports.setLevel(logging.CRITICAL)
+        try:
+            _end(name, query)
+        finally:
+            reports.setLevel(level)
+
+
+def _end(name: str, query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except (PySparkException, Py4JError, OSError) as error:
+        fields = {"query": name, "reason": first_line(str(error))}
+        _logger.warning("query did not stop", extra={"fields": fields})
+
+
+def first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:MAX_REASON]

@@ -1,6 +1,6 @@
 """Create the Delta tables of `mqlake.tables` and make them known by name to every session."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -8,8 +8,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, rule_tables
+from rules.sql.quoting import quoted, quoted_name
 from streaming.first_commit import write_first_commit
-from streaming.settings import StreamingSettings
+from streaming.settings.spark import StreamingSettings
 
 _PROPERTIES: Final = {
     "delta.checkpointInterval": "50",
@@ -33,25 +34,46 @@ def table_path(settings: StreamingSettings, table: Table) -> Path:
     return settings.data_dir.absolute() / "tables" / table.name
 
 
-def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
-    """Create what is missing: tables, columns, and their names in the catalog.
+def make_tables(settings: StreamingSettings) -> frozenset[str]:
+    """Make the tables that are missing, without Spark; return their names.
 
-    The catalog lives in the JVM's memory and is the same for all sessions, Connect's included.
+    Nobody else may do so at the same time.
+
+    Raises:
+        OSError: They cannot be written.
     """
+    made = set()
     for table in TABLES:
         folder = table_path(settings, table)
         # A folder without a commit is of a start that was killed.
-        is_there = any((folder / "_delta_log").glob("*.json"))
-        if not is_there:
+        if not any((folder / "_delta_log").glob("*.json")):
             write_first_commit(folder, table, table_properties(table))
-        location = _literal(str(folder))
+            made.add(table.name)
+    return frozenset(made)
+
+
+def create_tables(
+    spark: SparkSession, settings: StreamingSettings, made: Collection[str] = ()
+) -> None:
+    """Create what is missing: tables, columns, and their names in the catalog.
+
+    The catalog lives in the JVM's memory and is the same for all sessions.
+
+    Args:
+        spark: Any session.
+        settings: Where tables are.
+        made: Tables that have just been made: they lack no column.
+    """
+    complete = {*made, *make_tables(settings)}
+    for table in TABLES:
+        location = quoted(str(table_path(settings, table)))
         spark.sql(f"CREATE TABLE IF NOT EXISTS {table.name} USING delta LOCATION {location}")
-        if is_there:
+        if table.name not in complete:
             _add_missing(spark, table.name, table.columns)
     for name in rule_tables(settings.data_dir.absolute() / "tables"):
         path = str(rule_table_path(settings, name))
         if DeltaTable.isDeltaTable(spark, path):
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_literal(path)}")
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {quoted(path)}")
             _add_missing(spark, name, RULE_TABLE_COLUMNS)
 
 
@@ -83,10 +105,12 @@ def grow_rule_table(
         The type of each column of the table, in lower case as is the column's name: a column that
         was there keeps its own.
     """
-    location = _literal(str(rule_table_path(settings, name)))
+    location = quoted(str(rule_table_path(settings, name)))
     if not spark.catalog.tableExists(name):
         wanted = {column.name: column.type for column in RULE_TABLE_COLUMNS} | dict(columns)
-        definitions = ", ".join(f"{_quoted(column)} {type_}" for column, type_ in wanted.items())
+        definitions = ", ".join(
+            f"{quoted_name(column)} {type_}" for column, type_ in wanted.items()
+        )
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
         spark.sql(
             f"CREATE TABLE {name} ({definitions}) USING delta CLUSTER BY (ts) LOCATION {location} "
@@ -95,7 +119,7 @@ def grow_rule_table(
     types = column_types(spark, name)
     added = {column: type_ for column, type_ in columns.items() if column.lower() not in types}
     if added:
-        definitions = ", ".join(f"{_quoted(column)} {type_}" for column, type_ in added.items())
+        definitions = ", ".join(f"{quoted_name(column)} {type_}" for column, type_ in added.items())
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({definitions})")
         types |= {column.lower(): type_.lower() for column, type_ in added.items()}
     return types
@@ -107,10 +131,6 @@ def column_types(spark: SparkSession, name: str) -> dict[str, str]:
     return {field.name.lower(): field.dataType.simpleString().lower() for field in fields}
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def table_properties(table: Table) -> dict[str, str]:
     """Return the properties that a table is made with."""
     names = {column.name for column in table.columns}
@@ -119,8 +139,4 @@ def table_properties(table: Table) -> dict[str, str]:
 
 
 def _definition(column: Column) -> str:
-    return f"{column.name} {column.type} COMMENT {_literal(column.comment)}"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return f"{column.name} {column.type} COMMENT {quoted(column.comment)}"

@@ -4,16 +4,21 @@ Only `streaming.log_retention` deletes, and never what a query has not read. But
 with a tool of Kafka's, set a retention, or lose a disk.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mqlake.clock import Clock
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 from streaming.checkpoints import Offsets
 from streaming.events import lost_offsets
+from streaming.looking import look_again
+
+_logger = logging.getLogger(__name__)
 
 REASON: Final = "unread"
+LOOK_SECONDS: Final = 10.0
 
 
 class Unread:
@@ -28,7 +33,7 @@ class Unread:
     def __init__(
         self,
         begins: Callable[[str], dict[int, int]],
-        append: Callable[[Sequence[Append]], None],
+        append: Callable[[Sequence[NewRecord]], None],
         clock: Clock,
     ) -> None:
         self._begins = begins
@@ -36,6 +41,20 @@ class Unread:
         self._clock = clock
         self._seen: dict[tuple[str, str, int], int] = {}
         self._lock = threading.Lock()
+
+    def run(self, places: Callable[[], Mapping[str, Offsets]], stopping: threading.Event) -> None:
+        """Look now and then until told to stop; for a thread of its own.
+
+        Args:
+            places: Returns by query where it is.
+            stopping: Set when it is to end.
+        """
+
+        def look_at_all() -> None:
+            for query, at in places().items():
+                self.look(query, at)
+
+        look_again(look_at_all, LOOK_SECONDS, stopping, _logger, "not looked for gaps")
 
     def look(self, query: str, places: Offsets | None) -> Offsets | None:
         """Tell what a query has not read and cannot read any more.
@@ -79,7 +98,9 @@ class Unread:
                 self._append(records)
             self._seen |= seen
 
-    def _record(self, query: str, log_topic: str, partition: int, first: int, end: int) -> Append:
+    def _record(
+        self, query: str, log_topic: str, partition: int, first: int, end: int
+    ) -> NewRecord:
         detail = (
             f"{query}: offsets {first} to {end - 1} of partition {partition} of {log_topic} were "
             "deleted before it is known to have read them"

@@ -35,13 +35,16 @@ _LAST: Final = (len(_GROUPS) + 1, 0)
 """The turn of what only computes."""
 _PROGRAM_WORKERS: Final = 2
 _FIRST: Final = "test_lossless.py"
-"""Of the worker that has the shared system. Its programs are the first to end in order: they write
-the archives of their classes, by which each later start takes half the work (decision 15)."""
+"""Of the worker that has the shared system. Its programs live long enough, or are the first to end
+in order: they write the archives of their classes, by which each later start takes half the work
+(decision 15)."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--rewrite", action="store_true", help="write tests/transcripts anew with what comes now"
+        "--rewrite",
+        action="store_true",
+        help="write tests/transcripts anew, or the imports in ARCHITECTURE.md",
     )
 
 

@@ -46,7 +46,10 @@ PARTS: Final = {
             *("tests/mqlake/test_sharing.py", "tests/mqlake/rights/test_patterns.py"),
         ),
     ),
-    "rules": Part(("rules.language",), ("tests/rules/language", "-m", "not spark")),
+    "rules": Part(
+        ("rules.language", "rules.sql"),
+        ("tests/rules/language", "tests/rules/sql", "-m", "not spark"),
+    ),
     "checkers": Part(
         ("resilience.checkers",),
         ("tests/resilience/test_checkers.py", "tests/resilience/test_double.py"),

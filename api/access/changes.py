@@ -9,7 +9,7 @@ from api.access.book import AccessBook
 from api.access.callers import Caller
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
 from api.following import Followed
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from mqlake.access_records import (
     TOKEN_NAME,
     AccessKind,
@@ -24,8 +24,9 @@ from mqlake.access_records import (
 from mqlake.clock import Clock
 from mqlake.credentials import Verifier, make_verifier, read_verifier
 from mqlake.errors import MqlakeError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import ACCESS, Headers
+from mqlake.log.blocking import Append
+from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.records import ACCESS
 from mqlake.saslprep import UnpreparableText, prepare
 
 PASSWORD_ROUNDS: Final = 600_000
@@ -84,7 +85,6 @@ class AccessChanges:
 
     def create_key(
         self,
-        servers: str,
         role: Role,
         description: str,
         expires_at: int | None,
@@ -114,10 +114,10 @@ class AccessChanges:
         with self._lock:
             if len(self._book.all_keys()) >= MAX_KEYS:
                 raise Taken(f"there are {MAX_KEYS} keys, which is the limit: delete some")
-            self._write(servers, [("key", secret.id, key)])
+            self._write([("key", secret.id, key)])
         return secret.id, secret.text(KEY_PREFIX), key
 
-    def delete_key(self, servers: str, key_id: str, by: Caller) -> None:
+    def delete_key(self, key_id: str, by: Caller) -> None:
         """Revoke a key; sessions that were opened by it end.
 
         Raises:
@@ -127,11 +127,10 @@ class AccessChanges:
             key = self._book.key(key_id)
             if key is None or not by.is_over(key.tenants):
                 raise Unknown(f"there is no key {key_id!r}")
-            self._write(servers, [("key", key_id, None), *self._sessions_of("key", key_id)])
+            self._write([("key", key_id, None), *self._sessions_of("key", key_id)])
 
     def create_account(
         self,
-        servers: str,
         name: str,
         role: Role,
         password: str | None,
@@ -157,12 +156,11 @@ class AccessChanges:
                 raise Taken(f"there is an account {name!r}: change it with PUT")
             if len(self._book.accounts()) >= MAX_ACCOUNTS:
                 raise Taken(f"there are {MAX_ACCOUNTS} accounts, which is the limit")
-            self._write(servers, [("account", name, account)])
+            self._write([("account", name, account)])
         return account
 
     def change_account(
         self,
-        servers: str,
         name: str,
         role: Role | None,
         password: str | None,
@@ -197,10 +195,10 @@ class AccessChanges:
                 changed_at = self._clock.now_ms() + 1
                 account = replace(account, verifier=str(verifier), password_changed_at=changed_at)
                 ended = self._sessions_of("account", name)
-            self._write(servers, [("account", name, account), *ended])
+            self._write([("account", name, account), *ended])
         return account
 
-    def delete_account(self, servers: str, name: str, by: Caller) -> None:
+    def delete_account(self, name: str, by: Caller) -> None:
         """Delete an account; its sessions end.
 
         Raises:
@@ -210,9 +208,9 @@ class AccessChanges:
             account = self._book.account(name)
             if account is None or not by.is_over(account.tenants):
                 raise Unknown(f"there is no account {name!r}")
-            self._write(servers, [("account", name, None), *self._sessions_of("account", name)])
+            self._write([("account", name, None), *self._sessions_of("account", name)])
 
-    def forget_tenant(self, servers: str, tenant: str) -> int:
+    def forget_tenant(self, tenant: str) -> int:
         """Delete keys and accounts for a tenant alone, and take it from those for others too.
 
         Return how many these were.
@@ -234,7 +232,7 @@ class AccessChanges:
                 else:
                     changes += [(kind, name, None), *self._sessions_of(kind, name)]
             if changes:
-                self._write(servers, changes)
+                self._write(changes)
         return count
 
     def accepts(self, name: str, password: str) -> bool:
@@ -248,7 +246,7 @@ class AccessChanges:
             prepared = "\0"  # nobody's, since it cannot be prepared either
         return verifier.accepts(prepared.encode()) and kept != ""
 
-    def open_session(self, servers: str, caller: Caller, lifetime_seconds: float) -> Secret:
+    def open_session(self, caller: Caller, lifetime_seconds: float) -> Secret:
         """Remember that somebody has logged in; return the secret of the session.
 
         What has expired by then is removed from the log, and so is the caller's oldest session when
@@ -277,13 +275,13 @@ class AccessChanges:
                 raise Taken(f"there are {MAX_SESSIONS} sessions, which is the limit")
             ends = now_ms + round(lifetime_seconds * 1000)
             session = LoginSession(caller.kind, subject, secret.hash, self._begin(caller), ends)
-            self._write(servers, [("session", secret.id, session), *old])
+            self._write([("session", secret.id, session), *old])
         return secret
 
-    def close_session(self, servers: str, session_id: str) -> None:
+    def close_session(self, session_id: str) -> None:
         """End a session."""
         with self._lock:
-            self._write(servers, [("session", session_id, None)])
+            self._write([("session", session_id, None)])
 
     def _begin(self, caller: Caller) -> int:
         """Return when a session begins: not before the password by which it does."""
@@ -298,14 +296,14 @@ class AccessChanges:
             if (session.subject_kind, session.subject) == (kind, subject)
         ]
 
-    def _write(self, servers: str, changes: Sequence[_Change]) -> None:
+    def _write(self, changes: Sequence[_Change]) -> None:
         records = [
             Append(
                 0, access_key(kind, name), None if value is None else encode_access(value), _HEADERS
             )
             for kind, name, value in changes
         ]
-        offsets = self._log.append_all(servers, ACCESS, records, what=f"{changes[0][0]} record")
+        offsets = self._log.append_all(ACCESS, records, what=f"{changes[0][0]} record")
         self._book.take(
             [
                 Followed(ACCESS, offset, record.key, record.value)

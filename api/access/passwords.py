@@ -16,7 +16,7 @@ MAX_WAITING: Final = 20
 """Some two seconds of work."""
 
 
-class PasswordChecks:
+class ApiPasswordChecks:
     """Threads of their own for checks of passwords."""
 
     def __init__(self) -> None:

@@ -4,7 +4,10 @@ import base64
 import hashlib
 import hmac
 import secrets
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from mqlake.errors import OperationalError
 
 KEY_PREFIX: Final = "mqk"
 SESSION_PREFIX: Final = "mqs"
@@ -51,3 +54,18 @@ def read_secret(text: str, prefix: str) -> Secret | None:
     if len(parts) != 3 or parts[0] != prefix or not text.isascii():
         return None
     return Secret(parts[1], parts[2])
+
+
+def read_token(path: Path) -> str:
+    """Return the administrator's token.
+
+    Raises:
+        OperationalError: The file is missing or empty: without a token nobody could be told apart.
+    """
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise OperationalError(f"token_file {path} cannot be read: {exc}") from exc
+    if not token:
+        raise OperationalError(f"token_file {path} is empty: write a token into it")
+    return token

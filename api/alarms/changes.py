@@ -5,12 +5,13 @@ from typing import Final
 
 from api.alarms.book import AlarmBook
 from api.following import Followed
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from mqlake.alarm_records import Acknowledgement, Alarm, Kind, alarm_record_key, encode_alarm
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import ALARMS, Headers
+from mqlake.log.blocking import Append
+from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.records import ALARMS
 
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 
@@ -36,7 +37,7 @@ class AlarmChanges:
         self._book = book
         self._clock = clock
 
-    def write(self, servers: str, changes: Sequence[Change]) -> None:
+    def write(self, changes: Sequence[Change]) -> None:
         """Append records.
 
         Raises:
@@ -53,7 +54,7 @@ class AlarmChanges:
             )
             for kind, alarm_id, value in changes
         ]
-        offsets = self._log.append_all(servers, ALARMS, records, what="alarm")
+        offsets = self._log.append_all(ALARMS, records, what="alarm")
         self._book.take(
             [
                 Followed(ALARMS, offset, record.key, record.value)
@@ -62,7 +63,7 @@ class AlarmChanges:
             is_old=False,
         )
 
-    def acknowledge(self, servers: str, alarm_id: str, by: str, note: str) -> None:
+    def acknowledge(self, alarm_id: str, by: str, note: str) -> None:
         """Note that somebody looks after an alarm; it is told to nobody any more.
 
         Raises:
@@ -74,9 +75,9 @@ class AlarmChanges:
         # Clocks of machines differ: it is of this alarm, whatever they say.
         at = max(self._clock.now_ms(), known.alarm.raised_at)
         said = Acknowledgement(at, by, note, known.alarm.tenant)
-        self.write(servers, [("acknowledgement", alarm_id, said)])
+        self.write([("acknowledgement", alarm_id, said)])
 
-    def withdraw(self, servers: str, alarm_id: str) -> None:
+    def withdraw(self, alarm_id: str) -> None:
         """Take an acknowledgement back; without one nothing happens.
 
         Raises:
@@ -86,13 +87,13 @@ class AlarmChanges:
         if known is None:
             raise NoAlarm(f"there is no alarm {alarm_id!r}")
         if known.acknowledgement is not None:
-            self.write(servers, [("acknowledgement", alarm_id, None)])
+            self.write([("acknowledgement", alarm_id, None)])
 
-    def forget(self, servers: str, alarm_ids: Sequence[str]) -> None:
+    def forget(self, alarm_ids: Sequence[str]) -> None:
         """Delete alarms with their acknowledgements."""
         kinds: tuple[Kind, ...] = ("alarm", "acknowledgement")
-        self.write(servers, [(kind, one, None) for one in alarm_ids for kind in kinds])
+        self.write([(kind, one, None) for one in alarm_ids for kind in kinds])
 
-    def forget_tenant(self, servers: str, tenant: str) -> None:
+    def forget_tenant(self, tenant: str) -> None:
         """Delete the alarms of a tenant."""
-        self.forget(servers, [one.id for one in self._book.all() if one.alarm.tenant == tenant])
+        self.forget([one.id for one in self._book.all() if one.alarm.tenant == tenant])

@@ -3,14 +3,22 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from api.balancing import Balancer, Node
+from api.balancing import Balancer, NodeView
+from api.cache import SessionCache
 from api.federation import Federation
-from api.jobs import Job
-from api.live.metrics import GatewayMetrics, ProcessMetrics, QueryMetrics, SystemMetrics
-from api.rules.book import Entry
+from api.jobs import Job, Jobs
+from api.live.metrics import (
+    GatewayRates,
+    MetricsSource,
+    ProcessMetrics,
+    QueryMetrics,
+    SystemMetrics,
+)
+from api.rules.book import Entry, RuleBook
 from mqlake.alarm_records import Severity
+from mqlake.status import RECOVERED_SECONDS
 
 MOST_LAG_RECORDS: Final = 50_000
 """A query that is so far behind does not keep up; a batch of the history's is smaller."""
@@ -84,12 +92,12 @@ def of_jobs(jobs: Iterable[Job]) -> Iterator[Found]:
 def _of_process(one: ProcessMetrics) -> Iterator[Found]:
     if not one.healthy:
         yield Found("alarm", f"{one.name} is not healthy", one.detail)
-    elif one.restarts:
+    elif one.restarts and one.uptime_seconds < RECOVERED_SECONDS:
         detail = f"{one.restarts} times since the system came up"
         yield Found("warning", f"{one.name} was started again", detail)
 
 
-def _of_gateway(one: GatewayMetrics) -> Iterator[Found]:
+def _of_gateway(one: GatewayRates) -> Iterator[Found]:
     if not one.alive:
         detail = "nothing was heard of it for 3 seconds or more"
         yield Found("alarm", f"{one.name} does not answer", detail)
@@ -121,7 +129,7 @@ def _of_balancer(balancer: Balancer) -> Iterator[Found]:
             yield Found("alarm", what, proxy.problem, "balancer")
 
 
-def _why_not(node: Node) -> str:
+def _why_not(node: NodeView) -> str:
     if node.draining:
         return "it is drained"
     if node.overloaded:
@@ -144,21 +152,13 @@ Look = Callable[[], list[Found] | None]
 """Returns what is wrong now; None: not all is known yet."""
 
 
-def looking_at(state: Any) -> Look:
-    """Return what looks at all that an application knows.
-
-    Args:
-        state: Of the application: `metrics_source`, `cache`, `rules` and `jobs`.
-    """
+def looking_at(metrics: MetricsSource, sessions: SessionCache, rules: RuleBook, jobs: Jobs) -> Look:
+    """Return what looks at all that an application knows."""
 
     def look() -> list[Found] | None:
-        if not (state.cache.is_complete and state.rules.is_complete):
+        if not (sessions.is_complete and rules.is_complete):
             return None
-        entries = [one for tenant in state.rules.tenants() for one in state.rules.all(tenant)]
-        return [
-            *of_system(state.metrics_source.read()),
-            *of_rules(entries),
-            *of_jobs(state.jobs.all()),
-        ]
+        entries = [one for tenant in rules.tenants() for one in rules.all(tenant)]
+        return [*of_system(metrics.read()), *of_rules(entries), *of_jobs(jobs.all())]
 
     return look

@@ -77,13 +77,13 @@ def channels(settings: AlarmSettings, site: str) -> tuple[Channel, ...]:
     """
     found: list[Channel] = []
     if settings.webhook is not None:
-        found.append(Webhook(settings.webhook, site))
+        found.append(AlarmWebhook(settings.webhook, site))
     if settings.mail is not None:
         found.append(Mail(settings.mail, site))
     return tuple(found)
 
 
-class Webhook:
+class AlarmWebhook:
     """A web server that takes a POST with JSON: `{"site": …, "alarms": [{…}]}`."""
 
     name = "webhook"

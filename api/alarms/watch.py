@@ -10,7 +10,6 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from api.alarms.book import AlarmBook, Known
@@ -20,7 +19,6 @@ from api.alarms.notify import Channel, Notice
 from mqlake.alarm_records import Alarm, Told
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.status import read_state
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +36,6 @@ class AlarmWatch:
     """Raises, clears and tells of alarms.
 
     Args:
-        data_dir: Of the system: its state says where the log is.
         book: Has the alarms.
         changes: Writes them.
         look: Finds what is wrong.
@@ -50,7 +47,6 @@ class AlarmWatch:
 
     def __init__(
         self,
-        data_dir: Path,
         book: AlarmBook,
         changes: AlarmChanges,
         look: Look,
@@ -60,7 +56,6 @@ class AlarmWatch:
         wait_seconds: float = 0.0,
         has_warnings: bool = False,
     ) -> None:
-        self._data_dir = data_dir
         self._book = book
         self._changes = changes
         self._look = look
@@ -102,14 +97,14 @@ class AlarmWatch:
         now_ms = self._clock.now_ms()
         changes = [*self._seen(found, now_ms), *self._gone(found, now_ms)]
         if changes:
-            self._changes.write(self._servers(), changes)
+            self._changes.write(changes)
         old = [
             one.id
             for one in self._book.all()
             if one.alarm.cleared_at is not None and one.alarm.cleared_at < now_ms - KEPT_MS
         ]
         if old:
-            self._changes.forget(self._servers(), old)
+            self._changes.forget(old)
 
     def _seen(self, found: dict[str, Found], now_ms: int) -> Iterator[Change]:
         """Yield alarms that are raised, and those whose owner says that it sees them."""
@@ -167,7 +162,7 @@ class AlarmWatch:
                 continue
             self.problems.pop(channel.name, None)
             told = [_told(channel.name, one) for one in wanted]
-            await asyncio.to_thread(self._changes.write, self._servers(), told)
+            await asyncio.to_thread(self._changes.write, told)
 
     def _is_to_be_told(self, channel: str, known: Known) -> bool:
         alarm = known.alarm
@@ -178,9 +173,6 @@ class AlarmWatch:
             return told == "raised"
         is_new = known.acknowledgement is None and told is None
         return is_new and alarm.raised_at <= self._clock.now_ms() - self._wait_ms
-
-    def _servers(self) -> str:
-        return read_state(self._data_dir).bootstrap_servers
 
 
 def _told(channel: str, known: Known) -> Change:

@@ -5,26 +5,26 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from starlette.datastructures import State
 
 from api.references.views import view_reference
 from api.rules.changes import body_of
 from api.rules.views import masked_body
+from api.services import Services
 from mqlake.access_records import Account, ApiKey
 from mqlake.errors import MqlakeError
 from mqlake.reference_records import reference_table
 from mqlake.retention import read_policies
 
-Reader = Callable[[State, Mapping[str, str], str], Any]
-"""From the application's state, parameters of the path and tenant to JSON; None: nothing."""
+Reader = Callable[[Services, Mapping[str, str], str], Any]
+"""From what is known, parameters of the path and tenant to JSON; None: nothing."""
 
 
-def state_at(path: str, state: State, parameters: Mapping[str, str], tenant: str) -> Any:
+def state_at(path: str, services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
     """Return what there is.
 
     Args:
         path: Of the operation, below the prefix: `/rules/{id}`.
-        state: Of the application.
+        services: Know what there is.
         parameters: Of the path.
         tenant: Whose it is.
     """
@@ -32,7 +32,7 @@ def state_at(path: str, state: State, parameters: Mapping[str, str], tenant: str
     if reader is None:
         return None
     try:
-        return reader(state, parameters, tenant)
+        return reader(services, parameters, tenant)
     except MqlakeError as exc:  # a damaged file, say
         return {"unreadable": str(exc)}
 
@@ -56,29 +56,29 @@ def masked_request(annotation: Any, body: bytes) -> Any:
     return found
 
 
-def _rule(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
-    entry = state.rules.get(tenant, parameters["id"])
+def _rule(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
+    entry = services.rules.book.get(tenant, parameters["id"])
     if entry is None:
         return None
     shown = masked_body(body_of(entry.rule)).model_dump(mode="json")
     return {"version": entry.rule.version, **shown}
 
 
-def _schema(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
-    versions = state.rules.schemas(tenant).versions(parameters["name"])
+def _schema(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
+    versions = services.rules.book.schemas(tenant).versions(parameters["name"])
     return {"versions": [one.version for one in versions]} if versions else None
 
 
-def _reference(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
-    found = state.references.get(tenant, parameters["id"])
+def _reference(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
+    found = services.rules.references.get(tenant, parameters["id"])
     if found is None or not found.exists:
         return None
     table = reference_table(tenant, parameters["id"])
     return view_reference(parameters["id"], table, found).model_dump(mode="json")
 
 
-def _key(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
-    key = state.access.key(parameters["id"])
+def _key(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
+    key = services.access.book.key(parameters["id"])
     if key is None:
         return None
     return {
@@ -93,8 +93,8 @@ def _rights_of(subject: ApiKey | Account) -> dict[str, list[str] | None]:
     return {name: None if one is None else list(one) for name, one in found.items()}
 
 
-def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
-    account = state.access.account(parameters["name"])
+def _account(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
+    account = services.access.book.account(parameters["name"])
     if account is None:
         return None
     return {
@@ -104,8 +104,8 @@ def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     }
 
 
-def _session(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
-    session = state.access.session(parameters["id"])
+def _session(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
+    session = services.access.book.session(parameters["id"])
     if session is None:
         return None
     # What stands there of the token is a hash of it.
@@ -113,23 +113,23 @@ def _session(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     return {"subject_kind": session.subject_kind, "subject": subject}
 
 
-def _ban(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
-    ban = state.bans.get(parameters["id"])
+def _ban(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
+    ban = services.gateways.bans.get(parameters["id"])
     return None if ban is None else ban.model_dump(mode="json")
 
 
-def _rights(state: State, _parameters: Mapping[str, str], _tenant: str) -> Any:
-    rights = state.rights.current
+def _rights(services: Services, _parameters: Mapping[str, str], _tenant: str) -> Any:
+    rights = services.gateways.rights.current
     return None if rights is None else rights.model_dump(mode="json", exclude_defaults=True)
 
 
-def _tenant(state: State, parameters: Mapping[str, str], _of: str) -> Any:
-    tenant = state.tenants.get(parameters["name"])
+def _tenant(services: Services, parameters: Mapping[str, str], _of: str) -> Any:
+    tenant = services.gateways.tenants.get(parameters["name"])
     return None if tenant is None else tenant.model_dump(mode="json")
 
 
-def _retention(state: State, _parameters: Mapping[str, str], _tenant: str) -> Any:
-    return [asdict(one) for one in read_policies(state.data_dir)]
+def _retention(services: Services, _parameters: Mapping[str, str], _tenant: str) -> Any:
+    return [asdict(one) for one in read_policies(services.settings.data_dir)]
 
 
 _READERS: Final[Mapping[str, Reader]] = {

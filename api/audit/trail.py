@@ -4,32 +4,25 @@ Who asks notes that when he is known (`begin_attempt`); the middleware adds what
 """
 
 import asyncio
-import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from fastapi import Request
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.audit.states import masked_request, state_at
-from api.log import LogAppender
-from api.pages import DEFAULT_TENANT
+from api.dependencies import services_of
+from api.settings import PREFIX
 from mqlake.access_records import Role
-from mqlake.audit_records import AuditRecord, encode_audit
-from mqlake.clock import Clock
-from mqlake.errors import LogError, OperationalError
-from mqlake.records import EVENTS
-from mqlake.status import read_state
-
-_logger = logging.getLogger(__name__)
+from mqlake.audit_records import AuditRecord
+from mqlake.tenants import DEFAULT_TENANT
 
 _ATTEMPT: Final = "mqlake.attempt"
 """In the scope of a request."""
 _SERVER_ERROR: Final = 500
-_KEY: Final = f"{DEFAULT_TENANT}/".encode()
 
 
 @dataclass(slots=True)
@@ -67,37 +60,6 @@ def known_as(request: Request, caller: str, role: Role) -> None:
     attempt.caller, attempt.role = caller, role
 
 
-class AuditLog:
-    """Writes the records; safe to use from any thread.
-
-    Args:
-        log: Where to.
-        data_dir: Of the system, which says where the log is.
-        clock: For their times.
-    """
-
-    def __init__(self, log: LogAppender, data_dir: Path, clock: Clock) -> None:
-        self._log = log
-        self._data_dir = data_dir
-        self._clock = clock
-
-    def now_ms(self) -> int:
-        return self._clock.now_ms()
-
-    def write(self, record: AuditRecord) -> None:
-        """Append a record; what the log does not take is a line of the process's own log.
-
-        The change itself is there then, or the log has not taken that either.
-        """
-        value = encode_audit(record)
-        try:
-            servers = read_state(self._data_dir).bootstrap_servers
-            self._log.append(servers, EVENTS, _KEY, value, what="audit record")
-        except (OperationalError, LogError) as exc:
-            fields = {"reason": str(exc), "record": value.decode()}
-            _logger.error("not in the audit log", extra={"fields": fields})
-
-
 class AuditTrail:
     """Middleware for all requests.
 
@@ -120,7 +82,7 @@ class AuditTrail:
             if attempt is None or is_told:
                 return
             is_told = True
-            audit_log: AuditLog = scope["app"].state.audit_log
+            audit_log = services_of(HTTPConnection(scope)).audit_log
             record = _record(scope, attempt, status, audit_log.now_ms())
             await asyncio.to_thread(audit_log.write, record)
 
@@ -138,7 +100,7 @@ class AuditTrail:
 
 def _record(scope: Scope, attempt: _Attempt, status: int, now_ms: int) -> AuditRecord:
     query = scope["query_string"].decode(errors="replace")
-    path = scope["path"].removeprefix(scope["app"].state.prefix)
+    path = scope["path"].removeprefix(PREFIX)
     client = scope.get("client")
     return AuditRecord(
         ts=now_ms,
@@ -161,11 +123,12 @@ def _record(scope: Scope, attempt: _Attempt, status: int, now_ms: int) -> AuditR
 def _operation(scope: Scope) -> str:
     """Return the path that the operation has in the OpenAPI document, without the prefix."""
     path: str = scope["route"].path_format
-    return path.removeprefix(scope["app"].state.prefix)
+    return path.removeprefix(PREFIX)
 
 
 def _state(scope: Scope) -> Any:
-    return state_at(_operation(scope), scope["app"].state, scope["path_params"], _tenant(scope))
+    services = services_of(HTTPConnection(scope))
+    return state_at(_operation(scope), services, scope["path_params"], _tenant(scope))
 
 
 def _tenant(scope: Scope) -> str:

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from api.presence import Gateways, Presence
+from api.dependencies import Heard, Settings
+from api.presence import Presence
 from api.problems import Problem
 from mqlake.errors import OperationalError
 from mqlake.status import read_state
@@ -123,10 +124,9 @@ def get_start() -> RedirectResponse:
 
 
 @router.api_route(PATH, methods=["GET", "HEAD"])
-def get_index(request: Request) -> Response:
-    gateways: Gateways = request.app.state.gateways
+def get_index(request: Request, gateways: Heard, settings: Settings) -> Response:
     try:
-        entrances = read_state(request.app.state.data_dir).entrances
+        entrances = read_state(settings.data_dir).entrances
     except OperationalError:
         entrances = ()
     sources = websocket_sources(gateways.all(), request.url.hostname or "", entrances)

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from api.log import CLIENT_ID
 from mqlake.errors import LogError, MqlakeError
-from mqlake.log.security import client_config
+from mqlake.log.options import LOST_CODES, consumer_options
 from mqlake.status import read_state
 
 _logger = logging.getLogger(__name__)
@@ -26,21 +27,12 @@ IDLE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 READY_SECONDS: Final = 5.0
 """How long somebody waits until the reading has begun."""
+LOOK_SECONDS: Final = 2.0
+"""How often it is looked whether the log has more partitions."""
 LOG_SECONDS: Final = 5.0
 """How long the log may take to say where it is."""
 MAX_BACK: Final = 2_000
 """Records of a partition that are read of what came before."""
-
-_LOST: Final = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.OFFSET_OUT_OF_RANGE,
-        KafkaError._AUTO_OFFSET_RESET,
-    }
-)
-"""Reading begins anew; whatever else is reported, librdkafka tries again by itself."""
 
 
 class Record(Protocol):
@@ -166,19 +158,11 @@ class Feed(ABC):
             KafkaException: It does not answer.
         """
         consumer = Consumer(
-            {
-                **client_config(servers),
-                "client.id": "mqlake-api",
-                "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                "queued.max.messages.kbytes": 16_384,
-                "fetch.wait.max.ms": 100,
-                "reconnect.backoff.max.ms": 1_000,
-                "log_level": 2,
-                "error_cb": _ignore,
-            }
+            consumer_options(
+                servers,
+                CLIENT_ID,
+                {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100},
+            )
         )
         try:
             places = self._places(consumer)
@@ -189,7 +173,10 @@ class Feed(ABC):
             }
             self.forget()
             consumer.assign(places)
+            known, look_at = len(places), time.monotonic() + LOOK_SECONDS
             while self._is_wanted():
+                if time.monotonic() >= look_at:
+                    known, look_at = self._read_added(consumer, known), look_at + LOOK_SECONDS
                 if not unread:
                     self._ready.set()
                 # The first record at once, and what has come with it.
@@ -204,6 +191,15 @@ class Feed(ABC):
                         unread.pop(record.partition() or 0, None)
         finally:
             consumer.close()
+
+    def _read_added(self, consumer: Consumer, known: int) -> int:
+        """Read partitions that the log has got since, from their beginning; return how many."""
+        metadata = consumer.list_topics(self._log_topic, timeout=LOG_SECONDS)
+        count = len(metadata.topics[self._log_topic].partitions)
+        added = [TopicPartition(self._log_topic, one, 0) for one in range(known, count)]
+        if added:
+            consumer.incremental_assign(added)
+        return max(known, count)
 
     def _places(self, consumer: Consumer) -> list[TopicPartition]:
         """Return where to begin; offsets, since "the end" would be some later moment."""
@@ -231,10 +227,6 @@ def _is_record(record: Any, log_topic: str) -> bool:
     error = record.error()
     if error is None:
         return True
-    if error.code() in _LOST:
+    if error.code() in LOST_CODES:
         raise LogError(f"reading {log_topic}: {error.str()}", definite=True)
     return False
-
-
-def _ignore(_error: KafkaError) -> None:
-    """Take what librdkafka says of its connections: it tries again by itself."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.live.feed import Feed, Record
-from api.live.stream import Event, Stream
+from api.live.stream import Event, LiveStream
 from api.live.topics import RecentTopics
 from api.messages import show_message
 from mqlake.errors import InvalidRecord
@@ -34,16 +34,16 @@ class MessageFeed(Feed):
         super().__init__(data_dir, INBOUND, back_seconds=BACK_SECONDS)
         self.topics = RecentTopics()
         self._streams_lock = threading.Lock()
-        self._tries: dict[str, TopicFilterTrie[Stream]] = {}
+        self._tries: dict[str, TopicFilterTrie[LiveStream]] = {}
 
-    def add(self, tenant: str, topic_filters: Sequence[str], stream: Stream) -> None:
+    def add(self, tenant: str, topic_filters: Sequence[str], stream: LiveStream) -> None:
         """Offer a stream what any of the filters matches, once."""
         with self._streams_lock:
             trie = self._tries.setdefault(tenant, TopicFilterTrie())
             for topic_filter in topic_filters:
                 trie.insert(topic_filter, stream)
 
-    def remove(self, tenant: str, topic_filters: Sequence[str], stream: Stream) -> None:
+    def remove(self, tenant: str, topic_filters: Sequence[str], stream: LiveStream) -> None:
         with self._streams_lock:
             trie = self._tries[tenant]
             for topic_filter in topic_filters:
@@ -61,7 +61,7 @@ class MessageFeed(Feed):
         self.topics.begin(time.time_ns() // 1_000_000)
 
     def receive(self, records: Sequence[Record]) -> None:
-        woken: dict[Stream, None] = {}
+        woken: dict[LiveStream, None] = {}
         with self._streams_lock:
             for record in records:
                 key = record.key()

@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 
 from api.balancing import Balancer, BalancerLink
 from api.federation import Federation, FederationLink
-from api.live.stream import Event, Stream
+from api.live.stream import Event, LiveStream
+from api.metrics.rules import MetricsBook
 from api.presence import Gateways, Presence
 from api.rules.book import RuleBook
-from api.rules.metrics import MetricsBook
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 from mqlake.latency import STAGES, added_up, percentile
@@ -24,8 +24,8 @@ from mqlake.status import read_state, report
 _logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 1.0
-STREAMING: Final = "streaming"
-"""The process whose queries are shown."""
+STREAMING: Final = ("router", "lake")
+"""The processes whose queries are shown."""
 
 _SUMS: Final[dict[str, tuple[str, ...]]] = {
     "messages_received_per_second": ("messages_received",),
@@ -69,7 +69,7 @@ class SystemLatency(BaseModel):
     )
 
 
-class GatewayMetrics(BaseModel):
+class GatewayRates(BaseModel):
     name: str
     alive: bool
     state: str
@@ -99,7 +99,7 @@ class ProcessMetrics(BaseModel):
 
 class QueryMetrics(BaseModel):
     name: str
-    tenant: str | None = Field(default=None, description="of a rule with memory")
+    tenant: str | None = Field(default=None, description="of a stateful rule")
     rule: str | None = Field(default=None, description="that the query is of; null: the system's")
     active: bool = Field(description="false while it has nothing to do, or waits to start again")
     real_time: bool = Field(default=False, description="without batches between record and result")
@@ -139,7 +139,7 @@ class SystemMetrics(BaseModel):
         "store: one for each gateway with a subscriber; null while none comes"
     )
     latency: SystemLatency = Field(description="of all gateways")
-    gateways: list[GatewayMetrics]
+    gateways: list[GatewayRates]
     processes: list[ProcessMetrics]
     queries: list[QueryMetrics] = Field(description="of Spark; some seconds old")
     rules: RuleTotals
@@ -247,10 +247,10 @@ class MetricsTicker:
     def __init__(self, read: Callable[[], SystemMetrics]) -> None:
         self._read = read
         self._changed = threading.Condition()
-        self._streams: dict[Stream, None] = {}
+        self._streams: dict[LiveStream, None] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: LiveStream) -> None:
         """Offer a stream the metrics, from now on each second."""
         with self._changed:
             self._streams[stream] = None
@@ -259,7 +259,7 @@ class MetricsTicker:
                 self._thread.start()
             self._changed.notify()
 
-    def remove(self, stream: Stream) -> None:
+    def remove(self, stream: LiveStream) -> None:
         with self._changed:
             self._streams.pop(stream, None)
             self._changed.notify()
@@ -283,7 +283,7 @@ class MetricsTicker:
                 # Not before a second has passed, but at once for somebody who has come.
                 self._changed.wait_for(partial(self._is_other, streams), INTERVAL_SECONDS)
 
-    def _is_other(self, known: list[Stream]) -> bool:
+    def _is_other(self, known: list[LiveStream]) -> bool:
         return list(self._streams) != known
 
 
@@ -291,7 +291,7 @@ def metrics_event(shown: dict[str, Any]) -> Event:
     return "metrics", shown
 
 
-def _copies(gateways: list[GatewayMetrics]) -> float | None:
+def _copies(gateways: list[GatewayRates]) -> float | None:
     stored, received = (
         sum(one.per_second.get(name, 0.0) for one in gateways)
         for name in ("messages_stored", "deliveries_received")
@@ -299,9 +299,9 @@ def _copies(gateways: list[GatewayMetrics]) -> float | None:
     return round(received / stored, 2) if stored else None
 
 
-def _gateway(found: Presence) -> GatewayMetrics:
+def _gateway(found: Presence) -> GatewayRates:
     said = found.said
-    return GatewayMetrics(
+    return GatewayRates(
         name=found.name,
         alive=found.is_alive,
         state=said.get("state", "serving"),
@@ -330,7 +330,7 @@ def _latency(all_counts: list[dict[str, list[int]]]) -> SystemLatency:
 
 
 def _queries(processes: list[ProcessMetrics]) -> list[QueryMetrics]:
-    found = [one.figures.get("queries", {}) for one in processes if one.name == STREAMING]
+    found = [one.figures.get("queries", {}) for one in processes if one.name in STREAMING]
     return [
         QueryMetrics.model_validate({"name": name, **figures})
         for queries in found

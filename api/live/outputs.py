@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.live.feed import Feed, Record
-from api.live.stream import Event, Stream
+from api.live.stream import Event, LiveStream
 from api.messages import show_time
 from mqlake.errors import InvalidRecord
 from mqlake.records import OUTPUTS
@@ -26,14 +26,14 @@ class OutputFeed(Feed):
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir, OUTPUTS)
         self._streams_lock = threading.Lock()
-        self._streams: dict[Stream, tuple[str, str | None]] = {}
+        self._streams: dict[LiveStream, tuple[str, str | None]] = {}
 
-    def add(self, tenant: str, rule_id: str | None, stream: Stream) -> None:
+    def add(self, tenant: str, rule_id: str | None, stream: LiveStream) -> None:
         """Offer a stream the outputs of a rule; None: of all of the tenant."""
         with self._streams_lock:
             self._streams[stream] = (tenant, rule_id)
 
-    def remove(self, stream: Stream) -> None:
+    def remove(self, stream: LiveStream) -> None:
         with self._streams_lock:
             del self._streams[stream]
 
@@ -46,7 +46,7 @@ class OutputFeed(Feed):
                 stream: (f"{tenant}/".encode(), rule_id and rule_record_key(tenant, rule_id))
                 for stream, (tenant, rule_id) in self._streams.items()
             }
-        woken: dict[Stream, None] = {}
+        woken: dict[LiveStream, None] = {}
         for record in records:
             key = record.key() or b""
             size = _RECORD_BYTES + len(record.value() or b"")

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple
 
-from api.live.stream import Room, Stream
+from api.live.stream import LiveStream, Room
 from api.problems import problem_body
 
 BATCH_EVENTS: Final = 200
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    stream: Stream
+    stream: LiveStream
     close: Callable[[], None]
 
 
@@ -67,7 +67,7 @@ class Reader:
     def __contains__(self, stream_id: object) -> bool:
         return stream_id in self._streams
 
-    def add(self, stream_id: str, stream: Stream, close: Callable[[], None]) -> None:
+    def add(self, stream_id: str, stream: LiveStream, close: Callable[[], None]) -> None:
         """Take a stream; `close` ends it."""
         self._streams[stream_id] = _Opened(stream, close)
         self._woken.set()

@@ -1,20 +1,35 @@
 """How many connections may read live streams: of all together, and of one caller."""
 
 from collections import Counter
-from http import HTTPStatus
+from collections.abc import Callable
 from typing import Final
 
-from api.problems import Problem
+from mqlake.errors import MqlakeError
 
 MAX_READERS: Final = 200
 MAX_READERS_OF_ONE: Final = 50
 """Of one key, account or the token: others are to find a place."""
 
 
-class Readers:
-    """Counts connections; use it in one event loop."""
+class TooManyReaders(MqlakeError):  # noqa: N818 - it names what is in the way
+    """There is no place for another connection."""
 
-    def __init__(self) -> None:
+
+class TooManyOfOne(TooManyReaders):
+    """Its caller has as many as one may have."""
+
+
+class LiveReaders:
+    """Counts connections; use it in one event loop.
+
+    Attributes:
+        max_seconds: After it a reader has to come again.
+        is_stopping: Whether the process ends: all are let go then.
+    """
+
+    def __init__(self, max_seconds: float, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        self.max_seconds = max_seconds
+        self.is_stopping = is_stopping
         self._by_caller: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -24,18 +39,14 @@ class Readers:
         """Take note of a connection.
 
         Raises:
-            Problem: There are too many.
+            TooManyReaders: There are too many.
         """
         if len(self) >= MAX_READERS:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{MAX_READERS} connections read live streams, which is the limit",
-            )
+            raise TooManyReaders(f"{MAX_READERS} connections read live streams, which is the limit")
         if self._by_caller[caller] >= MAX_READERS_OF_ONE:
-            raise Problem(
-                HTTPStatus.TOO_MANY_REQUESTS,
+            raise TooManyOfOne(
                 f"{MAX_READERS_OF_ONE} connections of {caller} read live streams, which is the "
-                "limit: one of /live/ws carries many",
+                "limit: one of /live/ws carries many"
             )
         self._by_caller[caller] += 1
 

@@ -51,7 +51,7 @@ class Room:
             self._left += size
 
 
-class Stream:
+class LiveStream:
     """A queue from the thread that feeds to the event loop that sends.
 
     Args:

@@ -1,4 +1,4 @@
-"""Asks the streaming application, which writes all tables, for changes of reference tables.
+"""Asks the lake, which writes all tables, for changes of reference tables.
 
 Rows are handed over in a file, which is on the disk before the request that names it is in the log:
 so what was taken is not lost, whichever process dies.
@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from api.following import Followed
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.references.book import Reference, ReferenceBook
 from api.references.reading import Upload
 from mqlake.clock import Clock
 from mqlake.durable import sync
 from mqlake.errors import MqlakeError, OperationalError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import RULES, Headers
+from mqlake.log.blocking import Append
+from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.records import RULES
 from mqlake.reference_records import (
     UPLOADS,
     ReferenceKey,
@@ -58,9 +59,7 @@ class ReferenceChanges:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def put(
-        self, servers: str, tenant: str, reference: str, upload: Upload, description: str
-    ) -> int:
+    def put(self, tenant: str, reference: str, upload: Upload, description: str) -> int:
         """Give a table other rows; make it if there is none.
 
         Raises:
@@ -90,9 +89,9 @@ class ReferenceChanges:
                 bytes=size,
                 description=description,
             )
-            return self._ask(servers, request)
+            return self._ask(request)
 
-    def roll_back(self, servers: str, tenant: str, reference: str, version: int) -> int:
+    def roll_back(self, tenant: str, reference: str, version: int) -> int:
         """Give a table the rows of an earlier version.
 
         Raises:
@@ -102,11 +101,10 @@ class ReferenceChanges:
             number = _next(self._existing(tenant, reference))
             now_ms = self._clock.now_ms()
             return self._ask(
-                servers,
-                ReferenceRequest(tenant, reference, number, "rollback", now_ms, version=version),
+                ReferenceRequest(tenant, reference, number, "rollback", now_ms, version=version)
             )
 
-    def delete(self, servers: str, tenant: str, reference: str) -> int:
+    def delete(self, tenant: str, reference: str) -> int:
         """Delete a table with all its versions.
 
         Raises:
@@ -115,13 +113,13 @@ class ReferenceChanges:
         with self._lock:
             number = _next(self._existing(tenant, reference))
             now_ms = self._clock.now_ms()
-            return self._ask(servers, ReferenceRequest(tenant, reference, number, "delete", now_ms))
+            return self._ask(ReferenceRequest(tenant, reference, number, "delete", now_ms))
 
-    def forget(self, servers: str, tenant: str) -> None:
+    def forget(self, tenant: str) -> None:
         """Forget the numbers of requests, too, of a tenant whose tables are deleted."""
         with self._lock:
             records = [Append(0, key, None, _HEADERS) for key in self._book.left_of(tenant)]
-            offsets = self._log.append_all(servers, RULES, records, what="reference tables")
+            offsets = self._log.append_all(RULES, records, what="reference tables")
             followed = [
                 Followed(RULES, offset, record.key, None)
                 for offset, record in zip(offsets, records, strict=True)
@@ -134,14 +132,11 @@ class ReferenceChanges:
             raise UnknownReference(f"there is no reference table {reference!r}")
         return known
 
-    def _ask(self, servers: str, request: ReferenceRequest) -> int:
+    def _ask(self, request: ReferenceRequest) -> int:
         key = reference_key(ReferenceKey("request", request.tenant, request.reference))
         value = encode_reference_request(request)
         (offset,) = self._log.append_all(
-            servers,
-            RULES,
-            [Append(0, key, value, _HEADERS)],
-            what=f"reference table {request.reference!r}",
+            RULES, [Append(0, key, value, _HEADERS)], what=f"reference table {request.reference!r}"
         )
         self._book.take([Followed(RULES, offset, key, value)], is_old=False)
         return request.number

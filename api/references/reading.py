@@ -66,7 +66,7 @@ class Upload:
     rows: list[tuple[Value, ...]]
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the rows as the streaming application reads them, a JSON object a line."""
+        """Yield the rows as the lake reads them, a JSON object a line."""
         names = [name for name, _ in self.columns]
         for row in self.rows:
             fields = dict(zip(names, row, strict=True))

@@ -31,7 +31,7 @@ class ReferenceView(BaseModel):
     updated_at: datetime | None
 
 
-class VersionView(BaseModel):
+class ReferenceVersionView(BaseModel):
     """A version of a reference table."""
 
     version: int
@@ -78,8 +78,8 @@ def view_reference(reference_id: str, table: str, reference: Reference) -> Refer
     )
 
 
-def view_version(found: Version) -> VersionView:
-    return VersionView(
+def view_version(found: Version) -> ReferenceVersionView:
+    return ReferenceVersionView(
         version=found.version,
         kind=found.kind,
         of_version=found.of_version,

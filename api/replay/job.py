@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from api.jobs import Job
-from api.replay.order import COLUMNS_HINT, Order, Place, ordered_query
+from api.replay.order import COLUMNS_HINT, Place, ReplayOrder, ordered_query
 from api.replay.rows import RowError, StoredMessage, read_row, read_rows
-from api.replay.targets import ReplayError, Target
-from api.rules.backfill import Pace
+from api.replay.targets import ReplayError, ReplayTarget
+from api.rules.backfill import BackfillPace
 from api.sql.errors import QueryError
 from api.sql.results import Result
-from api.sql.running import Limits, QueryRunner
+from api.sql.running import QueryLimits, QueryRunner
 
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 512 * 1024
@@ -44,10 +44,10 @@ class Replay:
     def __init__(
         self,
         job: Job,
-        order: Order,
+        order: ReplayOrder,
         queries: QueryRunner,
-        limits: Limits,
-        target: Target,
+        limits: QueryLimits,
+        target: ReplayTarget,
         most_bytes: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -63,7 +63,7 @@ class Replay:
         self._refused = counted.get("refused", 0)
         self._reason: str | None = job.place.get("reason")
         self._batch_messages = max(1, min(BATCH_MESSAGES, order.rate // _BATCHES_A_SECOND))
-        self._pace = Pace(order.rate)
+        self._pace = BackfillPace(order.rate)
 
     def run(self) -> dict[str, Any]:
         """Do it; return what was done.
@@ -89,7 +89,7 @@ class Replay:
                     )
                 self._send_all(result)
         except QueryError as exc:
-            detail = exc.detail if exc.line is None else f"line {exc.line}: {exc.detail}"
+            detail = exc.problem if exc.line is None else f"line {exc.line}: {exc.problem}"
             raise ReplayError(f"{detail}; {COLUMNS_HINT}") from exc
         return {**self._counts(), "refused_because": self._reason}
 

@@ -16,7 +16,7 @@ COLUMNS_HINT: Final = f"a replay needs the columns {', '.join(COLUMNS)}: SELECT 
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReplayOrder:
     """What is asked for; `from_request` makes it of what a job keeps.
 
     Attributes:
@@ -43,7 +43,7 @@ class Order:
     topic_filters: tuple[str, ...] | None = None
 
     @classmethod
-    def from_request(cls, tenant: str, request: Mapping[str, Any]) -> "Order":
+    def from_request(cls, tenant: str, request: Mapping[str, Any]) -> "ReplayOrder":
         """Undo what a job keeps.
 
         Raises:
@@ -73,7 +73,7 @@ class Place:
     offset: int
 
 
-def ordered_query(order: Order, before_ms: int, after: Place | None) -> CheckedQuery:
+def ordered_query(order: ReplayOrder, before_ms: int, after: Place | None) -> CheckedQuery:
     """Return the query of a replay: in the order of time, behind a place.
 
     Args:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from api.replay.order import COLUMNS, Order, Place
+from api.replay.order import COLUMNS, Place, ReplayOrder
 from api.sql.results import Result
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
 from mqlake.records import Properties, decode_properties
@@ -52,7 +52,7 @@ def _rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
         yield dict(zip(COLUMNS, values, strict=True))
 
 
-def read_row(row: dict[str, Any], order: Order, most_bytes: int) -> StoredMessage:
+def read_row(row: dict[str, Any], order: ReplayOrder, most_bytes: int) -> StoredMessage:
     """Return the message of a row, under its new name.
 
     Raises:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from api.cache import SessionCache
-from api.log import ANY_PARTITION, Append, LogAppender
+from api.log import LogAppender
 from api.messages import MessageMaker, show_time
 from api.presence import Gateways
 from api.replay.rows import StoredMessage
 from mqlake.errors import MqlakeError
+from mqlake.log.blocking import Append
+from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, delivery_topic, encode_properties
 from mqlake.session_records import SessionRecord, decode_session
 
@@ -27,7 +29,7 @@ class ReplayError(MqlakeError):
     """A replay cannot begin, or cannot go on."""
 
 
-class Target(Protocol):
+class ReplayTarget(Protocol):
     """Takes messages in their order."""
 
     def send(self, messages: Sequence[StoredMessage]) -> None:
@@ -45,7 +47,6 @@ class Published:
 
     Args:
         log: Takes them.
-        servers: Where the log is.
         maker: Gives them identifiers and a time.
         tenant: Whose topics.
         username: Who has asked.
@@ -56,7 +57,6 @@ class Published:
     def __init__(
         self,
         log: LogAppender,
-        servers: str,
         maker: MessageMaker,
         tenant: str,
         username: str,
@@ -65,7 +65,6 @@ class Published:
         keep_retain: bool,
     ) -> None:
         self._log = log
-        self._servers = servers
         self._maker = maker
         self._tenant = tenant
         self._username = username
@@ -74,7 +73,7 @@ class Published:
 
     def send(self, messages: Sequence[StoredMessage]) -> None:
         records = [self._record(one) for one in messages]
-        self._log.append_all(self._servers, INBOUND, records, what="replayed messages")
+        self._log.append_all(INBOUND, records, what="replayed messages")
 
     def _record(self, message: StoredMessage) -> Append:
         properties = dict(message.properties or {})
@@ -104,7 +103,6 @@ class OneClient:
 
     Args:
         log: Takes the control records.
-        servers: Where the log is.
         cache: Knows the sessions that outlive their connections.
         gateways: Knows who is there.
         tenant: Of the client.
@@ -115,16 +113,9 @@ class OneClient:
     """
 
     def __init__(
-        self,
-        log: LogAppender,
-        servers: str,
-        cache: SessionCache,
-        gateways: Gateways,
-        tenant: str,
-        client_id: str,
+        self, log: LogAppender, cache: SessionCache, gateways: Gateways, tenant: str, client_id: str
     ) -> None:
         self._log = log
-        self._servers = servers
         self._cache = cache
         self._gateways = gateways
         self._tenant = tenant
@@ -135,7 +126,7 @@ class OneClient:
         record = Append(0, CONTROL_KEY_PREFIX + DELIVER.encode(), self._value(messages), headers=[])
         for gateway in self._names():
             self._log.append_all(
-                *(self._servers, delivery_topic(gateway), [record]),
+                *(delivery_topic(gateway), [record]),
                 what=f"messages for client {self._client_id!r}",
             )
 

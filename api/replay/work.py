@@ -3,49 +3,33 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastapi import Request
-
 from api.cache import SessionCache
 from api.jobs import Job, Work
 from api.log import LogAppender
 from api.messages import MessageMaker
 from api.presence import Gateways
 from api.replay.job import Replay
-from api.replay.order import Order
-from api.replay.targets import OneClient, Published, Target
+from api.replay.order import ReplayOrder
+from api.replay.targets import OneClient, Published, ReplayTarget
 from api.settings import ApiSettings
-from api.sql.running import Limits, QueryRunner
+from api.sql.running import QueryLimits, QueryRunner
 
 REPLAY: Final = "replay"
 """Kind of these jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ReplayParts:
     """What a replay works with."""
 
     log: LogAppender
-    servers: str
     maker: MessageMaker
     cache: SessionCache
     gateways: Gateways
     queries: QueryRunner
     settings: ApiSettings
 
-    @classmethod
-    def of(cls, request: Request, servers: str) -> "Parts":
-        state = request.app.state
-        return cls(
-            log=state.log,
-            servers=servers,
-            maker=state.message_maker,
-            cache=state.cache,
-            gateways=state.gateways,
-            queries=state.queries,
-            settings=state.settings,
-        )
-
-    def target(self, order: Order, job_id: str) -> Target:
+    def target(self, order: ReplayOrder, job_id: str) -> ReplayTarget:
         """Return where the messages go.
 
         Raises:
@@ -53,20 +37,19 @@ class Parts:
         """
         if order.client_id is not None:
             return OneClient(
-                *(self.log, self.servers, self.cache, self.gateways),
-                *(order.tenant, order.client_id),
+                *(self.log, self.cache, self.gateways), *(order.tenant, order.client_id)
             )
         return Published(
-            *(self.log, self.servers, self.maker, order.tenant, order.username, job_id),
+            *(self.log, self.maker, order.tenant, order.username, job_id),
             keep_retain=order.keep_retain,
         )
 
 
-def replay_work(parts: Parts, order: Order) -> Work:
+def replay_work(parts: ReplayParts, order: ReplayOrder) -> Work:
     """Return what carries an order out."""
     settings = parts.settings
     rows = settings.sql_max_rows if order.limit is None else order.limit
-    limits = Limits(rows, settings.sql_max_seconds, settings.sql_max_bytes)
+    limits = QueryLimits(rows, settings.sql_max_seconds, settings.sql_max_bytes)
 
     def work(job: Job) -> dict[str, Any]:
         target = parts.target(order, job.id)

@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import Annotated, Final, Self
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -20,35 +18,30 @@ from pydantic import (
     model_validator,
 )
 
-from api.access.book import AccessBook
 from api.access.callers import Caller, of_account
-from api.access.changes import ALL_TOPICS, AccessChanges, ForAllTopics, NotYours, Taken, Unknown
+from api.access.changes import ALL_TOPICS
 from api.access.tokens import SESSION_PREFIX, Secret
 from api.audit.trail import begin_attempt, known_as
 from api.authentication import (
     COOKIE,
     CurrentCaller,
     audited,
-    doorkeeper_of,
+    authenticator_of,
+    counting_login,
     for_tenants,
     for_topics,
     needs,
 )
-from api.dependencies import State, refuse_part, unavailable
+from api.dependencies import ChangeAccess, KnownAccess, Passwords, Settings
 from api.jobs import to_time
 from api.operations import open_to
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
+from api.settings import PREFIX
 from mqlake.access_records import Account, ApiKey, Role, SubjectKind
 from mqlake.errors import InvalidTopic
-from mqlake.records import ACCESS
-from mqlake.saslprep import UnpreparableText
-from mqlake.status import SystemState
 from mqlake.tenants import TenantName
 from mqlake.topics import split_shared, validate_topic_filter
-
-if TYPE_CHECKING:
-    from api.access.passwords import PasswordChecks
 
 _logger = logging.getLogger(__name__)
 
@@ -93,7 +86,7 @@ def _topic_filter(text: str) -> str:
 TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 
 
-class Login(BaseModel):
+class LoginRequest(BaseModel):
     """A user name with its password, or a token."""
 
     model_config = ConfigDict(extra="forbid")
@@ -105,7 +98,7 @@ class Login(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _either(self) -> "Login":
+    def _either(self) -> "LoginRequest":
         by_password = self.username is not None and self.password is not None
         if by_password == (self.token is not None) or (
             not by_password and (self.username, self.password) != (None, None)
@@ -226,37 +219,27 @@ class AccountView(BaseModel):
     password_changed_at: datetime | None
 
 
-def _changes(request: Request) -> AccessChanges:
-    changes: AccessChanges = request.app.state.access_changes
-    return changes
-
-
-def _complete_book(request: Request) -> AccessBook:
-    """Return what is known of keys and accounts once all of it has been read."""
-    book: AccessBook = request.app.state.access
-    refuse_part(book, ACCESS)
-    return book
-
-
-Changes = Annotated[AccessChanges, Depends(_changes)]
-Book = Annotated[AccessBook, Depends(_complete_book)]
-
-
 @public.post(
     "/login",
     responses={code: {"model": ProblemDetails} for code in (401, 422, 429, 503)},
     openapi_extra=audited(),
 )
 async def post_login(
-    request: Request, response: Response, book: Book, changes: Changes, state: State, login: Login
+    request: Request,
+    response: Response,
+    book: KnownAccess,
+    changes: ChangeAccess,
+    passwords: Passwords,
+    settings: Settings,
+    login: LoginRequest,
 ) -> SessionView:
     """Open a session: a cookie that scripts cannot read, and a token that they send beside it."""
-    with doorkeeper_of(request).counting_login(request, login.username or ""):
+    with counting_login(authenticator_of(request), request, login.username or ""):
         means = "token" if login.username is None else "password"
         await begin_attempt(request, login.username or "", None, means)
-        caller = await _known(request, changes, login)
+        caller = await _known(request, book, changes, passwords, login)
     known_as(request, caller.name, caller.role)
-    return _session(await open_session(request, response, changes, state, caller))
+    return _session(await open_session(request, response, changes, settings, caller))
 
 
 @router.get("/session", openapi_extra=_OWN)
@@ -268,9 +251,7 @@ def get_session(caller: CurrentCaller) -> SessionView:
 @router.get("/session/operations", openapi_extra=_OWN)
 def get_session_operations(request: Request, caller: CurrentCaller) -> OperationsView:
     """List what who asks may ask for: by role, tenants and topics."""
-    return OperationsView(
-        operations=open_to(caller, request.app.openapi(), request.app.state.prefix)
-    )
+    return OperationsView(operations=open_to(caller, request.app.openapi(), PREFIX))
 
 
 @router.post(
@@ -279,12 +260,11 @@ def get_session_operations(request: Request, caller: CurrentCaller) -> Operation
     openapi_extra={**needs("viewer"), **audited(), **_OWN},
 )
 def post_logout(
-    request: Request, response: Response, changes: Changes, state: State, caller: CurrentCaller
+    request: Request, response: Response, changes: ChangeAccess, caller: CurrentCaller
 ) -> None:
     """End the session; without one nothing happens."""
     if caller.session_id is not None:
-        with unavailable():
-            changes.close_session(state.bootstrap_servers, caller.session_id)
+        changes.close_session(caller.session_id)
         _log(request, caller, "logout")
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
@@ -296,28 +276,26 @@ def post_logout(
     responses={code: {"model": ProblemDetails} for code in (401, 409)},
 )
 async def post_password(
-    request: Request, changes: Changes, state: State, caller: CurrentCaller, asked: NewPassword
+    request: Request,
+    changes: ChangeAccess,
+    passwords: Passwords,
+    caller: CurrentCaller,
+    asked: NewPassword,
 ) -> None:
     """Change one's own password; all sessions of the account end, this one too."""
     if caller.kind != "account":
         raise Problem(HTTPStatus.CONFLICT, f"{caller.name} has no password")
-    with doorkeeper_of(request).counting_login(request, caller.name):
-        await _check_password(request, changes, caller.name, asked.old_password)
-    with _refused(), unavailable():
-        await asyncio.to_thread(
-            changes.change_account,
-            state.bootstrap_servers,
-            caller.name,
-            None,
-            asked.new_password.get_secret_value(),
-            caller,
-        )
+    with counting_login(authenticator_of(request), request, caller.name):
+        await _check_password(passwords, changes, caller.name, asked.old_password)
+    await asyncio.to_thread(
+        changes.change_account, caller.name, None, asked.new_password.get_secret_value(), caller
+    )
     _log(request, caller, "password changed")
 
 
 @router.get("/keys", openapi_extra=_ADMIN)
 def get_keys(
-    caller: CurrentCaller, book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    caller: CurrentCaller, book: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[KeyView]:
     """List keys by identifier, also those that have expired."""
     (after,) = read_cursor(cursor, 1)
@@ -331,31 +309,24 @@ def get_keys(
 
 @router.post("/keys", status_code=HTTPStatus.CREATED, openapi_extra=_ADMIN)
 def post_key(
-    request: Request,
-    _book: Book,
-    changes: Changes,
-    state: State,
-    caller: CurrentCaller,
-    new: NewKey,
+    request: Request, _book: KnownAccess, changes: ChangeAccess, caller: CurrentCaller, new: NewKey
 ) -> CreatedKey:
     """Make a key. Only the answer ever shows it: the log has a hash."""
     expires_at = None if new.expires_at is None else round(new.expires_at.timestamp() * 1000)
-    with _refused(), unavailable():
-        key_id, text, key = changes.create_key(
-            state.bootstrap_servers,
-            new.role,
-            new.description,
-            expires_at,
-            caller,
-            _fixed(new.topic_filters),
-            _fixed(new.tenants),
-        )
+    key_id, text, key = changes.create_key(
+        new.role,
+        new.description,
+        expires_at,
+        caller,
+        _fixed(new.topic_filters),
+        _fixed(new.tenants),
+    )
     _log(request, caller, "key made", key=key_id, role=new.role)
     return CreatedKey(**_key(key_id, key).model_dump(), key=text)
 
 
 @router.get("/keys/{id}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
-def get_key(caller: CurrentCaller, book: Book, key_id: KeyId) -> KeyView:
+def get_key(caller: CurrentCaller, book: KnownAccess, key_id: KeyId) -> KeyView:
     key = book.key(key_id)
     if key is None or not caller.is_over(key.tenants):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no key {key_id!r}")
@@ -370,21 +341,19 @@ def get_key(caller: CurrentCaller, book: Book, key_id: KeyId) -> KeyView:
 )
 def delete_key(
     request: Request,
-    _book: Book,
-    changes: Changes,
-    state: State,
+    _book: KnownAccess,
+    changes: ChangeAccess,
     caller: CurrentCaller,
     key_id: KeyId,
 ) -> None:
     """Revoke a key: from now on it lets nobody in; its live streams end within a second."""
-    with _refused(), unavailable():
-        changes.delete_key(state.bootstrap_servers, key_id, caller)
+    changes.delete_key(key_id, caller)
     _log(request, caller, "key revoked", key=key_id)
 
 
 @router.get("/accounts", openapi_extra=_ADMIN)
 def get_accounts(
-    caller: CurrentCaller, book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    caller: CurrentCaller, book: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[AccountView]:
     """List accounts by name."""
     (after,) = read_cursor(cursor, 1)
@@ -404,29 +373,26 @@ def get_accounts(
 )
 def post_account(
     request: Request,
-    _book: Book,
-    changes: Changes,
-    state: State,
+    _book: KnownAccess,
+    changes: ChangeAccess,
     caller: CurrentCaller,
     new: NewAccount,
 ) -> AccountView:
     """Make an account: somebody may log in with this name."""
-    with _refused(), unavailable():
-        account = changes.create_account(
-            state.bootstrap_servers,
-            new.name,
-            new.role,
-            None if new.password is None else new.password.get_secret_value(),
-            caller,
-            _fixed(new.topic_filters),
-            _fixed(new.tenants),
-        )
+    account = changes.create_account(
+        new.name,
+        new.role,
+        None if new.password is None else new.password.get_secret_value(),
+        caller,
+        _fixed(new.topic_filters),
+        _fixed(new.tenants),
+    )
     _log(request, caller, "account made", account=new.name, role=new.role)
     return _account(new.name, account)
 
 
 @router.get("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
-def get_account(caller: CurrentCaller, book: Book, name: NamePath) -> AccountView:
+def get_account(caller: CurrentCaller, book: KnownAccess, name: NamePath) -> AccountView:
     account = book.account(name)
     if account is None or not caller.is_over(account.tenants):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no account {name!r}")
@@ -436,9 +402,8 @@ def get_account(caller: CurrentCaller, book: Book, name: NamePath) -> AccountVie
 @router.put("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
 def put_account(
     request: Request,
-    _book: Book,
-    changes: Changes,
-    state: State,
+    _book: KnownAccess,
+    changes: ChangeAccess,
     caller: CurrentCaller,
     name: NamePath,
     changed: ChangedAccount,
@@ -449,16 +414,14 @@ def put_account(
     """
     said = changed.model_fields_set
     password = None if changed.password is None else changed.password.get_secret_value()
-    with _refused(), unavailable():
-        account = changes.change_account(
-            state.bootstrap_servers,
-            name,
-            changed.role,
-            password,
-            caller,
-            _fixed(changed.topic_filters) if "topic_filters" in said else "same",
-            _fixed(changed.tenants) if "tenants" in said else "same",
-        )
+    account = changes.change_account(
+        name,
+        changed.role,
+        password,
+        caller,
+        _fixed(changed.topic_filters) if "topic_filters" in said else "same",
+        _fixed(changed.tenants) if "tenants" in said else "same",
+    )
     _log(request, caller, "account changed", account=name, role=account.role)
     return _account(name, account)
 
@@ -471,62 +434,60 @@ def put_account(
 )
 def delete_account(
     request: Request,
-    _book: Book,
-    changes: Changes,
-    state: State,
+    _book: KnownAccess,
+    changes: ChangeAccess,
     caller: CurrentCaller,
     name: NamePath,
 ) -> None:
     """Delete an account; its sessions end."""
-    with _refused(), unavailable():
-        changes.delete_account(state.bootstrap_servers, name, caller)
+    changes.delete_account(name, caller)
     _log(request, caller, "account deleted", account=name)
 
 
 async def open_session(
-    request: Request, response: Response, changes: AccessChanges, state: SystemState, caller: Caller
+    request: Request, response: Response, changes: ChangeAccess, settings: Settings, caller: Caller
 ) -> Caller:
     """Open the session of somebody who has shown who he is; its cookie is the answer's."""
-    lifetime_seconds: float = request.app.state.settings.session_hours * 3600.0
-    with _refused(), unavailable():
-        secret = await asyncio.to_thread(
-            changes.open_session, state.bootstrap_servers, caller, lifetime_seconds
-        )
+    lifetime_seconds = settings.session_hours * 3600.0
+    secret = await asyncio.to_thread(changes.open_session, caller, lifetime_seconds)
     _log(request, caller, "login")
-    opened = doorkeeper_of(request).callers.by_session(secret.text(SESSION_PREFIX))
+    opened = authenticator_of(request).callers.by_session(secret.text(SESSION_PREFIX))
     assert opened is not None
     _set_cookie(request, response, secret, round(lifetime_seconds))
     return opened
 
 
-async def _known(request: Request, changes: AccessChanges, login: Login) -> Caller:
+async def _known(
+    request: Request,
+    book: KnownAccess,
+    changes: ChangeAccess,
+    passwords: Passwords,
+    login: LoginRequest,
+) -> Caller:
     """Return who logs in.
 
     Raises:
         Problem: What is shown is wrong.
     """
-    callers = doorkeeper_of(request).callers
+    callers = authenticator_of(request).callers
     if login.token is not None:
-        with unavailable():
-            caller = callers.by_token(login.token.get_secret_value())
+        caller = callers.by_token(login.token.get_secret_value())
         if caller is None:
             raise wrong("the token is not one that counts")
         return caller
     assert login.username is not None
     assert login.password is not None
-    await _check_password(request, changes, login.username, login.password)
-    account: Account | None = request.app.state.access.account(login.username)
+    await _check_password(passwords, changes, login.username, login.password)
+    account = book.account(login.username)
     if account is None:
         raise wrong("user name or password are wrong")  # deleted this moment
     return of_account(login.username, account)
 
 
 async def _check_password(
-    request: Request, changes: AccessChanges, name: str, password: SecretStr
+    passwords: Passwords, changes: ChangeAccess, name: str, password: SecretStr
 ) -> None:
-    checks: PasswordChecks = request.app.state.password_checks
-    with unavailable():
-        is_right = await checks.run(partial(changes.accepts, name, password.get_secret_value()))
+    is_right = await passwords.run(partial(changes.accepts, name, password.get_secret_value()))
     if not is_right:
         raise wrong("user name or password are wrong")
 
@@ -592,21 +553,6 @@ def _account(name: str, account: Account) -> AccountView:
         created_by=account.created_by,
         password_changed_at=to_time(account.password_changed_at),
     )
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Answer what stands in the way of a change."""
-    try:
-        yield
-    except Unknown as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
-    except Taken as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    except NotYours as exc:
-        raise Problem(HTTPStatus.FORBIDDEN, str(exc)) from exc
-    except (ForAllTopics, UnpreparableText) as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
 
 
 def _log(request: Request, caller: Caller, what: str, **fields: object) -> None:

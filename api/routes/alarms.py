@@ -1,27 +1,20 @@
 """Alarms: what wants somebody to look; acknowledge them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
 from api.alarms.book import AlarmBook, Known
-from api.alarms.changes import AlarmChanges, NoAlarm
 from api.authentication import CurrentCaller, for_tenants
-from api.dependencies import State, refuse_part, unavailable
+from api.dependencies import ChangeAlarms, KnownAlarms, Watch
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
 from api.problems import Problem, ProblemDetails
 from mqlake.alarm_records import Severity
-from mqlake.records import ALARMS
-
-if TYPE_CHECKING:
-    from api.alarms.watch import AlarmWatch
 
 router = APIRouter(tags=["alarms"], responses={503: {"model": ProblemDetails}})
 
@@ -61,33 +54,14 @@ class AlarmPage(Page[AlarmView]):
     )
 
 
-def _complete_book(request: Request) -> AlarmBook:
-    book: AlarmBook = request.app.state.alarms
-    refuse_part(book, ALARMS)
-    return book
-
-
-def _changes(request: Request) -> AlarmChanges:
-    changes: AlarmChanges = request.app.state.alarm_changes
-    return changes
-
-
-def _problems(request: Request) -> dict[str, str]:
-    watch: AlarmWatch = request.app.state.alarm_watch
-    return dict(watch.problems)
-
-
-Book = Annotated[AlarmBook, Depends(_complete_book)]
-Changes = Annotated[AlarmChanges, Depends(_changes)]
-Problems = Annotated[dict[str, str], Depends(_problems)]
 AlarmId = Annotated[str, Path(alias="id", description="identifier of an alarm", max_length=64)]
 
 
 @router.get("/alarms", openapi_extra=_OWN)
 def get_alarms(
     caller: CurrentCaller,
-    book: Book,
-    problems: Problems,
+    book: KnownAlarms,
+    watch: Watch,
     state: Annotated[
         Literal["open", "cleared"] | None,
         Query(description="open: acknowledged ones too; without it both"),
@@ -107,34 +81,27 @@ def get_alarms(
     more = write_cursor(*_place(found[limit - 1])) if len(found) > limit else None
     views = [_view(one) for one in found[:limit]]
     # Why is of the machine, and no tenant's matter.
-    shown = problems if caller.tenants is None else {}
+    shown = dict(watch.problems) if caller.tenants is None else {}
     return AlarmPage(items=views, next_cursor=more, problems=shown)
 
 
 @router.post("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
 def post_acknowledge(
-    caller: CurrentCaller,
-    book: Book,
-    changes: Changes,
-    state: State,
-    alarm_id: AlarmId,
-    note: Note,
+    caller: CurrentCaller, book: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId, note: Note
 ) -> AlarmView:
     """Say that one looks after an alarm: nobody is told of it any more until it is raised anew."""
     _check(book, caller, alarm_id)
-    with _refused(), unavailable():
-        changes.acknowledge(state.bootstrap_servers, alarm_id, caller.name, note.note)
+    changes.acknowledge(alarm_id, caller.name, note.note)
     return _view(_check(book, caller, alarm_id))
 
 
 @router.delete("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
 def delete_acknowledge(
-    caller: CurrentCaller, book: Book, changes: Changes, state: State, alarm_id: AlarmId
+    caller: CurrentCaller, book: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId
 ) -> AlarmView:
     """Take an acknowledgement back."""
     _check(book, caller, alarm_id)
-    with _refused(), unavailable():
-        changes.withdraw(state.bootstrap_servers, alarm_id)
+    changes.withdraw(alarm_id)
     return _view(_check(book, caller, alarm_id))
 
 
@@ -175,12 +142,3 @@ def _view(known: Known) -> AlarmView:
         note=None if said is None else said.note,
         told=dict(alarm.told),
     )
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Answer what stands in the way of a change."""
-    try:
-        yield
-    except NoAlarm as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc

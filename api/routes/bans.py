@@ -4,17 +4,15 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from api.authentication import CurrentCaller, needs
-from api.bans import BanBook, BanChanges, TooManyBans, UnknownBan
-from api.dependencies import State, refuse_part, unavailable
+from api.dependencies import ChangeBans, KnownBans
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
+from api.problems import ProblemDetails
 from mqlake.bans import Ban, BannedClient, KeptBan, Network, Offence
-from mqlake.records import GATEWAYS
 
 router = APIRouter(tags=["bans"], responses={503: {"model": ProblemDetails}})
 
@@ -22,22 +20,6 @@ MAX_NAMES: Final = 100
 """Of a kind, in one ban."""
 
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
-
-
-def _known_book(request: Request) -> BanBook:
-    book: BanBook = request.app.state.bans
-    refuse_part(book, GATEWAYS)
-    return book
-
-
-def _changes(request: Request) -> BanChanges:
-    _known_book(request)
-    changes: BanChanges = request.app.state.ban_changes
-    return changes
-
-
-Book = Annotated[BanBook, Depends(_known_book)]
-Changes = Annotated[BanChanges, Depends(_changes)]
 
 
 class NewBan(BaseModel):
@@ -102,7 +84,7 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDeta
 
 @router.get("/bans")
 def get_bans(
-    book: Book, changes: Changes, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    book: KnownBans, changes: ChangeBans, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[BanView]:
     """List the bans of all gateways by identifier; those in a file of a gateway are not here."""
     (after,) = read_cursor(cursor, 1)
@@ -117,14 +99,10 @@ def get_bans(
     openapi_extra=needs("admin"),
     responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
 )
-def post_ban(state: State, caller: CurrentCaller, changes: Changes, new: NewBan) -> BanView:
+def post_ban(caller: CurrentCaller, changes: ChangeBans, new: NewBan) -> BanView:
     """Ban clients: no gateway lets them in, and those that are connected are cut off."""
     ban = Ban.model_validate(new.model_dump())
-    try:
-        with unavailable():
-            name, kept = changes.create(state.bootstrap_servers, ban, caller.name)
-    except TooManyBans as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    name, kept = changes.create(ban, caller.name)
     return _view(name, kept, changes.now_ms())
 
 
@@ -134,13 +112,9 @@ def post_ban(state: State, caller: CurrentCaller, changes: Changes, new: NewBan)
     openapi_extra=needs("admin"),
     responses=_NOT_FOUND,
 )
-def delete_ban(state: State, changes: Changes, id: str) -> None:
+def delete_ban(changes: ChangeBans, id: str) -> None:
     """Lift a ban."""
-    try:
-        with unavailable():
-            changes.delete(state.bootstrap_servers, id)
-    except UnknownBan as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+    changes.delete(id)
 
 
 def _view(name: str, ban: KeptBan, now_ms: int) -> BanView:

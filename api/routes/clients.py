@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from api.cache import ClientFilter, StoredSession
+from api.cache import CachedSession, ClientFilter
 from api.control import disconnect
-from api.dependencies import Cache, Heard, Log, State, unavailable
+from api.dependencies import Cache, Heard, Log
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -21,11 +21,11 @@ from api.pages import (
 )
 from api.problems import Problem, ProblemDetails
 from api.sessions import (
-    ClientSession,
-    ClientSubscription,
+    ClientSessionView,
+    ClientSubscriptionView,
     ClientSummary,
     SentMessage,
-    Subscription,
+    SubscriptionView,
     read_client,
     read_client_subscription,
     read_summary,
@@ -43,7 +43,7 @@ WHAT_IS_LISTED = (
 )
 
 
-class Asked(BaseModel):
+class ClientAsked(BaseModel):
     client_id: str
     gateways: list[str] = Field(
         description="who was asked: all that are alive; the one that has the client acts"
@@ -72,8 +72,7 @@ def get_clients(
 ) -> Page[ClientSummary]:
     asked = ClientFilter(connected, username, gateway, client_id_prefix)
     (after,) = read_cursor(cursor, 1)
-    with unavailable():
-        values = cache.clients(tenant, asked, after, limit + 1)
+    values = cache.clients(tenant, asked, after, limit + 1)
     found = [read_summary(value) for value in values]
     return to_page(found, limit, lambda one: (one.client_id,))
 
@@ -82,7 +81,7 @@ def get_clients(
 @router.get("/clients/{client_id:path}/subscriptions", responses={404: {"model": ProblemDetails}})
 def get_client_subscriptions(
     cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT
-) -> Page[Subscription]:
+) -> Page[SubscriptionView]:
     """List the subscriptions of a client, all of them."""
     client = read_client(_stored(cache, tenant, client_id))
     return Page(items=client.subscriptions, next_cursor=None)
@@ -100,14 +99,13 @@ def get_client_in_flight(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_
 
 
 @router.get("/clients/{client_id:path}", responses={404: {"model": ProblemDetails}})
-def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> ClientSession:
+def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> ClientSessionView:
     """Show a session. What is in flight is as of its last progress record, about a second old."""
     return read_client(_stored(cache, tenant, client_id))
 
 
 @router.delete("/clients/{client_id:path}", status_code=HTTPStatus.ACCEPTED)
 def delete_client(
-    state: State,
     gateways: Heard,
     log: Log,
     client_id: str,
@@ -115,7 +113,7 @@ def delete_client(
     end_session: Annotated[
         bool, Query(description="false: only its connection ends, the session stays")
     ] = True,
-) -> Asked:
+) -> ClientAsked:
     """Close a client's connection (5.0: DISCONNECT 0x98) and end its session.
 
     Every gateway that is alive is asked, through the log, and the one that has the client acts a
@@ -125,9 +123,8 @@ def delete_client(
     names = [gateway.name for gateway in gateways.all() if gateway.is_alive]
     if not names:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no gateway is alive")
-    with unavailable():
-        disconnect(log, state.bootstrap_servers, names, tenant, client_id, end_session=end_session)
-    return Asked(client_id=client_id, gateways=names)
+    disconnect(log, names, tenant, client_id, end_session=end_session)
+    return ClientAsked(client_id=client_id, gateways=names)
 
 
 @router.get("/subscriptions")
@@ -137,18 +134,16 @@ def get_subscriptions(
     topic_filter: Annotated[str | None, Query(description="exactly this topic filter")] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-) -> Page[ClientSubscription]:
+) -> Page[ClientSubscriptionView]:
     """List the subscriptions of all listed clients, by topic filter and client identifier."""
     after_filter, after_client = read_cursor(cursor, 2)
-    with unavailable():
-        stored = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
+    stored = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
     found = [read_client_subscription(tenant, one.client_id, one.value) for one in stored]
     return to_page(found, limit, lambda one: (one.topic_filter, one.client_id))
 
 
-def _stored(cache: Cache, tenant: str, client_id: str) -> StoredSession:
-    with unavailable():
-        stored = cache.client(tenant, client_id)
+def _stored(cache: Cache, tenant: str, client_id: str) -> CachedSession:
+    stored = cache.client(tenant, client_id)
     if stored is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"no session of client {client_id!r} is stored")
     return stored

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import Book, Connect, Log, RunningJobs, State, unavailable
-from api.jobs import TooManyJobs
+from api.dependencies import Book, Connect, RunningJobs, Works
 from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, Tenant, write_cursor
 from api.pages import read_cursor as read_parts
 from api.problems import Problem, ProblemDetails
@@ -20,7 +19,6 @@ from api.rules.checking import compiled
 from api.rules.dead_letters import KEY_PARTS, DeadLetterView, Wanted, key_of, list_query, view
 from api.rules.rerun import why_not
 from api.rules.views import JobView, view_job
-from api.rules.work import rerun_work
 from mqlake.clock import SystemClock
 
 router = APIRouter(
@@ -86,8 +84,7 @@ def get_dead_letters(
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"
             )
-    with unavailable():
-        rows = connect.rows(list_query(wanted, after, limit + 1), QUERY_SECONDS)
+    rows = connect.rows(list_query(wanted, after, limit + 1), QUERY_SECONDS)
     page = rows[:limit]
     return Page(
         items=[view(row) for row in page],
@@ -101,10 +98,8 @@ def get_dead_letters(
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
 )
 def post_rerun(
-    state: State,
     book: Book,
-    connect: Connect,
-    log: Log,
+    works: Works,
     jobs: RunningJobs,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
@@ -133,10 +128,6 @@ def post_rerun(
         "to_ms": to_ms(asked.to),
         "rate": asked.rate,
     }
-    work = rerun_work(connect, log, state.bootstrap_servers, book, entry, request)
-    try:
-        with unavailable():
-            job = jobs.start("rerun", tenant, rule_id, work, request)
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
+    work = works.rerun(entry, request)
+    job = jobs.start("rerun", tenant, rule_id, work, request)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)

@@ -3,10 +3,10 @@
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 
-from api.dependencies import unavailable
-from api.federation import Federation, FederationLink
+from api.dependencies import Federated
+from api.federation import Federation
 from api.problems import Problem, ProblemDetails
 
 router = APIRouter(tags=["federation"])
@@ -15,13 +15,11 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {code: {"model": ProblemDetails} for
 
 
 @router.get("/federation", responses=_ANSWERS)
-def get_federation(request: Request) -> Federation:
+def get_federation(link: Federated) -> Federation:
     """Show which sites this one is federated with, and how far they have its log."""
-    link: FederationLink = request.app.state.federation
     if not link.is_there:
         raise Problem(
             HTTPStatus.NOT_FOUND,
             "this site is not federated: start the system with `mqlake up --federation FILE`",
         )
-    with unavailable():
-        return link.read()
+    return link.read()

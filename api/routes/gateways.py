@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from api.authentication import needs
 from api.control import ask_gateway
-from api.dependencies import Heard, Log, State, unavailable
+from api.dependencies import Heard, Log, State
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.presence import Gateways, Presence
 from api.problems import Problem, ProblemDetails
@@ -22,7 +22,7 @@ _ASKING: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Gateway(BaseModel):
+class GatewayView(BaseModel):
     name: str
     site: str
     alive: bool = Field(description="heard of within the last 3 seconds")
@@ -42,7 +42,7 @@ class Gateway(BaseModel):
     incarnation: str = Field(description="another one after each start")
 
 
-class Shard(BaseModel):
+class ShardView(BaseModel):
     shard: int
     gateway: str | None = Field(description="that owns it; null: none does at the moment")
     addresses: dict[str, str] = Field(
@@ -55,15 +55,15 @@ class Placement(BaseModel):
         description="how many there are: a client's is the CRC-32 of <tenant>/<client_id>, without "
         "sign, modulo this; 0: not known yet"
     )
-    items: list[Shard]
+    items: list[ShardView]
 
 
-class Asked(BaseModel):
+class GatewayAsked(BaseModel):
     gateway: str
     action: str = Field(description="what the gateway was asked to do; its log says how it went")
 
 
-class Drain(BaseModel):
+class DrainRequest(BaseModel):
     model_config = {"extra": "forbid"}
 
     connections_per_second: float = Field(default=50, gt=0, le=100_000)
@@ -83,7 +83,7 @@ class Drain(BaseModel):
 @router.get("/gateways")
 def get_gateways(
     gateways: Heard, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-) -> Page[Gateway]:
+) -> Page[GatewayView]:
     """List the gateways that have not been stopped in an orderly way, by name."""
     (after,) = read_cursor(cursor, 1)
     found = [_gateway(one) for one in gateways.all() if one.name > after]
@@ -104,12 +104,12 @@ def get_placement(gateways: Heard) -> Placement:
         owner = owners.get(shard)
         addresses = {} if owner is None else owner.said.get("addresses", {})
         name = None if owner is None else owner.name
-        items.append(Shard(shard=shard, gateway=name, addresses=addresses))
+        items.append(ShardView(shard=shard, gateway=name, addresses=addresses))
     return Placement(shards=count, items=items)
 
 
 @router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
-def get_gateway(gateways: Heard, name: str) -> Gateway:
+def get_gateway(gateways: Heard, name: str) -> GatewayView:
     """Show what a gateway said last; it speaks twice a second."""
     found = gateways.get(name)
     if found is None:
@@ -123,7 +123,7 @@ def get_gateway(gateways: Heard, name: str) -> Gateway:
     openapi_extra=needs("admin"),
     responses=_ASKING,
 )
-def post_reload(state: State, gateways: Heard, log: Log, name: str) -> Asked:
+def post_reload(state: State, gateways: Heard, log: Log, name: str) -> GatewayAsked:
     """Make a gateway read its files again: certificates, users, rights and bans.
 
     Certificates and users count for connections from then on, rights and bans for all.
@@ -138,15 +138,15 @@ def post_reload(state: State, gateways: Heard, log: Log, name: str) -> Asked:
     responses=_ASKING,
 )
 def post_drain(
-    state: State, gateways: Heard, log: Log, name: str, drain: Drain | None = None
-) -> Asked:
+    state: State, gateways: Heard, log: Log, name: str, drain: DrainRequest | None = None
+) -> GatewayAsked:
     """Make a gateway let its clients go, some each second, and take no new ones.
 
     5.0 clients are told where to go. Sessions are saved before they are let go of, so that another
     gateway takes them over with nothing lost. When `state` is `drained` the gateway can be stopped;
     it serves again after DELETE, or after a restart.
     """
-    asked = drain or Drain()
+    asked = drain or DrainRequest()
     return _ask(state, gateways, log, name, "drain", **asked.model_dump())
 
 
@@ -156,14 +156,14 @@ def post_drain(
     openapi_extra=needs("admin"),
     responses=_ASKING,
 )
-def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> Asked:
+def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> GatewayAsked:
     """Make a gateway that was drained take clients again."""
     return _ask(state, gateways, log, name, "serve")
 
 
-def _gateway(found: Presence) -> Gateway:
+def _gateway(found: Presence) -> GatewayView:
     said = found.said
-    return Gateway(
+    return GatewayView(
         name=found.name,
         site=said.get("site", ""),
         alive=found.is_alive,
@@ -179,14 +179,13 @@ def _gateway(found: Presence) -> Gateway:
 
 def _ask(
     state: SystemState, gateways: Gateways, log: Log, name: str, action: str, **value: Any
-) -> Asked:
+) -> GatewayAsked:
     names = [gateway.name for gateway in state.gateways]
     names += [one.name for one in gateways.all() if one.name not in names]
     if name not in names:
         raise _unknown(name, names)
-    with unavailable():
-        ask_gateway(log, state.bootstrap_servers, name, action, **value)
-    return Asked(gateway=name, action=action)
+    ask_gateway(log, name, action, **value)
+    return GatewayAsked(gateway=name, action=action)
 
 
 def _unknown(name: str, names: list[str]) -> Problem:

@@ -3,10 +3,11 @@
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from api.dependencies import Settings
 from api.problems import ProblemDetails, problem_response
 from mqlake.errors import OperationalError
 from mqlake.status import read_state, report
@@ -18,7 +19,7 @@ class Live(BaseModel):
     live: bool
 
 
-class Ready(BaseModel):
+class ReadyView(BaseModel):
     ready: bool
 
 
@@ -28,15 +29,15 @@ def get_live() -> Live:
     return Live(live=True)
 
 
-@router.get("/ready", response_model=Ready, responses={503: {"model": ProblemDetails}})
-def get_ready(request: Request) -> Ready | JSONResponse:
+@router.get("/ready", response_model=ReadyView, responses={503: {"model": ProblemDetails}})
+def get_ready(settings: Settings) -> ReadyView | JSONResponse:
     """Answer 200 when every part of the system is healthy, else 503 with those that are not."""
     try:
-        system = report(read_state(request.app.state.data_dir))
+        system = report(read_state(settings.data_dir))
     except OperationalError as exc:
         return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), unhealthy=[])
     if system["healthy"]:
-        return Ready(ready=True)
+        return ReadyView(ready=True)
     unhealthy: list[dict[str, Any]] = [
         {"name": process["name"], "detail": process["detail"]}
         for process in system["processes"]

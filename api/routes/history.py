@@ -3,19 +3,18 @@
 from http import HTTPStatus
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller, for_tenants, needs
-from api.dependencies import Connect, Log, RunningJobs, State, unavailable
-from api.history import REQUESTED, Deleter, Deletion
-from api.jobs import TooManyJobs
+from api.dependencies import HistoryDeleter, RunningJobs, Settings
+from api.history import REQUESTED, Deletion
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
 from mqlake.errors import SettingsError
-from mqlake.retention import MOST_POLICIES, Policy, read_policies, write_policies
+from mqlake.retention import MOST_POLICIES, KeepingPolicy, read_policies, write_policies
 
 router = APIRouter(
     tags=["history"], responses={code: {"model": ProblemDetails} for code in (422, 503)}
@@ -37,7 +36,7 @@ class RetentionPolicy(BaseModel):
     )
 
 
-class Retention(BaseModel):
+class RetentionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     policies: list[RetentionPolicy] = Field(
@@ -47,20 +46,20 @@ class Retention(BaseModel):
 
 
 @router.get("/retention")
-def get_retention(request: Request) -> Retention:
+def get_retention(settings: Settings) -> RetentionRequest:
     """Show how long the history is kept."""
     try:
-        return _view(read_policies(request.app.state.data_dir))
+        return _view(read_policies(settings.data_dir))
     except SettingsError as exc:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
 
 
 @router.put("/retention", openapi_extra=_ADMIN)
-def put_retention(request: Request, retention: Retention) -> Retention:
+def put_retention(settings: Settings, retention: RetentionRequest) -> RetentionRequest:
     """Replace all policies. What is too old by the new ones goes within six hours."""
-    policies = tuple(Policy(**one.model_dump()) for one in retention.policies)
+    policies = tuple(KeepingPolicy(**one.model_dump()) for one in retention.policies)
     try:
-        write_policies(request.app.state.data_dir, policies)
+        write_policies(settings.data_dir, policies)
     except SettingsError as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
     return _view(policies)
@@ -75,9 +74,7 @@ def put_retention(request: Request, retention: Retention) -> Retention:
 )
 def delete_history(
     caller: CurrentCaller,
-    state: State,
-    log: Log,
-    connect: Connect,
+    deleter: HistoryDeleter,
     jobs: RunningJobs,
     client_id: Annotated[str, Query(min_length=1, max_length=65_535, description="whose rows go")],
     tenant: Tenant = DEFAULT_TENANT,
@@ -89,24 +86,13 @@ def delete_history(
     it are events of the table `events`.
     """
     deletion = Deletion(tenant, client_id, caller.name)
-    deleter = Deleter(connect, log, _clock)
-    with unavailable():
-        deleter.audit(state.bootstrap_servers, REQUESTED, deletion)
-    try:
-        with unavailable():
-            job = jobs.start(
-                DELETE_HISTORY,
-                tenant,
-                "",
-                lambda job: deleter.delete(job, state.bootstrap_servers, deletion),
-            )
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc), {"Retry-After": "10"}) from exc
+    deleter.audit(REQUESTED, deletion)
+    job = jobs.start(DELETE_HISTORY, tenant, "", lambda job: deleter.delete(job, deletion))
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
 
 
-def _view(policies: tuple[Policy, ...]) -> Retention:
-    return Retention(
+def _view(policies: tuple[KeepingPolicy, ...]) -> RetentionRequest:
+    return RetentionRequest(
         policies=[
             RetentionPolicy(
                 table=one.table,

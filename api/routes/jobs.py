@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics
 from api.dependencies import RunningJobs
-from api.jobs import Job, JobElsewhere
+from api.jobs import Job
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
 from api.problems import Problem, ProblemDetails
 from api.routes.history import DELETE_HISTORY
@@ -84,10 +84,7 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
         raise unknown_job(job_id)
     if known is not None:
         check_kind(known, caller)
-    try:
-        job = jobs.cancel(job_id)
-    except JobElsewhere as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    job = jobs.cancel(job_id)
     if job is None:
         raise unknown_job(job_id)
     return _view(job, with_result=False)

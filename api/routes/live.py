@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
@@ -18,24 +18,24 @@ from api.access.callers import Caller
 from api.authentication import (
     SUBPROTOCOL,
     CurrentCaller,
+    authenticator_of,
     authorize_websocket,
     check_tenant,
-    doorkeeper_of,
     for_topics,
 )
+from api.dependencies import Live
 from api.live.messages import MessageFeed, message_event
-from api.live.metrics import MetricsTicker, SystemMetrics, metrics_event
+from api.live.metrics import SystemMetrics, metrics_event
 from api.live.outputs import OutputFeed, output_event
 from api.live.reader import Reader, Told
-from api.live.stream import Stream
+from api.live.readers import TooManyOfOne, TooManyReaders
+from api.live.stream import LiveStream
 from api.messages import MessageView
 from api.pages import DEFAULT_TENANT, Tenant
+from api.parts import LiveParts
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from mqlake.errors import OperationalError
-
-if TYPE_CHECKING:
-    from api.live.readers import Readers
 
 router = APIRouter(tags=["live"])
 sockets = APIRouter()
@@ -103,13 +103,13 @@ class SubscribeMetrics(_Subscribe):
     stream: Literal["metrics"]
 
 
-class Unsubscribe(BaseModel):
+class UnsubscribeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     unsubscribe: str
 
 
-Asked = SubscribeMessages | SubscribeOutputs | SubscribeMetrics | Unsubscribe
+Asked = SubscribeMessages | SubscribeOutputs | SubscribeMetrics | UnsubscribeRequest
 _asked: TypeAdapter[Asked] = TypeAdapter(Asked)
 
 
@@ -143,6 +143,7 @@ def _describe(**events: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 )
 async def get_messages(
     request: Request,
+    live: Live,
     caller: CurrentCaller,
     topic_filter: Annotated[
         list[str], Query(description="MQTT topic filters", min_length=1, max_length=MAX_FILTERS)
@@ -162,7 +163,7 @@ async def get_messages(
         max_rate=max_rate,
         max_payload_bytes=max_payload_bytes,
     )
-    return await _sse(request, caller, asked)
+    return await _sse(request, live, caller, asked)
 
 
 @router.get(
@@ -170,6 +171,7 @@ async def get_messages(
 )
 async def get_outputs(
     request: Request,
+    live: Live,
     caller: CurrentCaller,
     rule_id: Annotated[str | None, Query(description="only those of this rule")] = None,
     tenant: Tenant = DEFAULT_TENANT,
@@ -179,27 +181,30 @@ async def get_outputs(
     asked = SubscribeOutputs(
         subscribe="", stream="outputs", rule_id=rule_id, tenant=tenant, max_rate=max_rate
     )
-    return await _sse(request, caller, asked)
+    return await _sse(request, live, caller, asked)
 
 
 @router.get(
     "/live/metrics", response_class=StreamingResponse, responses=_describe(metrics=SystemMetrics)
 )
-async def get_live_metrics(request: Request, caller: CurrentCaller) -> StreamingResponse:
+async def get_live_metrics(
+    request: Request, live: Live, caller: CurrentCaller
+) -> StreamingResponse:
     """Send the metrics of the system each second."""
-    return await _sse(request, caller, SubscribeMetrics(subscribe="", stream="metrics"))
+    return await _sse(request, live, caller, SubscribeMetrics(subscribe="", stream="metrics"))
 
 
 async def _sse(
     request: Request,
+    live: LiveParts,
     caller: Caller,
     asked: SubscribeMessages | SubscribeOutputs | SubscribeMetrics,
 ) -> StreamingResponse:
-    reader = _reader(request, caller)
+    reader = _reader(request, live, caller)
     try:
-        await _open(request, reader, caller, asked)
+        await _open(live, reader, caller, asked)
     except BaseException:
-        _close(request, reader, caller)
+        _close(live, reader, caller)
         raise
 
     async def events() -> AsyncIterator[str]:
@@ -209,18 +214,18 @@ async def _sse(
             async for batch in reader.batches():
                 yield "".join(map(_sse_event, batch)) or ": \n\n"
         finally:
-            _close(request, reader, caller)
+            _close(live, reader, caller)
 
     # Proxies that collect answers before they pass them on let these through.
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
 
 
 @sockets.websocket("/live/ws")
-async def live(socket: WebSocket) -> None:
+async def serve_socket(socket: WebSocket, live: Live) -> None:
     """Serve any number of streams to one connection."""
     try:
         caller = authorize_websocket(socket)
-        reader = _reader(socket, caller)
+        reader = _reader(socket, live, caller)
     except Problem as problem:
         # Before it is accepted: a browser sees the connection fail, others the status 403.
         code = _CLOSE_LATER if problem.code in ("rate_limited", "unavailable") else _CLOSE_POLICY
@@ -229,7 +234,7 @@ async def live(socket: WebSocket) -> None:
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
     sending = asyncio.create_task(_send(socket, reader))
-    receiving = asyncio.create_task(_receive(socket, reader, caller))
+    receiving = asyncio.create_task(_receive(socket, live, reader, caller))
     try:
         await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -237,7 +242,7 @@ async def live(socket: WebSocket) -> None:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(sending, receiving, return_exceptions=True)
-        _close(socket, reader, caller)
+        _close(live, reader, caller)
         if socket.application_state == WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close()
@@ -250,7 +255,7 @@ async def _send(socket: WebSocket, reader: Reader) -> None:
         )
 
 
-async def _receive(socket: WebSocket, reader: Reader, caller: Caller) -> None:
+async def _receive(socket: WebSocket, live: LiveParts, reader: Reader, caller: Caller) -> None:
     while True:
         await reader.wait_until_taken()
         try:
@@ -260,7 +265,7 @@ async def _receive(socket: WebSocket, reader: Reader, caller: Caller) -> None:
         stream_id = ""
         try:
             asked = read_frame(text)
-            if isinstance(asked, Unsubscribe):
+            if isinstance(asked, UnsubscribeRequest):
                 if not reader.remove(asked.unsubscribe):
                     raise Problem(HTTPStatus.NOT_FOUND, f"there is no stream {asked.unsubscribe!r}")
                 reader.say(Told(asked.unsubscribe, "unsubscribed", {}))
@@ -272,7 +277,7 @@ async def _receive(socket: WebSocket, reader: Reader, caller: Caller) -> None:
                 raise Problem(
                     HTTPStatus.CONFLICT, f"there are {MAX_STREAMS} streams, which is the limit"
                 )
-            await _open(socket, reader, caller, asked)
+            await _open(live, reader, caller, asked)
             reader.say(Told(stream_id, "subscribed", {}))
         except Problem as problem:
             reader.say(Told(stream_id, "error", problem.body()))
@@ -294,7 +299,7 @@ def read_frame(text: str) -> Asked:
 
 
 async def _open(
-    connection: HTTPConnection,
+    live: LiveParts,
     reader: Reader,
     caller: Caller,
     asked: SubscribeMessages | SubscribeOutputs | SubscribeMetrics,
@@ -304,16 +309,14 @@ async def _open(
     Raises:
         Problem: A filter is wrong or not the caller's, or the log does not answer.
     """
-    state = connection.app.state
     if not isinstance(asked, SubscribeMessages):
         check_rights(caller, None)
     if isinstance(asked, SubscribeMetrics):
         if caller.tenants is not None:
             raise Problem(HTTPStatus.FORBIDDEN, f"{caller.name} is for some tenants alone")
-        stream = Stream(reader.wake, reader.room, metrics_event)
-        ticker: MetricsTicker = state.metrics_ticker
-        ticker.add(stream)
-        reader.add(asked.subscribe, stream, partial(ticker.remove, stream))
+        stream = LiveStream(reader.wake, reader.room, metrics_event)
+        live.ticker.add(stream)
+        reader.add(asked.subscribe, stream, partial(live.ticker.remove, stream))
         return
     check_tenant(caller, asked.tenant)
     feed: MessageFeed | OutputFeed
@@ -322,18 +325,17 @@ async def _open(
             check_filter(topic_filter)
             check_rights(caller, topic_filter)
         show = partial(message_event, max_payload_bytes=asked.max_payload_bytes)
-        stream = Stream(reader.wake, reader.room, show, max_rate=asked.max_rate)
-        feed = messages = _message_feed(connection)
+        stream = LiveStream(reader.wake, reader.room, show, max_rate=asked.max_rate)
+        feed = live.messages
         feed.hold()
-        messages.add(asked.tenant, asked.topic_filters, stream)
-        remove = partial(messages.remove, asked.tenant, asked.topic_filters, stream)
+        live.messages.add(asked.tenant, asked.topic_filters, stream)
+        remove = partial(live.messages.remove, asked.tenant, asked.topic_filters, stream)
     else:
-        stream = Stream(reader.wake, reader.room, output_event, max_rate=asked.max_rate)
-        outputs: OutputFeed = state.output_feed
-        feed = outputs
+        stream = LiveStream(reader.wake, reader.room, output_event, max_rate=asked.max_rate)
+        feed = live.outputs
         feed.hold()
-        outputs.add(asked.tenant, asked.rule_id, stream)
-        remove = partial(outputs.remove, stream)
+        live.outputs.add(asked.tenant, asked.rule_id, stream)
+        remove = partial(live.outputs.remove, stream)
 
     def close() -> None:
         remove()
@@ -347,16 +349,19 @@ async def _open(
         )
 
 
-def _reader(connection: HTTPConnection, caller: Caller) -> Reader:
+def _reader(connection: HTTPConnection, live: LiveParts, caller: Caller) -> Reader:
     """Return what serves a new connection.
 
     Raises:
         Problem: There are too many.
     """
-    state = connection.app.state
-    readers: Readers = state.live_readers
-    readers.enter(caller.name)
-    callers = doorkeeper_of(connection).callers
+    try:
+        live.readers.enter(caller.name)
+    except TooManyReaders as exc:
+        is_his = isinstance(exc, TooManyOfOne)
+        status = HTTPStatus.TOO_MANY_REQUESTS if is_his else HTTPStatus.SERVICE_UNAVAILABLE
+        raise Problem(status, str(exc)) from exc
+    callers = authenticator_of(connection).callers
 
     def is_allowed() -> bool:
         try:
@@ -364,19 +369,12 @@ def _reader(connection: HTTPConnection, caller: Caller) -> Reader:
         except OperationalError:
             return True  # the log is being read again: nobody is put out for that
 
-    is_stopping: Callable[[], bool] = state.is_stopping
-    return Reader(is_allowed, is_stopping, state.settings.live_seconds)
+    return Reader(is_allowed, live.readers.is_stopping, live.readers.max_seconds)
 
 
-def _close(connection: HTTPConnection, reader: Reader, caller: Caller) -> None:
+def _close(live: LiveParts, reader: Reader, caller: Caller) -> None:
     reader.close()
-    readers: Readers = connection.app.state.live_readers
-    readers.leave(caller.name)
-
-
-def _message_feed(connection: HTTPConnection) -> MessageFeed:
-    feed: MessageFeed = connection.app.state.message_feed
-    return feed
+    live.readers.leave(caller.name)
 
 
 def _sse_event(told: Told) -> str:

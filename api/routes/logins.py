@@ -9,12 +9,11 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, doorkeeper_of, for_tenants, needs
-from api.dependencies import State, unavailable
+from api.authentication import CurrentCaller, authenticator_of, for_tenants, needs
+from api.dependencies import ChangeAccess, KnownAccess
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
-from api.routes.access import Book, Changes
 from mqlake.access_records import LoginSession, Role, SubjectKind
 
 _logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class LoginSessionView(BaseModel):
 def get_sessions(
     request: Request,
     caller: CurrentCaller,
-    _book: Book,
+    _book: KnownAccess,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[LoginSessionView]:
@@ -49,7 +48,7 @@ def get_sessions(
     (after,) = read_cursor(cursor, 1)
     found = [
         _view(session_id, session, whose, caller)
-        for session_id, session, whose in doorkeeper_of(request).callers.logged_in()
+        for session_id, session, whose in authenticator_of(request).callers.logged_in()
         if session_id > after and caller.is_over(whose.tenants)
     ]
     return to_page(found[: limit + 1], limit, lambda one: (one.id,))
@@ -64,19 +63,17 @@ def get_sessions(
 def delete_session(
     request: Request,
     caller: CurrentCaller,
-    _book: Book,
-    changes: Changes,
-    state: State,
+    _book: KnownAccess,
+    changes: ChangeAccess,
     session_id: SessionId,
 ) -> None:
     """End a session: from now on its cookie lets nobody in; live streams end within a second."""
-    for known_id, _, whose in doorkeeper_of(request).callers.logged_in():
+    for known_id, _, whose in authenticator_of(request).callers.logged_in():
         if known_id == session_id and caller.is_over(whose.tenants):
             break
     else:
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no session {session_id!r}")
-    with unavailable():
-        changes.close_session(state.bootstrap_servers, session_id)
+    changes.close_session(session_id)
     fields = {"caller": caller.name, "session": session_id, "of": whose.name}
     request_id = request.scope["mqlake.request_id"]
     _logger.info("session ended", extra={"fields": {**fields, "request_id": request_id}})

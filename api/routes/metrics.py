@@ -1,29 +1,24 @@
 """Numbers of the whole system."""
 
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_tenants
-from api.dependencies import Cache, State, unavailable
-from api.live.metrics import MetricsSource, SystemMetrics
+from api.dependencies import Cache, Figures, State, SystemFigures
+from api.live.metrics import SystemMetrics
 from api.problems import ProblemDetails
-
-if TYPE_CHECKING:
-    from api.tenant_metrics import TenantFigures
 
 router = APIRouter(tags=["metrics"], responses={503: {"model": ProblemDetails}})
 
 
 @router.get("/metrics")
-def get_metrics(request: Request) -> SystemMetrics:
+def get_metrics(source: SystemFigures) -> SystemMetrics:
     """Show what gateways, processes and rules do now; rates are over the last seconds."""
-    source: MetricsSource = request.app.state.metrics_source
     return source.read()
 
 
@@ -33,11 +28,9 @@ def get_metrics(request: Request) -> SystemMetrics:
     response_class=Response,
     responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
 )
-def get_tenant_metrics(request: Request, caller: CurrentCaller, _cache: Cache) -> Response:
+def get_tenant_metrics(figures: Figures, caller: CurrentCaller, _cache: Cache) -> Response:
     """Give what each tenant uses as Prometheus reads it: those that the caller is for."""
-    figures: TenantFigures = request.app.state.tenant_figures
-    with unavailable():
-        families = list(figures.families(caller.is_of))
+    families = list(figures.families(caller.is_of))
     registry = CollectorRegistry()
     registry.register(_Found(families))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -51,7 +44,7 @@ class _Found(Collector):
         return self._families
 
 
-class Target(BaseModel):
+class ScrapeTarget(BaseModel):
     """As Prometheus reads it (`http_sd_configs`)."""
 
     targets: list[str] = Field(description="host and port")
@@ -59,9 +52,9 @@ class Target(BaseModel):
 
 
 @router.get("/metrics/targets")
-def get_targets(state: State) -> list[Target]:
+def get_targets(state: State) -> list[ScrapeTarget]:
     """List where Prometheus finds the metrics of each process of this system."""
     return [
-        Target(targets=[urlsplit(url).netloc], labels={"instance": name})
+        ScrapeTarget(targets=[urlsplit(url).netloc], labels={"instance": name})
         for name, url in state.metrics.items()
     ]

@@ -1,19 +1,18 @@
 """The processes of the system, as `mqlake status --json` shows them."""
 
-from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from api.problems import Problem, ProblemDetails
-from mqlake.errors import OperationalError
-from mqlake.status import read_state, report
+from api.dependencies import State
+from api.problems import ProblemDetails
+from mqlake.status import report
 
 router = APIRouter(tags=["processes"])
 
 
-class Process(BaseModel):
+class ProcessView(BaseModel):
     name: str
     pid: int | None = Field(description="null while it is down")
     healthy: bool
@@ -44,13 +43,10 @@ class System(BaseModel):
     metrics: dict[str, str] = Field(
         default_factory=dict, description="where Prometheus finds the metrics of each process"
     )
-    processes: list[Process]
+    processes: list[ProcessView]
 
 
 @router.get("/processes", responses={503: {"model": ProblemDetails}})
-def get_processes(request: Request) -> System:
+def get_processes(state: State) -> System:
     """List every process with its health, memory and processor use."""
-    try:
-        return System.model_validate(report(read_state(request.app.state.data_dir)))
-    except OperationalError as exc:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+    return System.model_validate(report(state))

@@ -6,17 +6,17 @@ from binascii import Error as Base64Error
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, audited, for_topics
-from api.dependencies import unavailable
+from api.dependencies import Maker, Publishing, Settings
 from api.messages import MadeMessage, MessageMaker
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
-from api.publishing import LogAddress, Placed, Publisher
 from api.routes.filters import check_rights
+from api.settings import ApiSettings
 from mqlake.errors import InvalidTopic
 from mqlake.records import Properties
 from mqlake.topics import (
@@ -187,17 +187,21 @@ _IN_MESSAGES: Final = {**audited(is_audited=False), **for_topics()}
 
 @router.post("/publish", openapi_extra=_IN_MESSAGES)
 async def post_publish(
-    request: Request, caller: CurrentCaller, new: NewMessage, tenant: Tenant = DEFAULT_TENANT
+    maker: Maker,
+    publisher: Publishing,
+    settings: Settings,
+    caller: CurrentCaller,
+    new: NewMessage,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> PublishedMessage:
     """Publish a message; it is in the log, on every in-sync replica, when this answers.
 
     `outcome_unknown` means that it may be: publishing it again may double it.
     """
-    made = _make(request, caller, tenant, [new])
-    with unavailable():
-        (placed,) = await _append(request, made)
-        if placed.error is not None:
-            raise placed.error
+    made = _make(maker, settings, caller, tenant, [new])
+    (placed,) = await publisher.publish(made)
+    if placed.error is not None:
+        raise placed.error
     return PublishedMessage(
         topic_name=new.topic_name,
         message_id=made[0].message_id.hex(),
@@ -212,8 +216,10 @@ async def post_publish(
     responses={207: {"model": BulkResult, "description": "the log has not taken all"}},
 )
 async def post_publish_bulk(
-    request: Request,
     response: Response,
+    maker: Maker,
+    publisher: Publishing,
+    settings: Settings,
     caller: CurrentCaller,
     new: NewMessages,
     tenant: Tenant = DEFAULT_TENANT,
@@ -223,9 +229,8 @@ async def post_publish_bulk(
     Messages of one topic stay in order. 207 when the log has not taken all of them: each item says
     what became of it.
     """
-    made = _make(request, caller, tenant, new.messages)
-    with unavailable():
-        placed = await _append(request, made)
+    made = _make(maker, settings, caller, tenant, new.messages)
+    placed = await publisher.publish(made)
     failed = sum(one.error is not None for one in placed)
     if failed:
         response.status_code = HTTPStatus.MULTI_STATUS
@@ -243,11 +248,13 @@ async def post_publish_bulk(
 
 
 def _make(
-    request: Request, caller: Caller, tenant: str, messages: list[NewMessage]
+    maker: MessageMaker,
+    settings: ApiSettings,
+    caller: Caller,
+    tenant: str,
+    messages: list[NewMessage],
 ) -> list[MadeMessage]:
-    maker: MessageMaker = request.app.state.message_maker
-    most: int = request.app.state.settings.max_payload_bytes
-    most_levels: int = request.app.state.settings.max_topic_levels
+    most, most_levels = settings.max_payload_bytes, settings.max_topic_levels
     made = []
     for new in messages:
         check_rights(caller, new.topic_name)
@@ -274,9 +281,3 @@ def _make(
             )
         )
     return made
-
-
-async def _append(request: Request, made: list[MadeMessage]) -> list[Placed]:
-    publisher: Publisher = request.app.state.publisher
-    address: LogAddress = request.app.state.log_address
-    return await publisher.publish(await address.servers(), made)

@@ -2,16 +2,14 @@
 
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.dependencies import KnownReferences, State, unavailable
+from api.dependencies import ChangeReferences, KnownReferences, Tables
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -24,14 +22,13 @@ from api.pages import (
 )
 from api.problems import Problem, ProblemDetails, problem_response
 from api.references.book import Reference, ReferenceBook
-from api.references.changes import ReferenceChanges, TooManyReferences, UnknownReference
 from api.references.reading import Format, UploadError, read_schema, read_upload
-from api.references.tables import ReferenceTables, UnknownVersion, Version
+from api.references.tables import ReferenceTables, Version
 from api.references.views import (
+    ReferenceVersionView,
     ReferenceView,
     RowsPage,
     UploadProblemDetails,
-    VersionView,
     view_reference,
     view_version,
 )
@@ -84,20 +81,6 @@ Wait = Annotated[
 ]
 
 
-def _changes(request: Request) -> ReferenceChanges:
-    changes: ReferenceChanges = request.app.state.reference_changes
-    return changes
-
-
-def _tables(request: Request) -> ReferenceTables:
-    tables: ReferenceTables = request.app.state.reference_tables
-    return tables
-
-
-Changes = Annotated[ReferenceChanges, Depends(_changes)]
-Tables = Annotated[ReferenceTables, Depends(_tables)]
-
-
 @router.get("/references")
 def get_references(
     book: KnownReferences,
@@ -130,9 +113,8 @@ def get_references(
 async def put_reference(
     request: Request,
     response: Response,
-    state: State,
     book: KnownReferences,
-    changes: Changes,
+    changes: ChangeReferences,
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
     schema: Annotated[
@@ -169,8 +151,7 @@ async def put_reference(
             return problem_response(status, str(exc), line=exc.line, column=exc.column)
         known = book.get(tenant, reference_id)
         is_new = known is None or not known.exists
-        with _refused(), unavailable():
-            number = changes.put(state.bootstrap_servers, tenant, reference_id, upload, description)
+        number = changes.put(tenant, reference_id, upload, description)
         response.status_code = HTTPStatus.CREATED if is_new else HTTPStatus.OK
         return _answer(response, book, tenant, reference_id, number, wait)
 
@@ -213,8 +194,7 @@ def get_rows(
         key = _version(tables, tenant, reference_id, version).key
     if after is not None and len(after) != len(key):
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this table")
-    with _missing(), unavailable():
-        rows = tables.rows(tenant, reference_id, version, key, after, limit + 1)
+    rows = tables.rows(tenant, reference_id, version, key, after, limit + 1)
     next_cursor = None
     if len(rows) > limit:
         last = [rows[limit - 1][name] for name in key]
@@ -230,7 +210,7 @@ def get_versions(
     tenant: Tenant = DEFAULT_TENANT,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-) -> Page[VersionView]:
+) -> Page[ReferenceVersionView]:
     """List versions, the newest first; they are kept for 30 days."""
     found = _existing(book, tenant, reference_id)
     (after,) = read_cursor(cursor, 1)
@@ -238,8 +218,7 @@ def get_versions(
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this list")
     if found.version is None:
         return Page(items=[], next_cursor=None)
-    with unavailable():
-        versions = tables.versions(tenant, reference_id)
+    versions = tables.versions(tenant, reference_id)
     views = [view_version(one) for one in versions if not after or one.version < int(after)]
     return to_page(views[: limit + 1], limit, lambda view: (str(view.version),))
 
@@ -247,9 +226,8 @@ def get_versions(
 @router.post("/references/{id}/versions/{version}/rollback", responses={**_CHANGE, **_NOT_FOUND})
 def post_rollback(
     response: Response,
-    state: State,
     book: KnownReferences,
-    changes: Changes,
+    changes: ChangeReferences,
     tables: Tables,
     reference_id: IdPath,
     version: Annotated[int, Path(ge=0, description="that is gone back to")],
@@ -259,8 +237,7 @@ def post_rollback(
     """Give the table the rows and columns of an earlier version, as a new version."""
     _existing(book, tenant, reference_id)
     _version(tables, tenant, reference_id, version)
-    with _refused(), unavailable():
-        number = changes.roll_back(state.bootstrap_servers, tenant, reference_id, version)
+    number = changes.roll_back(tenant, reference_id, version)
     return _answer(response, book, tenant, reference_id, number, wait)
 
 
@@ -271,16 +248,14 @@ def post_rollback(
 )
 def delete_reference(
     response: Response,
-    state: State,
     book: KnownReferences,
-    changes: Changes,
+    changes: ChangeReferences,
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = ANSWER_SECONDS,
 ) -> None:
     """Delete a reference table with all its versions. Rules that join it fail, and say so."""
-    with _refused(), unavailable():
-        number = changes.delete(state.bootstrap_servers, tenant, reference_id)
+    number = changes.delete(tenant, reference_id)
     found = book.await_answer(tenant, reference_id, number, wait)
     if found is None or not found.is_answered:
         response.status_code = HTTPStatus.ACCEPTED
@@ -294,10 +269,9 @@ def _existing(book: ReferenceBook, tenant: str, reference_id: str) -> Reference:
 
 
 def _version(tables: ReferenceTables, tenant: str, reference_id: str, version: int) -> Version:
-    with unavailable():
-        for one in tables.versions(tenant, reference_id):
-            if one.version == version:
-                return one
+    for one in tables.versions(tenant, reference_id):
+        if one.version == version:
+            return one
     raise Problem(
         HTTPStatus.NOT_FOUND,
         f"reference table {reference_id!r} has no version {version} (any more)",
@@ -358,22 +332,3 @@ def _read_place(version: str, values: str) -> tuple[int, list[Any]]:
     except (ValueError, RecursionError):
         pass
     raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this table")
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Answer what stands in the way of a change."""
-    try:
-        yield
-    except UnknownReference as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
-    except TooManyReferences as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-
-
-@contextmanager
-def _missing() -> Iterator[None]:
-    try:
-        yield
-    except UnknownVersion as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc

@@ -18,12 +18,12 @@ from api.pages import (
     to_page,
 )
 from api.problems import ProblemDetails
+from api.relations.views import view_columns
 from api.rules.book import Entry
 from api.rules.checking import compiled
 from api.sql import usage
 from mqlake.reference_records import REFERENCE_TABLE_PREFIX
 from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
-from mqlake.views import view_columns
 from rules.errors import RuleError
 from rules.model import ActionSpec
 

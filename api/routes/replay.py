@@ -3,20 +3,17 @@
 from http import HTTPStatus
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from api.authentication import CurrentCaller, for_topics
-from api.dependencies import RunningJobs, State, unavailable
-from api.jobs import TooManyJobs
+from api.dependencies import Replays, RunningJobs, Settings
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
-from api.replay.order import COLUMNS, Order
-from api.replay.targets import ReplayError
-from api.replay.work import REPLAY, Parts, replay_work
-from api.routes.sql import SqlProblemDetails, query_problem
+from api.replay.order import COLUMNS, ReplayOrder
+from api.replay.work import REPLAY, replay_work
+from api.routes.sql import SqlProblemDetails
 from api.rules.views import JobView, view_job
-from api.sql.errors import QueryError
 from mqlake.clock import SystemClock
 from mqlake.errors import InvalidTopic
 from mqlake.topics import is_system, validate_topic_name
@@ -108,9 +105,9 @@ class NewReplay(BaseModel):
     openapi_extra=for_topics(),
 )
 def post_replay(
-    request: Request,
+    replays: Replays,
+    settings: Settings,
     caller: CurrentCaller,
-    state: State,
     jobs: RunningJobs,
     asked: NewReplay,
     tenant: Tenant = DEFAULT_TENANT,
@@ -122,7 +119,7 @@ def post_replay(
     `mqlake-replay-time`). `DELETE /jobs/{id}` ends the job, `POST /jobs/{id}/resume` goes on with
     it; what was sent in the last two seconds before it was interrupted comes again.
     """
-    most: int = request.app.state.settings.sql_max_rows
+    most = settings.sql_max_rows
     if asked.limit is not None and asked.limit > most:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"limit is at most {most} here")
     kept = {
@@ -131,16 +128,7 @@ def post_replay(
         "username": caller.name,
         "topic_filters": None if caller.topic_filters is None else list(caller.topic_filters),
     }
-    parts = Parts.of(request, state.bootstrap_servers)
-    try:
-        order = Order.from_request(tenant, kept)
-        with unavailable():
-            parts.target(order, "")
-            job = jobs.start(REPLAY, tenant, "", replay_work(parts, order), kept)
-    except QueryError as exc:
-        return query_problem(exc)
-    except ReplayError as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc), {"Retry-After": "10"}) from exc
+    order = ReplayOrder.from_request(tenant, kept)
+    replays.target(order, "")
+    job = jobs.start(REPLAY, tenant, "", replay_work(replays, order), kept)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)

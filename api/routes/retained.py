@@ -4,13 +4,13 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_topics
 from api.control import clear_retained
-from api.dependencies import Log, State, unavailable
-from api.messages import MessageMaker, show_payload
+from api.dependencies import Log, Maker, Retained
+from api.messages import show_payload
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -22,10 +22,8 @@ from api.pages import (
     to_page,
 )
 from api.problems import Problem, ProblemDetails
-from api.retained import RetainedTable
 from api.routes.filters import check_filter, check_rights
 from api.sessions import PROTOCOL_VERSIONS
-from mqlake.errors import InvalidTopic
 from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
 
 router = APIRouter(
@@ -45,7 +43,7 @@ _AS_IN_TABLE = (
 )
 
 
-class RetainedMessage(BaseModel):
+class RetainedMessageView(BaseModel):
     tenant: str
     topic_name: str
     payload: str | None = Field(description="as text; null when it is none, or too large")
@@ -63,13 +61,13 @@ class RetainedMessage(BaseModel):
     expires_at: datetime | None
 
 
-class Asked(BaseModel):
+class RetainedAsked(BaseModel):
     topic_name: str
 
 
 @router.get("/retained", openapi_extra=for_topics())
 def get_retained(
-    request: Request,
+    table: Retained,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     topic_filter: Annotated[
@@ -80,16 +78,13 @@ def get_retained(
     ] = 1024,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-) -> Page[RetainedMessage]:
+) -> Page[RetainedMessageView]:
     """List retained messages by topic name, from the table `retained`: seconds behind the log."""
     if topic_filter is not None:
         check_filter(topic_filter)
     check_rights(caller, topic_filter)
     (after,) = read_cursor(cursor, 1)
-    with unavailable():
-        rows = _table(request).page(
-            tenant, topic_filter, after, limit + 1, max_payload_bytes=max_payload_bytes
-        )
+    rows = table.page(tenant, topic_filter, after, limit + 1, max_payload_bytes=max_payload_bytes)
     found = [_message(tenant, row) for row in rows]
     return to_page(found, limit, lambda one: (one.topic_name,))
 
@@ -100,12 +95,11 @@ def get_retained(
     responses={404: {"model": ProblemDetails}},
 )
 def get_retained_message(
-    request: Request, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
-) -> RetainedMessage:
+    table: Retained, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
+) -> RetainedMessageView:
     """Show the retained message of a topic, its whole payload; seconds behind the log."""
     check_rights(caller, topic)
-    with unavailable():
-        row = _table(request).get(tenant, topic)
+    row = table.get(tenant, topic)
     if row is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"topic {topic!r} has no retained message")
     return _message(tenant, row)
@@ -115,40 +109,25 @@ def get_retained_message(
     "/retained/{topic:path}", status_code=HTTPStatus.ACCEPTED, openapi_extra=for_topics()
 )
 def delete_retained_message(
-    request: Request,
-    state: State,
-    log: Log,
-    caller: CurrentCaller,
-    topic: str,
-    tenant: Tenant = DEFAULT_TENANT,
-) -> Asked:
+    log: Log, maker: Maker, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
+) -> RetainedAsked:
     """Delete the retained message of a topic: publish an empty one, as any client may.
 
     So who is subscribed to the topic gets an empty message. It is in the log when this answers;
     gateways follow at once, the table, and with it GET, within seconds.
     """
-    try:
-        validate_topic_name(topic)
-    except InvalidTopic as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    validate_topic_name(topic)
     if is_system(topic):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"topics below {SYSTEM_LEVEL} are the gateways' own"
         )
     check_rights(caller, topic)
-    maker: MessageMaker = request.app.state.message_maker
-    with unavailable():
-        clear_retained(log, state.bootstrap_servers, maker, tenant, topic, username=caller.name)
-    return Asked(topic_name=topic)
+    clear_retained(log, maker, tenant, topic, username=caller.name)
+    return RetainedAsked(topic_name=topic)
 
 
-def _table(request: Request) -> RetainedTable:
-    table: RetainedTable = request.app.state.retained
-    return table
-
-
-def _message(tenant: str, row: dict[str, Any]) -> RetainedMessage:
-    return RetainedMessage(
+def _message(tenant: str, row: dict[str, Any]) -> RetainedMessageView:
+    return RetainedMessageView(
         **show_payload(row["payload"]),
         **{name: row[name] for name in _AS_IN_TABLE},
         tenant=tenant,

@@ -4,19 +4,17 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, audited, needs
-from api.dependencies import State, refuse_part, unavailable
+from api.dependencies import ChangeRights, KnownRights
 from api.jobs import to_time
 from api.pages import Page
 from api.problems import Problem, ProblemDetails
-from api.rights import RightsBook, RightsChanged, RightsChanges, RightsTooLarge
-from mqlake.records import GATEWAYS
 from mqlake.rights.applied import AppliedRights
 from mqlake.rights.documents import difference, write_rights
-from mqlake.rights.model import RightsFile, Rule
+from mqlake.rights.model import RightsFile, RightsRule
 
 router = APIRouter(tags=["rights"], responses={503: {"model": ProblemDetails}})
 
@@ -26,20 +24,6 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDeta
 _TOML: Final = "application/toml"
 
 
-def _known_book(request: Request) -> RightsBook:
-    book: RightsBook = request.app.state.rights
-    refuse_part(book, GATEWAYS)
-    return book
-
-
-def _changes(request: Request) -> RightsChanges:
-    _known_book(request)
-    changes: RightsChanges = request.app.state.rights_changes
-    return changes
-
-
-Book = Annotated[RightsBook, Depends(_known_book)]
-Changes = Annotated[RightsChanges, Depends(_changes)]
 Number = Annotated[int, Path(ge=1, le=2**53, description="number of a version")]
 
 
@@ -66,14 +50,14 @@ class RightsView(RightsVersion):
     rules: list[dict[str, Any]] = Field(description="the first that decides counts")
 
 
-class Plan(BaseModel):
+class RightsPlan(BaseModel):
     version: int = Field(description="in force; to be sent along with PUT")
     changes: bool
     diff: str = Field(description="unified, of both as files; empty when nothing changes")
 
 
 @router.get("/rights", openapi_extra=_ADMIN)
-def get_rights(book: Book) -> RightsView:
+def get_rights(book: KnownRights) -> RightsView:
     """Show the rights that were applied."""
     return _view(book.current)
 
@@ -83,14 +67,14 @@ def get_rights(book: Book) -> RightsView:
     openapi_extra={**_ADMIN, **audited(is_audited=False)},
     responses={422: {"model": ProblemDetails}},
 )
-def post_plan(book: Book, wanted: RightsFile) -> Plan:
+def post_plan(book: KnownRights, wanted: RightsFile) -> RightsPlan:
     """Show what would change if these were applied; nothing does."""
     current = book.current
     number = 0 if current is None else current.version
     before = None if current is None else current.content
     names = (f"version {number}" if number else "nothing", f"version {number + 1}")
     diff = difference(before, wanted, names)
-    return Plan(version=number, changes=before != wanted, diff=diff)
+    return RightsPlan(version=number, changes=before != wanted, diff=diff)
 
 
 @router.put(
@@ -98,21 +82,13 @@ def post_plan(book: Book, wanted: RightsFile) -> Plan:
     openapi_extra=_ADMIN,
     responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
 )
-def put_rights(
-    state: State, caller: CurrentCaller, changes: Changes, wanted: WantedRights
-) -> RightsView:
+def put_rights(caller: CurrentCaller, changes: ChangeRights, wanted: WantedRights) -> RightsView:
     """Apply rights at all gateways, in the place of all that were there and of their files.
 
     Clients that are connected go by them at once.
     """
     file = RightsFile.model_construct(roles=wanted.roles, rules=wanted.rules)
-    try:
-        with unavailable():
-            applied = changes.apply(state.bootstrap_servers, file, caller.name, wanted.version)
-    except RightsChanged as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc), code="version_conflict") from exc
-    except RightsTooLarge as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    applied = changes.apply(file, caller.name, wanted.version)
     return _view(applied)
 
 
@@ -122,20 +98,20 @@ def put_rights(
     response_class=Response,
     responses={200: {"content": {_TOML: {"schema": {"type": "string"}}}}},
 )
-def export_rights(book: Book) -> Response:
+def export_rights(book: KnownRights) -> Response:
     """Give the rights that were applied as a file has them."""
     return Response(write_rights(book.current or _NOTHING), media_type=_TOML)
 
 
 @router.get("/rights/versions", openapi_extra=_ADMIN)
-def get_rights_versions(book: Book) -> Page[RightsVersion]:
+def get_rights_versions(book: KnownRights) -> Page[RightsVersion]:
     """List the versions that were in force, the newest first; the last 20 are kept."""
     views = [RightsVersion(**_said(one)) for one in book.versions()]
     return Page(items=views, next_cursor=None)
 
 
 @router.get("/rights/versions/{version}", openapi_extra=_ADMIN, responses=_NOT_FOUND)
-def get_rights_version(book: Book, version: Number) -> RightsView:
+def get_rights_version(book: KnownRights, version: Number) -> RightsView:
     """Show one version of the rights."""
     found = next((one for one in book.versions() if one.version == version), None)
     if found is None:
@@ -161,5 +137,5 @@ def _view(rights: AppliedRights | None) -> RightsView:
     )
 
 
-def _shown(rule: Rule) -> dict[str, Any]:
+def _shown(rule: RightsRule) -> dict[str, Any]:
     return rule.model_dump(mode="json", exclude_defaults=True)

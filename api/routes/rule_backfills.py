@@ -4,36 +4,20 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import (
-    Book,
-    Connect,
-    Log,
-    RuleChanges,
-    RunningJobs,
-    State,
-    unavailable,
-)
-from api.jobs import Job, Jobs, TooManyJobs, Work
+from api.dependencies import Book, ChangeRules, RunningJobs, Works
+from api.jobs import Job, Jobs, Work
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rule_trials import to_ms
-from api.routes.rules import (
-    IfMatch,
-    RuleIdPath,
-    Wait,
-    answer_change,
-    existing,
-    read_etag,
-    refused,
-)
+from api.routes.rules import IfMatch, RuleIdPath, Wait, answer_change, existing, read_etag
 from api.rules.backfill import BackfillError
 from api.rules.changes import body_of
 from api.rules.views import JobView, RuleView, view_job
-from api.rules.work import backfill_work, check_missed
+from api.rules.work import check_missed
 from mqlake.clock import SystemClock
 
 router = APIRouter(
@@ -99,10 +83,8 @@ class Resumed(BaseModel):
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
 )
 def post_backfill(
-    state: State,
     book: Book,
-    connect: Connect,
-    log: Log,
+    works: Works,
     jobs: RunningJobs,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
@@ -124,10 +106,7 @@ def post_backfill(
         "missed": asked.missed,
         "rate": asked.rate,
     }
-    try:
-        work = backfill_work(connect, log, state.bootstrap_servers, book, entry, request)
-    except BackfillError as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    work = works.backfill(entry, request)
     if jobs.is_under_way("backfill", tenant, rule_id):
         raise Problem(HTTPStatus.CONFLICT, f"a backfill of rule {rule_id!r} is under way")
     job = _start(jobs, tenant, rule_id, work, request)
@@ -142,13 +121,10 @@ def post_backfill(
     },
 )
 def post_resume_rule(
-    request: Request,
     response: Response,
-    state: State,
     book: Book,
-    changes: RuleChanges,
-    connect: Connect,
-    log: Log,
+    changes: ChangeRules,
+    works: Works,
     jobs: RunningJobs,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
@@ -170,24 +146,18 @@ def post_resume_rule(
             HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected paused or failed"
         )
     if asked.from_ == "pause":
-        try:
-            check_missed(entry)
-        except BackfillError as exc:
-            raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+        check_missed(entry)
     expected = read_etag(if_match)
-    servers = state.bootstrap_servers
-    with refused(by_etag=expected is not None), unavailable():
-        rule = changes.replace(
-            *(servers, tenant, rule_id, body_of(entry.rule), caller.name),
-            expected or entry.rule.version,
-        )
-    view = answer_change(request, response, book, rule, wait)
+    rule = changes.replace(
+        *(tenant, rule_id, body_of(entry.rule), caller.name), expected or entry.rule.version
+    )
+    view = answer_change(response, changes, rule, wait)
     entry = existing(book, caller, tenant, rule_id)
     if asked.from_ == "now" or (view.version, view.state) != (entry.rule.version, "running"):
         return Resumed(rule=view, job=None)
     order = {"version": rule.version, "from_ms": None, "missed": True, "rate": asked.rate}
     try:
-        work = backfill_work(connect, log, servers, book, entry, order)
+        work = works.backfill(entry, order)
     except BackfillError:  # it had stopped before a record of its source was written
         return Resumed(rule=view, job=None)
     job = _start(jobs, tenant, rule_id, work, order)
@@ -195,8 +165,4 @@ def post_resume_rule(
 
 
 def _start(jobs: Jobs, tenant: str, rule_id: str, work: Work, request: dict[str, Any]) -> Job:
-    try:
-        with unavailable():
-            return jobs.start("backfill", tenant, rule_id, work, request)
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
+    return jobs.start("backfill", tenant, rule_id, work, request)

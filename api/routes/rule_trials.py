@@ -1,41 +1,29 @@
 """Rules tried out: on a made-up message, over history."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import Book, Connect, KnownReferences, Log, RunningJobs, State, unavailable
-from api.jobs import NotResumable, TooManyJobs
+from api.dependencies import AllRuns, Book, Connect, KnownReferences, RunningJobs, Works
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
-from api.replay.order import Order
-from api.replay.work import REPLAY, Parts, replay_work
 from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
-from api.rules.backfill import BackfillError
 from api.rules.book import RuleBook
 from api.rules.checking import compiled
-from api.rules.dry_run import TWO_TABLES, stored_of
-from api.rules.rerun import RerunError
 from api.rules.rights import tables_for
-from api.rules.samples import InvalidContext, make_sample
+from api.rules.samples import make_sample
 from api.rules.trial import try_rule
 from api.rules.views import JobView, view_job
-from api.rules.work import backfill_work, dry_run_work, rerun_work
 from api.sql.errors import QueryError
-from api.tenant_deletion import DELETE_TENANT, deletion_work
-from api.tenant_deletion import Parts as TenantParts
 from mqlake.clock import SystemClock
-from mqlake.reference_records import Columns
-from rules.language.compiled import CompiledRule
-from rules.model import MAX_SQL_CHARACTERS
+from rules.model import MAX_SQL_CHARACTERS, Rule
 
 router = APIRouter(
     tags=["rules"],
@@ -142,18 +130,14 @@ def post_rule_test(
 ) -> RuleTestResult:
     """Evaluate a rule on one made-up message; nothing is published and nothing kept.
 
-    A rule with memory gives what it would give of this message alone: the row of its window, say.
+    A stateful rule gives what it would give of this message alone: the row of its window, say.
     Spark evaluates the expression that would run live. The first test after a start may take
     seconds.
     """
     columns = tables_for(caller, references.columns(tenant))
     rule = compiled(test.sql, book.schemas(tenant), columns)
-    try:
-        sample = make_sample(rule, test.context, tenant, _clock.now_ms())
-    except InvalidContext as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
-    with unavailable():
-        outcome = try_rule(rule, sample, connect, tenant)
+    sample = make_sample(rule, test.context, tenant, _clock.now_ms())
+    outcome = try_rule(rule, sample, connect, tenant)
     reason = outcome.reason
     return RuleTestResult(
         matched=bool(outcome.outputs),
@@ -177,8 +161,8 @@ def post_rule_test(
 )
 def post_dry_run(
     book: Book,
-    connect: Connect,
-    references: KnownReferences,
+    works: Works,
+    _references: KnownReferences,
     jobs: RunningJobs,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
@@ -192,27 +176,17 @@ def post_dry_run(
     difference to the version that runs. With `sql`, the rule need not exist.
     """
     asked = asked or DryRun()
-    schemas, columns = book.schemas(tenant), references.columns(tenant)
     sql = _asked_sql(book, caller, tenant, rule_id, asked)
-    rule = compiled(sql, schemas, columns)
-    if stored_of(rule) is None:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, TWO_TABLES)
-    request = {
-        "sql": sql,
-        "range": {
-            "from_ms": to_ms(asked.from_),
-            "to_ms": to_ms(asked.to),
-            "table_version": asked.table_version,
-            "limit": asked.limit,
-        },
-        "other": _other(book, columns, caller, tenant, rule_id, asked, rule),
+    range_ = {
+        "from_ms": to_ms(asked.from_),
+        "to_ms": to_ms(asked.to),
+        "table_version": asked.table_version,
+        "limit": asked.limit,
     }
-    work = dry_run_work(connect, tenant, schemas, columns, request)
-    try:
-        with unavailable():
-            job = jobs.start("dry_run", tenant, rule_id, work, request)
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
+    other = _other(book, caller, tenant, rule_id, asked.compare_version)
+    request = works.dry_run_request(tenant, sql, range_, other)
+    work = works.dry_run(tenant, request)
+    job = jobs.start("dry_run", tenant, rule_id, work, request)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
 
 
@@ -223,15 +197,7 @@ def post_dry_run(
     openapi_extra=for_tenants(),
 )
 def post_resume(
-    request: Request,
-    caller: CurrentCaller,
-    state: State,
-    book: Book,
-    connect: Connect,
-    references: KnownReferences,
-    log: Log,
-    jobs: RunningJobs,
-    job_id: JobId,
+    caller: CurrentCaller, book: Book, _references: KnownReferences, runs: AllRuns, job_id: JobId
 ) -> JobView:
     """Go on with a job that was interrupted, has failed or was cancelled.
 
@@ -240,35 +206,16 @@ def post_resume(
     and so does a rerun, which leaves what is done. The deletion of a tenant goes on with the step
     at which it was.
     """
-    job = jobs.get(job_id)
+    job = runs.jobs.get(job_id)
     if job is None or not is_shown(job, caller):
         raise unknown_job(job_id)
     check_kind(job, caller)
+    if job.kind in ("backfill", "rerun"):
+        existing(book, caller, job.tenant, job.rule_id)
     try:
-        if job.kind == "dry_run" and job.request is not None:
-            schemas, columns = book.schemas(job.tenant), references.columns(job.tenant)
-            work = dry_run_work(connect, job.tenant, schemas, columns, job.request)
-        elif job.kind == "backfill" and job.request is not None:
-            entry = existing(book, caller, job.tenant, job.rule_id)
-            servers = state.bootstrap_servers
-            work = backfill_work(connect, log, servers, book, entry, job.request)
-        elif job.kind == "rerun" and job.request is not None:
-            entry = existing(book, caller, job.tenant, job.rule_id)
-            work = rerun_work(connect, log, state.bootstrap_servers, book, entry, job.request)
-        elif job.kind == REPLAY and job.request is not None:
-            parts = Parts.of(request, state.bootstrap_servers)
-            work = replay_work(parts, Order.from_request(job.tenant, job.request))
-        elif job.kind == DELETE_TENANT and job.request is not None:
-            deletion = TenantParts.of(request, state.bootstrap_servers)
-            work = deletion_work(deletion, job.tenant, job.request["by"])
-        else:
-            raise NotResumable(f"a job of the kind {job.kind} cannot be resumed")
-        with unavailable():
-            resumed = jobs.resume(job_id, work)
-    except (BackfillError, NotResumable, RerunError, QueryError) as exc:
+        resumed = runs.resume(job)
+    except QueryError as exc:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
     return view_job(resumed, now_ms=_clock.now_ms(), with_result=False)
 
 
@@ -283,33 +230,13 @@ def _asked_sql(book: RuleBook, caller: Caller, tenant: str, rule_id: str, asked:
 
 
 def _other(
-    book: RuleBook,
-    columns: Mapping[str, Columns],
-    caller: Caller,
-    tenant: str,
-    rule_id: str,
-    asked: DryRun,
-    rule: CompiledRule,
-) -> dict[str, Any] | None:
-    """Return `sql` and `version` of what to compare with; None when it is the same, or none.
-
-    There is none for a rule with memory in one without.
-    """
-    if asked.compare_version is not None:
-        found = find_version(book, caller, tenant, rule_id, asked.compare_version)
-    else:
-        entry = book.get(tenant, rule_id)
-        if entry is None or entry.state != "running":
-            return None
-        found = entry.rule
-    other = compiled(found.sql, book.schemas(tenant), columns)
-    if stored_of(other) != stored_of(rule) or (other.plan is None) != (rule.plan is None):
-        return None
-    is_same = (other.expression, other.plan, other.filters) == (
-        *(rule.expression, rule.plan),
-        rule.filters,
-    )
-    return None if is_same else {"sql": found.sql, "version": found.version}
+    book: RuleBook, caller: Caller, tenant: str, rule_id: str, version: int | None
+) -> Rule | None:
+    """Return what to compare with: this version, else the one that runs, if one does."""
+    if version is not None:
+        return find_version(book, caller, tenant, rule_id, version)
+    entry = book.get(tenant, rule_id)
+    return None if entry is None or entry.state != "running" else entry.rule
 
 
 def to_ms(time: datetime | None) -> int | None:

@@ -4,11 +4,11 @@ from difflib import unified_diff
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_topics
-from api.dependencies import Book, KnownReferences, RuleChanges, State, unavailable
+from api.dependencies import Book, ChangeRules, KnownReferences
 from api.pages import DEFAULT_TENANT, Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rules import (
@@ -20,7 +20,6 @@ from api.routes.rules import (
     existing,
     is_masked,
     read_etag,
-    refused,
 )
 from api.rules.book import RuleBook
 from api.rules.changes import body_of
@@ -96,11 +95,9 @@ def get_difference(
     "/rules/{id}/versions/{version}/rollback", responses=_CHANGE, openapi_extra=for_topics()
 )
 def post_rollback(
-    request: Request,
     response: Response,
-    state: State,
     book: Book,
-    changes: RuleChanges,
+    changes: ChangeRules,
     references: KnownReferences,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
@@ -112,12 +109,9 @@ def post_rollback(
     """Give a rule the content of an earlier version, as a new version."""
     body = body_of(find_version(book, caller, tenant, rule_id, version))
     check_for(caller, tenant, book, references, body)
-    with refused(by_etag=True), unavailable():
-        rule = changes.replace(
-            *(state.bootstrap_servers, tenant, rule_id, body, caller.name), read_etag(if_match)
-        )
+    rule = changes.replace(*(tenant, rule_id, body, caller.name), read_etag(if_match))
     response.status_code = HTTPStatus.OK
-    return answer_change(request, response, book, rule, wait)
+    return answer_change(response, changes, rule, wait)
 
 
 def find_version(book: RuleBook, caller: Caller, tenant: str, rule_id: str, version: int) -> Rule:

@@ -1,28 +1,16 @@
 """Rules: list, make, change, delete; what they do and what they have done."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import (
-    Book,
-    Connect,
-    KnownReferences,
-    KnownTenants,
-    Log,
-    Metrics,
-    RuleChanges,
-    State,
-    unavailable,
-)
-from api.following import Followed
+from api.dependencies import Book, ChangeRules, Connect, KnownReferences, KnownTenants, Log, Metrics
+from api.metrics.rules import forget_metrics, reset_metrics
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -36,39 +24,26 @@ from api.pages import (
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.references.book import ReferenceBook
 from api.rules.book import Entry, RuleBook
-from api.rules.changes import RuleExists, TooManyRules, UnknownRule, VersionConflict
+from api.rules.changes import Changes
 from api.rules.checking import check, compiled, warnings
-from api.rules.metrics import (
-    RESET_INCARNATION,
-    RESET_PROCESS,
-    Counters,
-    MetricsBook,
-    forget_metrics,
-    total,
-)
+from api.rules.report import explain, view_metrics
 from api.rules.rights import check_within, is_within, tables_for
 from api.rules.views import (
-    ActionMetrics,
     ChangedRule,
     CheckResult,
     CompiledView,
     Explanation,
     MetricsView,
     NewRule,
-    RateView,
     RuleCheck,
     RuleEvent,
     RuleView,
     SourceColumn,
-    SpanView,
     view_compiled,
     view_problem,
     view_rule,
 )
-from mqlake.errors import LogError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import METRICS
-from mqlake.rule_records import RuleMetricsKey, rule_metrics_key, run_name
+from mqlake.errors import LogError, OperationalError
 from rules import columns
 from rules.actions import check_actions, describe_arguments
 from rules.errors import RuleError
@@ -82,11 +57,6 @@ router = APIRouter(
     },
 )
 
-ANSWER_SECONDS: Final = 3.0
-"""How long a change waits for the engine."""
-ENGINE_QUERY: Final = "rules"
-
-_VERSION: Final = [VERSION_HEADER]
 
 RuleIdPath = Annotated[str, Path(alias="id", description="identifier of a rule")]
 IfMatch = Annotated[
@@ -139,11 +109,9 @@ def get_rules(
     "/rules", status_code=HTTPStatus.CREATED, responses=_CHANGE, openapi_extra=for_topics()
 )
 def post_rule(
-    request: Request,
     response: Response,
-    state: State,
     book: Book,
-    changes: RuleChanges,
+    changes: ChangeRules,
     references: KnownReferences,
     tenants: KnownTenants,
     caller: CurrentCaller,
@@ -162,11 +130,10 @@ def post_rule(
     """
     body = new.body()
     check_for(caller, tenant, book, references, body)
-    with refused(), unavailable():
-        kept = tenants.get(tenant)
-        most = 0 if kept is None else kept.limits.rules
-        rule = changes.create(state.bootstrap_servers, tenant, new.id, body, caller.name, most)
-    return answer_change(request, response, book, rule, wait)
+    kept = tenants.get(tenant)
+    most = 0 if kept is None else kept.limits.rules
+    rule = changes.create(tenant, new.id, body, caller.name, most)
+    return answer_change(response, changes, rule, wait)
 
 
 @router.post("/rules/validate", openapi_extra={**needs("viewer"), **for_topics()})
@@ -214,11 +181,9 @@ def get_rule(
 
 @router.put("/rules/{id}", responses=_CHANGE, openapi_extra=for_topics())
 def put_rule(
-    request: Request,
     response: Response,
-    state: State,
     book: Book,
-    changes: RuleChanges,
+    changes: ChangeRules,
     references: KnownReferences,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
@@ -237,13 +202,9 @@ def put_rule(
     existing(book, caller, tenant, rule_id)
     check_for(caller, tenant, book, references, body)
     expected = read_etag(if_match)
-    with refused(by_etag=expected is not None), unavailable():
-        rule = changes.replace(
-            *(state.bootstrap_servers, tenant, rule_id, body, caller.name),
-            expected or changed.version,
-        )
+    rule = changes.replace(*(tenant, rule_id, body, caller.name), expected or changed.version)
     response.status_code = HTTPStatus.OK
-    return answer_change(request, response, book, rule, wait)
+    return answer_change(response, changes, rule, wait)
 
 
 @router.delete(
@@ -253,8 +214,7 @@ def put_rule(
     openapi_extra=for_topics(),
 )
 def delete_rule(
-    state: State,
-    changes: RuleChanges,
+    changes: ChangeRules,
     book: Book,
     metrics: Metrics,
     log: Log,
@@ -265,11 +225,10 @@ def delete_rule(
 ) -> None:
     """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
     existing(book, caller, tenant, rule_id)
-    with refused(by_etag=True), unavailable():
-        changes.delete(state.bootstrap_servers, tenant, rule_id, read_etag(if_match))
+    changes.delete(tenant, rule_id, read_etag(if_match))
     # The rule is gone whatever becomes of its counters.
-    with suppress(LogError):
-        forget_metrics(log, state.bootstrap_servers, metrics, tenant, rule_id)
+    with suppress(LogError, OperationalError):
+        forget_metrics(log, metrics, tenant, rule_id)
 
 
 @router.get("/rules/{id}/explain", responses=_NOT_FOUND, openapi_extra=for_topics())
@@ -278,28 +237,7 @@ def get_explain(
 ) -> Explanation:
     """Show what a rule is for Spark, and for which offsets its versions count."""
     entry = existing(book, caller, tenant, rule_id)
-    spans = entry.activation.spans if entry.activation is not None else ()
-    rule = compiled(entry.rule.sql, entry.schemas)
-    runs = [run_name(tenant, rule_id, span.change) for span in spans if span.plan is not None]
-    return Explanation(
-        id=rule_id,
-        version=entry.rule.version,
-        state=entry.state,
-        query=ENGINE_QUERY if rule.plan is None else runs[-1] if runs else "",
-        sources=sorted({log_topic for span in spans for log_topic in span.sources}),
-        spans=[
-            SpanView(
-                version=span.version,
-                sources={
-                    log_topic: {"from": found.starts, "to": found.ends}
-                    for log_topic, found in span.sources.items()
-                },
-                run=None if span.plan is None else run_name(tenant, rule_id, span.change),
-            )
-            for span in spans
-        ],
-        **view_compiled(rule),
-    )
+    return explain(entry)
 
 
 @router.get("/rules/{id}/metrics", responses=_NOT_FOUND, openapi_extra=for_topics())
@@ -312,7 +250,7 @@ def get_metrics(
 ) -> MetricsView:
     """Show what a rule has done since it was made or reset, as of about a second ago."""
     entry = existing(book, caller, tenant, rule_id)
-    return _metrics(metrics, tenant, entry)
+    return view_metrics(metrics, entry)
 
 
 @router.get("/rule_metrics", openapi_extra=for_topics())
@@ -331,13 +269,12 @@ def get_all_metrics(
         for entry in book.all(tenant)
         if entry.rule.id > after and is_within(caller, tenant, entry.rule, entry.schemas)
     ]
-    found = [_metrics(metrics, tenant, entry) for entry in asked[: limit + 1]]
+    found = [view_metrics(metrics, entry) for entry in asked[: limit + 1]]
     return to_page(found, limit, lambda one: (one.id,))
 
 
 @router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND, openapi_extra=for_topics())
 def put_metrics_reset(
-    state: State,
     book: Book,
     metrics: Metrics,
     log: Log,
@@ -347,14 +284,8 @@ def put_metrics_reset(
 ) -> MetricsView:
     """Count from zero again."""
     entry = existing(book, caller, tenant, rule_id)
-    key = rule_metrics_key(RuleMetricsKey(RESET_PROCESS, RESET_INCARNATION, tenant, rule_id))
-    value = metrics.reset_value(tenant, rule_id)
-    with unavailable():
-        offset = log.append(
-            state.bootstrap_servers, METRICS, key, value, what="metrics", headers=_VERSION
-        )
-    metrics.take([Followed(METRICS, offset, key, value)], is_old=False)
-    return _metrics(metrics, tenant, entry)
+    reset_metrics(log, metrics, tenant, rule_id)
+    return view_metrics(metrics, entry)
 
 
 @router.get("/rule_events", openapi_extra={**for_tenants(), **for_topics()})
@@ -412,7 +343,7 @@ def check_for(
 
     Raises:
         RuleError: It cannot run.
-        Problem: It is not within his rights.
+        NotWithin: It is not within his rights.
     """
     made = check(body, book.schemas(tenant), tables_for(caller, references.columns(tenant)))
     check_within(caller, tenant, made, body)
@@ -430,30 +361,9 @@ def read_etag(if_match: str | None) -> int | None:
     return int(match[1])
 
 
-@contextmanager
-def refused(*, by_etag: bool = False) -> Iterator[None]:
-    """Answer what stands in the way of a change."""
-    try:
-        yield
-    except UnknownRule as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
-    except VersionConflict as exc:
-        status = HTTPStatus.PRECONDITION_FAILED if by_etag else HTTPStatus.CONFLICT
-        raise Problem(status, str(exc)) from exc
-    except (RuleExists, TooManyRules) as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-
-
-def answer_change(
-    request: Request, response: Response, book: RuleBook, rule: Rule, wait: float | None
-) -> RuleView:
+def answer_change(response: Response, changes: Changes, rule: Rule, wait: float | None) -> RuleView:
     """Wait for the engine and answer with the rule."""
-    default: float = getattr(request.app.state, "answer_seconds", ANSWER_SECONDS)
-    seconds = default if wait is None else wait
-    entry = book.await_answer(rule.tenant, rule.id, rule.version, seconds)
-    if entry is None or entry.rule.version < rule.version:
-        # Somebody was quicker with the next change.
-        entry = Entry(rule, None, book.schemas(rule.tenant))
+    entry = changes.await_answer(rule, wait)
     _tag(response, entry.rule)
     if not entry.is_answered:
         response.status_code = HTTPStatus.ACCEPTED
@@ -464,45 +374,7 @@ def _tag(response: Response, rule: Rule) -> None:
     response.headers["ETag"] = f'"{rule.version}"'
 
 
-def _metrics(metrics: MetricsBook, tenant: str, entry: Entry) -> MetricsView:
-    counters = metrics.counters(tenant, entry.rule.id)
-    rates = metrics.rates(tenant, entry.rule.id)
-    reset_at_ms = metrics.reset_at_ms(tenant, entry.rule.id)
-    names = ("matched", "passed", "no_result", "failed", "outputs", "late")
-    lag_ms, outputs = total(counters, "lag_ms"), total(counters, "outputs")
-    return MetricsView(
-        id=entry.rule.id,
-        **{name: total(counters, name) for name in names},
-        lag_ms_mean=round(lag_ms / outputs, 1) if lag_ms and outputs else None,
-        matched_per_second=RateView(
-            now=rates.now, last_5_minutes=rates.last_5_minutes, highest=rates.highest
-        ),
-        actions=_actions(entry, counters),
-        reset_at=None
-        if reset_at_ms is None
-        else datetime.fromtimestamp(reset_at_ms / 1000, tz=UTC),
-    )
-
-
-def _actions(entry: Entry, counters: dict[str, Counters]) -> list[ActionMetrics]:
-    found: dict[str, Counters] = {}
-    for one in counters.values():
-        found |= one.get("actions", {})
-    views = []
-    for index, spec in enumerate(entry.rule.actions):
-        counted = dict(found.get(str(index), {}))
-        latency_ms_sum = counted.pop("latency_ms_sum", 0)
-        success = counted.get("success", 0)
-        views.append(
-            ActionMetrics(
-                **{**counted, "function": spec.function},
-                latency_ms_mean=round(latency_ms_sum / success, 2) if success else None,
-            )
-        )
-    return views
-
-
-def _columns(found: tuple[columns.Column, ...]) -> list[SourceColumn]:
+def _columns(found: tuple[columns.RuleColumn, ...]) -> list[SourceColumn]:
     return [
         SourceColumn(name=one.name, type=one.kind, meaning=one.meaning, nullable=one.is_nullable)
         for one in found

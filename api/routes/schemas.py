@@ -1,13 +1,11 @@
 """Schemas of payloads: list, register, change, delete; which rules decode by them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
 
-from api.dependencies import Book, SchemasChanged, State, unavailable
+from api.dependencies import Book, ChangeSchemas
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -20,9 +18,8 @@ from api.pages import (
 )
 from api.problems import Problem, ProblemDetails
 from api.rules.book import RuleBook
-from api.schemas.changes import NoSchema, SchemaChanges, SchemaExists, SchemaInUse
+from api.schemas.changes import SchemaChanges
 from api.schemas.views import SPARKPLUG_VIEW, NewSchema, SchemaDetails, SchemaView, view_schema
-from rules.schemas.errors import SchemaError
 from rules.schemas.model import SPARKPLUG_B, SchemaBody
 
 router = APIRouter(
@@ -59,22 +56,20 @@ def get_schemas(
 @router.post("/schemas", status_code=HTTPStatus.CREATED, responses={409: {"model": ProblemDetails}})
 def post_schema(
     response: Response,
-    state: State,
     _book: Book,
-    changes: SchemasChanged,
+    changes: ChangeSchemas,
     new: NewSchema,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> SchemaView:
     """Register a schema; it is checked, and can be named in rules when this answers."""
-    with _refused(), unavailable():
-        schema = changes.create(state.bootstrap_servers, tenant, new.name, new.body())
+    schema = changes.create(tenant, new.name, new.body())
     response.headers["ETag"] = f'"{schema.version}"'
     return view_schema(schema)
 
 
 @router.get("/schemas/{name}", responses=_NOT_FOUND)
 def get_schema(
-    book: Book, changes: SchemasChanged, name: Name, tenant: Tenant = DEFAULT_TENANT
+    book: Book, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaDetails:
     """Show a schema in its newest version, its versions and the rules that decode by it."""
     return _details(book, changes, tenant, name)
@@ -83,9 +78,8 @@ def get_schema(
 @router.put("/schemas/{name}", responses=_CHANGE)
 def put_schema(
     response: Response,
-    state: State,
     _book: Book,
-    changes: SchemasChanged,
+    changes: ChangeSchemas,
     name: Name,
     body: SchemaBody,
     tenant: Tenant = DEFAULT_TENANT,
@@ -95,28 +89,22 @@ def put_schema(
     Rules that name no version decode by the new one: the engine compiles them again, and from one
     offset on it counts, as when a rule is changed.
     """
-    with _refused(), unavailable():
-        schema = changes.replace(state.bootstrap_servers, tenant, name, body)
+    schema = changes.replace(tenant, name, body)
     response.headers["ETag"] = f'"{schema.version}"'
     return view_schema(schema)
 
 
 @router.delete("/schemas/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE)
 def delete_schema(
-    state: State,
-    _book: Book,
-    changes: SchemasChanged,
-    name: Name,
-    tenant: Tenant = DEFAULT_TENANT,
+    _book: Book, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> None:
     """Delete a schema with its versions; 409 when rules decode by it, also such that rest."""
-    with _refused(), unavailable():
-        changes.delete(state.bootstrap_servers, tenant, name)
+    changes.delete(tenant, name)
 
 
 @router.get("/schemas/{name}/versions", responses=_NOT_FOUND)
 def get_schema_versions(
-    book: Book, changes: SchemasChanged, name: Name, tenant: Tenant = DEFAULT_TENANT
+    book: Book, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[SchemaView]:
     """List the versions of a schema, the newest first."""
     _details(book, changes, tenant, name)
@@ -139,16 +127,14 @@ def get_schema_version(
     "/schemas/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE
 )
 def delete_schema_version(
-    state: State,
     _book: Book,
-    changes: SchemasChanged,
+    changes: ChangeSchemas,
     name: Name,
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> None:
     """Delete an older version; 409 when rules decode by it."""
-    with _refused(), unavailable():
-        changes.delete(state.bootstrap_servers, tenant, name, version)
+    changes.delete(tenant, name, version)
 
 
 def _details(book: RuleBook, changes: SchemaChanges, tenant: str, name: str) -> SchemaDetails:
@@ -162,16 +148,3 @@ def _details(book: RuleBook, changes: SchemaChanges, tenant: str, name: str) -> 
         versions=[one.version for one in versions],
         rules=changes.users(tenant, name),
     )
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Answer what stands in the way of a change."""
-    try:
-        yield
-    except SchemaError as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
-    except NoSchema as exc:
-        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
-    except (SchemaExists, SchemaInUse) as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc

@@ -12,17 +12,19 @@ from pydantic import BaseModel, Field
 from api.access.callers import of_account
 from api.access.provider import CALLBACK, LoginRefused, Provider, derived
 from api.audit.trail import begin_attempt, known_as
-from api.authentication import doorkeeper_of
+from api.authentication import authenticator_of, counting_login
 from api.dashboard.serving import PATH
-from api.dependencies import State, unavailable
+from api.dependencies import ChangeAccess, KnownAccess, Oidc, Settings
 from api.problems import Problem, ProblemDetails
-from api.routes.access import Book, Changes, open_session, wrong
+from api.routes.access import open_session, wrong
+from api.settings import PREFIX
 
 router = APIRouter(tags=["access"])
 
 SEED_COOKIE: Final = "mqlake_login"
 SEED_SECONDS: Final = 600
 """For a login at the provider."""
+_COOKIE_PATH: Final = f"{PREFIX}/login/oidc"
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": ProblemDetails} for code in (401, 404, 429, 503)
 }
@@ -35,10 +37,9 @@ class LoginWays(BaseModel):
 
 
 @router.get("/login")
-def get_login(request: Request) -> LoginWays:
+def get_login(settings: Settings) -> LoginWays:
     """Show how one may log in, beside the token and passwords."""
-    settings = request.app.state.settings.oidc
-    return LoginWays(oidc=None if settings is None else settings.name)
+    return LoginWays(oidc=None if settings.oidc is None else settings.oidc.name)
 
 
 @router.get(
@@ -47,18 +48,17 @@ def get_login(request: Request) -> LoginWays:
     response_class=RedirectResponse,
     responses=_ERRORS,
 )
-async def get_login_oidc(request: Request) -> RedirectResponse:
+async def get_login_oidc(request: Request, oidc: Oidc) -> RedirectResponse:
     """Send a browser to the identity provider."""
-    provider = _provider(request)
+    provider = _require(oidc)
     seed = secrets.token_urlsafe(32)
-    with unavailable():
-        url = await provider.login_url(seed)
+    url = await provider.login_url(seed)
     answer = RedirectResponse(url, HTTPStatus.SEE_OTHER)
     answer.set_cookie(
         SEED_COOKIE,
         seed,
         max_age=SEED_SECONDS,
-        path=_cookie_path(request),
+        path=_COOKIE_PATH,
         secure=request.url.scheme == "https",
         httponly=True,
         samesite="lax",  # the provider's page sends the browser back
@@ -74,9 +74,10 @@ async def get_login_oidc(request: Request) -> RedirectResponse:
 )
 async def get_login_oidc_callback(
     request: Request,
-    book: Book,
-    changes: Changes,
-    system: State,
+    book: KnownAccess,
+    changes: ChangeAccess,
+    oidc: Oidc,
+    settings: Settings,
     code: Annotated[str, Query(max_length=4096)] = "",
     state: Annotated[str, Query(max_length=256)] = "",
     error: Annotated[str, Query(max_length=256, description="of the provider's")] = "",
@@ -86,17 +87,16 @@ async def get_login_oidc_callback(
 
     The provider says who somebody is; what he may do, the account of that name says.
     """
-    provider = _provider(request)
+    provider = _require(oidc)
     request.scope["query_string"] = b""  # the code is nobody else's to read
-    with doorkeeper_of(request).counting_login(request, ""):
+    with counting_login(authenticator_of(request), request, ""):
         await begin_attempt(request, "", None, "oidc")
         if not seed or not hmac.compare_digest(state.encode(), derived(seed, "state").encode()):
             raise wrong("this browser has not begun that login, or too long ago: begin anew")
         if error or not code:
             raise wrong(f"the identity provider refuses: {error[:100] or 'no code'}")
         try:
-            with unavailable():
-                name = await provider.username(seed, code)
+            name = await provider.username(seed, code)
         except LoginRefused as exc:
             raise wrong(str(exc)) from exc
         account = book.account(name)
@@ -105,17 +105,12 @@ async def get_login_oidc_callback(
     caller = of_account(name, account)
     known_as(request, caller.name, caller.role)
     answer = RedirectResponse(PATH, HTTPStatus.SEE_OTHER)
-    await open_session(request, answer, changes, system, caller)
-    answer.delete_cookie(SEED_COOKIE, path=_cookie_path(request), httponly=True, samesite="lax")
+    await open_session(request, answer, changes, settings, caller)
+    answer.delete_cookie(SEED_COOKIE, path=_COOKIE_PATH, httponly=True, samesite="lax")
     return answer
 
 
-def _provider(request: Request) -> Provider:
-    provider: Provider | None = request.app.state.provider
+def _require(provider: Provider | None) -> Provider:
     if provider is None:
         raise Problem(HTTPStatus.NOT_FOUND, "no identity provider is set")
     return provider
-
-
-def _cookie_path(request: Request) -> str:
-    return f"{request.app.state.prefix}/login/oidc"

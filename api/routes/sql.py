@@ -7,28 +7,23 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import iterate_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import unavailable
+from api.dependencies import Figures, Queries, Settings, Warming
+from api.metrics.tenants import TenantFigures
 from api.pages import DEFAULT_TENANT, Tenant
-from api.problems import Problem, ProblemDetails, problem_response
+from api.problems import Problem, ProblemDetails
 from api.spark import Cancelled
 from api.sql.checking import check
-from api.sql.errors import QueryError
 from api.sql.results import MEDIA_TYPES, Format, Result, write
-from api.sql.running import Limits, QueryRunner, TooManyQueriesError
+from api.sql.running import QueryLimits
 from api.sql.usage import usage_select
-
-if TYPE_CHECKING:
-    from api.settings import ApiSettings
-    from api.sql.warming import WarmUp
-    from api.tenant_metrics import TenantFigures
 
 router = APIRouter(tags=["sql"])
 
@@ -93,14 +88,6 @@ class SqlProblemDetails(ProblemDetails):
     hint: str | None = Field(default=None, description="what to write instead")
 
 
-def query_runner(request: Request) -> QueryRunner:
-    runner: QueryRunner = request.app.state.queries
-    return runner
-
-
-Runner = Annotated[QueryRunner, Depends(query_runner)]
-
-
 @router.post(
     "/sql",
     response_class=Response,
@@ -125,7 +112,9 @@ async def post_sql(
     request: Request,
     caller: CurrentCaller,
     asked: SqlQuery,
-    runner: Runner,
+    runner: Queries,
+    figures: Figures,
+    settings: Settings,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> Response:
     """Run one SELECT over the tenant's history, as it is now or as it was.
@@ -133,14 +122,13 @@ async def post_sql(
     The answer begins when the query has ended, and is streamed. Hang up to cancel: the query ends
     in Spark too.
     """
-    settings: ApiSettings = request.app.state.settings
     rows = settings.sql_max_rows if asked.limit is None else asked.limit
     if rows > settings.sql_max_rows:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"limit is at most {settings.sql_max_rows} here"
         )
     seconds = min(asked.timeout_seconds, settings.sql_max_seconds)
-    limits = Limits(rows, seconds, settings.sql_max_bytes)
+    limits = QueryLimits(rows, seconds, settings.sql_max_bytes)
     try:
         query = await asyncio.to_thread(
             check,
@@ -148,17 +136,13 @@ async def post_sql(
             tenant,
             is_administrator=caller.may("admin"),
             topic_filters=caller.topic_filters,
-            usage=partial(_usage, request, tenant),
+            usage=partial(_usage, figures, tenant),
         )
         run, result = await _run(
             request, lambda stop: runner.run(query, asked.format, limits, stop)
         )
-    except QueryError as exc:
-        return query_problem(exc)
     except Cancelled:
         return Response(status_code=_CLIENT_CLOSED_REQUEST)
-    except TooManyQueriesError as exc:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "5"}) from exc
     headers = {
         "mqlake-rows": str(result.rows),
         "mqlake-truncated": str(result.is_truncated).lower(),
@@ -172,10 +156,8 @@ async def post_sql(
     )
 
 
-def _usage(request: Request, tenant: str) -> str:
-    figures: TenantFigures = request.app.state.tenant_figures
-    with unavailable():
-        return usage_select(figures.rows(tenant))
+def _usage(figures: TenantFigures, tenant: str) -> str:
+    return usage_select(figures.rows(tenant))
 
 
 @router.post(
@@ -184,12 +166,11 @@ def _usage(request: Request, tenant: str) -> str:
     response_class=Response,
     openapi_extra={**needs("viewer"), **for_topics(), **for_tenants()},
 )
-def post_sql_start(request: Request) -> Response:
+def post_sql_start(warm_up: Warming) -> Response:
     """Have Spark started for queries and trials before there is one: the first waits less then.
 
     Nobody waits for it: see `query` in `GET /processes`. Spark ends again when nobody uses it.
     """
-    warm_up: WarmUp = request.app.state.warm_up
     warm_up.begin()
     return Response(status_code=HTTPStatus.ACCEPTED)
 
@@ -201,7 +182,7 @@ async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> 
     """Run the query in a thread; end it when the client hangs up."""
     unwanted = threading.Event()
     run = begin(unwanted.is_set)
-    entering = asyncio.create_task(asyncio.to_thread(_enter, run))
+    entering = asyncio.create_task(asyncio.to_thread(run.__enter__))
     try:
         while True:
             done, _ = await asyncio.wait({entering}, timeout=_CHECK_SECONDS)
@@ -217,23 +198,6 @@ async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> 
         raise
 
 
-def _enter(run: Run) -> Result:
-    with unavailable_unless_query():
-        return run.__enter__()
-
-
-@contextlib.contextmanager
-def unavailable_unless_query() -> Iterator[None]:
-    """Answer 503 when Spark does not answer; other errors are the query's."""
-    try:
-        with unavailable():
-            yield
-    except Problem as exc:
-        if isinstance(exc.__cause__, TooManyQueriesError):
-            raise exc.__cause__ from None
-        raise
-
-
 async def _streamed(
     run: AbstractContextManager[Result], parts: Iterator[bytes]
 ) -> AsyncIterator[bytes]:
@@ -243,14 +207,3 @@ async def _streamed(
                 yield part
     finally:
         await asyncio.shield(asyncio.to_thread(run.__exit__, None, None, None))
-
-
-def query_problem(error: QueryError) -> Response:
-    return problem_response(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        error.detail,
-        code=error.code,
-        line=error.line,
-        column=error.column,
-        hint=error.hint or None,
-    )

@@ -4,38 +4,29 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import (
     Book,
     Cache,
+    ChangeTenants,
+    Deletions,
     KnownReferences,
     KnownTenants,
     RunningJobs,
-    State,
-    known_tenants,
-    unavailable,
 )
-from api.jobs import Jobs, TooManyJobs, to_time
+from api.jobs import Jobs, to_time
 from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
-from api.tenant_deletion import DELETE_TENANT, Parts, deletion_work, is_being_deleted
-from api.tenants import TenantChanges, TooManyTenants
+from api.tenant_deletion import DELETE_TENANT, deletion_work, is_being_deleted
 from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, KeptTenant, Tenant, TenantLimits
 
 router = APIRouter(tags=["tenants"], responses={503: {"model": ProblemDetails}})
 
 
-def _changes(request: Request) -> TenantChanges:
-    known_tenants(request)
-    changes: TenantChanges = request.app.state.tenant_changes
-    return changes
-
-
-Changes = Annotated[TenantChanges, Depends(_changes)]
 Name = Annotated[str, Path(pattern=TENANT_PATTERN)]
 
 
@@ -68,8 +59,7 @@ def get_tenants(
     Who is for some tenants is shown these.
     """
     (after,) = read_cursor(cursor, 1)
-    with unavailable():
-        sessions = cache.tenants()
+    sessions = cache.tenants()
     kept = tenants.all()
     known = {DEFAULT_TENANT, *sessions, *rules.tenants(), *kept, *(caller.tenants or ())}
     names = sorted(filter(caller.is_of, known))
@@ -86,11 +76,10 @@ def get_tenants(
     responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
 )
 def put_tenant(
-    state: State,
     caller: CurrentCaller,
     cache: Cache,
     rules: Book,
-    changes: Changes,
+    changes: ChangeTenants,
     jobs: RunningJobs,
     name: Name,
     wanted: Tenant,
@@ -100,13 +89,8 @@ def put_tenant(
     Clients of a suspended one are cut off by all gateways, and none is let in.
     """
     _refuse_going(jobs, name)
-    with unavailable():
-        sessions = cache.tenants()
-    try:
-        with unavailable():
-            kept = changes.put(state.bootstrap_servers, name, wanted, caller.name)
-    except TooManyTenants as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    sessions = cache.tenants()
+    kept = changes.put(name, wanted, caller.name)
     return _view(name, kept, sessions.get(name, 0), len(rules.all(name)))
 
 
@@ -117,8 +101,7 @@ def put_tenant(
     responses={code: {"model": ProblemDetails} for code in (404, 409)},
 )
 def delete_tenant(
-    request: Request,
-    state: State,
+    deletions: Deletions,
     caller: CurrentCaller,
     _cache: Cache,
     _rules: Book,
@@ -138,12 +121,8 @@ def delete_tenant(
     if tenants.get(name) is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"no tenant {name!r} was created")
     _refuse_going(jobs, name)
-    work = deletion_work(Parts.of(request, state.bootstrap_servers), name, caller.name)
-    try:
-        with unavailable():
-            job = jobs.start(DELETE_TENANT, name, "", work, {"by": caller.name})
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc), {"Retry-After": "10"}) from exc
+    work = deletion_work(deletions, name, caller.name)
+    job = jobs.start(DELETE_TENANT, name, "", work, {"by": caller.name})
     return view_job(job, now_ms=job.created_at_ms, with_result=False)
 
 

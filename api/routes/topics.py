@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_topics
-from api.live.messages import MessageFeed
+from api.dependencies import Feed
 from api.live.topics import SeenTopic
 from api.messages import MessageView, show_message
 from api.pages import (
@@ -47,7 +47,7 @@ class TopicPage(Page[Topic]):
 
 @router.get("/topics", openapi_extra=for_topics())
 def get_topics(
-    request: Request,
+    feed: Feed,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     topic_filter: Annotated[
@@ -72,7 +72,6 @@ def get_topics(
         check_filter(topic_filter)
     check_rights(caller, topic_filter)
     (after,) = read_cursor(cursor, 1)
-    feed = _feed(request)
     feed.touch()
     if not feed.wait():
         raise Problem(
@@ -94,11 +93,6 @@ def get_topics(
         since=datetime.fromtimestamp(feed.topics.since_ms / 1000, tz=UTC),
         forgotten=feed.topics.forgotten,
     )
-
-
-def _feed(request: Request) -> MessageFeed:
-    feed: MessageFeed = request.app.state.message_feed
-    return feed
 
 
 def _topic(topic_name: str, seen: SeenTopic, now: float, max_payload_bytes: int) -> Topic | None:

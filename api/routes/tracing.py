@@ -1,17 +1,14 @@
 """Where did my message go."""
 
-from contextlib import closing
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 
 from api.authentication import CurrentCaller, for_topics
-from api.dependencies import Connect, Heard, State, unavailable
+from api.dependencies import Tracing
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
-from api.tracing.tables import TraceTables
-from api.tracing.tracer import Tracer
 from api.tracing.views import Trace
 
 router = APIRouter(tags=["history"])
@@ -23,11 +20,8 @@ router = APIRouter(tags=["history"])
     openapi_extra=for_topics(),
 )
 def get_trace(
-    request: Request,
+    traces: Tracing,
     caller: CurrentCaller,
-    state: State,
-    connect: Connect,
-    gateways: Heard,
     message_id: Annotated[
         str,
         Path(
@@ -46,18 +40,7 @@ def get_trace(
     `basis` says of each part whether it was recorded; `not_known` says which records are missing. A
     caller for some topics alone is shown no rules: their rows may be of other messages too.
     """
-    scan = request.app.state.open_scan(state.bootstrap_servers)
-    tracer = Tracer(
-        scan=scan,
-        tables=TraceTables(connect, tenant),
-        cache=request.app.state.cache,
-        book=request.app.state.rules,
-        gateways=[one.name for one in gateways.all()],
-        tenant=tenant,
-        caller=caller,
-    )
-    with closing(scan), unavailable():
-        found = tracer.trace(message_id, client_id, limit)
+    found = traces.trace(message_id, client_id, limit, tenant, caller)
     if found is None:
         raise Problem(
             HTTPStatus.NOT_FOUND, f"there is no message {message_id} of tenant {tenant!r}"

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.jobs import Job
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.log_range import has_messages
 from api.rules import history
 from api.rules.book import Entry
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
+from mqlake.log.blocking import Append
 from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
 from mqlake.rule_records import (
     DeadLetter,
+    OffsetRange,
     Output,
     Position,
-    Range,
     Span,
     dead_letter_headers,
     output_headers,
@@ -53,7 +54,7 @@ class BackfillError(MqlakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BackfillOrder:
     """What is asked for.
 
     Attributes:
@@ -68,7 +69,7 @@ class Order:
     rule_id: str
     version: int
     compiled: CompiledRule
-    live: Range
+    live: OffsetRange
     from_ms: int | None
     rate: int
     since: tuple[int, ...] = ()
@@ -79,14 +80,14 @@ class Order:
         return self.compiled.expression
 
 
-def live_range(entry: Entry) -> Range:
+def live_range(entry: Entry) -> OffsetRange:
     """Return from which offsets on the newest version of a rule counts.
 
     Raises:
         BackfillError: It does not run.
     """
     span, found = _running(entry)
-    return found if span.first is None else Range(span.first[INBOUND])
+    return found if span.first is None else OffsetRange(span.first[INBOUND])
 
 
 def missed_since(entry: Entry) -> tuple[int, ...]:
@@ -102,7 +103,7 @@ def missed_since(entry: Entry) -> tuple[int, ...]:
     return missed
 
 
-def _running(entry: Entry) -> tuple[Span, Range]:
+def _running(entry: Entry) -> tuple[Span, OffsetRange]:
     """Return the newest version of a rule that runs on messages, and where it counts."""
     activation = entry.activation
     if activation is None or entry.state != "running" or not activation.spans:
@@ -116,10 +117,9 @@ def _running(entry: Entry) -> tuple[Span, Range]:
 
 def backfill(
     job: Job,
-    order: Order,
+    order: BackfillOrder,
     connect: SparkConnect,
     log: LogAppender,
-    bootstrap_servers: str,
     current: Callable[[], Entry | None],
 ) -> dict[str, Any]:
     """Do it; return what was done.
@@ -129,7 +129,6 @@ def backfill(
         order: What is asked for.
         connect: Where Spark is.
         log: Takes the outputs.
-        bootstrap_servers: Where the log is.
         current: Returns the rule as it is now: a backfill ends when it has changed.
 
     Raises:
@@ -139,26 +138,24 @@ def backfill(
         SparkAway: Spark does not answer.
     """
     with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
-        return _Backfill(job, order, spark, log, bootstrap_servers, current).run()
+        return _Backfill(job, order, spark, log, current).run()
 
 
 class _Backfill:
     def __init__(
         self,
         job: Job,
-        order: Order,
+        order: BackfillOrder,
         spark: Spark,
         log: LogAppender,
-        bootstrap_servers: str,
         current: Callable[[], Entry | None],
     ) -> None:
         self._job = job
         self._order = order
         self._spark = spark
         self._log = log
-        self._servers = bootstrap_servers
         self._current = current
-        self._pace = Pace(order.rate)
+        self._pace = BackfillPace(order.rate)
         counted: dict[str, int] = job.place.get("counts", {})
         self._matched = counted.get("matched", 0)
         self._passed = counted.get("passed", 0)
@@ -248,7 +245,11 @@ class _Backfill:
                 for partition, end in wanted.items()
                 if last.get(partition, -1) < end - 1
                 and has_messages(
-                    self._servers, self._order.tenant, partition, last.get(partition, -1) + 1, end
+                    self._log.servers(),
+                    self._order.tenant,
+                    partition,
+                    last.get(partition, -1) + 1,
+                    end,
                 )
             }
             if not wanted:
@@ -379,14 +380,12 @@ class _Backfill:
         rule = self._order.rule_id
         for log_topic, found in ((OUTPUTS, records), (DEAD_LETTERS, letters)):
             if found:
-                self._log.append_all(
-                    self._servers, log_topic, found, what=f"outputs of rule {rule!r}"
-                )
+                self._log.append_all(log_topic, found, what=f"outputs of rule {rule!r}")
         self._outputs += len(records)
         self._job.advance(self._job.progress, f"{self._outputs:,} outputs")
 
 
-class Pace:
+class BackfillPace:
     """Keeps to a rate."""
 
     def __init__(self, rate: int) -> None:

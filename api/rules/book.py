@@ -7,21 +7,10 @@ writes is taken at once, so that whoever has changed a rule finds it changed.
 import time
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from api.book import Book
 from api.rules.rerun_log import Begin, decode_begin
-from mqlake.errors import InvalidRecord
-from mqlake.rule_records import (
-    Activation,
-    RulesKey,
-    decode_activation,
-    decode_rerun_key,
-    decode_rules_key,
-    rerun_key,
-    rules_key,
-)
-from mqlake.schema_records import decode_schema_key
+from mqlake.rule_facts import Fact, keep, read_fact
+from mqlake.rule_records import Activation, Kind, RulesKey, decode_activation, rerun_key, rules_key
 from rules.model import Rule, RuleState
 from rules.schemas.registry import NO_SCHEMAS, SchemaBook, Schemas
 
@@ -129,52 +118,19 @@ class RuleBook(Book):
             return None
         return Entry(rule, self._activations.get(name), self._schemas.of(rule.tenant))
 
-    def _take_rerun(self, name: Name, value: bytes | None) -> None:
-        if value is None:
-            self._reruns.pop(name, None)
-        else:
-            self._reruns[name] = decode_begin(value)
-
     def _take(self, data: bytes, value: bytes | None) -> None:
-        rerun = decode_rerun_key(data)
-        if rerun is not None:
-            self._take_rerun(rerun, value)
-            return
-        schema = decode_schema_key(data)
-        if schema is not None:
-            self._schemas.apply(schema, value)
-            return
-        key = decode_rules_key(data)
-        if key is None:
-            return
-        name = (key.tenant, key.rule)
-        if key.kind == "activation":
-            if value is None:
-                self._activations.pop(name, None)
-            else:
-                self._activations[name] = decode_activation(value)
-        elif key.version is not None:
-            versions = self._versions.setdefault(name, {})
-            if value is None:
-                versions.pop(key.version, None)
-            else:
-                versions[key.version] = decode_rule(key, value)
-        elif value is None:
-            self._rules.pop(name, None)
-        else:
-            self._rules[name] = decode_rule(key, value)
-
-
-def decode_rule(key: RulesKey, value: bytes) -> Rule:
-    """Read a definition.
-
-    Raises:
-        InvalidRecord: It is of another form.
-    """
-    try:
-        return Rule.model_validate_json(value)
-    except ValidationError as exc:
-        raise InvalidRecord(f"definition of rule {key.rule} is malformed: {exc}") from exc
+        match read_fact(data, value):
+            case Fact(Kind.DEFINITION, name) as fact:
+                keep(self._rules, name, fact.content(Rule.model_validate_json))
+            case Fact(Kind.VERSION, name) as fact:
+                found = fact.content(Rule.model_validate_json)
+                keep(self._versions.setdefault(name, {}), fact.version, found)
+            case Fact(Kind.ACTIVATION, name) as fact:
+                keep(self._activations, name, fact.content(decode_activation))
+            case Fact(Kind.RERUN, name) as fact:
+                keep(self._reruns, name, fact.content(decode_begin))
+            case Fact(Kind.SCHEMA) as fact:
+                self._schemas.apply(fact)
 
 
 def encode_rule(rule: Rule) -> bytes:

@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from api.following import Followed
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.rules.book import Entry, RuleBook, encode_rule
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import RULES, Headers
+from mqlake.log.blocking import Append
+from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.records import RULES
 from mqlake.rule_records import RulesKey, rules_key
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
 """Of a tenant, whatever its limits say."""
+ANSWER_SECONDS: Final = 3.0
+"""How long a change waits for the engine."""
 
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 
@@ -50,21 +53,24 @@ class Changes:
         log: Where to.
         book: Has all rules; takes what is written at once.
         clock: For the times in definitions.
+        answer_seconds: How long a change waits for the engine, where nobody says.
     """
 
-    def __init__(self, log: LogAppender, book: RuleBook, clock: Clock) -> None:
+    def __init__(
+        self, log: LogAppender, book: RuleBook, clock: Clock, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self._log = log
         self._book = book
         self._clock = clock
+        self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
 
     def create(
-        self, servers: str, tenant: str, rule_id: str | None, body: RuleBody, by: str, most: int = 0
+        self, tenant: str, rule_id: str | None, body: RuleBody, by: str, most: int = 0
     ) -> Rule:
         """Make a rule.
 
         Args:
-            servers: Of the log.
             tenant: Whose.
             rule_id: None: it is given one.
             body: What it says.
@@ -95,11 +101,11 @@ class Changes:
                 updated_at=now_ms,
                 made_by=by,
             )
-            self._write(servers, rule)
+            self._write(rule)
             return rule
 
     def replace(
-        self, servers: str, tenant: str, rule_id: str, body: RuleBody, by: str, expected: int | None
+        self, tenant: str, rule_id: str, body: RuleBody, by: str, expected: int | None
     ) -> Rule:
         """Give a rule another content, as a new version; without a difference nothing happens.
 
@@ -107,7 +113,6 @@ class Changes:
         the content is the same. So is one that was somebody else's: from then on it is his.
 
         Args:
-            servers: Of the log.
             tenant: Of the rule.
             rule_id: Of the rule.
             body: The content.
@@ -133,10 +138,24 @@ class Changes:
                 updated_at=self._clock.now_ms(),
                 made_by=by,
             )
-            self._write(servers, rule)
+            self._write(rule)
             return rule
 
-    def delete(self, servers: str, tenant: str, rule_id: str, expected: int | None) -> None:
+    def await_answer(self, rule: Rule, seconds: float | None) -> Entry:
+        """Wait until the engine has said what it makes of a rule that was written.
+
+        Args:
+            rule: As `create` or `replace` returned it.
+            seconds: None: as long as changes wait.
+        """
+        wait = self._answer_seconds if seconds is None else seconds
+        entry = self._book.await_answer(rule.tenant, rule.id, rule.version, wait)
+        if entry is None or entry.rule.version < rule.version:
+            # Somebody was quicker with the next change.
+            return Entry(rule, None, self._book.schemas(rule.tenant))
+        return entry
+
+    def delete(self, tenant: str, rule_id: str, expected: int | None) -> None:
         """Delete a rule and its versions, all but the number of the newest.
 
         Raises:
@@ -151,12 +170,12 @@ class Changes:
                 if one.version != entry.rule.version
             ]
             definition = RulesKey("definition", tenant, rule_id)
-            self._append(servers, [(key, None) for key in (definition, *old)])
+            self._append([(key, None) for key in (definition, *old)])
 
-    def forget(self, servers: str, tenant: str) -> None:
+    def forget(self, tenant: str) -> None:
         """Forget the numbers of versions, too, of a tenant that has no rules any more."""
         with self._lock:
-            self._write_all(servers, [(key, None) for key in self._book.left_of(tenant)], tenant)
+            self._write_all([(key, None) for key in self._book.left_of(tenant)], tenant)
 
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
         entry = self._book.get(tenant, rule_id)
@@ -169,28 +188,25 @@ class Changes:
             )
         return entry
 
-    def _write(self, servers: str, rule: Rule) -> None:
+    def _write(self, rule: Rule) -> None:
         value = encode_rule(rule)
         kept = self._book.versions(rule.tenant, rule.id)[: MAX_VERSIONS - 1]
         old = self._book.versions(rule.tenant, rule.id)[len(kept) :]
         self._append(
-            servers,
             [
                 (RulesKey("version", rule.tenant, rule.id, rule.version), value),
                 (RulesKey("definition", rule.tenant, rule.id), value),
                 *((RulesKey("version", rule.tenant, rule.id, one.version), None) for one in old),
-            ],
+            ]
         )
 
-    def _append(self, servers: str, changes: Sequence[tuple[RulesKey, bytes | None]]) -> None:
+    def _append(self, changes: Sequence[tuple[RulesKey, bytes | None]]) -> None:
         rule_id = changes[0][0].rule
-        self._write_all(servers, [(rules_key(key), value) for key, value in changes], rule_id)
+        self._write_all([(rules_key(key), value) for key, value in changes], rule_id)
 
-    def _write_all(
-        self, servers: str, changes: Sequence[tuple[bytes, bytes | None]], name: str
-    ) -> None:
+    def _write_all(self, changes: Sequence[tuple[bytes, bytes | None]], name: str) -> None:
         records = [Append(0, key, value, _HEADERS) for key, value in changes]
-        offsets = self._log.append_all(servers, RULES, records, what=f"rule {name!r}")
+        offsets = self._log.append_all(RULES, records, what=f"rule {name!r}")
         followed = [
             Followed(RULES, offset, record.key, record.value)
             for offset, record in zip(offsets, records, strict=True)

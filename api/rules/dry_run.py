@@ -40,7 +40,7 @@ class DryRunError(MqlakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class DryRunRange:
     """Which messages.
 
     Attributes:
@@ -65,7 +65,7 @@ class Compared:
     version: int | None
 
 
-def stored_of(rule: CompiledRule) -> history.Stored | None:
+def stored_of(rule: CompiledRule) -> history.StoredHistory | None:
     """Return where the history of all that a rule reads is; None when it is in several tables."""
     sources = [rule.filters] if rule.plan is None else [one.filters for one in rule.plan.streams]
     first, *others = map(history.stored_for, sources)
@@ -73,7 +73,7 @@ def stored_of(rule: CompiledRule) -> history.Stored | None:
 
 
 def dry_run(
-    job: Job, connect: SparkConnect, rule: CompiledRule, range_: Range, other: Compared | None
+    job: Job, connect: SparkConnect, rule: CompiledRule, range_: DryRunRange, other: Compared | None
 ) -> dict[str, Any]:
     """Do it; return the result as the API shows it.
 
@@ -88,7 +88,12 @@ def dry_run(
 
 class _DryRun:
     def __init__(
-        self, job: Job, spark: Spark, rule: CompiledRule, range_: Range, other: Compared | None
+        self,
+        job: Job,
+        spark: Spark,
+        rule: CompiledRule,
+        range_: DryRunRange,
+        other: Compared | None,
     ) -> None:
         self._job = job
         self._spark = spark

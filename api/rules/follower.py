@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from api.following import Followed, LogFollower, Taker
+from api.metrics.rules import MetricsBook
+from api.metrics.tenants import TenantMetricsBook
 from api.references.book import ReferenceBook
 from api.rules.book import RuleBook
-from api.rules.metrics import MetricsBook
-from api.tenant_metrics import TenantMetricsBook
 from mqlake.errors import InvalidRecord
 from mqlake.records import METRICS, RULES
 

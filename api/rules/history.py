@@ -64,7 +64,7 @@ _DROPPED: Final = "message.dropped"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredHistory:
     """A table with history.
 
     Attributes:
@@ -94,11 +94,11 @@ class Stored:
         return f"SELECT {expression} AS outputs FROM ({row})"  # noqa: S608
 
 
-MESSAGES_STORED: Final = Stored(MESSAGES.name, "*", COLUMNS)
-EVENTS_STORED: Final = Stored(
+MESSAGES_STORED: Final = StoredHistory(MESSAGES.name, "*", COLUMNS)
+EVENTS_STORED: Final = StoredHistory(
     EVENTS.name, f"*, concat('{EVENTS_PREFIX}', replace(event, '.', '_')) AS topic", _EVENT_COLUMNS
 )
-DROPS_STORED: Final = Stored(
+DROPS_STORED: Final = StoredHistory(
     DROPS.name,
     "ts, tenant, client_id, log_partition, log_offset, "
     f"'{EVENTS_PREFIX}{_DROPPED.replace('.', '_')}' AS topic, '{_DROPPED}' AS event, "
@@ -108,7 +108,7 @@ DROPS_STORED: Final = Stored(
 )
 
 
-def stored_for(topic_filters: Sequence[str]) -> Stored | None:
+def stored_for(topic_filters: Sequence[str]) -> StoredHistory | None:
     """Return where the history of a rule's sources is; None when it is in more than one table."""
     if not topic_filters[0].startswith(EVENTS_PREFIX):
         return MESSAGES_STORED

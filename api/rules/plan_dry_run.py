@@ -1,4 +1,4 @@
-"""Run a rule with memory over history: which rows its windows, joins or detections would give.
+"""Run a stateful rule over history: which rows its windows, joins or detections would give.
 
 One pass counts what becomes of messages, another makes the rows, by hour of their time. The table
 stands still meanwhile: its version is pinned.
@@ -20,7 +20,7 @@ from api.rules.dry_run import (
     TWO_TABLES,
     Compared,
     DryRunError,
-    Range,
+    DryRunRange,
     stored_of,
 )
 from api.rules.times import HOUR_MS, shown_time
@@ -44,7 +44,7 @@ _MADE: Final = 0.8
 
 
 def plan_dry_run(
-    job: Job, connect: SparkConnect, rule: CompiledRule, range_: Range, other: Compared | None
+    job: Job, connect: SparkConnect, rule: CompiledRule, range_: DryRunRange, other: Compared | None
 ) -> dict[str, Any]:
     """Do it; return the result as the API shows it.
 
@@ -59,7 +59,12 @@ def plan_dry_run(
 
 class _PlanDryRun:
     def __init__(
-        self, job: Job, spark: Spark, rule: CompiledRule, range_: Range, other: Compared | None
+        self,
+        job: Job,
+        spark: Spark,
+        rule: CompiledRule,
+        range_: DryRunRange,
+        other: Compared | None,
     ) -> None:
         assert rule.plan is not None
         stored = stored_of(rule)

@@ -1,4 +1,4 @@
-"""The plan of a rule with memory over rows of messages, as Spark SQL.
+"""The plan of a stateful rule over rows of messages, as Spark SQL.
 
 The same plan runs live (`streaming/rules/plans.py`), so both give the same rows of the same
 messages; but live what comes too late for its window is left out, and here nothing comes late.
@@ -10,13 +10,13 @@ from typing import Final
 from api.rules import history
 from mqlake.reference_records import reference_table
 from rules.detections import batch_query
-from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, Stream
+from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
 
 FOUND: Final = "found"
 _MICROS: Final = "event_micros"
 
 
-def evaluated(stream: Stream, source: str) -> str:
+def evaluated(stream: StatefulStream, source: str) -> str:
     """Return the query: for each message that a filter matches what the stream has of it.
 
     Column `found`, BINARY: null when an expression fails, empty when the condition is not true,
@@ -32,7 +32,7 @@ def evaluated(stream: Stream, source: str) -> str:
     return f"SELECT *, {found} AS {FOUND} FROM {source} WHERE {where}"  # noqa: S608
 
 
-def unguarded(stream: Stream) -> str:
+def unguarded(stream: StatefulStream) -> str:
     """Return the expression of `found` as text; it throws on a message that fails."""
     values = [f"'{_MICROS}', unix_micros({stream.event_time})"]
     values += [f"'{one.name}', CAST({one.expression} AS {one.type})" for one in stream.columns]
@@ -40,7 +40,7 @@ def unguarded(stream: Stream) -> str:
     return f"CASE WHEN {stream.condition} THEN {row} ELSE '' END"
 
 
-def relation(stream: Stream, source: str) -> str:
+def relation(stream: StatefulStream, source: str) -> str:
     """Return the query of a stream's relation."""
     types = {_MICROS: "BIGINT"} | {one.name: one.type for one in stream.columns}
     ddl = ", ".join(f"{name} {type_}" for name, type_ in types.items())

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.jobs import Job
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.rules import history
-from api.rules.backfill import Pace
+from api.rules.backfill import BackfillPace
 from api.rules.book import Entry
 from api.rules.dead_letters import Wanted, places_query
 from api.rules.rerun_log import Begin, Place, RerunLog
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
+from mqlake.log.blocking import Append
 from mqlake.records import DEAD_LETTERS as DEAD_LETTERS_TOPIC
 from mqlake.records import INBOUND, OUTPUTS
 from mqlake.rule_records import (
@@ -49,7 +50,7 @@ class RerunError(MqlakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RerunOrder:
     """What is asked for.
 
     Attributes:
@@ -93,11 +94,10 @@ def why_not(rule: CompiledRule) -> str | None:
 
 def rerun(
     job: Job,
-    order: Order,
+    order: RerunOrder,
     connect: SparkConnect,
     log: LogAppender,
     reader: RerunLog,
-    bootstrap_servers: str,
     before: Begin | None,
     begin: Callable[[Begin], None],
     current: Callable[[], Entry | None],
@@ -110,7 +110,6 @@ def rerun(
         connect: Where Spark is.
         log: Takes outputs and marks.
         reader: Tells what is in the log.
-        bootstrap_servers: Where the log is.
         before: Where the run before began.
         begin: Keeps where this run begins, in the log.
         current: Returns the rule as it is now: a run ends when it has changed.
@@ -122,7 +121,7 @@ def rerun(
         SparkAway: Spark does not answer.
     """
     with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
-        run = _Rerun(job, order, spark, log, reader, bootstrap_servers, current)
+        run = _Rerun(job, order, spark, log, reader, current)
         job.advance(0.0, "reading what was run again before")
         run.recover(before)
         begin(reader.ends())
@@ -133,11 +132,10 @@ class _Rerun:
     def __init__(
         self,
         job: Job,
-        order: Order,
+        order: RerunOrder,
         spark: Spark,
         log: LogAppender,
         reader: RerunLog,
-        bootstrap_servers: str,
         current: Callable[[], Entry | None],
     ) -> None:
         self._job = job
@@ -145,9 +143,8 @@ class _Rerun:
         self._spark = spark
         self._log = log
         self._reader = reader
-        self._servers = bootstrap_servers
         self._current = current
-        self._pace = Pace(order.rate)
+        self._pace = BackfillPace(order.rate)
         self._counts = dict.fromkeys(
             ("letters", "passed", "no_result", "failed", "not_matched", "loops", "outputs"), 0
         )
@@ -229,9 +226,7 @@ class _Rerun:
         self._check()
         if records:
             self._pace.wait(len(records), self._job.cancelling.wait)
-            self._log.append_all(
-                self._servers, OUTPUTS, records, what=f"outputs of rule {self._order.rule_id!r}"
-            )
+            self._log.append_all(OUTPUTS, records, what=f"outputs of rule {self._order.rule_id!r}")
             self._counts["outputs"] += len(records)
         self._mark(done)
 
@@ -349,6 +344,4 @@ class _Rerun:
             for partition, offset in places
         )
         records = [Append(0, key, b"", dead_letter_headers(letter)) for letter in letters]
-        self._log.append_all(
-            self._servers, DEAD_LETTERS_TOPIC, records, what=f"marks of rule {order.rule_id!r}"
-        )
+        self._log.append_all(DEAD_LETTERS_TOPIC, records, what=f"marks of rule {order.rule_id!r}")

@@ -6,21 +6,17 @@ between the two has outputs without marks.
 """
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-
-from mqlake.errors import InvalidRecord, LogError
-from mqlake.log.security import client_config
-from mqlake.records import DEAD_LETTERS, HEADER_OUTPUT, HEADER_STAGE, OUTPUTS, RECORD_VERSION
+from api.log import CLIENT_ID
+from mqlake.errors import InvalidRecord
+from mqlake.log.admin import LogAdmin
+from mqlake.log.blocking import BlockingReader
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import DEAD_LETTERS, HEADER_OUTPUT, HEADER_STAGE, OUTPUTS, LogRecord
 from mqlake.rule_records import RERUN, decode_position, rule_record_key
-
-TIMEOUT_SECONDS: Final = 20.0
-"""Longest without a record."""
-_BATCH: Final = 2_000
 
 Place = tuple[int, int]
 """Partition and offset of a message in `mqlake.inbound`."""
@@ -67,7 +63,7 @@ class RerunLog(Protocol):
 
 
 class KafkaRerunLog:
-    """A `RerunLog` by librdkafka.
+    """A `RerunLog` of a Kafka-compatible cluster.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
@@ -77,91 +73,43 @@ class KafkaRerunLog:
         self._servers = bootstrap_servers
 
     def ends(self) -> Begin:
-        consumer = self._consumer()
-        try:
-            return Begin(_ends(consumer, OUTPUTS), _ends(consumer, DEAD_LETTERS))
-        except KafkaException as exc:
-            raise LogError(f"reading {OUTPUTS}: {exc}", definite=True) from exc
-        finally:
-            consumer.close()
+        admin = LogAdmin(self._servers)
+        return Begin(admin.ends(OUTPUTS), admin.ends(DEAD_LETTERS))
 
     def left(self, tenant: str, rule: str, begin: Begin) -> Left:
         key = rule_record_key(tenant, rule)
         left = Left()
-        for headers in self._read(OUTPUTS, begin.outputs, key):
-            _note(headers, left.made)
-        for headers in self._read(DEAD_LETTERS, begin.letters, key):
-            if headers.get(HEADER_STAGE) == b"rerun":
+
+        def take_output(record: LogRecord) -> bool:
+            if record.key == key:
+                _note(_headers(record), left.made)
+            return False
+
+        def take_letter(record: LogRecord) -> bool:
+            if record.key == key and (headers := _headers(record)).get(HEADER_STAGE) == b"rerun":
                 _note(headers, left.marked, source="i")
+            return False
+
+        with BlockingReader(self._servers, CLIENT_ID) as reader:
+            _read(reader, OUTPUTS, begin.outputs, take_output)
+            _read(reader, DEAD_LETTERS, begin.letters, take_letter)
         return left
 
-    def _read(
-        self, log_topic: str, begin: dict[int, int], key: bytes
-    ) -> Iterator[dict[str, bytes]]:
-        """Yield the headers of the records with a key, up to where the log ends now."""
-        consumer = self._consumer()
-        try:
-            ends = _ends(consumer, log_topic)
-            places = []
-            for partition, end in ends.items():
-                place = TopicPartition(log_topic, partition)
-                first, _ = consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
-                offset = max(first, begin.get(partition, 0))
-                if offset < end:
-                    places.append(TopicPartition(log_topic, partition, offset))
-            consumer.assign(places)
-            unread = {place.partition for place in places}
-            deadline = time.monotonic() + TIMEOUT_SECONDS
-            while unread:
-                for record in consumer.consume(_BATCH, timeout=0.2):
-                    deadline = time.monotonic() + TIMEOUT_SECONDS
-                    error = record.error()
-                    partition = record.partition() or 0
-                    if error is not None:
-                        if error.code() == KafkaError._PARTITION_EOF:
-                            unread.discard(partition)
-                        continue  # librdkafka tries again by itself
-                    if record.key() == key:
-                        yield _headers(record)
-                    if (record.offset() or 0) >= ends[partition] - 1:
-                        unread.discard(partition)
-                if time.monotonic() > deadline:
-                    raise LogError(
-                        f"reading {log_topic}: no answer within {TIMEOUT_SECONDS:g} s",
-                        definite=True,
-                    )
-        except KafkaException as exc:
-            raise LogError(f"reading {log_topic}: {exc}", definite=True) from exc
-        finally:
-            consumer.close()
 
-    def _consumer(self) -> Consumer:
-        return Consumer(
-            {
-                **client_config(self._servers),
-                "client.id": "mqlake-api",
-                "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "log_level": 2,
-            }
-        )
+def _read(
+    reader: BlockingReader,
+    log_topic: str,
+    begin: dict[int, int],
+    take: Callable[[LogRecord], bool],
+) -> None:
+    """Hand over the records from a place on, up to where the log ends now."""
+    first, ends = reader.admin.begins(log_topic), reader.admin.ends(log_topic)
+    ranges = {one: (max(first[one], begin.get(one, 0)), end) for one, end in ends.items()}
+    reader.read(log_topic, ranges, take)
 
 
-def _ends(consumer: Consumer, log_topic: str) -> dict[int, int]:
-    found = consumer.list_topics(log_topic, timeout=TIMEOUT_SECONDS).topics[log_topic]
-    return {
-        partition: consumer.get_watermark_offsets(
-            TopicPartition(log_topic, partition), timeout=TIMEOUT_SECONDS
-        )[1]
-        for partition in found.partitions
-    }
-
-
-def _headers(record: Message) -> dict[str, bytes]:
-    headers = record.headers() or []
-    assert isinstance(headers, list)
-    return {name: value for name, value in headers if isinstance(value, bytes)}
+def _headers(record: LogRecord) -> dict[str, bytes]:
+    return {name: value for name, value in record.headers if isinstance(value, bytes)}
 
 
 def _note(headers: dict[str, bytes], places: dict[Place, None], source: str = RERUN) -> None:

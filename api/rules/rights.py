@@ -1,11 +1,10 @@
 """Rules of callers with rights to some topics alone: they have those that stay within these."""
 
 from collections.abc import Mapping
-from http import HTTPStatus
 
 from api.access.callers import Caller
-from api.problems import Problem
 from api.rules.checking import compiled
+from mqlake.errors import MqlakeError
 from mqlake.reference_records import Columns
 from rules.errors import RuleError
 from rules.language.compiled import CompiledRule
@@ -14,15 +13,19 @@ from rules.model import RuleBody
 from rules.schemas.registry import Schemas
 
 
+class NotWithin(MqlakeError):  # noqa: N818 - it names what is in the way
+    """A rule is about more than the topics of who makes it."""
+
+
 def check_within(caller: Caller, tenant: str, made: CompiledRule, body: RuleBody) -> None:
     """Accept a rule that its caller may make.
 
     Raises:
-        Problem: It reads, joins or does what is not his.
+        NotWithin: It reads, joins or does what is not his.
     """
     why = _why_not(caller, tenant, made, body)
     if why is not None:
-        raise Problem(HTTPStatus.FORBIDDEN, f"{caller.name} {why}")
+        raise NotWithin(f"{caller.name} {why}")
 
 
 def is_within(caller: Caller, tenant: str, body: RuleBody, schemas: Schemas) -> bool:

@@ -57,7 +57,7 @@ class Outcome:
 def try_rule(
     rule: CompiledRule, sample: Sample, spark: SparkConnect, tenant: str = "default"
 ) -> Outcome:
-    """Evaluate a rule on a sample; one with memory as if it were the only message.
+    """Evaluate a rule on a sample; a stateful one as if it were the only message.
 
     Args:
         rule: Which.

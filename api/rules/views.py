@@ -100,7 +100,8 @@ class RuleView(VersionView):
     topics: list[str] = Field(alias="from", description="the filters of its SQL")
     state: RuleState = Field(
         description="starting: the engine has not answered for this version; running; stopped: not "
-        "enabled; failed: it cannot run; paused: it failed again and again, any change starts it"
+        "enabled; failed: it cannot run; paused: it failed again and again, or took more processor "
+        "time than its tenant has; any change starts it"
     )
     error: str | None = Field(description="why it does not run")
 
@@ -121,10 +122,10 @@ class CompiledView(BaseModel):
     conditions: list[ConditionView]
     expression: str | None = Field(
         description="Spark SQL over the columns of a message: an array of JSON objects, the "
-        "outputs; null or empty without any. Null for a rule with memory, which has a plan"
+        "outputs; null or empty without any. Null for a stateful rule, which has a plan"
     )
     plan: dict[str, Any] | None = Field(
-        description="of a rule with memory (windows, joins, detections): its `streams` of "
+        description="of a stateful rule (windows, joins, detections): its `streams` of "
         "messages, each with the Spark SQL of its condition, columns and time; the `references` "
         "and the `detection` that it uses; and the Spark SQL `query` over all of them"
     )
@@ -170,7 +171,7 @@ class SpanView(BaseModel):
         "version is in force"
     )
     run: str | None = Field(
-        description="of a rule with memory: its query, and the source of its outputs"
+        description="of a stateful rule: its query, and the source of its outputs"
     )
 
 
@@ -179,7 +180,7 @@ class Explanation(CompiledView):
     version: int
     state: RuleState
     query: str = Field(
-        description="the Spark query that runs it: `rules` runs all without memory, each of the "
+        description="the Spark query that runs it: `rules` runs all stateless ones, each of the "
         "others has one of its own"
     )
     sources: list[str] = Field(description="log topics that the query reads")
@@ -214,20 +215,21 @@ class MetricsView(BaseModel):
     id: str
     matched: int = Field(description="messages that a filter matched")
     passed: int = Field(
-        description="of those, the ones that gave an output; of a rule with memory the ones that "
+        description="of those, the ones that gave an output; of a stateful rule the ones that "
         "its window, join or detection took in"
     )
     no_result: int = Field(description="of those, the ones that gave none")
     failed: int = Field(
-        description="of those, the ones whose evaluation failed; of a rule with memory also "
+        description="of those, the ones whose evaluation failed; of a stateful rule also "
         "outputs that could not be made"
     )
     outputs: int
     late: int = Field(
-        description="of a rule with memory: messages that came too late; see the table `late`"
+        description="of a stateful rule: messages that came too late; see the table `late`"
     )
+    evaluation_ms: int = Field(description="processor time that evaluating it took, of a sample")
     lag_ms_mean: float | None = Field(
-        description="of a rule with memory: from the end of a window, or what else the time of an "
+        description="of a stateful rule: from the end of a window, or what else the time of an "
         "output is, to its writing"
     )
     matched_per_second: RateView

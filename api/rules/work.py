@@ -3,27 +3,29 @@
 A request is JSON, so that it can be kept beside its job; see `Job.request`.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from api.following import Followed
 from api.jobs import Job, NotResumable, Work
-from api.log import Append, LogAppender
+from api.log import LogAppender
+from api.references.book import ReferenceBook
 from api.rules import rerun
-from api.rules.backfill import BackfillError, Order, backfill, live_range, missed_since
+from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
 from api.rules.book import Entry, RuleBook
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted
-from api.rules.dry_run import Compared, Range, dry_run
+from api.rules.dry_run import TWO_TABLES, Compared, DryRunError, DryRunRange, dry_run, stored_of
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.rerun_log import Begin, KafkaRerunLog, encode_begin
 from api.spark import SparkConnect
+from mqlake.log.blocking import Append
 from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import RULES
-from mqlake.reference_records import Columns
 from mqlake.rule_records import rerun_key
 from rules.language.compiled import CompiledRule
-from rules.schemas.registry import Schemas
+from rules.model import Rule
 
 NO_BACKFILL: Final = (
     "the rule has memory (windows, joins, detections): it begins empty, a dry run shows what it "
@@ -31,86 +33,143 @@ NO_BACKFILL: Final = (
 )
 
 
-def dry_run_work(
-    connect: SparkConnect,
-    tenant: str,
-    schemas: Schemas,
-    references: Mapping[str, Columns],
-    request: dict[str, Any],
-) -> Work:
-    """Return what does a dry run.
+@dataclass(frozen=True, slots=True)
+class RuleWorks:
+    """Makes what jobs over rules do.
 
-    Args:
+    Attributes:
         connect: Where Spark is.
-        tenant: Whose messages.
-        schemas: Of the tenant.
-        references: Columns of each reference table of the tenant.
-        request: `sql`; `range`, the fields of `Range` without the tenant; `other`, null or `sql`
-            and `version` of what to compare with.
-
-    Raises:
-        RuleError: The SQL is no rule (any more).
+        log: Takes outputs.
+        book: Knows whether a rule has changed, and where its last rerun began.
+        references: Know the columns of reference tables.
     """
-    rule = compiled(request["sql"], schemas, references)
-    range_ = Range(tenant, **request["range"])
-    other = request["other"]
-    compared = (
-        None
-        if other is None
-        else Compared(compiled(other["sql"], schemas, references), other["version"])
-    )
-    run = dry_run if rule.plan is None else plan_dry_run
 
-    def work(job: Job) -> dict[str, Any]:
-        return run(job, connect, rule, range_, compared)
+    connect: SparkConnect
+    log: LogAppender
+    book: RuleBook
+    references: ReferenceBook
 
-    return work
+    def dry_run_request(
+        self, tenant: str, sql: str, range_: dict[str, int | None], other: Rule | None
+    ) -> dict[str, Any]:
+        """Return what `dry_run` takes.
 
+        Args:
+            tenant: Whose messages.
+            sql: Of the rule.
+            range_: Fields of `DryRunRange` without the tenant.
+            other: What to compare with; it is not when it is the same, or stateful beside a
+                stateless rule.
 
-def backfill_work(
-    connect: SparkConnect,
-    log: LogAppender,
-    bootstrap_servers: str,
-    book: RuleBook,
-    entry: Entry,
-    request: dict[str, Any],
-) -> Work:
-    """Return what does a backfill.
+        Raises:
+            DryRunError: What it reads is in two tables.
+            RuleError: One of them is no rule.
+        """
+        schemas, columns = self.book.schemas(tenant), self.references.columns(tenant)
+        rule = compiled(sql, schemas, columns)
+        stored = stored_of(rule)
+        if stored is None:
+            raise DryRunError(TWO_TABLES)
+        compared = None
+        if other is not None:
+            made = compiled(other.sql, schemas, columns)
+            is_alike = stored_of(made) == stored and (made.plan is None) == (rule.plan is None)
+            is_same = (made.expression, made.plan, made.filters) == (
+                *(rule.expression, rule.plan),
+                rule.filters,
+            )
+            if is_alike and not is_same:
+                compared = {"sql": other.sql, "version": other.version}
+        return {"sql": sql, "range": range_, "other": compared}
 
-    Args:
-        connect: Where Spark is.
-        log: Takes the outputs.
-        bootstrap_servers: Where the log is.
-        book: Knows whether the rule has changed.
-        entry: The rule as it is now.
-        request: `version`, `from_ms`, `rate` and `missed`, whether it is only what the rule has
-            missed while it was stopped.
+    def dry_run(self, tenant: str, request: dict[str, Any]) -> Work:
+        """Return what does a dry run.
 
-    Raises:
-        BackfillError: The rule has memory, or does not run.
-        NotResumable: It has changed.
-        RuleError: Its SQL is no rule (any more).
-    """
-    rule = entry.rule
-    if rule.version != request["version"]:
-        raise NotResumable(
-            f"rule {rule.id!r} is at version {rule.version}, the job is of version "
-            f"{request['version']}"
+        Args:
+            tenant: Whose messages.
+            request: `sql`; `range`, the fields of `DryRunRange` without the tenant; `other`, null
+                or `sql` and `version` of what to compare with.
+
+        Raises:
+            RuleError: The SQL is no rule (any more).
+        """
+        schemas, columns = self.book.schemas(tenant), self.references.columns(tenant)
+        rule = compiled(request["sql"], schemas, columns)
+        range_ = DryRunRange(tenant, **request["range"])
+        other = request["other"]
+        compared = (
+            None
+            if other is None
+            else Compared(compiled(other["sql"], schemas, columns), other["version"])
         )
-    made = _without_memory(entry)
-    order = Order(
-        *(rule.tenant, rule.id, rule.version, made, live_range(entry)),
-        from_ms=request["from_ms"],
-        rate=request["rate"],
-        since=missed_since(entry) if request.get("missed") else (),  # jobs of before have it not
-    )
+        run = dry_run if rule.plan is None else plan_dry_run
+        return lambda job: run(job, self.connect, rule, range_, compared)
 
-    def work(job: Job) -> dict[str, Any]:
-        return backfill(
-            job, order, connect, log, bootstrap_servers, lambda: book.get(rule.tenant, rule.id)
+    def backfill(self, entry: Entry, request: dict[str, Any]) -> Work:
+        """Return what does a backfill.
+
+        Args:
+            entry: The rule as it is now.
+            request: `version`, `from_ms`, `rate` and `missed`, whether it is only what the rule has
+                missed while it was stopped.
+
+        Raises:
+            BackfillError: The rule has memory, or does not run.
+            NotResumable: It has changed.
+            RuleError: Its SQL is no rule (any more).
+        """
+        rule = entry.rule
+        if rule.version != request["version"]:
+            raise NotResumable(
+                f"rule {rule.id!r} is at version {rule.version}, the job is of version "
+                f"{request['version']}"
+            )
+        order = BackfillOrder(
+            *(rule.tenant, rule.id, rule.version, _without_memory(entry), live_range(entry)),
+            from_ms=request["from_ms"],
+            rate=request["rate"],
+            # Jobs of before have it not.
+            since=missed_since(entry) if request.get("missed") else (),
         )
+        current = partial(self.book.get, rule.tenant, rule.id)
+        return lambda job: backfill(job, order, self.connect, self.log, current)
 
-    return work
+    def rerun(self, entry: Entry, request: dict[str, Any]) -> Work:
+        """Return what runs dead letters again, by the rule as it is now: also when it is resumed.
+
+        Args:
+            entry: The rule as it is now.
+            request: `error`, `from_ms`, `to_ms` and `rate`.
+
+        Raises:
+            RerunError: It cannot run them, see `rerun.why_not`.
+            RuleError: Its SQL is no rule (any more).
+        """
+        made = compiled(entry.rule.sql, entry.schemas)
+        problem = rerun.why_not(made)
+        if problem is not None:
+            raise rerun.RerunError(problem)
+        tenant, rule_id = entry.rule.tenant, entry.rule.id
+        wanted = Wanted(
+            *(tenant, rule_id, "evaluate", request["error"], request["from_ms"], request["to_ms"])
+        )
+        order = rerun.RerunOrder(entry.rule.version, made, wanted, request["rate"])
+
+        def work(job: Job) -> dict[str, Any]:
+            return rerun.rerun(
+                *(job, order, self.connect, self.log, KafkaRerunLog(self.log.servers())),
+                self.book.rerun_begin(tenant, rule_id),
+                partial(self._keep, tenant, rule_id),
+                partial(self.book.get, tenant, rule_id),
+            )
+
+        return work
+
+    def _keep(self, tenant: str, rule_id: str, begin: Begin) -> None:
+        """Keep where a run begins: what it writes from there on the next run looks at."""
+        record = Append(0, rerun_key(tenant, rule_id), encode_begin(begin), [VERSION_HEADER])
+        (offset,) = self.log.append_all(RULES, [record], what=f"rerun of rule {rule_id!r}")
+        self.book.take([Followed(RULES, offset, record.key, record.value)], is_old=False)
 
 
 def check_missed(entry: Entry) -> None:
@@ -129,59 +188,3 @@ def _without_memory(entry: Entry) -> CompiledRule:
     if made.plan is not None:
         raise BackfillError(NO_BACKFILL)
     return made
-
-
-def rerun_work(
-    connect: SparkConnect,
-    log: LogAppender,
-    bootstrap_servers: str,
-    book: RuleBook,
-    entry: Entry,
-    request: dict[str, Any],
-) -> Work:
-    """Return what runs dead letters again, by the rule as it is now: also when it is resumed.
-
-    Args:
-        connect: Where Spark is.
-        log: Takes the outputs.
-        bootstrap_servers: Where the log is.
-        book: Knows where the last run began, and whether the rule has changed.
-        entry: The rule as it is now.
-        request: `error`, `from_ms`, `to_ms` and `rate`.
-
-    Raises:
-        RerunError: It cannot run them, see `rerun.why_not`.
-        RuleError: Its SQL is no rule (any more).
-    """
-    made = compiled(entry.rule.sql, entry.schemas)
-    problem = rerun.why_not(made)
-    if problem is not None:
-        raise rerun.RerunError(problem)
-    tenant, rule_id = entry.rule.tenant, entry.rule.id
-    wanted = Wanted(
-        *(tenant, rule_id, "evaluate", request["error"], request["from_ms"], request["to_ms"])
-    )
-    order = rerun.Order(entry.rule.version, made, wanted, request["rate"])
-
-    def keep(begin: Begin) -> None:
-        """Keep where a run begins: what it writes from there on the next run looks at."""
-        headers = [VERSION_HEADER]
-        record = Append(0, rerun_key(tenant, rule_id), encode_begin(begin), headers)
-        what = f"rerun of rule {rule_id!r}"
-        (offset,) = log.append_all(bootstrap_servers, RULES, [record], what=what)
-        book.take([Followed(RULES, offset, record.key, record.value)], is_old=False)
-
-    def work(job: Job) -> dict[str, Any]:
-        return rerun.rerun(
-            job,
-            order,
-            connect,
-            log,
-            KafkaRerunLog(bootstrap_servers),
-            bootstrap_servers,
-            book.rerun_begin(tenant, rule_id),
-            keep,
-            lambda: book.get(tenant, rule_id),
-        )
-
-    return work

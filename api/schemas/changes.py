@@ -10,13 +10,14 @@ from contextlib import suppress
 from typing import Final
 
 from api.following import Followed
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.rules.book import Entry, RuleBook
 from api.rules.checking import compiled
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import RULES, Headers
+from mqlake.log.blocking import Append
+from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.records import RULES
 from mqlake.schema_records import SchemaKey, schema_key
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
@@ -63,7 +64,7 @@ class SchemaChanges:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def create(self, servers: str, tenant: str, name: str, body: SchemaBody) -> Schema:
+    def create(self, tenant: str, name: str, body: SchemaBody) -> Schema:
         """Register a schema.
 
         Raises:
@@ -83,10 +84,10 @@ class SchemaChanges:
             schema = Schema(
                 **dict(body), name=name, tenant=tenant, created_at=now_ms, layout=layout
             )
-            self._append(servers, [(_key(schema), schema)])
+            self._append([(_key(schema), schema)])
             return schema
 
-    def replace(self, servers: str, tenant: str, name: str, body: SchemaBody) -> Schema:
+    def replace(self, tenant: str, name: str, body: SchemaBody) -> Schema:
         """Give a schema another text, as a new version; without a difference nothing happens.
 
         Raises:
@@ -113,10 +114,10 @@ class SchemaChanges:
                 created_at=self._clock.now_ms(),
                 layout=layout,
             )
-            self._append(servers, [(_key(schema), schema)])
+            self._append([(_key(schema), schema)])
             return schema
 
-    def delete(self, servers: str, tenant: str, name: str, version: int | None = None) -> None:
+    def delete(self, tenant: str, name: str, version: int | None = None) -> None:
         """Delete a schema, or one version of it.
 
         Raises:
@@ -139,7 +140,7 @@ class SchemaChanges:
                 what = f"schema {name!r}" if version is None else f"schema '{name}:{version}'"
                 shown = ", ".join(users[:20]) + (", …" if len(users) > 20 else "")
                 raise SchemaInUse(f"{what} is used by rules: {shown}", users)
-            self._append(servers, [(_key(one), None) for one in gone])
+            self._append([(_key(one), None) for one in gone])
 
     def users(self, tenant: str, name: str, version: int | None = None) -> list[str]:
         """Return the rules that decode by a schema, or by one version; also those that rest."""
@@ -151,7 +152,7 @@ class SchemaChanges:
             )
         ]
 
-    def _append(self, servers: str, changes: Sequence[tuple[SchemaKey, Schema | None]]) -> None:
+    def _append(self, changes: Sequence[tuple[SchemaKey, Schema | None]]) -> None:
         records = [
             Append(
                 0,
@@ -161,7 +162,7 @@ class SchemaChanges:
             )
             for key, schema in changes
         ]
-        offsets = self._log.append_all(servers, RULES, records, what=f"schema {changes[0][0].name}")
+        offsets = self._log.append_all(RULES, records, what=f"schema {changes[0][0].name}")
         self._book.take(
             [
                 Followed(RULES, offset, record.key, record.value)

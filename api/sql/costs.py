@@ -10,7 +10,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from rules.language.durations import InvalidDuration, milliseconds
+from api.sql.dialect import is_text
+from rules.sql.durations import InvalidDuration, milliseconds
 
 MOST_WINDOWS: Final = 100
 """That one row is in, as in rules."""
@@ -141,7 +142,7 @@ def _at_most(count: int) -> Callable[..., Problem]:
 
 
 def _replacement(arguments: Sequence[exp.Expr]) -> Problem:
-    if len(arguments) < 3 or _is_text(arguments[2]):
+    if len(arguments) < 3 or is_text(arguments[2]):
         return None
     return "the replacement has to be written out"
 
@@ -155,24 +156,19 @@ def _position(arguments: Sequence[exp.Expr]) -> Problem:
 
 
 def _format_number(arguments: Sequence[exp.Expr]) -> Problem:
-    if len(arguments) > 1 and _is_text(arguments[1]) and len(arguments[1].name) <= MOST_DECIMALS:
+    if len(arguments) > 1 and is_text(arguments[1]) and len(arguments[1].name) <= MOST_DECIMALS:
         return None
     what = "the number of decimals, or of characters of the format,"
     return _number_from(1, 0, MOST_DECIMALS, what)(arguments)
 
 
 def _format(arguments: Sequence[exp.Expr]) -> Problem:
-    if arguments and not _is_text(arguments[0]):
+    if arguments and not is_text(arguments[0]):
         return "the format has to be written out"
     directives = _DIRECTIVE.findall(arguments[0].name) if arguments else ()
     if any(re.search("[0-9]{4}", one) for one in directives):
         return "widths and precisions of the format are numbers up to 999"
     return None
-
-
-def _is_text(argument: exp.Expr) -> bool:
-    is_literal = isinstance(argument, exp.Literal) and argument.is_string
-    return is_literal or isinstance(argument, exp.RawString)
 
 
 _ACCURACY: Final = _number_from(2, 1, 10_000, "the accuracy")

@@ -14,7 +14,7 @@ from sqlglot.dialects.databricks import Databricks
 from sqlglot.generators.databricks import DatabricksGenerator
 from sqlglot.parsers.databricks import DatabricksParser
 
-from rules.language.quoting import quoted
+from rules.sql.quoting import quoted, quoted_name, variant_path
 
 PLACE: Final = re.compile(r"/\*@(\d+)\*/")
 """Offset of the first character in the user's text."""
@@ -34,10 +34,9 @@ def place(node: exp.Expr) -> str:
     return "" if start is None else f"/*@{start}*/"
 
 
-def first_place(node: exp.Expr) -> int | None:
-    """Return where the first name of a node was."""
-    starts = [one.meta["start"] for one in node.walk() if "start" in one.meta]
-    return min(starts, default=None)
+def is_text(node: exp.Expr) -> bool:
+    """Tell whether a node is a text written out."""
+    return isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and node.is_string)
 
 
 def path_of(node: exp.Expr) -> list[str | int] | None:
@@ -53,18 +52,6 @@ def path_of(node: exp.Expr) -> list[str | int] | None:
             return None
         segments.append(key)
     return segments
-
-
-def _variant_path(segments: list[str | int]) -> str:
-    parts = ["$"]
-    for segment in segments:
-        if isinstance(segment, int):
-            parts.append(f"[{segment}]")
-        elif re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", segment):
-            parts.append(f".{segment}")
-        else:
-            parts.append(f'["{segment}"]' if "'" in segment else f"['{segment}']")
-    return quoted("".join(parts))
 
 
 class HistoryParser(DatabricksParser):
@@ -99,7 +86,7 @@ class HistoryGenerator(DatabricksGenerator):
         return quoted(expression.this)
 
     def identifier_sql(self, expression: exp.Identifier) -> str:
-        return f"{place(expression)}`{expression.this.replace('`', '``')}`"
+        return place(expression) + quoted_name(expression.this)
 
     def anonymous_sql(self, expression: exp.Anonymous) -> str:
         arguments = ", ".join(self.sql(argument) for argument in expression.expressions)
@@ -124,7 +111,7 @@ class HistoryGenerator(DatabricksGenerator):
     def jsonextract_sql(self, expression: exp.JSONExtract) -> str:
         segments = path_of(expression.expression)
         assert segments is not None  # checked before
-        return f"variant_get({self.sql(expression, 'this')}, {_variant_path(segments)}, 'variant')"
+        return f"variant_get({self.sql(expression, 'this')}, {variant_path(segments)}, 'variant')"
 
 
 class HistoryDialect(Databricks):

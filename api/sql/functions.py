@@ -38,18 +38,10 @@ _TEXTS: Final = """
     url_encode try_url_decode validate_utf8
 """
 PATTERN_FUNCTIONS: Final = frozenset(
-    [
-        "regexp",
-        "regexp_count",
-        "regexp_extract",
-        "regexp_extract_all",
-        "regexp_instr",
-        "regexp_like",
-        "regexp_replace",
-        "regexp_substr",
-        "rlike",
-        "split",
-    ]
+    (
+        *("regexp", "regexp_count", "regexp_extract", "regexp_extract_all", "regexp_instr"),
+        *("regexp_like", "regexp_replace", "regexp_substr", "rlike", "split"),
+    )
 )
 """Their second argument is a regular expression, written out as a literal."""
 _TIMES: Final = """
@@ -80,37 +72,21 @@ _JSON: Final = """
 _CASTS: Final = "bigint binary boolean decimal double float int smallint string tinyint"
 _OTHERS: Final = "monotonically_increasing_id uuid"
 GENERATORS: Final = frozenset(
-    [
-        "explode",
-        "explode_outer",
-        "inline",
-        "inline_outer",
-        "json_tuple",
-        "posexplode",
-        "posexplode_outer",
-        "stack",
-        "variant_explode",
-        "variant_explode_outer",
-    ]
+    (
+        *("explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode"),
+        *("posexplode_outer", "stack", "variant_explode", "variant_explode_outer"),
+    )
 )
 """Give rows for a row; also in FROM and LATERAL VIEW."""
 TABLE_FUNCTIONS: Final = GENERATORS | {"range"}
 
 ALLOWED: Final = frozenset(
-    " ".join(
-        (
-            _AGGREGATES,
-            _WINDOWS,
-            _CONDITIONS,
-            _NUMBERS,
-            _TEXTS,
-            _TIMES,
-            _NESTED,
-            _JSON,
-            _CASTS,
-            _OTHERS,
-        )
-    ).split()
+    word
+    for words in (
+        *(_AGGREGATES, _WINDOWS, _CONDITIONS, _NUMBERS, _TEXTS, _TIMES, _NESTED, _JSON, _CASTS),
+        _OTHERS,
+    )
+    for word in words.split()
 )
 
 HINTS: Final = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from api.relations.views import EMPTY_SCHEMA
 from api.spark import (
     Cancelled,
     EvaluationError,
@@ -21,6 +22,7 @@ from api.spark import (
     Spark,
     SparkAway,
     SparkConnect,
+    SparkEnded,
     sentence,
 )
 from api.sql.checking import CheckedQuery
@@ -29,14 +31,12 @@ from api.sql.errors import (
     QueryMemoryError,
     QueryTimeoutError,
     QueryTooLargeError,
-    error_at,
 )
 from api.sql.places import place_of, place_of_name
 from api.sql.results import Format, Result, ResultColumn
 from api.sql.slots import FairSlots
 from mqlake.errors import OperationalError
 from mqlake.query_application import Use
-from mqlake.views import EMPTY_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -63,6 +63,8 @@ MOST_IDLE: Final = 2
 SPARK_LIMIT_SECONDS: Final = 3_600.0
 _SIZE_CHECK_SECONDS: Final = 0.5
 _INCOMPARABLE: Final = "values of type VARIANT, as in `payload`, cannot be compared"
+_LOOK_SECONDS: Final = 0.1
+"""How often a query that waits for its second turn looks whether it is wanted still."""
 _LEFT_SECONDS: Final = 6 * 3_600.0
 """A result is not read for so long."""
 
@@ -72,7 +74,7 @@ class TooManyQueriesError(OperationalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueryLimits:
     """Of one query: rows of its result, seconds, bytes of its result on disk."""
 
     rows: int
@@ -98,6 +100,7 @@ class QueryRunner:
         self._slots = FairSlots(at_once)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
+        self._second_turn = threading.Lock()
         self._idle: list[Spark] = []
         self._is_ready = False
 
@@ -106,7 +109,7 @@ class QueryRunner:
         self,
         query: CheckedQuery,
         form: Format,
-        limits: Limits,
+        limits: QueryLimits,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Result]:
         """Run a query; its result is there until the block ends.
@@ -155,14 +158,22 @@ class QueryRunner:
         self,
         query: CheckedQuery,
         form: Format,
-        limits: Limits,
+        limits: QueryLimits,
         is_cancelled: Callable[[], bool],
         target: Path,
     ) -> Result:
+        work = _Work(query, form, limits, is_cancelled, target / "rows")
+        try:
+            return self._ask(work, is_cancelled)
+        except SparkEnded:
+            # One of those that ran has ended it. Each is asked once more, one after the other, so
+            # it fails by itself, and no query of anybody else by it.
+            with work.holding(self._second_turn):
+                return self._ask(work, is_cancelled)
+
+    def _ask(self, work: "_Work", is_cancelled: Callable[[], bool]) -> Result:
         with self._connect.use(is_cancelled=is_cancelled) as use:
             session = self._take(use) or self._open(use)
-            # Once: what has ended Spark would do so again.
-            work = _Work(query, form, limits, is_cancelled, target / "rows")
             return self._perform(work, session)
 
     def _take(self, use: Use) -> Spark | None:
@@ -216,7 +227,7 @@ class _Work:
         self,
         query: CheckedQuery,
         form: Format,
-        limits: Limits,
+        limits: QueryLimits,
         is_cancelled: Callable[[], bool],
         target: Path,
     ) -> None:
@@ -235,14 +246,7 @@ class _Work:
         try:
             return session.perform(self._do, SPARK_LIMIT_SECONDS, is_cancelled=self._is_unwanted)
         except Cancelled as exc:
-            if self._is_late:
-                seconds = f"{self._limits.seconds:g}"
-                raise QueryTimeoutError(f"the query took longer than {seconds} s") from exc
-            if self._is_too_large:
-                raise QueryTooLargeError(
-                    f"the result has more than {self._limits.bytes} bytes",
-                    hint="select fewer columns or rows",
-                ) from exc
+            self._tell_why(exc)
             raise
         except OutOfMemory as exc:
             hint = "read fewer rows, or make smaller values"
@@ -255,7 +259,37 @@ class _Work:
             place = place_of(cause, self._sql)
             if place is None:
                 place = place_of_name(detail, text)
-            raise error_at(text, place, detail, _hint(detail)) from exc
+            raise QueryError.at(text, place, len(text), detail, _hint(detail)) from exc
+
+    @contextmanager
+    def holding(self, lock: threading.Lock) -> Iterator[None]:
+        """Hold a lock for the length of a `with` block.
+
+        Raises:
+            QueryError: It came too late.
+            Cancelled: The query is not wanted any more.
+        """
+        while not lock.acquire(timeout=_LOOK_SECONDS):
+            try:
+                self._check()
+            except Cancelled as exc:
+                self._tell_why(exc)
+                raise
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _tell_why(self, exc: Cancelled) -> None:
+        """Raise what it was cancelled for, if that was not by who has asked."""
+        if self._is_late:
+            seconds = f"{self._limits.seconds:g}"
+            raise QueryTimeoutError(f"the query took longer than {seconds} s") from exc
+        if self._is_too_large:
+            raise QueryTooLargeError(
+                f"the result has more than {self._limits.bytes} bytes",
+                hint="select fewer columns or rows",
+            ) from exc
 
     def _is_unwanted(self) -> bool:
         now = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mqlake.tables import Column
-from rules.language.quoting import quoted
+from rules.sql.quoting import quoted
 
 NAME: Final = "usage"
 COMMENT: Final = "What the tenant uses, as it is known now"

@@ -8,11 +8,11 @@ import logging
 import threading
 from typing import Final
 
-from api.pages import DEFAULT_TENANT
 from api.spark import JOB_START_SECONDS, SparkConnect
 from api.sql.checking import check
-from api.sql.running import Limits, QueryRunner
+from api.sql.running import QueryLimits, QueryRunner
 from mqlake.errors import MqlakeError
+from mqlake.tenants import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ QUERY: Final = (
     " GROUP BY topic ORDER BY messages DESC"
 )
 """Of a kind that is often asked; of what was written lately, however much there is."""
-_LIMITS: Final = Limits(rows=1, seconds=120.0, bytes=1_000_000)
+_LIMITS: Final = QueryLimits(rows=1, seconds=120.0, bytes=1_000_000)
 _CLOSE_SECONDS: Final = 3.0
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from api.cache import StoredSession
+from api.cache import CachedSession
 from api.tracing.timeline import Held, Life
 from api.tracing.views import SubscriberTrace
+from mqlake.offsets import at
 from mqlake.session_records import (
     ProgressRecord,
     SessionRecord,
@@ -72,7 +73,7 @@ class Standing:
     cursor: list[int] | None
 
     @classmethod
-    def read(cls, stored: StoredSession) -> "Standing":
+    def read(cls, stored: CachedSession) -> "Standing":
         """Return what the log has of a session.
 
         Raises:
@@ -147,7 +148,7 @@ def _is_not_for(
     """Tell whether a stored subscription counts from a later offset on, or is of its publisher."""
     if kept is None:
         return False
-    starts_later = kept.starts is not None and traced.offset < kept.starts[traced.partition]
+    starts_later = kept.starts is not None and traced.offset < at(kept.starts, traced.partition)
     return (held.later_ms is None and starts_later) or (
         kept.no_local and client_id == traced.publisher
     )

@@ -1,20 +1,13 @@
 """Short stretches of the log, by time: what was written around a message."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
+from api.log import CLIENT_ID
 from mqlake.errors import LogError
-from mqlake.log.security import client_config
-
-TIMEOUT_SECONDS: Final = 10.0
-"""Longest without an answer."""
-_BATCH: Final = 2_000
-_POLL_SECONDS: Final = 0.02
-"""A batch is handed over when it is full or after this long."""
+from mqlake.log.blocking import BlockingReader
+from mqlake.records import LogRecord
 
 
 class Seen(NamedTuple):
@@ -70,120 +63,80 @@ class Scan(Protocol):
         """
         ...
 
+    def partition_count(self, log_topic: str) -> int:
+        """Return how many partitions a log topic has.
+
+        Raises:
+            LogError: The log does not answer, or there is no such log topic.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of the log."""
         ...
 
 
 class KafkaScan:
-    """A `Scan` by librdkafka, with one connection for all that it reads.
+    """A `Scan` of a Kafka-compatible cluster.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._consumer = Consumer(
-            {
-                **client_config(bootstrap_servers),
-                "client.id": "mqlake-api",
-                "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 20,
-                "log_level": 2,
-            }
-        )
+        self._reader = BlockingReader(bootstrap_servers, CLIENT_ID)
 
     def read(self, stretch: Stretch, take: Callable[[Seen], bool]) -> bool:
-        try:
-            return self._read(self._consumer, stretch, take)
-        except KafkaException as exc:
-            raise LogError(f"reading {stretch.log_topic}: {exc}", definite=True) from exc
-        finally:
-            self._consumer.unassign()
+        left = stretch.most
+        is_enough = False
+
+        def look(record: LogRecord) -> bool:
+            nonlocal left, is_enough
+            is_enough = take(_seen(record))
+            left -= 1
+            return is_enough or left <= 0
+
+        self._reader.read(stretch.log_topic, self._ranges(stretch), look)
+        return is_enough or left > 0
 
     def first_offset(self, log_topic: str, partition: int) -> int:
-        place = TopicPartition(log_topic, partition)
         try:
-            return self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)[0]
-        except KafkaException as exc:
-            raise LogError(f"reading {log_topic}: {exc}", definite=True) from exc
+            return self._reader.admin.begins(log_topic)[partition]
+        except KeyError as exc:
+            raise LogError(f"{log_topic} has no partition {partition}", definite=True) from exc
+
+    def partition_count(self, log_topic: str) -> int:
+        return len(self._reader.admin.ends(log_topic))
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
 
-    def _read(self, consumer: Consumer, stretch: Stretch, take: Callable[[Seen], bool]) -> bool:
-        places = self._places(consumer, stretch)
-        if not places:
-            return True
-        consumer.assign(places)
-        unread = {place.partition for place in places}
-        left = stretch.most
-        for record in _records(consumer, stretch.log_topic, unread):
-            if record.partition not in unread:
-                continue
-            if stretch.until_ms is not None and record.timestamp_ms > stretch.until_ms:
-                unread.discard(record.partition)
-                continue
-            if take(record):
-                return True
-            left -= 1
-            if left <= 0:
-                return False
-        return True
-
-    def _places(self, consumer: Consumer, stretch: Stretch) -> list[TopicPartition]:
-        log_topic = stretch.log_topic
-        partitions = stretch.partitions
-        if partitions is None:
-            found = consumer.list_topics(log_topic, timeout=TIMEOUT_SECONDS).topics[log_topic]
-            partitions = tuple(found.partitions)
+    def _ranges(self, stretch: Stretch) -> dict[int, tuple[int, int]]:
+        admin, log_topic = self._reader.admin, stretch.log_topic
+        ends = last = admin.ends(log_topic)
+        if stretch.until_ms is not None:
+            ends = admin.ends_before(log_topic, stretch.until_ms + 1)
         if stretch.from_ms is not None:
-            asked = [TopicPartition(log_topic, one, stretch.from_ms) for one in partitions]
-            return [
-                place
-                for place in consumer.offsets_for_times(asked, timeout=TIMEOUT_SECONDS)
-                if place.offset >= 0  # else nothing is as late
-            ]
-        places = []
-        for one in partitions:
-            place = TopicPartition(log_topic, one)
-            first, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
-            start = (stretch.starts or {}).get(one, first)
-            # A negative start counts from the end.
-            offset = max(first, end + start if start < 0 else start)
-            if offset < end:
-                places.append(TopicPartition(log_topic, one, offset))
-        return places
+            starts = admin.ends_before(log_topic, stretch.from_ms)
+        else:
+            begins = admin.begins(log_topic)
+            given = stretch.starts or {}
+            starts = {
+                # A negative start counts from the end.
+                one: max(begin, at if (at := given.get(one, begin)) >= 0 else last[one] + at)
+                for one, begin in begins.items()
+            }
+        wanted = stretch.partitions if stretch.partitions is not None else tuple(ends)
+        return {one: (starts[one], ends[one]) for one in wanted if one in ends}
 
 
-def _records(consumer: Consumer, log_topic: str, unread: set[int]) -> Iterator[Seen]:
-    """Yield records as long as partitions are left; their ends are told by librdkafka."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while unread:
-        for record in consumer.consume(_BATCH, timeout=_POLL_SECONDS):
-            deadline = time.monotonic() + TIMEOUT_SECONDS
-            partition = record.partition() or 0
-            error = record.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(partition)
-                continue  # librdkafka tries again by itself
-            yield _seen(record, partition)
-        if time.monotonic() > deadline:
-            raise LogError(
-                f"reading {log_topic}: no answer within {TIMEOUT_SECONDS:g} s", definite=True
-            )
-
-
-def _seen(record: Any, partition: int) -> Seen:
-    headers = {name: value for name, value in record.headers() or () if isinstance(value, bytes)}
+def _seen(record: LogRecord) -> Seen:
+    headers = {name: value for name, value in record.headers if isinstance(value, bytes)}
     return Seen(
-        partition,
-        record.offset() or 0,
-        record.timestamp()[1],
-        record.key() or b"",
-        record.value() or b"",
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        record.key or b"",
+        record.value or b"",
         headers,
     )

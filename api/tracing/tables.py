@@ -6,11 +6,11 @@ Whatever a client wrote is in here only as a literal that is built from its byte
 import json
 from typing import Any, Final
 
+from api.relations.views import CATALOG_SCHEMA, TOPIC_MATCHES
 from api.rules import history
 from api.spark import Row, SparkConnect
 from api.tracing.timeline import EVENTS_USED
 from mqlake.tables import DEAD_LETTERS, DROPS, EVENTS, MESSAGES
-from mqlake.views import CATALOG_SCHEMA, TOPIC_MATCHES
 
 MOST_CLIENTS: Final = 1_000
 MOST_ROWS: Final = 5_000

@@ -16,7 +16,7 @@ from api.tracing.rules import RuleFindings, trace_rules
 from api.tracing.scan import Scan, Seen, Stretch
 from api.tracing.tables import MOST_CLIENTS, TraceTables
 from api.tracing.timeline import Timeline
-from api.tracing.views import Accepted, Recording, Routed, RuleTrace, SubscriberTrace, Trace
+from api.tracing.views import AcceptedView, Recording, Routed, RuleTrace, SubscriberTrace, Trace
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.identifiers import identifier_ms
 from mqlake.records import (
@@ -47,7 +47,7 @@ _PAGE: Final = 1_000
 
 
 @dataclass(slots=True)
-class Tracer:
+class MessageTracer:
     """Traces one message.
 
     Attributes:
@@ -115,7 +115,7 @@ class Tracer:
 
     # The message
 
-    def _find(self, message_id: str, at_ms: int) -> Accepted | None:
+    def _find(self, message_id: str, at_ms: int) -> AcceptedView | None:
         wanted = bytes.fromhex(message_id)
         found: list[Seen] = []
 
@@ -135,7 +135,7 @@ class Tracer:
             return None
         if message.tenant != self.tenant:
             return None
-        return Accepted(
+        return AcceptedView(
             topic_name=message.topic_name,
             at=_time(record.timestamp_ms),
             origin=message.origin,
@@ -149,11 +149,11 @@ class Tracer:
             found_in="log",
         )
 
-    def _find_row(self, message_id: str, at_ms: int) -> Accepted | None:
+    def _find_row(self, message_id: str, at_ms: int) -> AcceptedView | None:
         row = self.tables.message(message_id, at_ms)
         if row is None:
             return None
-        return Accepted(
+        return AcceptedView(
             topic_name=row["topic"],
             at=_time(row["at_ms"]),
             origin=row["origin"] or "",
@@ -291,8 +291,9 @@ class Tracer:
     def _rules(self, traced: Traced) -> list[RuleTrace]:
         findings = RuleFindings(traced, self.tenant)
         begin = traced.at_ms
+        place = self._outputs_place(traced)
         self.scan.read(
-            Stretch(OUTPUTS, (traced.partition,), from_ms=begin, until_ms=begin + _OUTPUTS_MS),
+            Stretch(OUTPUTS, (place,), from_ms=begin, until_ms=begin + _OUTPUTS_MS),
             findings.take_output,
         )
         try:
@@ -340,8 +341,13 @@ class Tracer:
                 if action.function == "table" and isinstance(name, str):
                     yield rule, RULE_TABLE_PREFIX + name
 
+    def _outputs_place(self, traced: Traced) -> int:
+        """Return the partition of `mqlake.outputs` in which is what rules have made of it."""
+        return traced.partition % self.scan.partition_count(OUTPUTS)
+
     def _outputs_gone(self, traced: Traced) -> list[str]:
-        if self.scan.first_offset(OUTPUTS, traced.partition) == 0:
+        place = self._outputs_place(traced)
+        if self.scan.first_offset(OUTPUTS, place) == 0:
             return []  # nothing has ever been removed
         oldest: list[int] = []
 
@@ -349,7 +355,7 @@ class Tracer:
             oldest.append(record.timestamp_ms)
             return True
 
-        self.scan.read(Stretch(OUTPUTS, (traced.partition,), starts={}), take)
+        self.scan.read(Stretch(OUTPUTS, (place,), starts={}), take)
         if oldest and oldest[0] <= traced.at_ms:
             return []
         return ["outputs of rules from then are no longer in the log, if there were any"]

@@ -20,7 +20,7 @@ Outcome = Literal[
 ActionOutcome = Literal["done", "failed", "waiting", "unknown"]
 
 
-class Accepted(BaseModel):
+class AcceptedView(BaseModel):
     """The message as the log took it."""
 
     topic_name: str
@@ -104,7 +104,7 @@ class Trace(BaseModel):
     message_id: str
     tenant: str
     summary: str
-    accepted: Accepted
+    accepted: AcceptedView
     routed: list[Routed]
     subscribers: list[SubscriberTrace]
     rules: list[RuleTrace]

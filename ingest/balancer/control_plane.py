@@ -21,9 +21,9 @@ from ingest.balancer.drains import Drains
 from ingest.balancer.fleet import Fleet, Node
 from ingest.balancer.haproxy.configuration import maps_of, render, render_map
 from ingest.balancer.haproxy.driver import Driver
-from ingest.balancer.history import History
+from ingest.balancer.history import BalancerHistory
 from ingest.balancer.loads_file import LoadsFile
-from ingest.balancer.probe import Credentials, Probe
+from ingest.balancer.probe import Probe, ProbeCredentials
 from ingest.balancer.scraping import ScrapeError, read_metric, scrape
 from ingest.balancer.state_file import Remembered, encode_state, load_state
 from mqlake.durable import write_durably
@@ -77,7 +77,7 @@ class ControlPlane:
             login.window_seconds,
             login.concurrency,
             login.topic_prefix,
-            Credentials(login.username, secret),
+            ProbeCredentials(login.username, secret),
         )
         self._addresses = Addresses(clock)
         self._found: dict[str, list[Node] | None] = {}
@@ -105,11 +105,11 @@ class ControlPlane:
         self._woken = asyncio.Event()
         self._unwritten = asyncio.Event()
         self.loads: LoadsFile | None = None
-        self._history: History | None = None
+        self._history: BalancerHistory | None = None
         if (file := settings.predicted.loads_file) is not None:
             self.loads = LoadsFile(file, self._layout.buckets, settings.predicted.talkers)
             if settings.history.data_dir is not None:
-                self._history = History(settings.history, settings.tenants(), file, clock)
+                self._history = BalancerHistory(settings.history, settings.tenants(), file, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until told to stop. Proxies keep what they have.

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from ingest.balancer.fleet import Fleet, Node, Policy
-from ingest.balancer.load_model import LoadModel, Outcome
+from ingest.balancer.load_model import LoadModel, PlacingOutcome
 from ingest.balancer.loads import read_expected
 from ingest.balancer.placement import bucket_of
 from ingest.balancer.snapshot import Snapshot
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ingest.balancer.placement import Strategy
-    from ingest.balancer.waves import Client, Wave
+    from ingest.balancer.waves import ClientWave, WaveClient
 
 ARRIVAL_SECONDS: Final = 300
 """In which the clients of one wave come."""
 LOOK_SECONDS: Final = 5
 
 
-def run(number: int, strategy: Strategy, *, scale: float = 1.0, seed: int = 1) -> Outcome:
+def run(number: int, strategy: Strategy, *, scale: float = 1.0, seed: int = 1) -> PlacingOutcome:
     """Return how an experiment ends with a strategy; the same seed gives the same.
 
     Args:
@@ -62,7 +62,7 @@ def run(number: int, strategy: Strategy, *, scale: float = 1.0, seed: int = 1) -
 
 
 class _Cluster:
-    def __init__(self, policy: Policy, waves: Sequence[Wave], random: Random) -> None:
+    def __init__(self, policy: Policy, waves: Sequence[ClientWave], random: Random) -> None:
         self._policy = policy
         self._fleet = Fleet(policy, Snapshot())
         self._debts: defaultdict[str, float] = defaultdict(float)
@@ -87,7 +87,7 @@ class _Cluster:
             self._fleet.note_probe(name, "")
         self._look()
 
-    def admit(self, client: Client) -> None:
+    def admit(self, client: WaveClient) -> None:
         self.model.admit(client, self._choose(client))
 
     def pass_second(self) -> None:
@@ -105,7 +105,7 @@ class _Cluster:
             self._snapshot = self._fleet.snapshot(now)
         self._own = dict(self._snapshot.talkers)
 
-    def _choose(self, client: Client) -> str:
+    def _choose(self, client: WaveClient) -> str:
         placed = [one for one in self._snapshot.nodes if one.takes_clients]
         if slot := self._own.get(key_of(TENANT, client.name)):
             return self._snapshot.by_slot[slot].name

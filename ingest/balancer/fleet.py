@@ -10,7 +10,7 @@ from ingest.balancer.loads import Expected, without
 from ingest.balancer.overload import MOST as MOST_LEVEL
 from ingest.balancer.overload import Overload
 from ingest.balancer.placement import Strategy, bounds_of, place_buckets
-from ingest.balancer.snapshot import Placed, Snapshot, assign_slots
+from ingest.balancer.snapshot import PlacedNode, Snapshot, assign_slots
 from ingest.balancer.talkers import gather, settle
 from ingest.balancer.weights import LEAST, MOST, CpuWindow, damped, weight_of
 
@@ -246,7 +246,7 @@ class Fleet:
         taking = self._taking(now)
         self._is_settling = any(self._is_unknown(known, now) for known in self._nodes.values())
         placed = [
-            Placed(
+            PlacedNode(
                 name,
                 known.node.address,
                 tuple(sorted(known.node.ports)),
@@ -346,7 +346,7 @@ class Fleet:
             return known.damped_weight
         return weight
 
-    def _places_of(self, placed: Sequence[Placed]) -> _Places:
+    def _places_of(self, placed: Sequence[PlacedNode]) -> _Places:
         """Return the slot of each bucket, and of each client with a place of its own."""
         policy, memory = self._policy, self._memory
         weights = self._parts = {

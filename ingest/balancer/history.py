@@ -69,7 +69,7 @@ class HistoryState:
     """Why the file could not be made; empty: it could, or it is not time."""
 
 
-class History:
+class BalancerHistory:
     """Makes the file when it is missing or old.
 
     Args:

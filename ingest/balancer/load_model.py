@@ -17,7 +17,7 @@ from ingest.balancer.waves import COPY, DELIVERY, IDLE, PUBLISH, core_speed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ingest.balancer.waves import Client, Wave
+    from ingest.balancer.waves import ClientWave, WaveClient
 
 QUEUE_SECONDS: Final = 10.0
 SERVICE_SECONDS: Final = 0.001
@@ -26,7 +26,7 @@ SETTLED_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlacingOutcome:
     """How it stands when all have come; means of a minute."""
 
     deviation: float
@@ -74,7 +74,7 @@ class LoadModel:
         seconds: That have passed.
     """
 
-    def __init__(self, waves: Sequence[Wave]) -> None:
+    def __init__(self, waves: Sequence[ClientWave]) -> None:
         self.nodes: dict[str, ModelNode] = {}
         self.seconds = 0.0
         self._rates: defaultdict[int, float] = defaultdict(float)
@@ -85,7 +85,7 @@ class LoadModel:
         """Add nodes with their cores."""
         self.nodes |= {name: ModelNode(cores) for name, cores in nodes.items()}
 
-    def admit(self, client: Client, name: str) -> None:
+    def admit(self, client: WaveClient, name: str) -> None:
         """Add a client to a node."""
         node = self.nodes[name]
         node.connections += 1
@@ -106,7 +106,7 @@ class LoadModel:
                 self._lost += node.published * excess / node.utilisation
             node.waiting = min(QUEUE_SECONDS, max(0.0, node.waiting))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PlacingOutcome:
         """Return how it stands when all have come; a minute passes."""
         delays: list[tuple[float, float]] = []
         cpus: list[float] = []
@@ -121,7 +121,7 @@ class LoadModel:
         matched, copied = self._copied()
         work = self._speed * sum(one.utilisation * one.cores for one in self.nodes.values())
         forwarding = 100 * COPY * (copied - matched) / work
-        return Outcome(sum(cpus) / len(cpus), lost, p99_ms, copied / matched, forwarding)
+        return PlacingOutcome(sum(cpus) / len(cpus), lost, p99_ms, copied / matched, forwarding)
 
     def _work(self, node: ModelNode) -> float:
         """Return which part of its cores a node needs."""

@@ -40,13 +40,13 @@ _PacketT = TypeVar("_PacketT", bound=Packet)
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ProbeCredentials:
     username: str | None = None
     password: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProbeOutcome:
     """How a probe went."""
 
     reason: str = ""
@@ -76,14 +76,14 @@ class Probe:
         window_seconds: float,
         concurrency: int,
         topic_prefix: str = "mqlake/balancer/",
-        credentials: Credentials = Credentials(),
+        credentials: ProbeCredentials = ProbeCredentials(),
     ) -> None:
         self._window_seconds = window_seconds
         self._places = asyncio.Semaphore(concurrency)
         self._topic_prefix = topic_prefix
         self._credentials = credentials
 
-    async def run(self, address: str, port: int) -> Outcome:
+    async def run(self, address: str, port: int) -> ProbeOutcome:
         """Probe a node; never raises for what the node does."""
         async with self._places:
             loop = asyncio.get_running_loop()
@@ -92,12 +92,12 @@ class Probe:
                 async with asyncio.timeout(self._window_seconds):
                     await self._exchange(address, port)
             except TimeoutError:
-                return Outcome(f"no message within {self._window_seconds:g} s")
+                return ProbeOutcome(f"no message within {self._window_seconds:g} s")
             except ConnectionRefusedError:
-                return Outcome("connection refused", definite=True)
+                return ProbeOutcome("connection refused", definite=True)
             except (OSError, _Failed, RemoteProtocolError) as exc:
-                return Outcome(str(exc) or type(exc).__name__)
-            return Outcome(seconds=loop.time() - began_at)
+                return ProbeOutcome(str(exc) or type(exc).__name__)
+            return ProbeOutcome(seconds=loop.time() - began_at)
 
     async def _exchange(self, address: str, port: int) -> None:
         name = PROBE_PREFIX + secrets.token_hex(8)

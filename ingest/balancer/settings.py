@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from ingest.balancer.fleet import Policy
-from ingest.balancer.haproxy.configuration import Frontend, Kind, Layout, Proxy
+from ingest.balancer.haproxy.configuration import Frontend, Kind, Proxy, ProxyLayout
 from ingest.balancer.placement import Strategy
 from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup
 
@@ -171,7 +171,7 @@ class WeightSettings(SettingsGroup):
     )
 
 
-class OverloadSettings(SettingsGroup):
+class NodeOverloadSettings(SettingsGroup):
     """When a node takes no new clients for its load."""
 
     metric: str = Field(
@@ -491,7 +491,7 @@ class BalancerSettings(ProcessSettings):
 
     discovery: DiscoverySettings = DiscoverySettings()
     weights: WeightSettings = WeightSettings()
-    overload: OverloadSettings = OverloadSettings()
+    overload: NodeOverloadSettings = NodeOverloadSettings()
     probe: ProbeSettings = ProbeSettings()
     predicted: PredictedSettings = PredictedSettings()
     history: HistorySettings = HistorySettings()
@@ -557,8 +557,8 @@ class BalancerSettings(ProcessSettings):
             tolerance=self.weights.tolerance,
         )
 
-    def layout(self) -> Layout:
-        return Layout(
+    def layout(self) -> ProxyLayout:
+        return ProxyLayout(
             strategy=self.strategy,
             frontends=tuple(one.to_frontend() for one in self.frontends),
             proxies=tuple(

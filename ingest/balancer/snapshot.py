@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Placed:
+class PlacedNode:
     """A node as proxies know it."""
 
     name: str
@@ -39,7 +39,7 @@ class Placed:
 class Snapshot:
     """What all proxies are to have."""
 
-    nodes: tuple[Placed, ...] = ()
+    nodes: tuple[PlacedNode, ...] = ()
     """By name."""
     buckets: tuple[int, ...] = ()
     """Slot of each bucket (`predicted`); empty with other strategies."""
@@ -51,7 +51,7 @@ class Snapshot:
         return sha256(self.encode()).hexdigest()
 
     @property
-    def by_slot(self) -> dict[int, Placed]:
+    def by_slot(self) -> dict[int, PlacedNode]:
         return {node.slot: node for node in self.nodes}
 
     def encode(self) -> bytes:
@@ -79,9 +79,9 @@ class Snapshot:
         return cls(tuple(nodes), buckets, talkers)
 
 
-def _decode_node(node: Any) -> Placed:
+def _decode_node(node: Any) -> PlacedNode:
     ports = tuple((str(kind), int(port)) for kind, port in node["ports"])
-    return Placed(
+    return PlacedNode(
         str(node["name"]),
         str(node["address"]),
         ports,

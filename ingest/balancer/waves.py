@@ -34,7 +34,7 @@ _INSIDE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class WaveClient:
     name: str
     rate: float = 0.0
     """Messages a second that it publishes."""
@@ -44,7 +44,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
+class ClientWave:
     """Clients that come one after the other.
 
     Attributes:
@@ -53,7 +53,7 @@ class Wave:
     """
 
     joins: Mapping[str, float]
-    clients: Sequence[Client]
+    clients: Sequence[WaveClient]
 
 
 EXPERIMENTS: Final = (
@@ -67,7 +67,7 @@ PUBLISHED: Final = ((9, 8, 8), (3, 10, 4), (8, 6, 6))
 """Standard deviations of the three published strategies, by experiment."""
 
 
-def waves_of(number: int, scale: float, random: Random) -> list[Wave]:
+def waves_of(number: int, scale: float, random: Random) -> list[ClientWave]:
     """Return what happens in an experiment, 0 to 3.
 
     Args:
@@ -78,38 +78,40 @@ def waves_of(number: int, scale: float, random: Random) -> list[Wave]:
     topics = max(_SUBSCRIBED, round(_TOPICS * scale))
     if number == 0:
         many = [_like(one, topics, random) for one in range(int(5_000 * scale))]
-        return [Wave({"node-1": 8.0, "node-2": 8.0, "node-3": 4.0}, many)]
+        return [ClientWave({"node-1": 8.0, "node-2": 8.0, "node-3": 4.0}, many)]
     if number == len(EXPERIMENTS) - 1:
         nodes = {"node-1": 4.0, "node-2": 4.0, "node-3": 4.0}
-        return [Wave(nodes, _talking(int(_MEMBERS * scale), topics, random))]
+        return [ClientWave(nodes, _talking(int(_MEMBERS * scale), topics, random))]
     subscribers = [
-        Client(f"s-{one}-{random.random()}", subscribed=_some(topics, random))
+        WaveClient(f"s-{one}-{random.random()}", subscribed=_some(topics, random))
         for one in range(int(3_000 * scale))
     ]
     slow = [
-        Client(f"p-{one}-{random.random()}", 1 / random.uniform(0.5, 2.0), random.randrange(topics))
+        WaveClient(
+            f"p-{one}-{random.random()}", 1 / random.uniform(0.5, 2.0), random.randrange(topics)
+        )
         for one in range(int(2_000 * scale))
     ]
     light = [*subscribers, *slow]
     random.shuffle(light)
     heavy = [
-        Client(f"h-{one}-{random.random()}", 1 / random.uniform(0.015, 0.025))
+        WaveClient(f"h-{one}-{random.random()}", 1 / random.uniform(0.015, 0.025))
         for one in range(int(600 * scale))
     ]
     first, second = (light, heavy) if number == 1 else (heavy, light)
-    return [Wave({"node-1": 4.0, "node-2": 4.0}, first), Wave({"node-3": 4.0}, second)]
+    return [ClientWave({"node-1": 4.0, "node-2": 4.0}, first), ClientWave({"node-3": 4.0}, second)]
 
 
-def _like(number: int, topics: int, random: Random) -> Client:
+def _like(number: int, topics: int, random: Random) -> WaveClient:
     topic = random.randrange(topics)
-    return Client(f"c-{number}-{random.random()}", 1.0, topic, (random.randrange(topics),))
+    return WaveClient(f"c-{number}-{random.random()}", 1.0, topic, (random.randrange(topics),))
 
 
 def _some(topics: int, random: Random) -> tuple[int, ...]:
     return tuple(random.sample(range(topics), _SUBSCRIBED))
 
 
-def _talking(members: int, topics: int, random: Random) -> list[Client]:
+def _talking(members: int, topics: int, random: Random) -> list[WaveClient]:
     """Return groups whose clients publish, and hear, mostly topics of their own group."""
     own = max(1, topics // _GROUPS)
 
@@ -119,7 +121,7 @@ def _talking(members: int, topics: int, random: Random) -> list[Client]:
         return group * own + random.randrange(own)
 
     everybody = [
-        Client(
+        WaveClient(
             f"g-{group}-{member}-{random.random()}",
             1.0,
             topic_of(group),
@@ -132,7 +134,7 @@ def _talking(members: int, topics: int, random: Random) -> list[Client]:
     return everybody
 
 
-def core_speed(waves: Sequence[Wave]) -> float:
+def core_speed(waves: Sequence[ClientWave]) -> float:
     """Return the microseconds of work that a core does in a second."""
     cores = sum(sum(wave.joins.values()) for wave in waves)
     nodes = sum(len(wave.joins) for wave in waves)
@@ -149,7 +151,7 @@ def core_speed(waves: Sequence[Wave]) -> float:
     return work / cores / FULL
 
 
-def expected_lines(everybody: Iterable[Client], random: Random) -> list[str]:
+def expected_lines(everybody: Iterable[WaveClient], random: Random) -> list[str]:
     """Return the file of expected loads, as of last week; its rates are not quite right."""
     rates: defaultdict[int, float] = defaultdict(float)
     lines = []

@@ -21,11 +21,12 @@ from mqlake.federation_records import CONFIG, FEDERATION
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
+from mqlake.log.following import following_growth
+from mqlake.log.growth_watch import GrowthWatch
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import KEPT_A_WEEK
-from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.settings import load
@@ -83,10 +84,9 @@ async def _work(
     if settings.log is None:
         service = FederationService(settings, SystemClock())
     else:
-        log = await _open_log(settings, name, stack)
-        service = SiteService(
-            settings, SystemClock(), log, partial(_make_topic, settings.log.servers)
-        )
+        log, watch = await _open_log(settings, name, stack)
+        make_topic = partial(_make_topic, settings.log.servers)
+        service = SiteService(settings, SystemClock(), log, make_topic, lambda: watch.growth)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, service, path)
     shown = FederationMetrics(service)
@@ -99,7 +99,9 @@ async def _work(
         await asyncio.to_thread(metrics.close)
 
 
-async def _open_log(settings: FederationSettings, name: str, stack: AsyncExitStack) -> LogAccess:
+async def _open_log(
+    settings: FederationSettings, name: str, stack: AsyncExitStack
+) -> tuple[LogAccess, GrowthWatch]:
     """Make the log ready; it is closed with the stack."""
     assert settings.log is not None
     servers = settings.log.servers
@@ -110,10 +112,10 @@ async def _open_log(settings: FederationSettings, name: str, stack: AsyncExitSta
         max_record_bytes=settings.max_packet_bytes + RECORD_OVERHEAD_BYTES,
     )
     stack.push_async_callback(writer.close)
-    await keep_places(writer, servers)
+    watch = await stack.enter_async_context(following_growth(writer, servers))
     ranges = KafkaRangeReader(servers, client_id=name)
     stack.push_async_callback(ranges.close)
-    return LogAccess(writer, partial(KafkaLogReader, servers, client_id=name), ranges)
+    return LogAccess(writer, partial(KafkaLogReader, servers, client_id=name), ranges), watch
 
 
 async def _make_topic(servers: str, log_topic: str) -> None:

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from ingest.federation.envelope import ChainKey, Message
-from ingest.federation.events import Limits
+from ingest.federation.envelope import ChainKey, SiteMessage
+from ingest.federation.events import SiteLimits
 
 UNKNOWN: Final = -1
 """The mark of a chain of which it is not known yet where it begins for this site."""
 
-NOT_SEEN: Final[list[Message]] = []
+NOT_SEEN: Final[list[SiteMessage]] = []
 
 
 class Hole(NamedTuple):
@@ -43,7 +43,7 @@ class Hole(NamedTuple):
 @dataclass(slots=True)
 class _Chain:
     mark: int = UNKNOWN
-    waiting: dict[int, Message] = field(default_factory=dict)
+    waiting: dict[int, SiteMessage] = field(default_factory=dict)
     # Invariant: no key of `waiting` is at or below `mark`; empty unless there is a hole.
     source: int = 0
     hole_since: float = 0.0
@@ -61,13 +61,13 @@ class Marks(Protocol):
         """Take the marks of a run before."""
         ...
 
-    def has_seen(self, message: Message) -> bool:
+    def has_seen(self, message: SiteMessage) -> bool:
         """Tell whether it is a duplicate."""
         ...
 
     def admit(
-        self, message: Message, sender: int, now: float, wanted_since: float
-    ) -> list[Message]:
+        self, message: SiteMessage, sender: int, now: float, wanted_since: float
+    ) -> list[SiteMessage]:
         """Take a message that is none, return what may be delivered now, in order."""
         ...
 
@@ -75,7 +75,7 @@ class Marks(Protocol):
         """Yield what is to be asked for now."""
         ...
 
-    def give_up(self, now: float) -> list[Message]:
+    def give_up(self, now: float) -> list[SiteMessage]:
         """Return what waited in vain for longer than it may, in order."""
         ...
 
@@ -87,7 +87,7 @@ class Marks(Protocol):
         """Let the hole of a chain be asked for again at once."""
         ...
 
-    def lack(self, key: ChainKey, upto: int) -> list[Message]:
+    def lack(self, key: ChainKey, upto: int) -> list[SiteMessage]:
         """Hear that nobody has anything for a hole; return what need not wait any longer."""
         ...
 
@@ -143,7 +143,7 @@ class Chains:
         for key, mark in marks:
             self._chains[key] = _Chain(mark)
 
-    def has_seen(self, message: Message) -> bool:
+    def has_seen(self, message: SiteMessage) -> bool:
         chain = self._chains.get(message.key)
         if chain is None:
             return False
@@ -158,8 +158,8 @@ class Chains:
         return max(chain.mark, 0)
 
     def admit(
-        self, message: Message, sender: int, now: float, wanted_since: float
-    ) -> list[Message]:
+        self, message: SiteMessage, sender: int, now: float, wanted_since: float
+    ) -> list[SiteMessage]:
         """Take a message that is no duplicate, return what may be delivered now, in order.
 
         Args:
@@ -208,7 +208,7 @@ class Chains:
     def hurry(self, key: ChainKey) -> None:
         self._with_holes[key].asked_at = float("-inf")
 
-    def give_up(self, now: float) -> list[Message]:
+    def give_up(self, now: float) -> list[SiteMessage]:
         due = [
             key
             for key, chain in self._with_holes.items()
@@ -216,7 +216,7 @@ class Chains:
         ]
         return [one for key in due for one in self._release(key, given_up=True)]
 
-    def lack(self, key: ChainKey, upto: int) -> list[Message]:
+    def lack(self, key: ChainKey, upto: int) -> list[SiteMessage]:
         """Hear that nobody has anything for a hole.
 
         A chain whose beginning is not known begins above it; a hole in a known chain is waited for,
@@ -236,9 +236,9 @@ class Chains:
         above = chain.waiting[min(chain.waiting)]
         return Hole(key, max(chain.mark, 0), above.after, chain.source, chain.times_asked)
 
-    def _close(self, key: ChainKey, chain: _Chain, now: float) -> list[Message]:
+    def _close(self, key: ChainKey, chain: _Chain, now: float) -> list[SiteMessage]:
         """Return what stands on the mark without a hole."""
-        ready: list[Message] = []
+        ready: list[SiteMessage] = []
         for sequence in sorted(chain.waiting):
             message = chain.waiting[sequence]
             if message.after > chain.mark:
@@ -253,7 +253,7 @@ class Chains:
                 del self._with_holes[key]
         return ready
 
-    def _release(self, key: ChainKey, *, given_up: bool) -> list[Message]:
+    def _release(self, key: ChainKey, *, given_up: bool) -> list[SiteMessage]:
         """Deliver what waits and go on above it."""
         chain = self._with_holes.pop(key)
         ready = [chain.waiting[sequence] for sequence in sorted(chain.waiting)]
@@ -294,12 +294,12 @@ class RecentIds:
     def load(self, marks: Iterable[tuple[ChainKey, int]]) -> None:
         """Identifiers are not kept beyond a run."""
 
-    def has_seen(self, message: Message) -> bool:
+    def has_seen(self, message: SiteMessage) -> bool:
         return (message.key.origin, message.key.epoch, message.sequence) in self._seen
 
     def admit(
-        self, message: Message, sender: int, now: float, wanted_since: float
-    ) -> list[Message]:
+        self, message: SiteMessage, sender: int, now: float, wanted_since: float
+    ) -> list[SiteMessage]:
         self._seen[message.key.origin, message.key.epoch, message.sequence] = None
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
@@ -309,7 +309,7 @@ class RecentIds:
     def holes(self, now: float) -> Iterator[Hole]:
         return iter(())
 
-    def give_up(self, now: float) -> list[Message]:
+    def give_up(self, now: float) -> list[SiteMessage]:
         return NOT_SEEN
 
     def hole(self, key: ChainKey) -> Hole | None:
@@ -318,14 +318,14 @@ class RecentIds:
     def hurry(self, key: ChainKey) -> None:
         """Nothing is asked for."""
 
-    def lack(self, key: ChainKey, upto: int) -> list[Message]:
+    def lack(self, key: ChainKey, upto: int) -> list[SiteMessage]:
         return NOT_SEEN
 
     def behind(self, key: ChainKey, sequence: int) -> int | None:
         return None
 
 
-def new_marks(limits: Limits) -> Chains | RecentIds:
+def new_marks(limits: SiteLimits) -> Chains | RecentIds:
     """Return what keeps order and finds duplicates, as the limits say."""
     if not limits.keep_order:
         return RecentIds(limits.cache_size)

@@ -19,38 +19,38 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ingest.federation.chains import Marks, new_marks
-from ingest.federation.envelope import ChainKey, Message
+from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.events import (
     Beacon,
-    Counters,
     Deliver,
     Effect,
     Gone,
-    Limits,
     LinkDown,
     LinkUp,
+    MeshCounters,
     Neighbours,
-    Note,
-    Published,
-    Routed,
-    Saved,
+    PassedOn,
+    PublishedHere,
+    SavedSite,
     Send,
+    SiteLimits,
+    SiteNote,
     StepEvent,
 )
-from ingest.federation.interests import SLACK_SECONDS, Interest, Interests
+from ingest.federation.interests import SLACK_SECONDS, Interests, LocalInterest
 from ingest.federation.meshes import Mesh, Timing
 from ingest.federation.neighbours import BEACONS_MISSED, Neighbourhood
 from ingest.federation.packets import (
     Announcement,
-    Control,
+    ControlPacket,
+    CoreSearch,
     Head,
     Membership,
-    Search,
     Want,
     Word,
 )
 from ingest.federation.repair import Repair
-from ingest.federation.store import Store, order_of
+from ingest.federation.store import MeshStore, order_of
 from mqlake.matching import TopicFilterTrie
 
 SWEEP_SECONDS: Final = 1.0
@@ -81,7 +81,7 @@ class Federator:
         epoch: int,
         neighbours: Iterable[int],
         *,
-        limits: Limits | None = None,
+        limits: SiteLimits | None = None,
         timing: Timing | None = None,
         interest_filters: Iterable[str] = ("#",),
         seed: int = 0,
@@ -89,9 +89,9 @@ class Federator:
     ) -> None:
         self.site = site
         self.epoch = epoch
-        self.limits = limits = limits or Limits()
+        self.limits = limits = limits or SiteLimits()
         self.timing = timing or Timing()
-        self.counters = Counters()
+        self.counters = MeshCounters()
         self.meshes: dict[str, Mesh] = {}
         self._interests = Interests(
             interest_filters,
@@ -99,7 +99,7 @@ class Federator:
             linger_seconds=self.timing.core_announcement_interval,
             clock_skew=limits.clock_skew,
         )
-        self.store = Store(
+        self.store = MeshStore(
             seconds=limits.store_seconds,
             most_messages=limits.store_messages,
             most_bytes=limits.store_bytes,
@@ -144,7 +144,7 @@ class Federator:
 
     # What outlives a run.
 
-    def restore(self, saved: Saved, now: float) -> None:
+    def restore(self, saved: SavedSite, now: float) -> None:
         """Go on where a former run was, before anything else happens.
 
         Its messages are there for neighbours, its marks say what local subscribers have had, and
@@ -162,12 +162,12 @@ class Federator:
         for topic_filter, age in saved.interests.items():
             self._process_beacon(Beacon(topic_filter, age_seconds=age), now)
 
-    def unsaved(self, now: float) -> Saved:
+    def unsaved(self, now: float) -> SavedSite:
         """Return what has changed since this was asked for the last time."""
         messages, self.store.unsaved = self.store.unsaved, []
         marks, self.marks.changed = self.marks.changed, {}
         ages = {one: now - known.since for one, known in self.interests.items()}
-        return Saved(list(marks.items()), messages, ages, self._stamp)
+        return SavedSite(list(marks.items()), messages, ages, self._stamp)
 
     # What others may ask.
 
@@ -181,7 +181,7 @@ class Federator:
         return self._interests.summary
 
     @property
-    def interests(self) -> Mapping[str, Interest]:
+    def interests(self) -> Mapping[str, LocalInterest]:
         """The filters of local subscribers."""
         return self._interests.known
 
@@ -194,7 +194,7 @@ class Federator:
 
     # Messages.
 
-    def _process_published(self, event: Published, now: float) -> None:
+    def _process_published(self, event: PublishedHere, now: float) -> None:
         if event.topic.startswith("$"):
             return
         self.counters.published += 1
@@ -206,7 +206,7 @@ class Federator:
             self._origins.popitem(last=False)
         self._stamp = max(event.at_ms, self._stamp + 1)
         key = ChainKey(self.site, self.epoch, event.topic)
-        message = Message(
+        message = SiteMessage(
             key,
             self._sequence,
             after,
@@ -222,7 +222,7 @@ class Federator:
         self._repair.touch(key, now)
         self._pass_on(message, self.targets(event.topic))
 
-    def _process_routed(self, event: Routed, now: float) -> None:
+    def _process_routed(self, event: PassedOn, now: float) -> None:
         message, sender = event.message, event.sender
         if not self._hear(sender, now):
             return
@@ -248,7 +248,7 @@ class Federator:
         self._repair.touch(message.key, now)
         self._pass_on(message, (self.targets(message.topic) | askers) - {sender})
 
-    def _pass_on(self, message: Message, sites: Iterable[int]) -> None:
+    def _pass_on(self, message: SiteMessage, sites: Iterable[int]) -> None:
         if message.hops >= self.limits.hop_limit:
             self.counters.over_hop_limit += 1
             return
@@ -257,7 +257,7 @@ class Federator:
                 self.counters.sent += 1
                 self.send(site, message)
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: SiteMessage) -> None:
         """Give a message to local subscribers, if there are and were any."""
         if message.key.origin == self.site:
             return  # local subscribers have had it
@@ -288,13 +288,13 @@ class Federator:
 
     # Neighbours.
 
-    def _process_control(self, event: Control, now: float) -> None:
+    def _process_control(self, event: ControlPacket, now: float) -> None:
         sender = event.sender
         if not self._hear(sender, now, event.epoch):
             return
         self.counters.control_received += 1
         for word in event.words:
-            if isinstance(word, Announcement | Membership | Search):
+            if isinstance(word, Announcement | Membership | CoreSearch):
                 self._process_mesh_word(sender, word, now)
             elif isinstance(word, Head):
                 self._repair.hear_head(sender, word, now)
@@ -304,7 +304,7 @@ class Federator:
                 self._repair.hear_lack(sender, word)
 
     def _process_mesh_word(
-        self, sender: int, word: Announcement | Membership | Search, now: float
+        self, sender: int, word: Announcement | Membership | CoreSearch, now: float
     ) -> None:
         mesh = self.meshes.get(word.topic_filter)
         if isinstance(word, Announcement):
@@ -362,7 +362,7 @@ class Federator:
         """Tell all neighbours that are there, but one."""
         self._neighbours.flood(word, but=but)
 
-    def send(self, neighbour: int, message: Message) -> None:
+    def send(self, neighbour: int, message: SiteMessage) -> None:
         """Give a message to a neighbour."""
         self._effects.append(Send(neighbour, message))
 
@@ -412,16 +412,16 @@ class Federator:
                 self._matching.remove(topic_filter, mesh)
 
     def _note(self, words: str, **fields: object) -> None:
-        self._effects.append(Note(words, fields))
+        self._effects.append(SiteNote(words, fields))
 
 
 _STEPS: Final[dict[type, Callable[[Federator, Any, float], None]]] = {
-    Published: Federator._process_published,
+    PublishedHere: Federator._process_published,
     Beacon: Federator._process_beacon,
     LinkUp: Federator._process_link_up,
     LinkDown: Federator._process_link_down,
     Gone: Federator._process_gone,
     Neighbours: Federator._process_neighbours,
-    Routed: Federator._process_routed,
-    Control: Federator._process_control,
+    PassedOn: Federator._process_routed,
+    ControlPacket: Federator._process_control,
 }

@@ -66,7 +66,7 @@ class ChainKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class Message:
+class SiteMessage:
     """A message of a client, somewhere between its origin and the sites that want it."""
 
     key: ChainKey
@@ -94,7 +94,7 @@ class Message:
         return self.key.topic
 
 
-def write(message: Message, sender: int, *, with_properties: bool) -> str:
+def write(message: SiteMessage, sender: int, *, with_properties: bool) -> str:
     """Return the text of the envelope, as `sender` passes the message on."""
     flags = message.qos | (_RETAIN if message.retain else 0)
     origin, epoch, _ = message.key
@@ -108,7 +108,7 @@ def write(message: Message, sender: int, *, with_properties: bool) -> str:
     return text
 
 
-def read(text: str, topic: str, payload: bytes) -> tuple[Message, int]:
+def read(text: str, topic: str, payload: bytes) -> tuple[SiteMessage, int]:
     """Return the message and the site that passed it on.
 
     Raises:
@@ -133,7 +133,7 @@ def read(text: str, topic: str, payload: bytes) -> tuple[Message, int]:
         raise InvalidEnvelope("topics that begin with $ are not federated")
     properties = _read_properties(parts[_FIELDS]) if len(parts) > _FIELDS else NO_PROPERTIES
     key = ChainKey(origin, epoch, topic)
-    message = Message(
+    message = SiteMessage(
         key,
         sequence,
         after,
@@ -162,7 +162,7 @@ def _read_properties(text: str) -> Properties:
 
 
 def to_mqtt(
-    message: Message, sender: int, *, prefix: str, protocol_level: int
+    message: SiteMessage, sender: int, *, prefix: str, protocol_level: int
 ) -> tuple[str, Properties]:
     """Return topic name and properties of the PUBLISH that takes the message to a neighbour."""
     if protocol_level < MQTT_5_0:
@@ -176,7 +176,7 @@ def to_mqtt(
 
 def from_mqtt(
     topic_name: str, payload: bytes, properties: Properties, *, prefix: str
-) -> tuple[Message, int]:
+) -> tuple[SiteMessage, int]:
     """Read what `to_mqtt` made, as a broker has passed it on.
 
     Raises:
@@ -201,12 +201,12 @@ def from_mqtt(
     return message, sender
 
 
-def to_header(message: Message, sender: int) -> tuple[str, bytes]:
+def to_header(message: SiteMessage, sender: int) -> tuple[str, bytes]:
     """Return the header of a log record that holds the message; its properties have their own."""
     return NAME, write(message, sender, with_properties=False).encode()
 
 
-def from_header(value: bytes, topic: str, payload: bytes) -> tuple[Message, int]:
+def from_header(value: bytes, topic: str, payload: bytes) -> tuple[SiteMessage, int]:
     """Read what `to_header` made.
 
     Raises:

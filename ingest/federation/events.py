@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingest.federation.envelope import ChainKey, Message
-from ingest.federation.packets import Control
+from ingest.federation.envelope import ChainKey, SiteMessage
+from ingest.federation.packets import ControlPacket
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SiteLimits:
     """What a site may hold; durations in seconds."""
 
     redundancy: int = 2
@@ -37,7 +37,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Published:
+class PublishedHere:
     """A client of the own broker has published."""
 
     topic: str
@@ -84,14 +84,16 @@ class Neighbours:
 
 
 @dataclass(slots=True)
-class Routed:
+class PassedOn:
     """A neighbour has passed a message on."""
 
     sender: int
-    message: Message
+    message: SiteMessage
 
 
-StepEvent = Published | Beacon | LinkUp | LinkDown | Gone | Neighbours | Routed | Control
+StepEvent = (
+    PublishedHere | Beacon | LinkUp | LinkDown | Gone | Neighbours | PassedOn | ControlPacket
+)
 
 
 # Effects.
@@ -102,31 +104,31 @@ class Send:
     """Give a packet to a neighbour, in order with the others."""
 
     neighbour: int
-    packet: Control | Message
+    packet: ControlPacket | SiteMessage
 
 
 @dataclass(slots=True)
 class Deliver:
     """Publish a message at the own broker."""
 
-    message: Message
+    message: SiteMessage
     retain: bool
     """False for a retained message that a later one has overtaken."""
 
 
 @dataclass(slots=True)
-class Note:
+class SiteNote:
     """Something that people may want to know."""
 
     words: str
     fields: dict[str, object]
 
 
-Effect = Send | Deliver | Note
+Effect = Send | Deliver | SiteNote
 
 
 @dataclass(slots=True)
-class Counters:
+class MeshCounters:
     published: int = 0
     received: int = 0
     duplicates: int = 0
@@ -149,11 +151,11 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Saved:
+class SavedSite:
     """What one run leaves to the next."""
 
     marks: Sequence[tuple[ChainKey, int]] = ()
-    messages: Sequence[Message] = ()
+    messages: Sequence[SiteMessage] = ()
     interests: Mapping[str, float] = field(default_factory=dict)
     """Filter -> for how many seconds there have been subscribers."""
     stamp: int = 0

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import overlay_packets
 from ingest.federation.overlay import Overlay
-from ingest.federation.overlay_events import Bounds, Change, Event
+from ingest.federation.overlay_events import Bounds, LinkChange, OverlayEvent
 from ingest.federation.settings import NeighborSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ingest.federation.overlay_events import Away, WayDown, WayUp
-    from ingest.federation.overlay_map import Member
+    from ingest.federation.overlay_map import SiteMember
     from ingest.federation.overlay_packets import OverlayPacket
     from ingest.federation.settings import FederationSettings
 
 _logger = logging.getLogger(__name__)
 
 WORDS: Final = {
-    Event.AGREE: "a link is found",
-    Event.LOSE: "a link is given up: its site is not heard",
-    Event.REFUSE: "a link is given up: its site has dropped it",
-    Event.DROP: "a link is dropped: there is another way",
+    OverlayEvent.AGREE: "a link is found",
+    OverlayEvent.LOSE: "a link is given up: its site is not heard",
+    OverlayEvent.REFUSE: "a link is given up: its site has dropped it",
+    OverlayEvent.DROP: "a link is dropped: there is another way",
 }
 
 
-class Finding:
+class SiteOverlay:
     """A site's overlay and its settings.
 
     Args:
@@ -91,7 +91,7 @@ class Finding:
     def ready(self, now: float) -> Iterator[tuple[int, bytes]]:
         """Yield what is to be sent, and to which site; log what has become of links."""
         for effect in self.overlay.ready(now):
-            if isinstance(effect, Change):
+            if isinstance(effect, LinkChange):
                 fields = {"site": effect.site, "links": self.overlay.degree}
                 _logger.info(WORDS[effect.event], extra={"fields": fields})
             else:
@@ -118,7 +118,7 @@ class Finding:
             found = self._found[site] = self._settings_of(member)
         return found
 
-    def _settings_of(self, member: Member) -> NeighborSettings:
+    def _settings_of(self, member: SiteMember) -> NeighborSettings:
         given = self._settings.overlay
         return NeighborSettings(
             id=member.site,
@@ -136,7 +136,7 @@ class Finding:
             return False
         return site in self._seeds or self._settings.overlay.allows(site, uri)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[SiteMember]:
         """Return what other sites have told of themselves."""
         return list(self.overlay.map.members.values())
 

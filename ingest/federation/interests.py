@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ingest.federation.envelope import Message
+from ingest.federation.envelope import SiteMessage
 from ingest.federation.filters import covers, meet, summarise, uncovered
 from mqlake.matching import TopicFilterTrie
 
@@ -18,7 +18,7 @@ SLACK_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
-class Interest:
+class LocalInterest:
     """Local subscribers of a filter, in monotonic seconds."""
 
     until: float
@@ -38,7 +38,7 @@ class Interests:
     def __init__(
         self, allowed: Iterable[str], *, most: int, linger_seconds: float, clock_skew: float
     ) -> None:
-        self.known: dict[str, Interest] = {}
+        self.known: dict[str, LocalInterest] = {}
         """Filter -> its subscribers."""
         self.summary: frozenset[str] = frozenset()
         self._allowed = uncovered(allowed)
@@ -58,7 +58,7 @@ class Interests:
             if common not in self.known:
                 self._trie.insert(common, common)
                 is_new = is_new or not any(covers(one, common) for one in self.summary)
-            known = self.known.setdefault(common, Interest(until, since))
+            known = self.known.setdefault(common, LocalInterest(until, since))
             known.until = max(until, known.until)
         return self._summarise(now) if is_new else []
 
@@ -85,7 +85,7 @@ class Interests:
         """Tell whether there are subscribers of a topic."""
         return bool(self._trie.match(topic))
 
-    def had(self, message: Message) -> bool:
+    def had(self, message: SiteMessage) -> bool:
         """Tell whether there were any when a message was published; a retained one never ages."""
         latest = message.since + SLACK_SECONDS + self._clock_skew * message.age_ms / 1000
         return message.retain or any(

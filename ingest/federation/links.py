@@ -51,7 +51,7 @@ SESSION_SECONDS: Final = 3600
 """How long the own broker keeps what comes while the federator is away."""
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """Who is told what becomes of a link."""
 
     def link_is_up(self, link: Link) -> None:
@@ -87,7 +87,7 @@ class Link(asyncio.Protocol):
         self,
         broker: BrokerSettings,
         client_id: str,
-        owner: Owner,
+        owner: LinkOwner,
         *,
         subscriptions: Sequence[Subscription] = (),
         will: Will | None = None,

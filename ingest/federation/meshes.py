@@ -36,13 +36,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from ingest.federation.packets import Announcement, Core, Membership, Search, Word
+from ingest.federation.packets import Announcement, Core, CoreSearch, Membership, Word
 
 EARLIER_SECONDS: Final = 1.0
 """Less than that may be what clocks differ."""
 
 
-class State(Enum):
+class MeshState(Enum):
     """What a site is in a mesh."""
 
     UNKNOWN = "unknown"
@@ -56,7 +56,7 @@ class State(Enum):
     """It knows a core and no way there."""
 
 
-class Event(Enum):
+class MeshEvent(Enum):
     """What may happen to a mesh."""
 
     NEEDED = "needed"
@@ -73,38 +73,38 @@ class Event(Enum):
     """The core was silent for three intervals, or not found, or has resigned."""
 
 
-TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
-    State.UNKNOWN: {
-        Event.NEEDED: State.CORE,
-        Event.ELECTED: State.OUTSIDE,
+TRANSITIONS: Final[dict[MeshState, dict[MeshEvent, MeshState]]] = {
+    MeshState.UNKNOWN: {
+        MeshEvent.NEEDED: MeshState.CORE,
+        MeshEvent.ELECTED: MeshState.OUTSIDE,
     },
-    State.CORE: {
-        Event.IDLE: State.UNKNOWN,
-        Event.ELECTED: State.OUTSIDE,
+    MeshState.CORE: {
+        MeshEvent.IDLE: MeshState.UNKNOWN,
+        MeshEvent.ELECTED: MeshState.OUTSIDE,
     },
-    State.OUTSIDE: {
-        Event.NEEDED: State.MEMBER,
-        Event.ELECTED: State.OUTSIDE,
-        Event.RENEWED: State.OUTSIDE,
-        Event.STRANDED: State.ORPHAN,
-        Event.LOST: State.UNKNOWN,
+    MeshState.OUTSIDE: {
+        MeshEvent.NEEDED: MeshState.MEMBER,
+        MeshEvent.ELECTED: MeshState.OUTSIDE,
+        MeshEvent.RENEWED: MeshState.OUTSIDE,
+        MeshEvent.STRANDED: MeshState.ORPHAN,
+        MeshEvent.LOST: MeshState.UNKNOWN,
     },
-    State.MEMBER: {
-        Event.IDLE: State.OUTSIDE,
-        Event.ELECTED: State.OUTSIDE,
-        Event.RENEWED: State.MEMBER,
-        Event.STRANDED: State.ORPHAN,
-        Event.LOST: State.UNKNOWN,
+    MeshState.MEMBER: {
+        MeshEvent.IDLE: MeshState.OUTSIDE,
+        MeshEvent.ELECTED: MeshState.OUTSIDE,
+        MeshEvent.RENEWED: MeshState.MEMBER,
+        MeshEvent.STRANDED: MeshState.ORPHAN,
+        MeshEvent.LOST: MeshState.UNKNOWN,
     },
-    State.ORPHAN: {
-        Event.ELECTED: State.OUTSIDE,
-        Event.RENEWED: State.OUTSIDE,
-        Event.LOST: State.UNKNOWN,
+    MeshState.ORPHAN: {
+        MeshEvent.ELECTED: MeshState.OUTSIDE,
+        MeshEvent.RENEWED: MeshState.OUTSIDE,
+        MeshEvent.LOST: MeshState.UNKNOWN,
     },
 }
 """State -> event -> next state; an event that is not listed changes nothing."""
 
-FOLLOWING: Final = frozenset({State.OUTSIDE, State.MEMBER, State.ORPHAN})
+FOLLOWING: Final = frozenset({MeshState.OUTSIDE, MeshState.MEMBER, MeshState.ORPHAN})
 """The states in which another site is the core."""
 
 
@@ -150,7 +150,7 @@ class Mesh:
     known_since: float
     """Since when messages of this filter are wanted by any site that this one has heard of."""
 
-    state: State = State.UNKNOWN
+    state: MeshState = MeshState.UNKNOWN
     is_wanted: bool = False
     """Whether there are local subscribers."""
     core: Core | None = None
@@ -183,7 +183,7 @@ class Mesh:
     @property
     def is_over(self) -> bool:
         """Whether nothing here is worth remembering."""
-        return self.state is State.UNKNOWN and not self.is_wanted and not self.buried
+        return self.state is MeshState.UNKNOWN and not self.is_wanted and not self.buried
 
     # What may happen.
 
@@ -211,7 +211,7 @@ class Mesh:
                 self._bury(told.replaces, now)
             self._follow(sender, told, distance, out, now)
             self.children.clear()
-            self._happen(Event.ELECTED, out, now)
+            self._happen(MeshEvent.ELECTED, out, now)
             out.edges_changed(self, sender)
             out.flood(self._announcement(now), but=sender)
         elif core.site != mine.site:
@@ -222,7 +222,7 @@ class Mesh:
         elif core.age > mine.age or (core.age == mine.age and distance < self.distance):
             is_new = sender not in self.parents
             self._follow(sender, told, distance, out, now)
-            self._happen(Event.RENEWED, out, now)
+            self._happen(MeshEvent.RENEWED, out, now)
             if is_new:
                 out.edges_changed(self, sender)
             out.flood(self._announcement(now), but=sender)
@@ -244,20 +244,20 @@ class Mesh:
             self._answer(sender, out, now)
         self._settle(out, now)
 
-    def hear_search(self, sender: int, told: Search, out: Out, now: float) -> None:
+    def hear_search(self, sender: int, told: CoreSearch, out: Out, now: float) -> None:
         """Help a neighbour that has lost its way to a core."""
         core = self.core
         if core is None:
             return
         if core.site != told.core.site or core.age > told.core.age:
             self._tell(sender, out, now)
-        elif self.state is State.CORE:
+        elif self.state is MeshState.CORE:
             if self._may_announce(now):
                 self.announce(out, now)
             else:
                 self._tell(sender, out, now)
         else:
-            if self.state is not State.ORPHAN and sender not in self.parents:
+            if self.state is not MeshState.ORPHAN and sender not in self.parents:
                 self._tell(sender, out, now)
             search = (core.site, *told.core.age)
             if self.searched != search:
@@ -271,12 +271,12 @@ class Mesh:
         if neighbour in self.parents:
             self.parents.remove(neighbour)
             if not self.parents:
-                self._happen(Event.STRANDED, out, now)
+                self._happen(MeshEvent.STRANDED, out, now)
         self._settle(out, now)
 
     def greet(self, neighbour: int, out: Out, now: float) -> None:
         """Tell a neighbour that has come what it cannot know."""
-        if self.state is not State.ORPHAN and self.core is not None:
+        if self.state is not MeshState.ORPHAN and self.core is not None:
             self._tell(neighbour, out, now)
 
     def sweep(self, out: Out, now: float) -> None:
@@ -289,13 +289,15 @@ class Mesh:
                 del self.buried[site]
         if self.state in FOLLOWING and now - self.heard_at >= self.timing.core_validity:
             self._lose_core(out, now)
-        elif self.state is State.ORPHAN and now - self.orphan_since >= self.timing.core_patience:
+        elif (
+            self.state is MeshState.ORPHAN and now - self.orphan_since >= self.timing.core_patience
+        ):
             assert self.core is not None
             out.flood(Announcement(self.topic_filter, self.core, 0, has_resigned=True))
             self._lose_core(out, now)
         self._settle(out, now)
         if (
-            self.state is State.CORE
+            self.state is MeshState.CORE
             and now - self.announced_at >= self.timing.core_announcement_interval
         ):
             self.announce(out, now)
@@ -310,7 +312,7 @@ class Mesh:
 
     # How it is done.
 
-    def _happen(self, event: Event, out: Out, now: float) -> None:
+    def _happen(self, event: MeshEvent, out: Out, now: float) -> None:
         """Go where the table says, and do what is to be done there."""
         before = self.state
         after = TRANSITIONS[before].get(event)
@@ -321,16 +323,16 @@ class Mesh:
 
     def _settle(self, out: Out, now: float) -> None:
         """Be what subscribers and children ask for."""
-        if self.is_wanted or (self.children and self.state is not State.UNKNOWN):
-            self._happen(Event.NEEDED, out, now)
+        if self.is_wanted or (self.children and self.state is not MeshState.UNKNOWN):
+            self._happen(MeshEvent.NEEDED, out, now)
         else:
-            self._happen(Event.IDLE, out, now)
+            self._happen(MeshEvent.IDLE, out, now)
 
     def _is_better(self, told: Announcement, mine: Core) -> bool:
         core = told.core
         if core.site == mine.site:
             return False
-        if self.state is not State.CORE and self._is_replaced(told, mine):
+        if self.state is not MeshState.CORE and self._is_replaced(told, mine):
             return True
         return core.site < mine.site
 
@@ -340,7 +342,7 @@ class Mesh:
 
     def _may_announce(self, now: float) -> bool:
         rested = now - self.announced_at >= self.timing.least_announcement_interval
-        return self.state is State.CORE and rested
+        return self.state is MeshState.CORE and rested
 
     def _follow(self, sender: int, told: Announcement, distance: int, out: Out, now: float) -> None:
         self.core = told.core
@@ -372,19 +374,19 @@ class Mesh:
         self.parents = parents[: self.redundancy]
         if sender not in self.parents:
             return
-        if self.state is State.ORPHAN:
-            self._happen(Event.RENEWED, out, now)
-        elif self.state is State.MEMBER:
+        if self.state is MeshState.ORPHAN:
+            self._happen(MeshEvent.RENEWED, out, now)
+        elif self.state is MeshState.MEMBER:
             out.say(sender, self._membership(now))
         out.edges_changed(self, sender)
 
     def _hear_of_itself(self, sender: int, told: Announcement, out: Out, now: float) -> None:
         """Take an echo, word of a former run that others still believe in, or of its own death."""
-        if self.state is State.CORE:
+        if self.state is MeshState.CORE:
             assert self.core is not None
             if told.has_resigned and told.core.age >= self.core.age and self._may_announce(now):
                 self.announce(out, now)
-        elif self.state is not State.UNKNOWN:
+        elif self.state is not MeshState.UNKNOWN:
             self._answer(sender, out, now)
         elif not told.has_resigned:
             rested = now - self.announced_at >= self.timing.least_announcement_interval
@@ -397,14 +399,14 @@ class Mesh:
         if mine is not None and mine.site == told.core.site and mine.age <= told.core.age:
             out.flood(told, but=sender)
             self._bury(told.core, now)
-            self._happen(Event.LOST, out, now)
+            self._happen(MeshEvent.LOST, out, now)
             self._settle(out, now)
 
     def _lose_core(self, out: Out, now: float) -> None:
         assert self.core is not None
         self._bury(self.core, now)
         self.replaces = self.core
-        self._happen(Event.LOST, out, now)
+        self._happen(MeshEvent.LOST, out, now)
 
     def _resign(self, out: Out, now: float) -> None:
         core = Core(self.site, self.epoch, self.next_sequence)
@@ -420,7 +422,10 @@ class Mesh:
     def _answer(self, sender: int, out: Out, now: float) -> None:
         """Tell a neighbour of a better core than it has, not too often."""
         told_at = self.answered.get(sender, float("-inf"))
-        if self.state is State.ORPHAN or now - told_at < self.timing.least_announcement_interval:
+        if (
+            self.state is MeshState.ORPHAN
+            or now - told_at < self.timing.least_announcement_interval
+        ):
             return
         self.answered[sender] = now
         self._tell(sender, out, now)
@@ -452,28 +457,28 @@ class Mesh:
 
     # What follows from being somewhere.
 
-    def _enter_core(self, _event: Event, out: Out, now: float) -> None:
+    def _enter_core(self, _event: MeshEvent, out: Out, now: float) -> None:
         self.core = Core(self.site, self.epoch, self.next_sequence)
         self.distance = 0
         self.announce(out, now)
 
-    def _enter_member(self, _event: Event, out: Out, now: float) -> None:
+    def _enter_member(self, _event: MeshEvent, out: Out, now: float) -> None:
         for parent in self.parents:
             out.say(parent, self._membership(now))
 
-    def _enter_outside(self, event: Event, out: Out, _now: float) -> None:
-        if event is Event.IDLE:
+    def _enter_outside(self, event: MeshEvent, out: Out, _now: float) -> None:
+        if event is MeshEvent.IDLE:
             for parent in self.parents:
                 out.say(parent, self._departure())
 
-    def _enter_orphan(self, _event: Event, out: Out, now: float) -> None:
+    def _enter_orphan(self, _event: MeshEvent, out: Out, now: float) -> None:
         assert self.core is not None
         self.orphan_since = now
         self.searched = (self.core.site, *self.core.age)
-        out.flood(Search(self.topic_filter, self.core))
+        out.flood(CoreSearch(self.topic_filter, self.core))
 
-    def _enter_unknown(self, event: Event, out: Out, now: float) -> None:
-        if event is Event.IDLE:
+    def _enter_unknown(self, event: MeshEvent, out: Out, now: float) -> None:
+        if event is MeshEvent.IDLE:
             self._resign(out, now)
             self.replaces = None
         self.core = None
@@ -483,18 +488,18 @@ class Mesh:
 
 
 _ENTERED: Final = {
-    State.UNKNOWN: Mesh._enter_unknown,
-    State.CORE: Mesh._enter_core,
-    State.OUTSIDE: Mesh._enter_outside,
-    State.MEMBER: Mesh._enter_member,
-    State.ORPHAN: Mesh._enter_orphan,
+    MeshState.UNKNOWN: Mesh._enter_unknown,
+    MeshState.CORE: Mesh._enter_core,
+    MeshState.OUTSIDE: Mesh._enter_outside,
+    MeshState.MEMBER: Mesh._enter_member,
+    MeshState.ORPHAN: Mesh._enter_orphan,
 }
 
 
 def diagram() -> Iterator[str]:
     """Yield the lines of the automaton's picture, a Mermaid state diagram."""
     yield "stateDiagram-v2"
-    yield f"    [*] --> {State.UNKNOWN.value}"
+    yield f"    [*] --> {MeshState.UNKNOWN.value}"
     for state, events in TRANSITIONS.items():
         for event, after in events.items():
             yield f"    {state.value} --> {after.value}: {event.value}"

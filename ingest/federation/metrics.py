@@ -9,7 +9,7 @@ from ingest.federation.chains import Chains, RecentIds
 from ingest.federation.sites.service import SiteService
 
 if TYPE_CHECKING:
-    from ingest.federation.finding import Finding
+    from ingest.federation.finding import SiteOverlay
     from ingest.federation.service import FederationService
     from mqlake.metrics.families import Families
 
@@ -49,7 +49,7 @@ class FederationMetrics:
             add_federator(self._service, families)
 
 
-def add_overlay(finding: Finding, families: Families) -> None:
+def add_overlay(finding: SiteOverlay, families: Families) -> None:
     """Add what there is to tell of the map, and of links that were found."""
     overlay = finding.overlay
     reached = len(overlay.map.reachable()) - 1

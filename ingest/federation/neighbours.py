@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from ingest.federation.packets import Control, Word, to_packets
+from ingest.federation.packets import ControlPacket, Word, to_packets
 
 BEACONS_MISSED: Final = 3
 
 
-class Host(Protocol):
+class NeighbourHost(Protocol):
     """Who hears of neighbours that come and go."""
 
     def neighbour_came(self, site: int, now: float) -> None:
@@ -47,7 +47,7 @@ class Neighbourhood:
         host: The site.
     """
 
-    def __init__(self, sites: Iterable[int], beacon_interval: float, host: Host) -> None:
+    def __init__(self, sites: Iterable[int], beacon_interval: float, host: NeighbourHost) -> None:
         self._interval = beacon_interval
         self._host = host
         self._known: dict[int, _Neighbour] = {one: _Neighbour() for one in sites}
@@ -150,7 +150,7 @@ class Neighbourhood:
             if neighbour.is_there and site != but:
                 neighbour.words.append(word)
 
-    def packets(self, sender: int, epoch: int, now: float) -> Iterator[tuple[int, Control]]:
+    def packets(self, sender: int, epoch: int, now: float) -> Iterator[tuple[int, ControlPacket]]:
         """Yield what is to be sent, and to whom, and forget it."""
         for site, neighbour in self._known.items():
             if neighbour.link_is_up and (neighbour.words or neighbour.owes_hello):

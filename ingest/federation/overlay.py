@@ -33,14 +33,14 @@ from ingest.federation.overlay_events import (
     TRANSITIONS,
     Away,
     Bounds,
-    Change,
-    Counters,
-    Event,
-    State,
+    LinkChange,
+    NeighbourState,
+    OverlayCounters,
+    OverlayEvent,
     WayDown,
     WayUp,
 )
-from ingest.federation.overlay_map import Member, OverlayMap, weight
+from ingest.federation.overlay_map import OverlayMap, SiteMember, weight
 from ingest.federation.overlay_packets import MOST_MEMBERS, OverlayPacket, Stance
 
 MOST_ASKED: Final = 3
@@ -58,7 +58,7 @@ TRIM_BEACONS: Final = 6
 @dataclass(slots=True)
 class _Peer:
     is_fixed: bool = False
-    state: State = State.KNOWN
+    state: NeighbourState = NeighbourState.KNOWN
     since: float = float("-inf")
     is_up: bool = False
     changed_at: float = float("-inf")
@@ -67,7 +67,7 @@ class _Peer:
     told_at: float = float("-inf")
     owes: bool = False
     """It is to hear where it stands."""
-    news: dict[int, Member] = field(default_factory=dict)
+    news: dict[int, SiteMember] = field(default_factory=dict)
     heard: tuple[int, int] = (-1, -1)
     """Epoch and number of its last packet."""
     tries: int = 0
@@ -109,15 +109,15 @@ class Overlay:
         self.site = site
         self.epoch = epoch
         self.bounds = bounds = bounds or Bounds()
-        self.counters = Counters()
+        self.counters = OverlayCounters()
         self.map = OverlayMap(site, bounds.most_sites)
         self._random = Random(seed)  # noqa: S311 - to spread, not to hide
         self._may_link = may_link
         self._seeds = frozenset(seeds)
         self._peers: dict[int, _Peer] = {one: _Peer() for one in sorted(self._seeds)}
-        self._effects: list[OverlayPacket | Change] = []
+        self._effects: list[OverlayPacket | LinkChange] = []
         self._number = 0
-        self._own = Member(
+        self._own = SiteMember(
             site, epoch, 0, uri, protocol, bounds.least, max(bounds.most, bounds.least), ()
         )
         self._renewed_at = now
@@ -138,7 +138,7 @@ class Overlay:
                 peer.heard_at = float("-inf")
             elif peer.is_up != is_up:
                 peer.is_up, peer.changed_at = is_up, now
-                peer.owes |= is_up and peer.state is not State.KNOWN
+                peer.owes |= is_up and peer.state is not NeighbourState.KNOWN
         self._renew(now)
 
     def become(self, fixed: Iterable[int], now: float) -> None:
@@ -147,12 +147,12 @@ class Overlay:
         for site, peer in self._peers.items():
             if peer.is_fixed and site not in wanted:
                 peer.is_fixed = False
-                self._enter(site, peer, Event.DROP, now)
+                self._enter(site, peer, OverlayEvent.DROP, now)
         for site in sorted(wanted):
             peer = self._peers.setdefault(site, _Peer())
-            peer.is_fixed, peer.state, peer.since = True, State.LINKED, now
+            peer.is_fixed, peer.state, peer.since = True, NeighbourState.LINKED, now
 
-    def restore(self, members: Iterable[Member], now: float) -> None:
+    def restore(self, members: Iterable[SiteMember], now: float) -> None:
         """Know the sites that a former run knew: they may be asked, if they may be there."""
         for member in members:
             if member.site != self.site and self.map.take(member._replace(links=()), now):
@@ -171,13 +171,13 @@ class Overlay:
                     self._peers.pop(site, None)
         self._renew(now)
 
-    def ready(self, now: float) -> list[OverlayPacket | Change]:
+    def ready(self, now: float) -> list[OverlayPacket | LinkChange]:
         """Return what is to be sent and what people may want to know, and forget it."""
         effects, self._effects = self._effects, []
         for site, peer in self._peers.items():
             if not peer.is_up:
                 continue
-            speaks = peer.state is not State.KNOWN
+            speaks = peer.state is not NeighbourState.KNOWN
             is_due = speaks and now - peer.told_at >= self.bounds.beacon_interval
             if peer.owes or is_due or (peer.news and speaks):
                 peer.owes, peer.told_at = False, now
@@ -206,7 +206,7 @@ class Overlay:
         return {
             site
             for site, peer in self._peers.items()
-            if peer.state is not State.KNOWN or peer.lingers_until > float("-inf")
+            if peer.state is not NeighbourState.KNOWN or peer.lingers_until > float("-inf")
         }
 
     @property
@@ -214,10 +214,10 @@ class Overlay:
         """How many neighbours there are."""
         return sum(peer.state in COUNTED for peer in self._peers.values())
 
-    def state_of(self, site: int) -> State:
+    def state_of(self, site: int) -> NeighbourState:
         """Return what a site is to this one."""
         peer = self._peers.get(site)
-        return State.KNOWN if peer is None else peer.state
+        return NeighbourState.KNOWN if peer is None else peer.state
 
     def figures(self) -> dict[str, Any]:
         """Return the map, fit for JSON."""
@@ -263,7 +263,7 @@ class Overlay:
         if peer.state not in COUNTED:
             if self._is_allowed(site) and self._make_room(site, now):
                 self.counters.granted += 1
-                self._enter(site, peer, Event.GRANT, now)
+                self._enter(site, peer, OverlayEvent.GRANT, now)
             else:
                 self.counters.refused += 1
                 self._say_no(peer, now)
@@ -271,16 +271,16 @@ class Overlay:
         peer.owes = True
 
     def _hear_linked(self, site: int, peer: _Peer, now: float) -> None:
-        if peer.state is State.ASKED and not self._make_room(site, now):
-            self._enter(site, peer, Event.REFUSE, now)
-        if peer.state is State.KNOWN:
+        if peer.state is NeighbourState.ASKED and not self._make_room(site, now):
+            self._enter(site, peer, OverlayEvent.REFUSE, now)
+        if peer.state is NeighbourState.KNOWN:
             self._say_no(peer, now)
-        elif peer.state is not State.LINKED:
-            self._enter(site, peer, Event.AGREE, now)
+        elif peer.state is not NeighbourState.LINKED:
+            self._enter(site, peer, OverlayEvent.AGREE, now)
 
     def _hear_none(self, site: int, peer: _Peer, now: float) -> None:
-        if peer.state is not State.KNOWN:
-            self._enter(site, peer, Event.REFUSE, now)
+        if peer.state is not NeighbourState.KNOWN:
+            self._enter(site, peer, OverlayEvent.REFUSE, now)
 
     def _say_no(self, peer: _Peer, now: float) -> None:
         lingering = sum(one.lingers_until > float("-inf") for one in self._peers.values())
@@ -288,7 +288,7 @@ class Overlay:
             peer.lingers_until = now + self.bounds.beacon_interval
             peer.owes = True
 
-    def _tell_all(self, member: Member, *, but: int) -> None:
+    def _tell_all(self, member: SiteMember, *, but: int) -> None:
         for site, peer in self._peers.items():
             if peer.state in COUNTED and site != but:
                 peer.news[member.site] = member
@@ -303,7 +303,7 @@ class Overlay:
         links = tuple(
             site
             for site, peer in sorted(self._peers.items())
-            if peer.state is State.LINKED and peer.is_up and peer.heard_at > silent
+            if peer.state is NeighbourState.LINKED and peer.is_up and peer.heard_at > silent
         )
         if is_due or links != self._own.links:
             self._own = self._own._replace(sequence=self._own.sequence + 1, links=links)
@@ -313,28 +313,28 @@ class Overlay:
 
     # The automaton.
 
-    def _enter(self, site: int, peer: _Peer, event: Event, now: float) -> None:
+    def _enter(self, site: int, peer: _Peer, event: OverlayEvent, now: float) -> None:
         before = peer.state
         after = TRANSITIONS[before].get(event)
-        if after is None or (peer.is_fixed and before is State.LINKED):
+        if after is None or (peer.is_fixed and before is NeighbourState.LINKED):
             return
         peer.state, peer.since = after, now
-        if after is State.KNOWN:
+        if after is NeighbourState.KNOWN:
             self._pause(peer, now)
             peer.news = {}
             self._say_no(peer, now)
         elif before not in COUNTED:
             peer.lingers_until = float("-inf")
             peer.owes = True
-            if after is State.ASKED:
+            if after is NeighbourState.ASKED:
                 peer.heard_at = now
                 peer.news = {self.site: self._own}
             else:
                 self._tell_map(peer)
-        if after is State.LINKED:
+        if after is NeighbourState.LINKED:
             peer.tries = 0
-        if State.LINKED in (before, after):
-            self._effects.append(Change(site, event, after))
+        if NeighbourState.LINKED in (before, after):
+            self._effects.append(LinkChange(site, event, after))
 
     def _pause(self, peer: _Peer, now: float) -> None:
         """Ask a site later, each time after a longer pause."""
@@ -347,16 +347,16 @@ class Overlay:
         for site, peer in self._peers.items():
             if float("-inf") < peer.lingers_until <= now:
                 peer.lingers_until = float("-inf")
-                if peer.state is State.KNOWN:
+                if peer.state is NeighbourState.KNOWN:
                     peer.owes, peer.news = False, {}
-            if peer.state is State.KNOWN or peer.is_fixed:
+            if peer.state is NeighbourState.KNOWN or peer.is_fixed:
                 continue
-            waits = peer.state is not State.LINKED and now - peer.since > interval
+            waits = peer.state is not NeighbourState.LINKED and now - peer.since > interval
             is_down = not peer.is_up and now - max(peer.changed_at, peer.since) > interval
             is_silent = now - peer.heard_at > BEACONS_MISSED * interval
             if waits or is_down or is_silent:
-                self.counters.lost += peer.state is State.LINKED
-                self._enter(site, peer, Event.LOSE, now)
+                self.counters.lost += peer.state is NeighbourState.LINKED
+                self._enter(site, peer, OverlayEvent.LOSE, now)
 
     # What is wanted.
 
@@ -364,12 +364,12 @@ class Overlay:
         """Ask for what is missing, and drop what is too much."""
         reachable = self.map.reachable()
         degree = self.degree
-        asked = [one for one, peer in self._peers.items() if peer.state is State.ASKED]
+        asked = [one for one, peer in self._peers.items() if peer.state is NeighbourState.ASKED]
         free = MOST_ASKED - len(asked)
         candidates = [
             one
             for one, peer in self._peers.items()
-            if peer.state is State.KNOWN and peer.next_at <= now and self._is_allowed(one)
+            if peer.state is NeighbourState.KNOWN and peer.next_at <= now and self._is_allowed(one)
         ]
         apart = [one for one in candidates if one not in reachable]
         self._apart_since = {one: self._apart_since.get(one, now) for one in apart}
@@ -407,7 +407,7 @@ class Overlay:
     def _ask(self, sites: Iterable[int], now: float) -> None:
         for site in sites:
             self.counters.asked += 1
-            self._enter(site, self._peers[site], Event.ASK, now)
+            self._enter(site, self._peers[site], OverlayEvent.ASK, now)
 
     def _is_allowed(self, site: int) -> bool:
         member = self.map.members.get(site)
@@ -444,7 +444,7 @@ class Overlay:
         found = [
             site
             for site, peer in self._peers.items()
-            if peer.state is State.LINKED
+            if peer.state is NeighbourState.LINKED
             and not peer.is_fixed
             and (
                 not keeps_least or (site in self.map.members and self._links_beyond_least(site) > 0)
@@ -457,7 +457,7 @@ class Overlay:
         if site is None:
             return False
         self.counters.dropped += 1
-        self._enter(site, self._peers[site], Event.DROP, now)
+        self._enter(site, self._peers[site], OverlayEvent.DROP, now)
         self._renew(now)
         return True
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ingest.federation.overlay_packets import Stance
 
 
-class State(Enum):
+class NeighbourState(Enum):
     """What another site is to this one."""
 
     KNOWN = "known"
@@ -23,7 +23,7 @@ class State(Enum):
     LINKED = "linked"
 
 
-class Event(Enum):
+class OverlayEvent(Enum):
     """What may happen between two sites."""
 
     ASK = "ask"
@@ -40,33 +40,36 @@ class Event(Enum):
     """This one has no room for it any more."""
 
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.KNOWN: {Event.ASK: State.ASKED, Event.GRANT: State.GRANTED},
-    State.ASKED: {
-        Event.GRANT: State.GRANTED,
-        Event.AGREE: State.LINKED,
-        Event.REFUSE: State.KNOWN,
-        Event.LOSE: State.KNOWN,
+TRANSITIONS: Final[Mapping[NeighbourState, Mapping[OverlayEvent, NeighbourState]]] = {
+    NeighbourState.KNOWN: {
+        OverlayEvent.ASK: NeighbourState.ASKED,
+        OverlayEvent.GRANT: NeighbourState.GRANTED,
     },
-    State.GRANTED: {
-        Event.AGREE: State.LINKED,
-        Event.REFUSE: State.KNOWN,
-        Event.LOSE: State.KNOWN,
+    NeighbourState.ASKED: {
+        OverlayEvent.GRANT: NeighbourState.GRANTED,
+        OverlayEvent.AGREE: NeighbourState.LINKED,
+        OverlayEvent.REFUSE: NeighbourState.KNOWN,
+        OverlayEvent.LOSE: NeighbourState.KNOWN,
     },
-    State.LINKED: {
-        Event.REFUSE: State.KNOWN,
-        Event.LOSE: State.KNOWN,
-        Event.DROP: State.KNOWN,
+    NeighbourState.GRANTED: {
+        OverlayEvent.AGREE: NeighbourState.LINKED,
+        OverlayEvent.REFUSE: NeighbourState.KNOWN,
+        OverlayEvent.LOSE: NeighbourState.KNOWN,
+    },
+    NeighbourState.LINKED: {
+        OverlayEvent.REFUSE: NeighbourState.KNOWN,
+        OverlayEvent.LOSE: NeighbourState.KNOWN,
+        OverlayEvent.DROP: NeighbourState.KNOWN,
     },
 }
 
 STANCES: Final = {
-    State.KNOWN: Stance.NONE,
-    State.ASKED: Stance.ASK,
-    State.GRANTED: Stance.LINKED,
-    State.LINKED: Stance.LINKED,
+    NeighbourState.KNOWN: Stance.NONE,
+    NeighbourState.ASKED: Stance.ASK,
+    NeighbourState.GRANTED: Stance.LINKED,
+    NeighbourState.LINKED: Stance.LINKED,
 }
-COUNTED: Final = (State.GRANTED, State.LINKED)
+COUNTED: Final = (NeighbourState.GRANTED, NeighbourState.LINKED)
 """States of which at most `most` sites are."""
 
 
@@ -99,16 +102,16 @@ class Away(NamedTuple):
     site: int
 
 
-class Change(NamedTuple):
+class LinkChange(NamedTuple):
     """A link has come or gone."""
 
     site: int
-    event: Event
-    state: State
+    event: OverlayEvent
+    state: NeighbourState
 
 
 @dataclass(slots=True)
-class Counters:
+class OverlayCounters:
     asked: int = 0
     granted: int = 0
     refused: int = 0
@@ -121,7 +124,7 @@ class Counters:
 def diagram() -> Iterator[str]:
     """Yield the lines of the automaton's picture, a Mermaid state diagram."""
     yield "stateDiagram-v2"
-    yield f"    [*] --> {State.KNOWN.value}"
+    yield f"    [*] --> {NeighbourState.KNOWN.value}"
     for state, events in TRANSITIONS.items():
         for event, after in events.items():
             yield f"    {state.value} --> {after.value}: {event.value}"

@@ -1,7 +1,7 @@
 """The map of a federation that a site has learned: its sites, and who has links to whom.
 
-Each site tells all others of itself (`Member`), by way of its neighbours; a later word takes the
-place of an earlier one. A link is on the map when both ends tell of it. So a site that has died
+Each site tells all others of itself (`SiteMember`), by way of its neighbours; a later word takes
+the place of an earlier one. A link is on the map when both ends tell of it. So a site that has died
 needs not be noticed by anybody but its neighbours: they tell of their links to it no more.
 
 **What may be dropped.** Every link has a weight that all sites agree on. One that is the heaviest
@@ -18,7 +18,7 @@ from zlib import crc32
 Weight = tuple[int, int, int]
 
 
-class Member(NamedTuple):
+class SiteMember(NamedTuple):
     """What a site tells of itself."""
 
     site: int
@@ -59,7 +59,7 @@ class OverlayMap:
     """
 
     def __init__(self, site: int, most_sites: int) -> None:
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, SiteMember] = {}
         self.heard_at: dict[int, float] = {}
         """When each has told something new."""
         self.overflowed = 0
@@ -69,7 +69,7 @@ class OverlayMap:
         self._links: dict[int, frozenset[int]] = {}
         self._own: frozenset[int] = NO_LINKS
 
-    def take(self, member: Member, now: float) -> bool:
+    def take(self, member: SiteMember, now: float) -> bool:
         """Take what a site tells; return whether it is new."""
         site = member.site
         known = self.members.get(site)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from ingest.federation.overlay_map import Member
+from ingest.federation.overlay_map import SiteMember
 from ingest.federation.packets import InvalidPacket
 
 VERSION: Final = 1
@@ -46,7 +46,7 @@ class OverlayPacket:
     epoch: int
     number: int
     stance: Stance
-    members: list[Member] = field(default_factory=list)
+    members: list[SiteMember] = field(default_factory=list)
 
 
 def encode(packet: OverlayPacket, secret: bytes) -> bytes:
@@ -105,10 +105,12 @@ def _number(value: Any) -> int:
 
 def _member(
     site: Any, epoch: Any, sequence: Any, uri: Any, protocol: Any, least: Any, most: Any, links: Any
-) -> Member:
+) -> SiteMember:
     if not isinstance(uri, str) or len(uri) > MOST_URI or not isinstance(protocol, str):
         raise ValueError(f"expected a URI and a protocol, got {uri!r:.80} and {protocol!r:.20}")
     if len(links) > MOST_LINKS:
         raise ValueError(f"a site with {len(links)} links")
     first = (_number(site), _number(epoch), _number(sequence))
-    return Member(*first, uri, protocol, _number(least), _number(most), tuple(map(_number, links)))
+    return SiteMember(
+        *first, uri, protocol, _number(least), _number(most), tuple(map(_number, links))
+    )

@@ -62,7 +62,7 @@ class Membership(NamedTuple):
     has_left: bool = False
 
 
-class Search(NamedTuple):
+class CoreSearch(NamedTuple):
     """A site has lost its way to a core: flooded, the core answers by announcing itself."""
 
     topic_filter: str
@@ -110,12 +110,12 @@ class Lack(NamedTuple):
     """The one of the Want: nor has anybody else whom who says this could ask."""
 
 
-Word = Announcement | Membership | Search | Head | Want | Lack
+Word = Announcement | Membership | CoreSearch | Head | Want | Lack
 
 KINDS: Final[dict[type, str]] = {
     Announcement: "cores",
     Membership: "members",
-    Search: "searches",
+    CoreSearch: "searches",
     Head: "heads",
     Want: "wants",
     Lack: "lacks",
@@ -123,7 +123,7 @@ KINDS: Final[dict[type, str]] = {
 
 
 @dataclass(slots=True)
-class Control:
+class ControlPacket:
     """One control packet."""
 
     sender: int
@@ -131,13 +131,13 @@ class Control:
     words: list[Word] = field(default_factory=list)
 
 
-def to_packets(sender: int, epoch: int, words: list[Word]) -> Iterator[Control]:
+def to_packets(sender: int, epoch: int, words: list[Word]) -> Iterator[ControlPacket]:
     """Spread words over as few packets as hold them, in their order; one packet for none."""
     for start in range(0, max(len(words), 1), MOST_WORDS):
-        yield Control(sender, epoch, words[start : start + MOST_WORDS])
+        yield ControlPacket(sender, epoch, words[start : start + MOST_WORDS])
 
 
-def encode(control: Control) -> bytes:
+def encode(control: ControlPacket) -> bytes:
     """Return the payload of a control packet."""
     found: dict[str, Any] = {"v": VERSION, "from": control.sender, "epoch": control.epoch}
     for word in control.words:
@@ -145,7 +145,7 @@ def encode(control: Control) -> bytes:
     return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode(payload: bytes) -> Control:
+def decode(payload: bytes) -> ControlPacket:
     """Read a control packet.
 
     Raises:
@@ -155,7 +155,7 @@ def decode(payload: bytes) -> Control:
         found = json.loads(payload)
         if found["v"] != VERSION:
             raise InvalidPacket(f"control packet of version {found['v']!r}, expected {VERSION}")
-        control = Control(_number(found["from"]), _number(found["epoch"]))
+        control = ControlPacket(_number(found["from"]), _number(found["epoch"]))
         for kind, name in KINDS.items():
             read = _READERS[kind]
             control.words.extend(read(*word) for word in found.get(name, ()))
@@ -217,7 +217,7 @@ _READERS: Final[dict[type, Any]] = {
     Membership: lambda topic_filter, site, epoch, wanted_ms, has_left: Membership(
         _filter(topic_filter), _number(site), _number(epoch), _number(wanted_ms), bool(has_left)
     ),
-    Search: lambda topic_filter, core: Search(_filter(topic_filter), _core(core)),
+    CoreSearch: lambda topic_filter, core: CoreSearch(_filter(topic_filter), _core(core)),
     Head: lambda key, *numbers: Head(_key(key), *map(_number, numbers)),
     Want: lambda key, after, upto, within, wave: Want(
         _key(key), _number(after), _number(upto), _number(within), _wave(wave)

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from ingest.federation.chains import UNKNOWN, Marks
-from ingest.federation.envelope import ChainKey, Message
-from ingest.federation.events import Counters, Limits
+from ingest.federation.envelope import ChainKey, SiteMessage
+from ingest.federation.events import MeshCounters, SiteLimits
 from ingest.federation.packets import Head, Lack, Want, Wave, Word
-from ingest.federation.store import Store
-from ingest.federation.waves import OWN, Ended, Waves
+from ingest.federation.store import MeshStore
+from ingest.federation.waves import OWN, WaveEnded, Waves
 from mqlake.matching import TopicFilterTrie
 
 HEAD_SECONDS: Final = (0.5, 3.0, 10.0)
@@ -36,17 +36,17 @@ MOST_REPAIRED: Final = 500
 class Site(Protocol):
     """What repairing needs of the site."""
 
-    counters: Counters
+    counters: MeshCounters
 
     def say(self, neighbour: int, word: Word) -> None:
         """Tell a neighbour, if it is there."""
         ...
 
-    def send(self, neighbour: int, message: Message) -> None:
+    def send(self, neighbour: int, message: SiteMessage) -> None:
         """Give a message to a neighbour."""
         ...
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: SiteMessage) -> None:
         """Give a message to local subscribers, if they want it."""
         ...
 
@@ -96,7 +96,7 @@ class Repair:
     """
 
     def __init__(
-        self, name: tuple[int, int], limits: Limits, marks: Marks, store: Store, host: Site
+        self, name: tuple[int, int], limits: SiteLimits, marks: Marks, store: MeshStore, host: Site
     ) -> None:
         self._name = name
         self._limits = limits
@@ -177,7 +177,7 @@ class Repair:
                     if not self._host.is_origin(site, key):
                         self._say_head(site, last, now)
 
-    def _say_head(self, site: int, message: Message, now: float) -> None:
+    def _say_head(self, site: int, message: SiteMessage, now: float) -> None:
         stamp = message.stamp if self._store.retained.get(message.topic) is message else 0
         self._host.say(site, Head(message.key, message.sequence, _age_ms(message, now), stamp))
 
@@ -298,7 +298,7 @@ class Repair:
         if tail is not None and tail.upto == lack.upto:
             tail.is_urgent = True
 
-    def _conclude(self, ended: Ended | None) -> None:
+    def _conclude(self, ended: WaveEnded | None) -> None:
         """Say that nobody has it, or begin a chain above what nobody has."""
         if ended is None:
             return
@@ -319,11 +319,11 @@ class Repair:
 
     # Taking.
 
-    def askers(self, message: Message) -> set[int]:
+    def askers(self, message: SiteMessage) -> set[int]:
         """Return the neighbours on whose behalf this site has asked for a message."""
         return self._waves.askers(message)
 
-    def is_missing(self, message: Message) -> bool:
+    def is_missing(self, message: SiteMessage) -> bool:
         """Tell whether a message below its chain's mark is to be taken for others."""
         before = message.sequence - 1
         return bool(self._waves.askers(message)) and not self._store.between(
@@ -335,7 +335,7 @@ class Repair:
         return _ms(now - (now if since is None else since)) + 1
 
 
-def _age_ms(message: Message, now: float) -> int:
+def _age_ms(message: SiteMessage, now: float) -> int:
     return _ms(now - message.since)
 
 
@@ -343,6 +343,6 @@ def _ms(seconds: float) -> int:
     return max(round(seconds * 1000), 0)
 
 
-def _follows(message: Message, since: float | None) -> bool:
+def _follows(message: SiteMessage, since: float | None) -> bool:
     """Tell whether the message before this one is wanted too."""
     return since is None or message.since - message.gap_ms / 1000 >= since

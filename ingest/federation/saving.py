@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from ingest.federation.envelope import ChainKey, InvalidEnvelope, Message, read, write
-from ingest.federation.events import Saved
-from ingest.federation.overlay_map import Member
+from ingest.federation.envelope import ChainKey, InvalidEnvelope, SiteMessage, read, write
+from ingest.federation.events import SavedSite
+from ingest.federation.overlay_map import SiteMember
 from mqlake.errors import OperationalError
 
 SCHEMA: Final = """
@@ -65,7 +65,7 @@ class SavedState:
         self._database.execute("REPLACE INTO numbers VALUES ('epoch', ?)", (epoch,))
         return epoch
 
-    def load(self, now: float, now_ms: int) -> Saved:
+    def load(self, now: float, now_ms: int) -> SavedSite:
         """Return what the run before has left, its times by this run's clock."""
         self._forget(now_ms)
         marks = [
@@ -74,7 +74,7 @@ class SavedState:
                 "SELECT origin, epoch, topic, mark FROM marks"
             )
         ]
-        messages: list[Message] = []
+        messages: list[SiteMessage] = []
         for published_ms, topic, envelope, payload in self._database.execute(
             "SELECT published_ms, topic, envelope, payload FROM messages ORDER BY rowid"
         ):
@@ -92,9 +92,9 @@ class SavedState:
                 for topic_filter, since_ms in self._database.execute("SELECT * FROM interests")
             }
         row = self._database.execute("SELECT value FROM numbers WHERE name = 'stamp'").fetchone()
-        return Saved(marks, messages, interests, row[0] if row else 0)
+        return SavedSite(marks, messages, interests, row[0] if row else 0)
 
-    def save(self, saved: Saved, now: float, now_ms: int) -> None:
+    def save(self, saved: SavedSite, now: float, now_ms: int) -> None:
         """Write what has changed.
 
         Raises:
@@ -125,7 +125,7 @@ class SavedState:
         except sqlite3.Error as exc:
             raise OperationalError(f"state of the federation: {exc}") from exc
 
-    def save_interests(self, saved: Saved, now_ms: int) -> None:
+    def save_interests(self, saved: SavedSite, now_ms: int) -> None:
         """Write who subscribes, and forget what is old; once in a while."""
         self._database.execute("BEGIN")
         self._database.execute("DELETE FROM interests")
@@ -137,12 +137,12 @@ class SavedState:
         self._database.execute("COMMIT")
         self._forget(now_ms)
 
-    def load_members(self) -> list[Member]:
+    def load_members(self) -> list[SiteMember]:
         """Return the sites that the run before knew."""
         rows = self._database.execute("SELECT told FROM members").fetchall()
-        return [Member(*json.loads(told)) for (told,) in rows]
+        return [SiteMember(*json.loads(told)) for (told,) in rows]
 
-    def save_members(self, members: Iterable[Member]) -> None:
+    def save_members(self, members: Iterable[SiteMember]) -> None:
         """Write which sites are known; their links are others by the time they are read."""
         self._database.execute("BEGIN")
         self._database.execute("DELETE FROM members")

@@ -22,7 +22,7 @@ from ingest.federation.envelope import (
     ROUTED,
     ROUTING,
     InvalidEnvelope,
-    Message,
+    SiteMessage,
     from_mqtt,
     to_mqtt,
 )
@@ -30,24 +30,24 @@ from ingest.federation.events import (
     Beacon,
     Deliver,
     Gone,
-    Limits,
     LinkDown,
     LinkUp,
     Neighbours,
-    Note,
-    Published,
-    Routed,
+    PassedOn,
+    PublishedHere,
     Send,
+    SiteLimits,
+    SiteNote,
     StepEvent,
 )
 from ingest.federation.filters import covers, disjoint
-from ingest.federation.finding import Finding
+from ingest.federation.finding import SiteOverlay
 from ingest.federation.links import Link
 from ingest.federation.meshes import Timing
 from ingest.federation.neighbours import BEACONS_MISSED
 from ingest.federation.overlay_events import Away, WayDown, WayUp
 from ingest.federation.overlay_packets import OVERLAY
-from ingest.federation.packets import Control, InvalidPacket
+from ingest.federation.packets import ControlPacket, InvalidPacket
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.saving import SavedState
 from ingest.protocol.packets import MQTT_5_0, Publish, Subscription, Will
@@ -57,7 +57,7 @@ from mqlake.matching import TopicFilterTrie
 from mqlake.topics import SEPARATOR, validate_topic_filter
 
 if TYPE_CHECKING:
-    from ingest.federation.overlay_map import Member
+    from ingest.federation.overlay_map import SiteMember
     from ingest.federation.settings import BrokerSettings, FederationSettings, NeighborSettings
     from mqlake.clock import Clock
 
@@ -122,11 +122,11 @@ class FederationService:
             self.federator.restore(self.state.load(now, clock.now_ms()), now)
         for one in settings.interests:
             self.federator.step(Beacon(one, is_permanent=True), now)
-        self.finding = Finding(settings, epoch, now)
+        self.finding = SiteOverlay(settings, epoch, now)
         self.cache_need = CacheNeed(BEACONS_MISSED * settings.beacon_interval)
         if self.state is not None:
             self.finding.overlay.restore(self.state.load_members(), now)
-        self._members: list[Member] = []
+        self._members: list[SiteMember] = []
         self.host = self._new_link(settings.host, is_host=True)
         self.links: dict[int, Link] = {}
         self.malformed = 0
@@ -308,7 +308,7 @@ class FederationService:
         if kind in (ROUTING, ROUTED):
             prefix = self._prefix
             message, sender = from_mqtt(topic, publish.payload, publish.properties, prefix=prefix)
-            return Routed(sender, message)
+            return PassedOn(sender, message)
         if kind == packets.CONTROL:
             return packets.decode(publish.payload)
         if kind == BEACON:
@@ -339,7 +339,7 @@ class FederationService:
         if properties:
             kept = {name: one for name, one in properties.items() if name not in _NOT_PASSED_ON}
             properties = cast("Properties", kept) if kept else NO_PROPERTIES
-        return Published(
+        return PublishedHere(
             federated,
             publish.payload,
             publish.qos,
@@ -368,18 +368,18 @@ class FederationService:
             elif isinstance(effect, Deliver):
                 self._deliver(effect)
             else:
-                assert isinstance(effect, Note)
+                assert isinstance(effect, SiteNote)
                 _logger.info(effect.words, extra={"fields": effect.fields})
 
     def _send(
         self,
         link: Link,
-        packet: Control | Message,
+        packet: ControlPacket | SiteMessage,
         encoded: dict[tuple[int, int], tuple[str, Properties]],
     ) -> None:
         site = self.settings.host.id
         level = link.broker.protocol_level
-        if isinstance(packet, Control):
+        if isinstance(packet, ControlPacket):
             topic = f"{self._prefix}/{packets.CONTROL}/{site}"
             link.publish(_control(topic, packets.encode(packet)))
             return
@@ -480,8 +480,8 @@ def _control(topic: str, payload: bytes) -> Publish:
     return Publish(topic, payload, 1, properties=properties)
 
 
-def _limits(settings: FederationSettings) -> Limits:
-    return Limits(
+def _limits(settings: FederationSettings) -> SiteLimits:
+    return SiteLimits(
         redundancy=settings.redundancy,
         beacon_interval=settings.beacon_interval,
         hop_limit=settings.hop_limit,

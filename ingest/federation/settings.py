@@ -3,7 +3,7 @@
 import ssl
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -36,6 +36,25 @@ def checked_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
     return filters
 
 
+Username = Annotated[str, Field(description="User with which to connect.")]
+Password = Annotated[SecretStr, Field(description="Password of that user.")]
+Authorities = Annotated[
+    Path | None,
+    Field(
+        description="PEM file of the authorities that sign the broker's certificate. Without "
+        "it those of the system.",
+        examples=[Path("ca.pem")],
+    ),
+]
+Certificate = Annotated[
+    Path | None,
+    Field(description="PEM file of a client certificate.", examples=[Path("client.pem")]),
+]
+Key = Annotated[
+    Path | None, Field(description="PEM file of its private key.", examples=[Path("client.key")])
+]
+
+
 class BrokerSettings(SettingsGroup):
     """A broker: that of this site, or that of a neighbour."""
 
@@ -53,30 +72,11 @@ class BrokerSettings(SettingsGroup):
         default="5.0",
         description="Version of MQTT that the broker and the federator of that site speak.",
     )
-    username: str = Field(
-        default="",
-        description="User with which to connect.",
-    )
-    password: SecretStr = Field(
-        default=SecretStr(""),
-        description="Password of that user.",
-    )
-    ca_certificates: Path | None = Field(
-        default=None,
-        description="PEM file of the authorities that sign the broker's certificate. Without "
-        "it those of the system.",
-        examples=[Path("ca.pem")],
-    )
-    certificate: Path | None = Field(
-        default=None,
-        description="PEM file of a client certificate.",
-        examples=[Path("client.pem")],
-    )
-    key: Path | None = Field(
-        default=None,
-        description="PEM file of its private key.",
-        examples=[Path("client.key")],
-    )
+    username: Username = ""
+    password: Password = SecretStr("")
+    ca_certificates: Authorities = None
+    certificate: Certificate = None
+    key: Key = None
 
     @field_validator("uri")
     @classmethod
@@ -251,30 +251,11 @@ class OverlaySettings(SettingsGroup):
         ge=60,
         description="A site that is silent for longer is known no more.",
     )
-    username: str = Field(
-        default="",
-        description="User with which to connect to brokers that were found.",
-    )
-    password: SecretStr = Field(
-        default=SecretStr(""),
-        description="Password of that user.",
-    )
-    ca_certificates: Path | None = Field(
-        default=None,
-        description="PEM file of the authorities that sign their certificates. Without it "
-        "those of the system.",
-        examples=[Path("ca.pem")],
-    )
-    certificate: Path | None = Field(
-        default=None,
-        description="PEM file of a client certificate.",
-        examples=[Path("client.pem")],
-    )
-    key: Path | None = Field(
-        default=None,
-        description="PEM file of its private key.",
-        examples=[Path("client.key")],
-    )
+    username: Username = ""
+    password: Password = SecretStr("")
+    ca_certificates: Authorities = None
+    certificate: Certificate = None
+    key: Key = None
     seeds: tuple[NeighborSettings, ...] = Field(
         default=(),
         description="Sites that are known from the start, with the keys of neighbors.",

@@ -8,13 +8,13 @@ from collections import OrderedDict, deque
 from operator import attrgetter
 from typing import Final
 
-from ingest.federation.envelope import ChainKey, Message
+from ingest.federation.envelope import ChainKey, SiteMessage
 
 MESSAGE_OVERHEAD_BYTES: Final = 500
 """About what an empty message takes in memory."""
 
 
-class Store:
+class MeshStore:
     """What neighbours may ask for.
 
     Args:
@@ -31,12 +31,12 @@ class Store:
         self._most_messages = most_messages
         self._most_bytes = most_bytes
         self._most_retained = most_retained
-        self._chains: dict[ChainKey, deque[Message]] = {}
+        self._chains: dict[ChainKey, deque[SiteMessage]] = {}
         self._order: deque[tuple[float, ChainKey]] = deque()
         self._bytes = 0
-        self.retained: OrderedDict[str, Message] = OrderedDict()
+        self.retained: OrderedDict[str, SiteMessage] = OrderedDict()
         """Topic -> its latest retained message by stamp; one without a payload is a deletion."""
-        self.unsaved: list[Message] = []
+        self.unsaved: list[SiteMessage] = []
         """Added since the host has saved the last time; the host empties it."""
         self.overflowed = 0
         """Messages that had to go before their time."""
@@ -44,7 +44,7 @@ class Store:
     def __len__(self) -> int:
         return len(self._order)
 
-    def add(self, message: Message, now: float) -> bool:
+    def add(self, message: SiteMessage, now: float) -> bool:
         """Keep a message; return whether it is the latest retained one of its topic."""
         self._chains.setdefault(message.key, deque()).append(message)
         self._order.append((now, message.key))
@@ -55,7 +55,7 @@ class Store:
             self.overflowed += 1
         return message.retain and self._retain(message)
 
-    def _retain(self, message: Message) -> bool:
+    def _retain(self, message: SiteMessage) -> bool:
         known = self.retained.get(message.topic)
         if known is not None and order_of(known) >= order_of(message):
             return False
@@ -72,7 +72,7 @@ class Store:
 
     def between(
         self, key: ChainKey, after: int, upto: int, *, since: float | None, most: int
-    ) -> list[Message]:
+    ) -> list[SiteMessage]:
         """Return messages of a chain, in order.
 
         Args:
@@ -97,7 +97,7 @@ class Store:
                 found = [latest]
         return found[:most]
 
-    def last(self, key: ChainKey) -> Message | None:
+    def last(self, key: ChainKey) -> SiteMessage | None:
         """Return the message of a chain with the highest sequence."""
         messages = self._chains.get(key)
         return None if messages is None else max(messages, key=_sequence)
@@ -114,12 +114,12 @@ class Store:
             del self._chains[key]
 
 
-def order_of(message: Message) -> tuple[int, int, int, int]:
+def order_of(message: SiteMessage) -> tuple[int, int, int, int]:
     """Return what decides which of two retained messages is the later one, at each site alike."""
     return message.stamp, message.key.origin, message.key.epoch, message.sequence
 
 
-def _bytes(message: Message) -> int:
+def _bytes(message: SiteMessage) -> int:
     return MESSAGE_OVERHEAD_BYTES + len(message.payload) + len(message.topic)
 
 

@@ -19,14 +19,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ingest.federation.envelope import ChainKey, Message
+from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.packets import Want, Wave
 
 OWN: Final = -1
 """Who asked, of a wave that begins here."""
 
 
-class Ended(NamedTuple):
+class WaveEnded(NamedTuple):
     """All whom this site has asked have answered that there is nothing."""
 
     asker: int
@@ -65,7 +65,7 @@ class Waves:
 
     def join(
         self, wave: Wave, asker: int, want: Want, asked: Collection[int], now: float
-    ) -> Ended | None:
+    ) -> WaveEnded | None:
         """Take part for the first time, ask all of `asked`; return the end if there are none."""
         self._parts[wave] = part = _Part(asker, want, set(asked), now + self._seconds)
         self._of_chain.setdefault(want.key, set()).add(wave)
@@ -73,7 +73,7 @@ class Waves:
             self._forget(next(iter(self._parts)))
         return self._end(part)
 
-    def answer(self, wave: Wave, neighbour: int) -> tuple[bool, Ended | None]:
+    def answer(self, wave: Wave, neighbour: int) -> tuple[bool, WaveEnded | None]:
         """Hear that a neighbour has nothing, or asks for the same wave.
 
         Returns:
@@ -85,7 +85,7 @@ class Waves:
         part.awaited.discard(neighbour)
         return True, self._end(part)
 
-    def askers(self, message: Message) -> set[int]:
+    def askers(self, message: SiteMessage) -> set[int]:
         """Return the neighbours that want a message by a wave."""
         found: set[int] = set()
         for wave in self._of_chain.get(message.key, ()):
@@ -102,8 +102,8 @@ class Waves:
                 return
             self._forget(wave)
 
-    def _end(self, part: _Part) -> Ended | None:
-        return None if part.awaited else Ended(part.asker, part.want)
+    def _end(self, part: _Part) -> WaveEnded | None:
+        return None if part.awaited else WaveEnded(part.asker, part.want)
 
     def _forget(self, wave: Wave) -> None:
         key = self._parts.pop(wave).want.key

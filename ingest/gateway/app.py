@@ -15,17 +15,16 @@ from ingest.gateway.partitions import count_partitions
 from ingest.gateway.process import Process
 from ingest.gateway.settings import GatewaySettings
 from ingest.gateway.status import Status
+from ingest.open_files import SPARE_FILES, raise_open_files
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
-from mqlake.limits import SPARE_FILES, raise_open_files
 from mqlake.log.admin import check_durability, ensure_delivery_topic
 from mqlake.log.contract import LogAccess
 from mqlake.log.durability import Durability
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.tracing import Tracer, open_tracer
@@ -106,7 +105,6 @@ async def _run(settings: GatewaySettings) -> None:
     log = LogAccess(writer, open_reader, ranges, spare, *readers)
     tracer = open_tracer(settings.tracing, settings.name)
     try:
-        await keep_places(writer, servers)
         await _serve(settings, log, tracer, stop)
     finally:
         if tracer is not None:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 SERVING: Final = "serving"
 """State of a gateway that takes clients, and can own shards."""
 
-RETIRING: Final = "retiring"
-"""Somebody else has the name of a gateway that is gone, and settles what it left."""
-
 
 @dataclass(slots=True)
 class Peer:

@@ -1,33 +1,36 @@
 """Reads what was missed, for everybody who has: `ingest.session.catch_up` says from where.
 
-What several have missed is read from the log once, for all of them together.
+What several have missed is read from the log once, for all of them together. Partitions that the
+log has got later are read when those before them have been: a topic may have moved there.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ingest.gateway.drops import DropReason, Drops
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, TableError
 from ingest.gateway.outbound import InboundMessage, deliver_copies
-from ingest.session.catch_up import Missed, log_ranges
+from ingest.session.catch_up import Missed, log_ranges, partition_count
 from mqlake.errors import InvalidRecord
-from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
+from mqlake.growth import generations
+from mqlake.offsets import at
+from mqlake.records import INBOUND, NO_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.partitions import Partitions
     from ingest.session.subscriptions import Copy, Subscriptions
-    from mqlake.log.contract import LogRangeReader, LogRecord, Missing
+    from mqlake.log.contract import LogRangeReader, Missing
+    from mqlake.records import LogRecord
 
     Take: TypeAlias = Callable[[list[LogRecord]], Awaitable[None]]
     """Hands records over, in their order."""
 
 logger = logging.getLogger(__name__)
-
-_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
 
 
 class Pages(NamedTuple):
@@ -72,6 +75,7 @@ class CatchingUp:
         next_offsets: Returns per partition the first offset that the router has not brought.
         log_ends: Returns per partition the offset that the next record will get.
         drops: For what neither has.
+        partitions: Of the log's topics.
     """
 
     def __init__(
@@ -81,12 +85,14 @@ class CatchingUp:
         next_offsets: Callable[[], list[int]],
         log_ends: Callable[[], Awaitable[dict[int, int]]],
         drops: Drops,
+        partitions: Partitions,
     ) -> None:
         self._reader = reader
         self._lake = lake
         self._next_offsets = next_offsets
         self._log_ends = log_ends
         self._drops = drops
+        self._partitions = partitions
 
     async def catch_up(
         self,
@@ -114,6 +120,9 @@ class CatchingUp:
                 ends = await self._log_ends()
                 for one in behind:
                     one.missed.aim(ends)
+            cut = dict(enumerate(await self._partitions.cut()))
+            for one in behind:
+                one.missed.aim(cut)
             await self.read(behind, taker)
             next_offsets = self._next_offsets()
             left = []
@@ -132,18 +141,22 @@ class CatchingUp:
         taker: Callable[[Sequence[SomeBehind]], Take],
     ) -> None:
         """Read once up to the ends, or further; arguments and errors as of `catch_up`."""
-        if self._lake is not None:
-            for one in absent:
-                if one.missed.needs_table:
-                    await self._read_table(self._lake, one, taker([one]))
-        left = [one for one in absent if not one.is_over]
-        if left:
-            await self._read_log(left, taker(left))
+        count = partition_count(one.missed for one in absent)
+        for partitions in generations(self._partitions.retained, count):
+            if self._lake is not None:
+                for one in absent:
+                    if one.missed.needs_table:
+                        await self._read_table(self._lake, one, partitions, taker([one]))
+            left = [one for one in absent if not one.is_over]
+            if left:
+                await self._read_log(left, partitions, taker(left))
 
-    async def _read_table(self, lake: LakeReader, one: Behind, take: Take) -> None:
-        """Read as much as the table has; the log has the rest."""
+    async def _read_table(
+        self, lake: LakeReader, one: Behind, partitions: range, take: Take
+    ) -> None:
+        """Read as much as the table has of these partitions; the log has the rest."""
         missed, pages = one.missed, one.pages
-        missed.begin_table()
+        missed.begin_table(partitions)
         while not one.is_over and (ranges := missed.table_ranges()) and (filters := one.filters()):
             try:
                 page = await lake.messages(
@@ -172,10 +185,11 @@ class CatchingUp:
     async def _read_log(
         self,
         absent: Sequence[Behind],
+        partitions: range,
         take: Take,
     ) -> None:
         """Read up to where the last of them goes live; afterwards that is the cursor of all."""
-        ranges = log_ranges([one.missed for one in absent])
+        ranges = log_ranges([one.missed for one in absent], partitions)
         begun_at = [list(one.missed.cursor) for one in absent]
         reached: dict[int, int] = {}
 
@@ -199,7 +213,7 @@ class CatchingUp:
         losing = [
             one
             for one, begun in zip(absent, begun_at, strict=True)
-            if one.missed.loses(missing.start, missing.end, begun[missing.partition])
+            if one.missed.loses(missing.start, missing.end, at(begun, missing.partition))
         ]
         if not losing:
             return
@@ -223,7 +237,7 @@ def match(
     tree: Subscriptions[Any], record: LogRecord
 ) -> tuple[InboundMessage, list[Copy[Any]]] | None:
     """Return a message and the copies that clients get of it; None when nobody gets it."""
-    if (record.key or b"")[:1] == _NOT_A_MESSAGE:
+    if (record.key or b"")[:1] == NO_MESSAGE:
         return None
     inbound = InboundMessage(record, dict(record.headers))
     copies = tree.copies(

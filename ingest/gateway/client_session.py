@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.subscribed_session import SubscribedSession
-from ingest.session.checkpoint import Before, Kind, write
+from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.share_parts import MemberRecord
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
@@ -25,7 +25,7 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.sender_context import Outgoing as OutgoingMessage
+    from ingest.gateway.sender_context import OutgoingMessage
     from ingest.gateway.sending import Sender
     from ingest.gateway.session_context import StoredSession
 
@@ -86,17 +86,17 @@ class ClientSession(SubscribedSession):
         is_session_due = before is not Before.SUBACK or records.is_session_changed or not changes
         records.is_session_changed = False
         saved = _Saved(self, changes, is_session_due, on_saved) if on_saved is not None else None
-        writers: dict[Kind, Callable[[], object]] = {}
+        writers: dict[CheckpointKind, Callable[[], object]] = {}
         if changes:
-            writers[Kind.SUBSCRIPTION] = partial(self.save_subscriptions, changes, saved)
+            writers[CheckpointKind.SUBSCRIPTION] = partial(self.save_subscriptions, changes, saved)
         if is_session_due:
-            writers[Kind.SESSION] = partial(self._save, saved)
+            writers[CheckpointKind.SESSION] = partial(self._save, saved)
         if progress is None and self.is_stored and self.subscriptions and not self.has_progress:
             progress = partial(self.save_progress, self.snapshot())
         if progress is not None:
-            writers[Kind.PROGRESS] = progress
+            writers[CheckpointKind.PROGRESS] = progress
         if self.is_stored and self.shares:
-            writers[Kind.MEMBER] = self._save_member
+            writers[CheckpointKind.MEMBER] = self.save_member
         try:
             if not write(before, writers):
                 raise LogError("the log takes no more", definite=True)
@@ -148,7 +148,7 @@ class ClientSession(SubscribedSession):
         self._context.session_log.save_progress(self.key, progress, self.epoch)
 
     def stored(self) -> None:
-        """Note that the log has answered for a QoS 2 message."""
+        """Note that the log has answered for a QoS 2 message, from the client or to it."""
         if self.connection is None:
             self._context.release(self.key)
 
@@ -253,13 +253,14 @@ class ClientSession(SubscribedSession):
         `ingest.session.checkpoint`.
         """
         if self.shares:
-            self._save_member()
+            self.save_member()
         progress = self.snapshot()
         if not progress.sent_before:
             self.sender.maybe_sent = None
         return progress
 
-    def _save_member(self) -> None:
+    def save_member(self) -> None:
+        """Write of which share groups it is a member, and what it has in flight of them."""
         if self.is_coming_back:
             return  # what it had in flight is in the log already, and not here yet
         assert self.epoch is not None
@@ -271,6 +272,7 @@ class ClientSession(SubscribedSession):
                 record.in_flight.append(_position(one.message))
                 record.packet_ids.append(one.packet_id)
         self._context.share_log.save_member(self.key, self.epoch, records)
+        self.sender.member_saved()
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
@@ -278,6 +280,8 @@ class ClientSession(SubscribedSession):
         waiting = self.sender.first_waiting()
         for partition, offset in waiting.items():
             cursor[partition] = min(cursor[partition], offset)
+        giving = self.sender.giving
+        told = [one for one in self.sender.exchanges() if one.packet_id not in giving]
         scans, histories = self.sender.pending_retained(), self._history_records()
         maybe_sent = self.sender.maybe_sent
         if not (waiting or scans or histories):
@@ -288,7 +292,7 @@ class ClientSession(SubscribedSession):
             settled=not waiting and self.floor is None,
             outgoing=[
                 Outgoing(one.packet_id, one.qos, *_position(one.message), one.message is None)
-                for one in self.sender.exchanges()
+                for one in told
                 if one.message is None or one.message.message.partition != LOCAL
             ],
             incoming=self.incoming.held(),
@@ -297,7 +301,7 @@ class ClientSession(SubscribedSession):
             scans=scans,
             shared={
                 one.packet_id: one.message.shared_filter
-                for one in self.sender.exchanges()
+                for one in told
                 if one.message is not None and one.message.shared_filter
             },
             histories=histories,

@@ -20,7 +20,7 @@ from ingest.gateway.limits import ClientLimits
 from ingest.gateway.listeners.tenancy import SEPARATOR, TenantUnclear
 from ingest.gateway.opening import Opening
 from ingest.gateway.receiving import Receiver
-from ingest.gateway.subscribing import Subscriber
+from ingest.gateway.subscribing import SubscribeHandler
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.decoder import NEED_DATA
 from ingest.protocol.encoder import PINGRESP
@@ -157,7 +157,7 @@ class ClientConnection(ClientSocket):
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
         self._receiver: Receiver
-        self._subscriber: Subscriber
+        self._subscriber: SubscribeHandler
         self._asked_for_expiry = False
         self._tenant_is_said = False
         self._token_id: str | None = None
@@ -535,7 +535,7 @@ class ClientConnection(ClientSocket):
         self._receiver = Receiver(
             self._context.receivers, self, session, wants_reasons=wants_reasons
         )
-        self._subscriber = Subscriber(self._context.subscribers, self, session)
+        self._subscriber = SubscribeHandler(self._context.subscribers, self, session)
 
     def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None:
         """Send CONNACK to a client that has its session: the first packet that it gets.

@@ -10,7 +10,7 @@ from ingest.protocol.reason_codes import DisconnectReasonCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
 
 HELD_BY_END: Final = "stopping"
 
@@ -49,7 +49,7 @@ class Connections:
         max_connections: More are let in no further than CONNECT.
     """
 
-    def __init__(self, counters: Counters, max_connections: int) -> None:
+    def __init__(self, counters: GatewayCounters, max_connections: int) -> None:
         self._counters = counters
         self._max_connections = max_connections
         self._sockets: set[Socket] = set()

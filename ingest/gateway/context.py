@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
     from ingest.gateway.denials import Denials
     from ingest.gateway.drops import Drops
     from ingest.gateway.events import Events
@@ -41,7 +41,7 @@ class Context:
     me: Run
     clock: Clock
     loop: asyncio.AbstractEventLoop
-    counters: Counters
+    counters: GatewayCounters
     of_tenants: CountersOfTenants
     events: Events
     drops: Drops

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Counters:
+class GatewayCounters:
     connections_opened: int = 0
     connections_refused: int = 0
     connects_received: int = 0

@@ -23,7 +23,7 @@ FEW_SLOTS: Final = 1024
 """So many are kept whether or not anybody is left in them; the longest keep alive spans 393,000."""
 
 
-class Watched(Protocol):
+class WithDeadline(Protocol):
     """Whatever has a deadline; compared by identity.
 
     Attributes:
@@ -47,7 +47,7 @@ class Deadlines:
         self._loop = loop
         # Invariant: the keys are the numbers in the heap. A slot stays when all have left it, until
         # there are twice as many slots as when it was last looked for such.
-        self._slots: dict[int, set[Watched]] = {}
+        self._slots: dict[int, set[WithDeadline]] = {}
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = UNWATCHED
@@ -55,7 +55,7 @@ class Deadlines:
         self._passed = UNWATCHED
         self._prune_at = FEW_SLOTS
 
-    def set(self, watched: Watched, seconds: float) -> None:
+    def set(self, watched: WithDeadline, seconds: float) -> None:
         """Call `deadline_passed` after so many seconds, and no more at an earlier deadline."""
         slot = max(ceil((self._loop.time() + seconds) / SLOT_SECONDS), self._passed + 1)
         if slot == watched.slot:
@@ -71,7 +71,7 @@ class Deadlines:
         members.add(watched)
         watched.slot = slot
 
-    def forget(self, watched: Watched) -> None:
+    def forget(self, watched: WithDeadline) -> None:
         """Drop the deadline, if there is one."""
         if watched.slot != UNWATCHED:
             self._slots[watched.slot].discard(watched)

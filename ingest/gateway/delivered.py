@@ -19,6 +19,10 @@ class Delivered:
         self.marks = [-1] * partitions
         self.next = 0
 
+    def grow(self, partitions: int) -> None:
+        """Count for so many partitions at least."""
+        self.marks.extend([-1] * (partitions - len(self.marks)))
+
     def next_offsets(self) -> list[int]:
         """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
         return [mark + 1 for mark in self.marks]

@@ -15,17 +15,18 @@ from ingest.gateway.sending import Sender
 from ingest.session.share_parts import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.errors import InvalidRecord, OperationalError
-from mqlake.log.contract import LogRecord
+from mqlake.growth import MOST_PARTITIONS
+from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
-    BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
     HEADER_CLIENT_ID,
-    HEADER_MQTT,
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
     HEADER_USERNAME,
+    NO_MESSAGE,
     QUESTION_KEY_PREFIX,
+    LogRecord,
     decode_source,
     groups_of,
     is_retained,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
 """First byte of the keys of barriers, questions and control records."""
 
 MAX_WAITING_RECORDS: Final = 100_000
@@ -65,7 +65,8 @@ class Delivery:
         retained: Is kept up to date by what comes.
         routes: Waits for the barriers.
         on_control: Told what somebody asks of this gateway.
-        on_question: Takes what another gateway asks about retained messages.
+        on_question: Takes what another gateway asks about retained messages, and the partition
+            that it came through.
         told: Whether anybody wants to hear of deliveries.
         latencies: Measures messages that clients get.
         lease: While it does not hold, or is not sure, messages wait and only control records are
@@ -82,7 +83,7 @@ class Delivery:
         retained: Retained,
         routes: Routes,
         on_control: ControlCallback,
-        on_question: Callable[[bytes], None],
+        on_question: Callable[[bytes, int], None],
         told: DeliveryEvents,
         latencies: GatewayLatencies,
         lease: "Lease",
@@ -178,14 +179,14 @@ class Delivery:
         source = decode_source(headers.get(HEADER_SOURCE, b""))
         partition, offset = source.partition, source.offset
         if not 0 <= partition < len(self._marks):
-            raise InvalidRecord(f"source partition {partition}, expected below {len(self._marks)}")
+            self._grow(partition)
         if offset <= self._marks[partition]:
             self._counters.deliveries_repeated += 1
             return
         self._marks[partition] = offset
-        if key[:1] == _NOT_A_MESSAGE:
+        if key[:1] == NO_MESSAGE:
             if key.startswith(QUESTION_KEY_PREFIX):
-                self._on_question(record.value or b"")
+                self._on_question(record.value or b"", partition)
                 return
             self._routes.receive_barrier(key, partition, offset)
             return
@@ -220,6 +221,12 @@ class Delivery:
             self._sampler.countdown -= 1
             if self._sampler.countdown < 0:
                 self._latencies.deliver(source.received_at_ms, record.timestamp_ms)
+
+    def _grow(self, partition: int) -> None:
+        """Take a message of a partition that the log has got while this gateway was not heard."""
+        if not 0 <= partition < MOST_PARTITIONS:
+            raise InvalidRecord(f"source partition {partition}, expected below {MOST_PARTITIONS}")
+        self._delivered.grow(partition + 1)
 
     def _count(
         self, headers: dict[str, bytes], tenant: str, publisher: str, clients: int, groups: int

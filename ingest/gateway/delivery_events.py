@@ -12,16 +12,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.outbound import LOCAL
-from mqlake.records import HEADER_CHAIN, Headers
+from mqlake.records import HEADER_CHAIN
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
     from ingest.gateway.events import Events
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.wanted_events import WantedEvents
     from mqlake.log.contract import LogWriter
+    from mqlake.record_versions import Headers
 
 DELIVERED: Final = "message.delivered"
 ACKED: Final = "message.acked"
@@ -77,7 +78,7 @@ class DeliveryEvents:
         self,
         events: Events,
         log: LogWriter,
-        counters: Counters,
+        counters: GatewayCounters,
         per_second: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from ingest.gateway.client import Client
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
     from ingest.gateway.events import Events
 
 MAX_KINDS: Final = 100
@@ -35,7 +35,7 @@ class _Kind(NamedTuple):
 class Denials:
     """Counts what was denied and tells it to the log."""
 
-    def __init__(self, counters: Counters, events: Events) -> None:
+    def __init__(self, counters: GatewayCounters, events: Events) -> None:
         self._counters = counters
         self._events = events
         self._counts: dict[_Kind, int] = {}

@@ -7,9 +7,10 @@ of `mqlake.events` a second.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ingest.gateway.counters import Counters
+from ingest.gateway.counters import GatewayCounters
 from ingest.gateway.events import Events
 from ingest.gateway.tenant_counters import CountersOfTenants
+from mqlake import records
 
 MAX_KINDS: Final = 10_000
 """Different drops kept apart within a second; further ones are added up without their topic."""
@@ -22,7 +23,7 @@ class DropReason(StrEnum):
     """QoS 1 or 2 beyond what may wait for the client."""
     EXPIRED = "expired"
     """Its message expiry interval passed while it waited. [MQTT5-3.3.2-5]"""
-    TOO_LARGE = "too_large"
+    TOO_LARGE = records.TOO_LARGE
     """Larger than the client's Maximum Packet Size. [MQTT5-3.1.2-25]"""
     NO_MEMBER = "no_member"
     """For a share group that has no member left at this gateway."""
@@ -47,7 +48,9 @@ class _Kind(NamedTuple):
 class Drops:
     """Counts drops and tells them to the log."""
 
-    def __init__(self, counters: Counters, of_tenants: CountersOfTenants, events: Events) -> None:
+    def __init__(
+        self, counters: GatewayCounters, of_tenants: CountersOfTenants, events: Events
+    ) -> None:
         self._counters = counters
         self._of_tenants = of_tenants
         self._events = events
@@ -81,7 +84,7 @@ class Drops:
         counts, self._counts = self._counts, {}
         for kind, count in counts.items():
             self._events.add(
-                "message.dropped",
+                records.MESSAGE_DROPPED,
                 kind.tenant,
                 kind.client_id,
                 reason=kind.reason.value,

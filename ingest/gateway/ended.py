@@ -10,13 +10,13 @@ from ingest.gateway.drops import DropReason
 if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.share_log import ShareLog
-    from ingest.session.effects import Ended as EndedSession
+    from ingest.session.effects import SessionEnded as EndedSession
     from ingest.session.share_parts import GroupKey
 
 logger = logging.getLogger(__name__)
 
 
-class Ended:
+class EndedSessions:
     """Counts them, and withdraws memberships.
 
     Args:

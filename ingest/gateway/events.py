@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqlake import compact_json
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
 
 PORTION_SECONDS: Final = 0.02
 """How long an event waits for others."""
@@ -45,7 +46,7 @@ class Events:
         self,
         log: LogWriter,
         gateway: str,
-        counters: Counters,
+        counters: GatewayCounters,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

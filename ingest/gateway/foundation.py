@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ingest.gateway.authentication.authorizer import Authorizer
 from ingest.gateway.connections import Connections
 from ingest.gateway.context import Context
-from ingest.gateway.counters import Counters
+from ingest.gateway.counters import GatewayCounters
 from ingest.gateway.delivered import Delivered
 from ingest.gateway.delivery_events import DeliveryEvents
 from ingest.gateway.denials import Denials
@@ -20,6 +20,7 @@ from ingest.gateway.drops import Drops
 from ingest.gateway.ending import Ending
 from ingest.gateway.ends import Ends
 from ingest.gateway.events import Events
+from ingest.gateway.growing import Growing
 from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
@@ -97,7 +98,7 @@ class Foundation:
         self.reader = log.open_reader()
         self.ends = Ends(self.reader)
         self.partitions = partitions
-        self.counters = counters = Counters()
+        self.counters = counters = GatewayCounters()
         events = Events(writer, settings.name, counters, clock, loop)
         of_tenants = CountersOfTenants(writer, me, clock)
         self.drops = drops = Drops(counters, of_tenants, events)
@@ -117,9 +118,10 @@ class Foundation:
             writer, spare, log.open_reader(), me, clock, lease, identity, use_version, fail, records
         )
         self.delivered = Delivered(partitions.inbound)
+        shards = partitions.retained
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.database = Database(settings.store_dir)
-        self.retained = Retained(self.database, clock)
+        self.retained = Retained(self.database, shards, clock)
         said, usage = self.peers.shared, self.retained.usage
         reached = self.subscriptions.reach, settings.name
         counts = any(one.deliveries_per_second for one in settings.all_listeners)
@@ -127,8 +129,8 @@ class Foundation:
             settings.limits, loop, said, usage, *reached, counts_deliveries=counts
         )
         self.peers.on_word = self.shared_limits.heard
-        self.shard_of = partial(writer.partition_of, partitions=partitions.inbound)
-        publishers = RetainedPublishers(settings.limits, self.retained, partitions.inbound, clock)
+        self.shard_of = partial(writer.partition_of, partitions=shards)
+        publishers = RetainedPublishers(settings.limits, self.retained, shards, clock)
         quota = self.shared_limits, publishers, self.retained
         self.retained_quota = RetainedQuota(*quota, self.shard_of)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
@@ -176,13 +178,18 @@ class Foundation:
         asked = self.authorizer, self.retained_quota, self.shared_limits
         self.wills = Wills(self.publisher, context.origin, *asked, self.drops)
         self.disk = DiskWatch(settings, self.publisher)
+        counted = self.publisher, self.delivered, self.routes
+        self.growing = Growing(
+            self.partitions, self.writer, *counted, self.tasks, settings.lease_seconds
+        )
 
     def _make_retained(self) -> None:
         """Make what keeps retained messages, and asks other gateways for theirs."""
-        name, retained, inbound = self.settings.name, self.retained, self.partitions.inbound
+        name, retained, partitions = self.settings.name, self.retained, self.partitions
         sources, clock = (self.log.ranges, self.lake, self.routes), self.context.clock
         self.retained_shards = shards = RetainedShards(
-            name, retained, self.peers, *sources, inbound, clock
+            name, retained, self.peers, *sources, partitions, clock
         )
-        self.retained_questions = RetainedQuestions(self.me, self.writer, retained, shards, clock)
+        asked = self.writer, retained, shards, partitions, clock
+        self.retained_questions = RetainedQuestions(self.me, *asked)
         self.retained_answers = RetainedAnswers(name, self.writer, retained, self.loop)

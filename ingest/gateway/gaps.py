@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.catching_up import Take
     from ingest.gateway.context import Context
-    from mqlake.log.contract import LogRecord
+    from mqlake.records import LogRecord
 
 LONG_GAP_OFFSETS: Final = 100_000
 """A gap of more offsets is read from the table: by topic, not message by message."""

@@ -21,7 +21,7 @@ from ingest.gateway.control import Control
 from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.draining import Draining
-from ingest.gateway.ended import Ended
+from ingest.gateway.ended import EndedSessions
 from ingest.gateway.foundation import Foundation
 from ingest.gateway.gaps import Gaps
 from ingest.gateway.histories import Histories
@@ -91,15 +91,16 @@ class Gateway(Foundation):
         subscriptions, delivered, lake = self.subscriptions, self.delivered, self.lake
         self.session_log = SessionLog(writer, me, lease, self.ending, count)
         self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
-        catching_up = CatchingUp(log.ranges, lake, delivered.next_offsets, ends.inbound, self.drops)
+        reached = delivered.next_offsets, ends.inbound
+        catching_up = CatchingUp(log.ranges, lake, *reached, self.drops, self.partitions)
         gaps = Gaps(context, catching_up)
         self.resumer = Resumer(context, catching_up, gaps, lookup, lake)
         self.histories = Histories(context, subscriptions, catching_up)
         self.share_groups = groups = ShareGroups(
             context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, gaps
         )
-        ended = Ended(context, self.share_log)
-        settler = ShareSettler(context, log, ends, self.partitions.inbound)
+        ended = EndedSessions(context, self.share_log)
+        settler = ShareSettler(context, log, ends, self.partitions)
         actions = Actions(
             find=lookup.find,
             next_offsets=self.publisher.next_offsets,
@@ -136,7 +137,7 @@ class Gateway(Foundation):
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
         counted = self.shared_limits, self.context.of_tenants
         self.tenants = Tenants(settings, self.connections, *counted, self.loop)
-        followers = self.bans, rights, self.tenants, self.reach
+        followers = self.bans, rights, self.tenants, self.reach, self.growing
         self.peers.on_other = [one.receive for one in followers]
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds

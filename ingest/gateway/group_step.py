@@ -9,14 +9,35 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.progress import SessionProgress
+
+
+class GroupMember(Protocol):
+    """A session that outlives its connection. Implemented by `ClientSession`."""
+
+    def save_member(self) -> None:
+        """Write what it has in flight of share groups."""
+        ...
+
+    def stored(self) -> None:
+        """Note that the log has answered for something that its release waits for."""
+        ...
 
 
 class SavedGroups(Protocol):
     """Implemented by `ingest.gateway.share_groups.ShareGroups`."""
 
-    def after_saved(self, tenant: str, shared_filter: str, proceed: Callable[[], None]) -> None:
-        """Call back, in the order of the calls, when the log knows what a part holds now."""
+    def after_saved(
+        self,
+        tenant: str,
+        shared_filter: str,
+        proceed: Callable[[], None],
+        member: GroupMember | None = None,
+    ) -> None:
+        """Call back, in the order of the calls, when the log knows what a part holds now.
+
+        What the member has in flight is written before that.
+        """
         ...
 
 
@@ -24,19 +45,28 @@ class SavedGroups(Protocol):
 class GroupStep:
     """A step with a message of a share group. Implements `ingest.session.checkpoint.Saved`.
 
-    The message is the client's before it leaves the record of the part: a crash between the
-    two finds it in both, and it stays the client's.
+    The shard of the group knows that the message is the client's before the client's progress does:
+    a crash between the two leaves it to others, for the client has not been sent it.
     """
 
     groups: SavedGroups
     tenant: str
     shared_filter: str
-    progress: Progress | None
+    progress: SessionProgress | None
     """Of a session that outlives its connection."""
+    member: GroupMember | None = None
+    """Whose message it is."""
+    on_given: Callable[[], None] | None = None
+    """Told when the shard of the group knows."""
 
     def after_saved(self, proceed: Callable[[], None]) -> None:
-        in_part = partial(self.groups.after_saved, self.tenant, self.shared_filter, proceed)
+        given = partial(self._given, proceed)
+        self.groups.after_saved(self.tenant, self.shared_filter, given, self.member)
+
+    def _given(self, proceed: Callable[[], None]) -> None:
+        if self.on_given is not None:
+            self.on_given()
         if self.progress is None:
-            in_part()
+            proceed()
         else:
-            self.progress.after_saved(in_part)
+            self.progress.after_saved(proceed)

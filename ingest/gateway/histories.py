@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from ingest.gateway.catching_up import Take
     from ingest.gateway.context import Context
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.progress import SessionProgress
     from ingest.gateway.sending import Sender
     from ingest.protocol.packets import Subscribe
     from ingest.session.subscriptions import ClientSubscription
-    from mqlake.log.contract import LogRecord
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -94,13 +94,13 @@ class HistorySession(Protocol):
     client_id: str
     sender: Sender
     subscriptions: dict[str, ClientSubscription[Sender]]
-    progress: Progress | None
+    progress: SessionProgress | None
 
-    def begin_history(self, history: History) -> None: ...
+    def begin_history(self, history: SubscribeHistory) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class History:
+class SubscribeHistory:
     """What subscriptions of one SUBSCRIBE have not got yet.
 
     Implements `ingest.gateway.catching_up.Behind`.
@@ -165,7 +165,7 @@ class Histories:
         self._subscriptions = subscriptions
         self._catching_up = catching_up
         self._tasks: asyncio.TaskGroup | None = None
-        self._reading: set[History] = set()
+        self._reading: set[SubscribeHistory] = set()
 
     def __len__(self) -> int:
         return len(self._reading)
@@ -192,10 +192,10 @@ class Histories:
 
     def open(
         self, session: HistorySession, topic_filters: Iterable[str], from_ms: int, starts: list[int]
-    ) -> History:
+    ) -> SubscribeHistory:
         """Take subscriptions out of force until they have their history; `start` reads it."""
         missed = _missed([0] * len(starts), starts)
-        history = History(session, dict.fromkeys(topic_filters), from_ms, missed)
+        history = SubscribeHistory(session, dict.fromkeys(topic_filters), from_ms, missed)
         session.begin_history(history)
         return history
 
@@ -204,16 +204,16 @@ class Histories:
         filters = dict.fromkeys(one for one in record.topic_filters if one in session.subscriptions)
         cursor = list(record.cursor)
         missed = _missed(cursor, list(cursor))
-        session.begin_history(History(session, filters, record.from_ms, missed))
+        session.begin_history(SubscribeHistory(session, filters, record.from_ms, missed))
 
-    def start(self, history: History) -> None:
+    def start(self, history: SubscribeHistory) -> None:
         """Read, unless nobody wants it any more."""
         if history.task is None and history.topic_filters and self._tasks is not None:
             self._reading.add(history)
             history.task = self._tasks.create_task(self._run(history))
             history.task.add_done_callback(lambda _: self._reading.discard(history))
 
-    async def _run(self, history: History) -> None:
+    async def _run(self, history: SubscribeHistory) -> None:
         while True:
             try:
                 await self._catching_up.catch_up(
@@ -224,7 +224,7 @@ class Histories:
                 logger.warning("history waits", extra={"fields": {"reason": str(error)}})
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _go_live(self, history: History) -> None:
+    def _go_live(self, history: SubscribeHistory) -> None:
         session = history.session
         history.is_live = True
         for topic_filter in history.topic_filters:
@@ -237,11 +237,11 @@ class Histories:
             extra={"fields": {"client_id": session.client_id, "filters": [*history.topic_filters]}},
         )
 
-    def _taker(self, histories: Sequence[History]) -> Take:
+    def _taker(self, histories: Sequence[SubscribeHistory]) -> Take:
         (history,) = histories  # each is read at the pace of its client
         return partial(self._hand_over, history)
 
-    async def _hand_over(self, history: History, records: list[LogRecord]) -> None:
+    async def _hand_over(self, history: SubscribeHistory, records: list[LogRecord]) -> None:
         """Give what matches to the client, each message when its window has room."""
         sender = history.session.sender
         tree = self._tree(history)
@@ -261,12 +261,12 @@ class Histories:
                 give(*found, self._context.drops, self._context.clock.now_ms())
         self._note(history)
 
-    def _note(self, history: History) -> None:
+    def _note(self, history: SubscribeHistory) -> None:
         """Have saved how far a history is."""
         if history.session.progress is not None:
             history.session.progress.touch()
 
-    def _tree(self, history: History) -> Subscriptions[Any]:
+    def _tree(self, history: SubscribeHistory) -> Subscriptions[Any]:
         tree: Subscriptions[Any] = Subscriptions()
         session = history.session
         for topic_filter in history.topic_filters:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.ending import Ending
     from mqlake.log.contract import LogWriter
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
 
 logger = logging.getLogger(__name__)
 

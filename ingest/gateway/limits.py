@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.client import Client
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.shares import Shares
 
@@ -311,7 +311,7 @@ class ClientLimits:
         settings: LimitSettings,
         connection: Client,
         loop: asyncio.AbstractEventLoop,
-        counters: Counters,
+        counters: GatewayCounters,
         released: Callable[[], None],
     ) -> None:
         self._waits = settings.when_too_fast == "wait"

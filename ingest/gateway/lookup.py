@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ingest.gateway.outbound import InboundMessage
 from ingest.session.effects import Search
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.offsets import earliest, widened
 from mqlake.records import HEADER_EXCHANGE, INBOUND
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from ingest.gateway.outbound import OutboundMessage
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogRangeReader, LogRecord
+    from mqlake.log.contract import LogRangeReader
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +93,9 @@ class Lookup:
         starts_of = {search.exchange: search.starts for search in searches}
         if not starts_of:
             return {}
-        starts = [min(offsets) for offsets in zip(*starts_of.values(), strict=True)]
         ends = await self._ends()
+        # Of partitions that have come since somebody asked, all is looked at.
+        starts = widened(earliest(*starts_of.values()), len(ends))
         found: dict[bytes, Position] = {}
 
         async def look(records: list[LogRecord]) -> None:

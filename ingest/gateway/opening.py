@@ -15,19 +15,19 @@ from ingest.session.checkpoint import Before
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
-    Claim,
+    ClaimSession,
     GoLive,
     Hold,
-    Load,
     Loaded,
-    Record,
+    LoadSession,
+    RecordSession,
     Refuse,
-    Route,
+    RouteFilters,
     Save,
     Welcome,
     open_session,
 )
-from ingest.session.states import State
+from ingest.session.states import SessionState
 from mqlake.errors import LogError
 from mqlake.offsets import latest
 from mqlake.session_records import (
@@ -206,15 +206,15 @@ class Opening:
 
     # The effects
 
-    def _claim(self, _: Claim) -> Any:
+    def _claim(self, _: ClaimSession) -> Any:
         self._context.sessions.claim(self)
         return _LATER
 
-    def _load(self, load: Load) -> Any:
+    def _load(self, load: LoadSession) -> Any:
         grant = load.grant
         self._stored = stored = _stored(grant)
         session = self._session = self._session or self._new_session()
-        session.become(State.CLAIMED)
+        session.become(SessionState.CLAIMED)
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             session.restore(stored)
         self._context.sessions.add(session)
@@ -233,8 +233,8 @@ class Opening:
         if not self.connection.is_closing:
             self.proceed()
 
-    def _record(self, _: Record) -> Any:
-        self._loaded.become(State.SAVED)
+    def _record(self, _: RecordSession) -> Any:
+        self._loaded.become(SessionState.SAVED)
         self._write(self._recorded)
         return _LATER if self.connection.is_closing else None
 
@@ -267,7 +267,7 @@ class Opening:
         if self.connection.is_closing:
             return
         if error is None:
-            session.become(State.SAVED)
+            session.become(SessionState.SAVED)
         self.proceed(error=error)
 
     def _refuse(self, refuse: Refuse) -> Any:
@@ -296,10 +296,10 @@ class Opening:
         connection.welcome(self.connect, self._extra, session_present=welcome.session_present)
         return _LATER if connection.is_closing else None
 
-    def _route(self, _: Route) -> Any:
+    def _route(self, _: RouteFilters) -> Any:
         session, stored = self._loaded, self._stored
         assert stored is not None
-        session.become(State.ROUTING)
+        session.become(SessionState.ROUTING)
         if stored.progress is None:  # before anything is routed: it may miss nothing from now on
             self._cursor = self._context.delivered.next_offsets()
         else:
@@ -311,7 +311,7 @@ class Opening:
                 for route in routes:
                     self._context.share_groups.unsubscribe(route)
                 return
-            session.become(State.CATCHING_UP)
+            session.become(SessionState.CATCHING_UP)
             self.proceed(ends.result())
 
         def entered(request: RouteRequest) -> None:
@@ -329,10 +329,11 @@ class Opening:
 
     def _go_live(self, go_live: GoLive) -> Any:
         session, connection = self._loaded, self.connection
-        session.become(State.LIVE)
+        session.become(SessionState.LIVE)
         if go_live.starts is not None:
             self._join(go_live.starts)
         session.sender.progress = session.progress
+        session.sender.member = session if session.is_stored else None
         session.sender.attach(connection)
         connection.release(HELD_BY_SESSION)
         for history in session.histories():
@@ -353,14 +354,14 @@ class Opening:
 
 
 _PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
-    Claim: Opening._claim,
-    Load: Opening._load,
+    ClaimSession: Opening._claim,
+    LoadSession: Opening._load,
     Hold: Opening._hold,
-    Record: Opening._record,
+    RecordSession: Opening._record,
     Save: Opening._save,
     Refuse: Opening._refuse,
     Welcome: Opening._welcome,
-    Route: Opening._route,
+    RouteFilters: Opening._route,
     CatchUp: Opening._catch_up,
     GoLive: Opening._go_live,
 }

@@ -10,8 +10,7 @@ from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
-from mqlake.log.contract import LogRecord
-from mqlake.record_versions import check_version
+from mqlake.record_versions import HEADER_MQTT, check_version
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
@@ -19,8 +18,8 @@ from mqlake.records import (
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
-    HEADER_MQTT,
     HEADER_PROPERTIES,
+    LogRecord,
     Source,
     decode_properties,
     groups_of,

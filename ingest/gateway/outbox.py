@@ -21,12 +21,13 @@ from ingest.session.maybe_sent import MaybeSent
 from ingest.session.outgoing import Exchange, OutgoingMessages, SharedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ingest.gateway.client import Client
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.group_step import GroupMember
+    from ingest.gateway.progress import SessionProgress
     from ingest.gateway.retained_scans import RetainedScans
-    from ingest.gateway.sender_context import Outgoing, SenderContext
+    from ingest.gateway.sender_context import OutgoingMessage, SenderContext
     from ingest.session.checkpoint import Saved
     from ingest.session.share_parts import GroupKey
     from mqlake.rights.compiled import ClientRights
@@ -42,6 +43,7 @@ class Outbox:
         "_context",
         "_counters",
         "_drops",
+        "_giving",
         "_has_shared",
         "_level",
         "_max_aliases",
@@ -55,6 +57,7 @@ class Outbox:
         "client_id",
         "groups",
         "maybe_sent",
+        "member",
         "progress",
         "rights",
         "tenant",
@@ -82,7 +85,7 @@ class Outbox:
         self._max_packet_bytes: int | None = None
         self._max_aliases = 0
         self._aliases: dict[str, int] | None = None
-        self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
+        self._messages: OutgoingMessages[OutgoingMessage] = OutgoingMessages(
             window=1,
             max_queued=context.settings.max_offline_messages,
             max_queued_bytes=context.settings.limits.queued_bytes,
@@ -90,11 +93,17 @@ class Outbox:
         )
         # Made when first needed: what the session is owed of the retained messages.
         self._retained: RetainedScans | None = None
-        self.progress: Progress | None = None
+        self.progress: SessionProgress | None = None
         self.maybe_sent: MaybeSent | None = None
         # Made when first needed: most sessions share nothing.
         self.groups: dict[GroupKey, None] | None = None
         self._has_shared = False
+        self.member: GroupMember | None = None
+        # Packet identifiers, in their order, of QoS 2 messages of which the shard of their share
+        # group need not know yet that they are this client's: the progress does not tell of them.
+        # True: what is written to that shard next stands behind its being told, or it is not told,
+        # as the session ends with its connection.
+        self._giving: dict[int, bool] | None = None
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
         # Made when somebody waits for room.
@@ -129,32 +138,49 @@ class Outbox:
             self._room.clear()
             await self._room.wait()
 
-    def restore(self, exchange: Exchange[Outgoing]) -> None:
+    def restore(self, exchange: Exchange[OutgoingMessage]) -> None:
         """Take back what was in flight when the session was elsewhere; `attach` sends it."""
         self._messages.restore(exchange)
 
     @property
     def last_packet_id(self) -> int:
-        """The packet identifier that was given last; 0 before any."""
+        """The packet identifier that was given last, of what progress tells of; 0 before any."""
+        for first in self._giving or ():
+            return first - 1
         return self._messages.last_packet_id
 
     def go_on_behind(self, packet_id: int) -> None:
         """Give packet identifiers behind this one; called when exchanges are restored."""
         self._messages.go_on_behind(packet_id)
 
+    @property
+    def giving(self) -> Collection[int]:
+        """Packet identifiers of what the log does not know to be this client's, in their order.
+
+        Nothing of that has been sent: it is of share groups and goes to others if a crash comes.
+        """
+        return self._giving or ()
+
+    def member_saved(self) -> None:
+        """Note that it was written what the client has in flight of share groups."""
+        giving = self._giving or {}
+        for packet_id in giving:
+            giving[packet_id] = True
+
     def restore_maybe_sent(self, before: Sequence[int]) -> None:
         """Note up to where a holder that has died may have sent more than that."""
         self.maybe_sent = MaybeSent(before, self._context.settings.max_repeated_messages)
 
-    def exchanges(self) -> Iterator[Exchange[Outgoing]]:
+    def exchanges(self) -> Iterator[Exchange[OutgoingMessage]]:
         """Yield what is in flight, in the order of the first sending."""
         return self._messages.exchanges()
 
-    def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[Outgoing]:
+    def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[OutgoingMessage]:
         """Take out what others of the share groups, or of one, can get instead of this client.
 
         What it was sent is its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
         """
+        giving = self._giving or {}
         shared = self._messages.take_waiting(
             lambda outgoing: (
                 outgoing.shared_filter != ""
@@ -165,7 +191,9 @@ class Outbox:
             unanswered = [
                 one.message
                 for one in self._messages.exchanges()
-                if one.qos == 1 and one.message is not None and one.message.shared_filter
+                if (one.qos == 1 or one.packet_id in giving)
+                and one.message is not None
+                and one.message.shared_filter
             ]
             shared = unanswered + shared
         return shared
@@ -175,12 +203,15 @@ class Outbox:
 
         With QoS 2 what was sent is its own.
         """
+        giving = self._giving or {}
         for outgoing in self._messages.waiting():
             if outgoing.qos and outgoing.shared_filter == shared_filter:
                 yield outgoing.message.partition, outgoing.message.offset
         for exchange in self._messages.exchanges():
             sent = exchange.message
-            if exchange.qos == 1 and sent is not None and sent.shared_filter == shared_filter:
+            if sent is None or sent.shared_filter != shared_filter:
+                continue
+            if exchange.qos == 1 or giving.get(exchange.packet_id) is False:
                 yield sent.message.partition, sent.message.offset
 
     def first_waiting(self) -> dict[int, int]:
@@ -199,7 +230,7 @@ class Outbox:
         """Whether QoS 1 and 2 messages may leave: the log knows of most that were acknowledged."""
         return connection.is_writable and (self.progress is None or self.progress.has_room)
 
-    def _keep(self, outgoing: Outgoing) -> None:
+    def _keep(self, outgoing: OutgoingMessage) -> None:
         """Queue a message for a client that is not there."""
         messages = self._messages
         drops_oldest = self._context.settings.drop_when_offline == "oldest"
@@ -215,7 +246,7 @@ class Outbox:
         of_tenant.messages_sent += 1
         of_tenant.payload_sent_bytes += payload_bytes
 
-    def _send(self, packet_id: int, outgoing: Outgoing, now_ms: int, *, dup: bool) -> None:
+    def _send(self, packet_id: int, outgoing: OutgoingMessage, now_ms: int, *, dup: bool) -> None:
         """Write one message; one that the client cannot take is as good as sent."""
         message = outgoing.message
         was_sent = dup
@@ -239,7 +270,11 @@ class Outbox:
                     self.progress.sent()
             elif outgoing.qos:
                 self._counters.messages_sent_qos_2 += 1
-            self._write(data, after_saved=outgoing.qos == 2, shared_filter=outgoing.shared_filter)
+            shared_filter = outgoing.shared_filter
+            given = packet_id if shared_filter and outgoing.qos == 2 and not dup else 0
+            self._write(
+                data, after_saved=outgoing.qos == 2, shared_filter=shared_filter, given=given
+            )
             if alias and not is_known:
                 assert self._aliases is not None
                 self._aliases[message.topic_name] = alias
@@ -250,10 +285,19 @@ class Outbox:
             if packet_id:
                 self._messages.abandon(packet_id)
 
-    def _write(self, data: bytes, *, after_saved: bool, shared_filter: str = "") -> None:
-        """Write a packet, behind those that wait for the log; a QoS 2 step waits itself."""
+    def _write(
+        self, data: bytes, *, after_saved: bool, shared_filter: str = "", given: int = 0
+    ) -> None:
+        """Write a packet, behind those that wait for the log; a QoS 2 step waits itself.
+
+        Args:
+            data: The packet.
+            after_saved: It waits for the log.
+            shared_filter: The shared subscription of its message.
+            given: Packet identifier of a message that a share group gives to the client with it.
+        """
         assert self._connection is not None
-        saved = self._saved_by(shared_filter) if after_saved else None
+        saved = self._saved_by(shared_filter, given) if after_saved else None
         if saved is None and self._save_queue is None:
             self._connection.write(data)
             return
@@ -261,13 +305,26 @@ class Outbox:
             self._save_queue = SaveQueue(partial(_write_if_open, self._connection))
         self._save_queue.add(data, saved)
 
-    def _saved_by(self, shared_filter: str) -> Saved | None:
+    def _saved_by(self, shared_filter: str, given: int) -> Saved | None:
         """Return what tells that the log knows of a step; they tell in the order of the steps."""
         self._has_shared = self._has_shared or shared_filter != ""
         if not self._has_shared or (self.progress is None and not shared_filter):
             return self.progress
-        groups = self._context.groups
-        return GroupStep(groups, self.tenant, shared_filter, self.progress)
+        step = GroupStep(self._context.groups, self.tenant, shared_filter, self.progress)
+        if given:
+            if self._giving is None:
+                self._giving = {}
+            self._giving[given] = self.member is None
+            step.member = self.member
+            step.on_given = partial(self._given, given)
+        return step
+
+    def _given(self, packet_id: int) -> None:
+        """Note that the shard of the group knows whose a message is."""
+        assert self._giving is not None
+        self._giving.pop(packet_id, None)
+        if self._connection is None and not self._giving and self.member is not None:
+            self.member.stored()
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.

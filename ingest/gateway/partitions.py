@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mqlake.log.places import places_of
-from mqlake.records import INBOUND, OUTPUTS, SESSIONS
+from mqlake.growth import GrowthStep, decode_growth
+from mqlake.log.places import made_with, used_partitions
+from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mqlake.growth import Growth
     from mqlake.log.contract import LogReader
 
 
-class Partitions(NamedTuple):
-    """Fixed when the log topics were made.
+@dataclass(slots=True)
+class Partitions:
+    """All parts of a gateway have the same one.
 
     Attributes:
-        inbound: Of `mqlake.inbound`, those in use; so many shards the retained messages have.
+        inbound: Of `mqlake.inbound`, those in use.
         sessions: Of `mqlake.sessions`: its shards.
+        retained: Shards of the retained messages; as many as `mqlake.inbound` was made with.
+        growth: Of `mqlake.inbound`, as far as this gateway has heard.
     """
 
     inbound: int
     sessions: int
+    retained: int
+    growth: Growth | None = None
+    _has_cut: asyncio.Event = field(default_factory=asyncio.Event, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.hear(self.growth)
+
+    def hear(self, growth: Growth | None) -> None:
+        """Note how far the growth is."""
+        self.growth = growth
+        if growth is not None and growth.step is GrowthStep.MOVED:
+            self._has_cut.clear()
+        else:
+            self._has_cut.set()
+
+    async def cut(self) -> Sequence[int]:
+        """Return the last cut, by partition; while gateways move wait for it.
+
+        Whoever reads beyond it in the old partitions has of a topic that has moved all that comes
+        before what is in its new one.
+        """
+        await self._has_cut.wait()
+        return () if self.growth is None else self.growth.cut
 
 
 async def count_partitions(reader: LogReader) -> Partitions:
@@ -28,9 +60,15 @@ async def count_partitions(reader: LogReader) -> Partitions:
 
     Raises:
         LogError: It does not answer, or has no such topics.
+        InvalidRecord: The record of its growth cannot be read.
     """
     inbound = await reader.partition_count(INBOUND)
+    outputs = await reader.partition_count(OUTPUTS)
+    record = (await reader.read_compacted(GATEWAYS)).get(GROWTH_KEY)
+    growth = None if record is None else decode_growth(record.value)
     return Partitions(
-        inbound=places_of(inbound, await reader.partition_count(OUTPUTS)).used,
-        sessions=await reader.partition_count(SESSIONS),
+        used_partitions(inbound, outputs, growth),
+        await reader.partition_count(SESSIONS),
+        made_with(inbound, outputs),
+        growth,
     )

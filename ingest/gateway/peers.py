@@ -22,7 +22,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.gateway.beats import (
-    RETIRING,
     SERVING,
     Peer,
     decode_beat,
@@ -33,9 +32,9 @@ from ingest.gateway.beats import (
 from ingest.gateway.lease import BEAT_SECONDS, SILENT_SECONDS
 from mqlake.clock import LogClock
 from mqlake.errors import InvalidRecord, LogError, OperationalError
-from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogRecord, LogWriter
-from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION
-from mqlake.records import GATEWAYS, NO_GATEWAY, VERSION_KEY, Headers
+from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogWriter
+from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION, Headers
+from mqlake.records import GATEWAYS, NO_GATEWAY, RETIRING, VERSION_KEY, LogRecord
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:

@@ -116,6 +116,7 @@ class Process:
 
     async def _begin(self) -> None:
         gateway = self._gateway
+        await gateway.growing.begin()
         await gateway.peers.open()
         await gateway.wanted_events.open()
         self.beat()
@@ -123,6 +124,7 @@ class Process:
         await self._open_deliveries()
         self.beat()
         await self._own_shards()
+        await gateway.growing.open()
         await self._load_retained()
 
     async def _open_deliveries(self) -> None:
@@ -244,7 +246,8 @@ class Process:
 
     def beat(self) -> None:
         """Say that this gateway is there, when it is time to."""
-        self._gateway.peers.beat(self._gateway.status.word())
+        gateway = self._gateway
+        gateway.peers.beat(gateway.status.word() | gateway.growing.word())
 
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Show an exception that nothing was prepared for: what it interrupted is not done.

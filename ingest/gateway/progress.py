@@ -54,7 +54,7 @@ class _Save:
         self.answers = answers
 
 
-class Progress:
+class SessionProgress:
     """The progress of one session: saved after it was touched.
 
     Args:
@@ -234,10 +234,10 @@ class ProgressSaver:
         self._loop = loop
         # What was touched and is not written: at the next turn, or later because too many records
         # are on their way or the log did not take the last one.
-        self._due: dict[Progress, None] = {}
-        self._later: dict[Progress, None] = {}
+        self._due: dict[SessionProgress, None] = {}
+        self._later: dict[SessionProgress, None] = {}
         # What was touched soon after its last record: all of it is written together.
-        self._resting: dict[Progress, None] = {}
+        self._resting: dict[SessionProgress, None] = {}
         self._is_scheduled = False
         self._is_urgent = False
         # Few busy sessions rest shortly, for a crash repeats what they did meanwhile.
@@ -245,7 +245,7 @@ class ProgressSaver:
         self._written = 0
         self._counted_from = loop.time()
 
-    def schedule(self, progress: Progress, *, at_once: bool) -> None:
+    def schedule(self, progress: SessionProgress, *, at_once: bool) -> None:
         self._later.pop(progress, None)
         if not at_once and progress.rests(self.now()):
             if not self._resting:
@@ -263,7 +263,7 @@ class ProgressSaver:
                 max(SAVE_SECONDS, len(self._due) / MAX_SAVES_PER_SECOND), self.save_due
             )
 
-    def schedule_again(self, progress: Progress) -> None:
+    def schedule_again(self, progress: SessionProgress) -> None:
         """Schedule a session whose record the log did not take."""
         self._later[progress] = None
         self._loop.call_later(RETRY_SECONDS, self._retry, progress)
@@ -289,7 +289,7 @@ class ProgressSaver:
         are_taken = [progress.save() for progress in changed]
         return all(are_taken)
 
-    def forget(self, progress: Progress) -> None:
+    def forget(self, progress: SessionProgress) -> None:
         self._due.pop(progress, None)
         self._later.pop(progress, None)
         self._resting.pop(progress, None)
@@ -318,6 +318,6 @@ class ProgressSaver:
         if resting:
             self.save_due()
 
-    def _retry(self, progress: Progress) -> None:
+    def _retry(self, progress: SessionProgress) -> None:
         if progress in self._later:
             self.schedule(progress, at_once=False)

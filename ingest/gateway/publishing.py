@@ -14,16 +14,15 @@ from ingest.protocol.packets import Publish
 from mqlake.errors import LogError
 from mqlake.identifiers import MessageIdentifiers
 from mqlake.log.contract import AppendCallback, LogWriter
+from mqlake.record_versions import HEADER_MQTT, Headers
 from mqlake.records import (
     HEADER_CLIENT_ID,
     HEADER_ID,
-    HEADER_MQTT,
     HEADER_ORIGIN,
     HEADER_PEERHOST,
     HEADER_PROPERTIES,
     HEADER_USERNAME,
     INBOUND,
-    Headers,
     encode_properties,
     mqtt_header,
 )

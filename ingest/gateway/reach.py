@@ -12,7 +12,7 @@ from mqlake.federation_records import decode_reach
 from mqlake.records import REACH_KEY
 
 if TYPE_CHECKING:
-    from mqlake.log.contract import LogRecord
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 

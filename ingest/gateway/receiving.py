@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.pending_publish import PendingExchange, PendingPublish
-from ingest.gateway.retained_publishers import Publisher as RetainedPublisher
+from ingest.gateway.retained_publishers import RetainedPublisher
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.gateway.outbound import LOCAL, deliver_copies, read_message
 from mqlake.errors import InvalidRecord
-from mqlake.records import HEADER_MQTT, HEADER_PROPERTIES, Source, mqtt_header
+from mqlake.record_versions import HEADER_MQTT
+from mqlake.records import HEADER_PROPERTIES, Source, mqtt_header
 
 if TYPE_CHECKING:
     from ingest.gateway.client_session import ClientSession

@@ -13,7 +13,7 @@ from mqlake.shard_records import shard_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.placement import Place
+    from ingest.session.placement import ShardPlacement
     from mqlake.clock import Clock
     from mqlake.shard_records import Key
 
@@ -35,7 +35,7 @@ class Redirecting:
     def __init__(
         self,
         me: str,
-        places: Callable[[], list[Place]],
+        places: Callable[[], list[ShardPlacement]],
         address: Callable[[str, str], str],
         clock: Clock,
     ) -> None:

@@ -18,7 +18,7 @@ from ingest.gateway.gaps import Gap, Gaps
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.lookup import Lookup, Position, rounds_of
 from ingest.gateway.outbound import InboundMessage
-from ingest.gateway.sender_context import Outgoing
+from ingest.gateway.sender_context import OutgoingMessage
 from ingest.session.outgoing import Exchange
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
@@ -188,7 +188,7 @@ class Resumer:
 
 def _outgoing(
     session: ClientSession, message: OutboundMessage, qos: int, shared_filter: str
-) -> Outgoing:
+) -> OutgoingMessage:
     """Return a message in flight as it goes out again."""
     matching = [
         one
@@ -197,4 +197,4 @@ def _outgoing(
     ]
     identifiers = tuple(one.identifier for one in matching if one.identifier is not None)
     retain = message.retain and any(one.retain_as_published for one in matching)
-    return Outgoing(message, qos, retain, identifiers, shared_filter)
+    return OutgoingMessage(message, qos, retain, identifiers, shared_filter)

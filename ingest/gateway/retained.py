@@ -1,8 +1,8 @@
 """The retained messages of the shards of which this gateway has a copy.
 
-A shard is a partition of `mqlake.inbound`. The router brings what is retained in it in the order of
-the log, in the stream in which live messages come; so a copy that is complete is as new as what
-this gateway delivers.
+The router brings what is retained in a shard (`mqlake.retained_records`) in the order of each
+topic, in the stream in which live messages come; so a copy that is complete is as new as what this
+gateway delivers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from mqlake.records import (
     decode_properties,
     is_retained,
 )
-from mqlake.retained_records import RetainedMessage
+from mqlake.retained_records import RetainedMessage, place_of, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.store.database import Database
-    from ingest.gateway.store.retained import Holder
+    from ingest.gateway.store.retained import RetainedHolder
     from ingest.protocol.properties import Properties
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogRangeReader, LogRecord
+    from mqlake.log.contract import LogRangeReader
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -55,18 +56,21 @@ class Retained:
 
     Args:
         database: Where they are kept.
+        shards: How many there are.
         clock: For their expiry.
 
     Attributes:
+        shards: As given.
         newer: Of those that come, for pages of other gateways that are under way.
         owned: Shards that count as this gateway's; it may have copies of others.
         incomplete: Shards that are to be here, of which something was found nowhere.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, shards: int, clock: Clock) -> None:
         self.newer = NewerMessages()
         self.owned: Collection[int] = ()
         self.incomplete: set[int] = set()
+        self.shards = shards
         self._database = database
         self._store = RetainedStore(database, clock)
         self._pending: list[RetainedRow] = []
@@ -90,7 +94,7 @@ class Retained:
             self._store.usage_of_all() if tenant is None else self._store.usage(self.owned, tenant)
         )
 
-    def holder(self, shard: int, tenant: str, topic_name: str) -> Holder | None:
+    def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
         """Return what a copy here has for a topic; None: nothing, or none is here."""
         self.flush()
         return self._store.holder(shard, tenant, topic_name)
@@ -157,8 +161,9 @@ class Retained:
             properties: Its properties as they stand in the record.
             username: The publisher's.
         """
-        shard = message.partition
-        self.newer.note(shard, tenant, message.topic_name, message.offset)
+        shard = message.partition % self.shards
+        rank = rank_of(message.partition, message.offset, self.shards)
+        self.newer.note(shard, tenant, message.topic_name, rank)
         if shard in self._held:
             self._keep(tenant, client_id, message, properties, username)
             if self._on_kept is not None:
@@ -182,8 +187,8 @@ class Retained:
                 client_id,
                 message.received_at_ms,
                 message.expires_at_ms,
-                message.partition,
-                message.offset,
+                message.partition % self.shards,
+                rank_of(message.partition, message.offset, self.shards),
                 username,
             )
         )
@@ -198,7 +203,7 @@ class Retained:
         Args:
             lake: The tables, if they can be read here.
             reader: Of the log.
-            ends: Shard -> the offset from which on what comes is kept.
+            ends: Partition of `mqlake.inbound` -> the offset from which on what comes is kept.
 
         Returns:
             The shards of which something is missing: the log does not hold what the table lacks.
@@ -216,15 +221,15 @@ class Retained:
                     extra={"fields": {"reason": str(error)}},
                 )
         ranges = {
-            shard: (offsets.get(shard, 0), end)
-            for shard, end in ends.items()
-            if offsets.get(shard, 0) < end
+            partition: (offsets.get(partition, 0), end)
+            for partition, end in ends.items()
+            if offsets.get(partition, 0) < end
         }
         incomplete: set[int] = set()
         if ranges:
             for missing in await reader.read_range(INBOUND, ranges, self._catch_up):
-                incomplete.add(missing.partition)
-                gap = {"shard": missing.partition, "from": missing.start, "to": missing.end}
+                incomplete.add(missing.partition % self.shards)
+                gap = {"partition": missing.partition, "from": missing.start, "to": missing.end}
                 logger.warning(
                     "retained messages are missing: the log does not hold what their table lacks",
                     extra={"fields": gap},
@@ -233,8 +238,10 @@ class Retained:
             "retained messages loaded",
             extra={
                 "fields": {
-                    "messages": sum(self._store.count(shard) for shard in ends),
-                    "from": {shard: offsets.get(shard, 0) for shard in ends},
+                    "messages": sum(
+                        self._store.count(shard) for shard in {one % self.shards for one in ends}
+                    ),
+                    "from": {partition: offsets.get(partition, 0) for partition in ends},
                     "to": dict(ends),
                 }
             },
@@ -242,7 +249,13 @@ class Retained:
         return incomplete
 
     async def _load_rows(self, rows: list[RetainedRow]) -> None:
-        self._store.load(rows)
+        self._store.load(row if row.shard < self.shards else self._ranked(row) for row in rows)
+
+    def _ranked(self, row: RetainedRow) -> RetainedRow:
+        """Return a row of the table, in which is where the message came in, as the store has it."""
+        partition, offset = row.shard, row.rank
+        rank = rank_of(partition, offset, self.shards)
+        return row._replace(shard=partition % self.shards, rank=rank)
 
     async def _catch_up(self, records: list[LogRecord]) -> None:
         for record in records:
@@ -287,7 +300,7 @@ class Retained:
             RetainedMessage(
                 row.topic_name,
                 row.qos,
-                row.offset,
+                row.rank,
                 row.received_at_ms,
                 row.properties,
                 row.payload or b"",
@@ -301,8 +314,8 @@ class Retained:
         self._store.purge(limit=PURGED_AT_ONCE)
 
 
-def to_outbound(message: RetainedMessage, shard: int) -> OutboundMessage:
-    """Return a retained message as it goes to clients.
+def to_outbound(message: RetainedMessage, shard: int, shards: int) -> OutboundMessage:
+    """Return a retained message of one of so many shards as it goes to clients.
 
     Raises:
         InvalidRecord: Its properties cannot be read.
@@ -317,6 +330,5 @@ def to_outbound(message: RetainedMessage, shard: int) -> OutboundMessage:
         True,
         properties,
         message.received_at_ms,
-        shard,
-        message.offset,
+        *place_of(message.rank, shard, shards),
     )

@@ -27,7 +27,7 @@ MOST_COMING: Final = 100_000
 _WHOSE: Final = {CLIENT: "the client", USER: "its user"}
 
 
-class Publisher(NamedTuple):
+class RetainedPublisher(NamedTuple):
     """Of a message that is to be retained."""
 
     tenant: str
@@ -37,7 +37,7 @@ class Publisher(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    publisher: Publisher
+    publisher: RetainedPublisher
     size: int
     until: float
 
@@ -74,7 +74,7 @@ class RetainedPublishers:
         if self.is_needed:
             retained.count_publishers(self._limits, self._came)
 
-    def full(self, publisher: Publisher, shard: int, topic_name: str, size: int) -> str:
+    def full(self, publisher: RetainedPublisher, shard: int, topic_name: str, size: int) -> str:
         """Return who has no room for a message; "": there is room.
 
         Args:
@@ -96,7 +96,7 @@ class RetainedPublishers:
                 return _WHOSE[kind]
         return ""
 
-    def let_in(self, publisher: Publisher, topic_name: str, size: int) -> None:
+    def let_in(self, publisher: RetainedPublisher, topic_name: str, size: int) -> None:
         """Count a message that is on its way to the copies."""
         key = publisher.tenant, topic_name
         self._came(*key)
@@ -145,7 +145,7 @@ class RetainedPublishers:
             return {}, 0
         return {CLIENT: held.client_id, USER: held.username}, held.size
 
-    def _names(self, publisher: Publisher) -> Iterator[tuple[str, str]]:
+    def _names(self, publisher: RetainedPublisher) -> Iterator[tuple[str, str]]:
         for kind in self._limits:
             name = publisher.client_id if kind == CLIENT else publisher.user
             if name is not None:

@@ -1,10 +1,10 @@
 """Retained messages of shards that other gateways have: questions and answers.
 
-    question ──► its partition of mqlake.inbound ──► router ──► delivery topic of the owner
+    question ──► partitions of its shard ──► router ──► delivery topic of the owner
                                                                           │
     page ◄── delivery topic of who asks ◄── control record ◄── store ◄────┘
 
-The way through the partition is what makes the answer complete: the router gives the question to
+The way through the partitions is what makes the answer complete: the router gives the question to
 the owner behind everything that was accepted before it was asked, so behind the barriers of the
 subscription. A page that comes is as old as its answer; `ingest.session.newer_retained` says what
 this gateway has delivered since.
@@ -36,12 +36,14 @@ from mqlake.retained_records import (
     decode_question,
     encode_answer,
     encode_question,
+    partitions_of,
 )
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from ingest.gateway.partitions import Partitions
     from ingest.gateway.retained import Retained
     from ingest.gateway.retained_shards import RetainedShards
     from mqlake.clock import Clock
@@ -110,6 +112,7 @@ class RetainedQuestions:
         writer: Where this gateway's messages and barriers go too.
         retained: Knows what has come live meanwhile.
         shards: Says who is to be asked.
+        partitions: Of the log's topics.
         clock: For timeouts.
     """
 
@@ -119,9 +122,11 @@ class RetainedQuestions:
         writer: LogWriter,
         retained: Retained,
         shards: RetainedShards,
+        partitions: Partitions,
         clock: Clock,
     ) -> None:
         self._me = me
+        self._partitions = partitions
         self._writer = writer
         self._retained = retained
         self._newer = retained.newer
@@ -149,7 +154,7 @@ class RetainedQuestions:
 
         Args:
             tenant: Whose messages.
-            shard: Partition of `mqlake.inbound`.
+            shard: Which.
             topic_filter: A plain one.
             position: Where the page begins.
             max_messages: Of the page.
@@ -189,7 +194,7 @@ class RetainedQuestions:
     def is_overtaken(self, question: Question, message: RetainedMessage) -> bool:
         """Tell whether something newer than a message of the page was delivered meanwhile."""
         return self._newer.is_overtaken(
-            question.shard, question.tenant, message.topic_name, message.offset
+            question.shard, question.tenant, message.topic_name, message.rank
         )
 
     def receive_answer(self, value: bytes) -> None:
@@ -243,6 +248,8 @@ class RetainedQuestions:
             return
         question.asked = candidates[turn]
         question.due_at = now + min(MAX_ANSWER_SECONDS, ANSWER_SECONDS * 2 ** min(cycle, 9))
+        count = self._partitions
+        through = partitions_of(question.shard, count.retained, count.inbound)
         value = encode_question(
             RetainedQuestion(
                 self._me.gateway,
@@ -254,11 +261,13 @@ class RetainedQuestions:
                 question.position,
                 question.max_messages,
                 question.max_bytes,
+                len(through),
             )
         )
         key = question_key(question.asked)
         try:
-            self._writer.append(INBOUND, key, value, [], _ignore, partition=question.shard)
+            for partition in through:
+                self._writer.append(INBOUND, key, value, [], _ignore, partition=partition)
         except LogError as error:
             question.due_at = now + ABSENT_SECONDS
             logger.warning("retained messages not asked for", extra={"fields": {"reason": error}})
@@ -290,17 +299,34 @@ class RetainedAnswers:
         self._retained = retained
         self._loop = loop
         self._waiting: deque[RetainedQuestion] = deque(maxlen=MAX_WAITING)
+        # Of questions that go through several partitions, those that they have come from.
+        self._coming: dict[tuple[str, str, int], set[int]] = {}
         self._is_due = False
 
-    def receive_question(self, value: bytes) -> None:
-        """Take a question; what came before it in its partition has been taken.
+    def receive_question(self, value: bytes, partition: int) -> None:
+        """Take a question; what came before it in this partition has been taken.
 
         Raises:
             InvalidRecord: It cannot be read.
         """
-        if len(self._waiting) < MAX_WAITING:
-            self._waiting.append(decode_question(value))
+        question = decode_question(value)
+        if len(self._waiting) < MAX_WAITING and self._has_come(question, partition):
+            self._waiting.append(question)
             self._schedule()
+
+    def _has_come(self, question: RetainedQuestion, partition: int) -> bool:
+        """Tell whether it has come through all its partitions."""
+        if question.through == 1:
+            return True
+        key = question.gateway, question.incarnation, question.number
+        come = self._coming.setdefault(key, set())
+        come.add(partition)
+        if len(come) < question.through:
+            if len(self._coming) > MAX_WAITING:
+                del self._coming[next(iter(self._coming))]
+            return False
+        del self._coming[key]
+        return True
 
     def _schedule(self, seconds: float = 0.0) -> None:
         if not self._is_due:

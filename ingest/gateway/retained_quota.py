@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.retained import Retained
-    from ingest.gateway.retained_publishers import Publisher, RetainedPublishers
+    from ingest.gateway.retained_publishers import RetainedPublisher, RetainedPublishers
     from ingest.gateway.shared_limits import SharedLimits
 
 
@@ -42,7 +42,7 @@ class RetainedQuota:
         self._retained = retained
         self._shard_of = shard_of
 
-    def take(self, publisher: Publisher, topic_name: str, payload: bytes) -> str:
+    def take(self, publisher: RetainedPublisher, topic_name: str, payload: bytes) -> str:
         """Count a message that is to be retained; return who has no room for it, "": nobody.
 
         One that removes what is retained, or takes no more room than that, is always welcome.

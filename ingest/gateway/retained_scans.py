@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ingest.gateway.retained import to_outbound
 from ingest.gateway.store.scanning import just_after
+from mqlake.offsets import at, latest
 from mqlake.records import message_key
+from mqlake.retained_records import partitions_of
 from mqlake.topics import is_system
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from ingest.gateway.retained import Retained
     from ingest.gateway.retained_questions import Question, RetainedQuestions
     from ingest.gateway.system_topics import SystemTopics
+    from mqlake.retained_records import RetainedMessage
     from mqlake.session_records import RetainedScan
 
 RETAINED_PAGE: Final = 100
@@ -214,6 +217,12 @@ class RetainedScans:
         self._sent += is_sent
         return is_sent
 
+    def _send_stored(self, message: RetainedMessage, scan: RetainedScan) -> bool:
+        """Send a message unless it comes live; return False when there is no room for it."""
+        outbound = to_outbound(message, scan.shard, self._sources.own.shards)
+        is_live = outbound.offset >= at(scan.limits, outbound.partition)
+        return is_live or self._send(outbound, scan)
+
     def _send_system(self, scan: RetainedScan) -> bool:
         room = self._recipient.retained_room(scan.qos)
         if not room:
@@ -251,7 +260,7 @@ class RetainedScans:
 
     def _shards(self, scan: RetainedScan) -> range:
         """Return which shards a scan is about; one that is new begins with the first."""
-        count = len(scan.limits)
+        count = self._sources.own.shards
         if "+" in scan.topic_filter or "#" in scan.topic_filter:
             return range(count)
         shard = self._sources.shard_of(message_key(self._recipient.tenant, scan.topic_filter))
@@ -264,9 +273,10 @@ class RetainedScans:
 
         The session may have begun at another gateway, which was ahead of this one.
         """
-        reached = self._sources.delivered.next_offsets()[scan.shard]
-        floor = 0 if self._floor is None else self._floor[scan.shard]
-        return reached >= max(scan.limits[scan.shard], floor)
+        reached = self._sources.delivered.next_offsets()
+        goals = latest(scan.limits, self._floor)
+        partitions = partitions_of(scan.shard, self._sources.own.shards, len(goals))
+        return all(at(reached, one) >= goals[one] for one in partitions)
 
     def _send_own(self, scan: RetainedScan) -> bool:
         """Send a page of this gateway's copy; return whether that was the rest of the shard."""
@@ -280,8 +290,7 @@ class RetainedScans:
             PAGE_BYTES,
         )
         for message in page.messages:
-            is_live = message.offset >= scan.limits[shard]
-            if not is_live and not self._send(to_outbound(message, shard), scan):
+            if not self._send_stored(message, scan):
                 return False
             scan.position = just_after(message.topic_name)
         self._advance(scan, page.position)
@@ -305,11 +314,7 @@ class RetainedScans:
         messages = page.messages
         while self._next < len(messages):
             message = messages[self._next]
-            is_sent = (
-                message.offset >= scan.limits[scan.shard]
-                or questions.is_overtaken(question, message)
-                or self._send(to_outbound(message, scan.shard), scan)
-            )
+            is_sent = questions.is_overtaken(question, message) or self._send_stored(message, scan)
             if not is_sent:
                 return False  # goes on by `send_waiting`
             scan.position = just_after(message.topic_name)

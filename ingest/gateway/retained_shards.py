@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Final
 from ingest.session.placement import place
 from mqlake.errors import LogError
 from mqlake.records import retained_route
+from mqlake.retained_records import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.partitions import Partitions
     from ingest.gateway.peers import Peers
     from ingest.gateway.retained import Retained
     from ingest.gateway.routes import Routes
-    from ingest.session.placement import Place
+    from ingest.session.placement import ShardPlacement
     from mqlake.clock import Clock
     from mqlake.log.contract import LogRangeReader
 
@@ -54,7 +56,7 @@ class RetainedShards:
         ranges: Reads the log.
         lake: Reads the tables, if they can be read here.
         routes: Of this gateway.
-        partitions: Of `mqlake.inbound`.
+        partitions: Of the log's topics.
         clock: Says when to try again.
 
     Attributes:
@@ -69,10 +71,10 @@ class RetainedShards:
         ranges: LogRangeReader,
         lake: LakeReader | None,
         routes: Routes,
-        partitions: int,
+        partitions: Partitions,
         clock: Clock,
     ) -> None:
-        self.places: Sequence[Place] = ()
+        self.places: Sequence[ShardPlacement] = ()
         self._gateway = gateway
         self._retained = retained
         self._peers = peers
@@ -103,7 +105,7 @@ class RetainedShards:
         owners = self._peers.owners()
         if owners and owners != self._owners:
             self._owners = owners
-            self.places = place(self._partitions, owners)
+            self.places = place(self._partitions.retained, owners)
             self._retained.owned = [
                 shard for shard, one in enumerate(self.places) if one.owner == self._gateway
             ]
@@ -163,7 +165,12 @@ class RetainedShards:
         try:
             async with asyncio.timeout(COUNTED_SECONDS):
                 starts = await request.counted
-            ends = {shard: starts[shard] for shard in shards}
+            count = self._partitions.retained
+            ends = {
+                partition: starts[partition]
+                for shard in shards
+                for partition in partitions_of(shard, count, len(starts))
+            }
             lacking = await self._retained.load(self._lake, self._ranges, ends)
         except (LogError, TimeoutError):
             for shard in shards:

@@ -20,14 +20,14 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ingest.gateway.beats import RETIRING, SERVING, decode_beat
+from ingest.gateway.beats import SERVING, decode_beat
 from ingest.gateway.lease import BEAT_SECONDS, Lease
 from ingest.gateway.peers import NameInUseError, Peers
 from ingest.session.acts import CONFIRM
 from mqlake.errors import InvalidRecord, LogError, OperationalError
 from mqlake.log.contract import END
 from mqlake.log.versioned_writer import VersionedWriter
-from mqlake.record_versions import VERSION_HEADER
+from mqlake.record_versions import VERSION_HEADER, Headers
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
@@ -35,10 +35,10 @@ from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,
     NO_GATEWAY,
+    RETIRING,
     ROUTES,
     SESSIONS,
     Barrier,
-    Headers,
     Route,
     barrier_key,
     decode_barrier_key,
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from ingest.gateway.hosts import Host
     from ingest.gateway.partitions import Partitions
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogAccess, LogReader, LogRecord, LogWriter
+    from mqlake.log.contract import LogAccess, LogReader, LogWriter
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ async def _withdraw(writer: LogWriter, keys: Sequence[bytes]) -> int:
     return last
 
 
-class Left(NamedTuple):
+class Unsettled(NamedTuple):
     """What is not settled yet of a gateway that is gone."""
 
     sessions: int
@@ -204,7 +205,7 @@ class Retirement:
         # Shards that were asked, later partitions that have a barrier, and no answer has come.
         self._awaited: set[int] = set()
 
-    async def run(self, timeout_seconds: float, tell: Callable[[Left], None]) -> None:
+    async def run(self, timeout_seconds: float, tell: Callable[[Unsettled], None]) -> None:
         """Retire it.
 
         Args:
@@ -292,7 +293,7 @@ class Retirement:
                 self._has_name.set()
             await asyncio.sleep(BEAT_SECONDS / 5)
 
-    async def _retire(self, tell: Callable[[Left], None]) -> None:
+    async def _retire(self, tell: Callable[[Unsettled], None]) -> None:
         await self._has_name.wait()
         await self._ensure()
         reader = self._log.open_reader()
@@ -318,11 +319,11 @@ class Retirement:
             raise OperationalError("the log did not hear this process for too long: ask again")
         return await _withdraw(self._writer, keys)
 
-    async def _until_settled(self, tell: Callable[[Left], None]) -> None:
-        told: Left | None = None
+    async def _until_settled(self, tell: Callable[[Unsettled], None]) -> None:
+        told: Unsettled | None = None
         number = 0
         key = question_key(self._gateway)
-        while (left := self._left()) != Left(0, 0, 0):
+        while (left := self._left()) != Unsettled(0, 0, 0):
             if left != told:
                 tell(left)
                 told = left
@@ -343,8 +344,8 @@ class Retirement:
                     self._answered.clear()
                     await self._answered.wait()
 
-    def _left(self) -> Left:
-        return Left(
+    def _left(self) -> Unsettled:
+        return Unsettled(
             sum(sessions for sessions, _ in self._answers.values()),
             sum(groups for _, groups in self._answers.values()),
             self._partitions.sessions - len(self._answers),

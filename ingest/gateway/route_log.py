@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import (
-    INBOUND,
-    ROUTES,
-    Barrier,
-    Headers,
-    Route,
-    barrier_key,
-    route_headers,
-    route_key,
-)
+from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.records import INBOUND, ROUTES, Barrier, Route, barrier_key, route_headers, route_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +51,7 @@ class RouteLog:
         asks_sites: Routes ask the federator whether other sites know of them.
 
     Attributes:
+        partitions: As given; barriers go through so many from now on.
         last_number: Of the last route record that was made.
         proven_number: Of the last one that the router is known to have.
     """
@@ -77,7 +69,7 @@ class RouteLog:
         self._gateway = gateway
         self._incarnation = incarnation
         self._log = log
-        self._partitions = partitions
+        self.partitions = partitions
         self._asks_sites = asks_sites
         self._unwritten: deque[_Record] = deque()
         self.last_number = 0
@@ -98,7 +90,7 @@ class RouteLog:
         """
         barrier = self._new_barrier(number)
         key = barrier_key(barrier)
-        for partition in range(self._partitions):
+        for partition in range(self.partitions):
             self._unwritten.append(_Record(INBOUND, key, b"", _HEADERS, partition, on_reported))
         return barrier
 

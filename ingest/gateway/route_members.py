@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Entry:
+class RoutedFilter:
     """One filter of this gateway.
 
     Invariant: `round` is the round that announces it, None once that round is over.
@@ -57,7 +57,7 @@ class RouteMembers:
         self._clock = clock
         self._may_count = may_count
         self._share_strategy = share_strategy
-        self.entries: dict[Route, Entry] = {}
+        self.entries: dict[Route, RoutedFilter] = {}
         self.changed: dict[Route, None] = {}
         self._uncounted: dict[Route, None] = {}  # likewise; they wait until they may be counted
         self._unused: dict[Route, None] = {}  # in the order in which they became unused
@@ -88,7 +88,9 @@ class RouteMembers:
         for route in routes:
             entry = self.entries.get(route)
             if entry is None:
-                entry = self.entries[route] = Entry(round=round_, since_ms=self._clock.now_ms())
+                entry = self.entries[route] = RoutedFilter(
+                    round=round_, since_ms=self._clock.now_ms()
+                )
                 round_.routes.append(route)
                 self.changed[route] = None
             elif route.is_shared:

@@ -32,6 +32,7 @@ from ingest.gateway.route_rounds import Round, RouteRequest
 from ingest.session.subscriptions import NOT_YET
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.contract import LogFull
+from mqlake.offsets import at
 from mqlake.records import Route, decode_barrier_key
 from mqlake.sharing import ShareStrategy
 
@@ -195,12 +196,23 @@ class Routes:
         for round_ in list(self._open_rounds.values()):
             if round_.number > barrier.round:
                 break
-            if round_.starts[partition] == NOT_YET:  # the router was faster than the log's answer
+            if at(round_.starts, partition) == NOT_YET:  # the router was faster than the log
                 round_.starts[partition] = offset
             if round_.number <= reached:
                 round_.is_back = True
                 if round_.is_counted:
                     self._finish(round_)
+
+    def grow(self, partitions: int) -> None:
+        """Send barriers through more partitions from the next round on.
+
+        What is subscribed in earlier ones counts from the beginning of those that are new: nothing
+        was in them.
+        """
+        number = self._next_round.number
+        self._returned += [number - 1] * (partitions - self._partitions)
+        self._partitions = self._log.partitions = partitions
+        self._next_round.starts += [NOT_YET] * (partitions - len(self._next_round.starts))
 
     async def open(self, stale: Sequence[Route]) -> list[int]:
         """Withdraw what an earlier run left in the log and send the first round.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ingest.gateway.retained_scans import RetainedSources
 
 
-class Outgoing(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message to one client as it waits or is in flight."""
 
     message: OutboundMessage

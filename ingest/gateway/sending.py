@@ -12,7 +12,7 @@ from ingest.gateway.delivery_events import ACKED
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbox import Outbox
 from ingest.gateway.retained_scans import RETAINED_PAGE, RetainedScans
-from ingest.gateway.sender_context import Outgoing
+from ingest.gateway.sender_context import OutgoingMessage
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
@@ -48,6 +48,7 @@ class Sender(Outbox):
 
     Attributes:
         groups: Share groups that it is a member of: they are told when it may have room.
+        member: The session, if it outlives its connection.
         maybe_sent: What a holder that has died may have sent; None: it is known what was sent.
         rights: What the client may be sent; None: everything. Asked when a message comes and, if it
             has waited or is sent again, when it leaves.
@@ -83,11 +84,12 @@ class Sender(Outbox):
             self._retained.close_questions()
 
     def end(self) -> None:
-        """Forget the retained messages that are owed: the session is stored, or has ended.
+        """Forget the retained messages that are owed and the session: it is stored, or has ended.
 
         They know this object: a circle would wait for the collector of garbage.
         """
         self._retained = None
+        self.member = None
         self._messages.leave()
 
     def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
@@ -107,7 +109,9 @@ class Sender(Outbox):
         connection = self._connection
         if connection is None or connection.is_closing:
             if qos or self._context.settings.keep_qos_0_offline:
-                self._keep(Outgoing(message, qos, retain, copy.identifiers, copy.shared_filter))
+                self._keep(
+                    OutgoingMessage(message, qos, retain, copy.identifiers, copy.shared_filter)
+                )
                 if self.progress is not None:
                     self.progress.touch()
             return
@@ -125,9 +129,9 @@ class Sender(Outbox):
                     if self._told.delivered:
                         self._tell_delivered(message, 0, now_ms)
                     return
-            self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
+            self._send(0, OutgoingMessage(message, 0, retain, identifiers), now_ms, dup=False)
             return
-        outgoing = Outgoing(message, qos, retain, identifiers, copy.shared_filter)
+        outgoing = OutgoingMessage(message, qos, retain, identifiers, copy.shared_filter)
         offered = self._messages.offer(
             outgoing, qos, writable=self._takes_more(connection), size=len(message.payload)
         )
@@ -226,7 +230,7 @@ class Sender(Outbox):
         if self.rights is not None and not self.rights.may_receive(message.topic_name):
             self._drop(DropReason.NOT_AUTHORIZED, message, qos)
             return True
-        outgoing = Outgoing(message, qos, True, scan.identifiers)
+        outgoing = OutgoingMessage(message, qos, True, scan.identifiers)
         if not qos:
             self._send(0, outgoing, now_ms, dup=False)
             return True
@@ -297,13 +301,13 @@ class Sender(Outbox):
                 "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
             )
 
-    def _acked(self, answer: Puback | Pubrec) -> Outgoing | None:
+    def _acked(self, answer: Puback | Pubrec) -> OutgoingMessage | None:
         """Return the message that a client says it has; None for one that it refuses."""
         if answer.reason_code >= FAILURE:
             return None
         return self._messages.message(answer.packet_id)
 
-    def _tell_acked(self, outgoing: Outgoing) -> None:
+    def _tell_acked(self, outgoing: OutgoingMessage) -> None:
         told = self._told
         if self.tenant in told.acked:
             now_ms = self._clock.now_ms()

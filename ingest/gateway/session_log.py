@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.ending import Ending
     from ingest.gateway.lease import Lease
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
 
 
 class SessionLog:

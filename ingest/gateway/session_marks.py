@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.checkpoint import Before, Kind, write
+from ingest.session.checkpoint import Before, CheckpointKind, write
 from mqlake.offsets import have_reached
 from mqlake.shard_records import shard_of
 
@@ -82,9 +82,9 @@ class SessionMarks:
         write(
             Before.MARKS,
             {
-                Kind.PART: self._share_groups.save_all,
-                Kind.PROGRESS: self._save_progress_if_due,
-                Kind.MARKS: self._write_marks,
+                CheckpointKind.PART: self._share_groups.save_all,
+                CheckpointKind.PROGRESS: self._save_progress_if_due,
+                CheckpointKind.MARKS: self._write_marks,
             },
         )
 

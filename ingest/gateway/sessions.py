@@ -17,14 +17,14 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.progress import Progress, ProgressSaver
+from ingest.gateway.progress import ProgressSaver, SessionProgress
 from ingest.gateway.session_marks import SessionMarks
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
-from ingest.session.checkpoint import Before, Kind, write
+from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.holder import Holder
 from ingest.session.holder_host import REASONS, Refusal
-from ingest.session.states import State
+from ingest.session.states import SessionState
 from mqlake.shard_records import ANYBODY
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.lease import Lease
     from ingest.gateway.peers import Peers
-    from ingest.gateway.sender_context import Outgoing as OutgoingMessage
+    from ingest.gateway.sender_context import OutgoingMessage
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.shards import Shards
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
     from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
     from mqlake.shard_records import Key
 
 logger = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class Sessions:
         # Others have settled it: what is written of it now does not count.
         session.sender.take_shared(is_ended=True)
         self._close_progress(session)
-        self._drop_subscriptions(session, State.ENDED)
+        self._drop_subscriptions(session, SessionState.ENDED)
         self._share_log.let_go(key)
         if session.connection is not None:
             session.connection.close(
@@ -285,7 +285,7 @@ class Sessions:
         session.epoch = self._holder.epoch(key)
         if session.is_stored:
             assert session.epoch is not None
-            session.progress = Progress(
+            session.progress = SessionProgress(
                 self._saver,
                 key,
                 session.epoch,
@@ -319,8 +319,8 @@ class Sessions:
             return
         if not session.is_stored:  # [MQTT5-3.1.2-23]
             self._end_with_connection(session)
-        elif session.state is State.LIVE:
-            session.become(State.LEAVING)
+        elif session.state is SessionState.LIVE:
+            session.become(SessionState.LEAVING)
             self._leaving[session.key] = session
             self.release_if_stored(session.key)
         else:  # its client was not heard yet
@@ -329,7 +329,7 @@ class Sessions:
     def _end_with_connection(self, session: ClientSession) -> None:
         """End a session; its will, if it has one, is published by the owner of its shard."""
         shared_filters = session.shared_filters() if session.is_written else []
-        self._drop_subscriptions(session, State.ENDED)
+        self._drop_subscriptions(session, SessionState.ENDED)
         # Others of the share groups get what it was not done with (5.0: 4.8.2).
         left = session.sender.take_shared(is_ended=True)
         self._share_groups.pass_on(session.tenant, left)
@@ -339,15 +339,19 @@ class Sessions:
             record = session.record(disconnected_at_ms=self._context.clock.now_ms())
 
         def write_last(epoch: int) -> None:
-            writers: dict[Kind, Callable[[], object]] = {
-                Kind.MEMBER: partial(self._share_log.forget_member, key, shared_filters, epoch)
+            writers: dict[CheckpointKind, Callable[[], object]] = {
+                CheckpointKind.MEMBER: partial(
+                    self._share_log.forget_member, key, shared_filters, epoch
+                )
             }
             if record is not None and record.will is None:
                 if session.has_progress:
-                    writers[Kind.PROGRESS] = partial(self._log.forget_progress, key, epoch)
-                writers[Kind.SESSION] = partial(self._log.forget_session, key, epoch)
+                    writers[CheckpointKind.PROGRESS] = partial(
+                        self._log.forget_progress, key, epoch
+                    )
+                writers[CheckpointKind.SESSION] = partial(self._log.forget_session, key, epoch)
             elif record is not None:
-                writers[Kind.SESSION] = partial(self._log.save_session, record, epoch)
+                writers[CheckpointKind.SESSION] = partial(self._log.save_session, record, epoch)
             write(Before.END, writers)
             if record is None:
                 self._holder.end_claim_of(key, epoch)
@@ -358,7 +362,7 @@ class Sessions:
     def release_if_stored(self, key: Key) -> None:
         """Let others have a session once the log has answered for its QoS 2 messages."""
         session = self._leaving.get(key)
-        if session is not None and not session.incoming.is_storing:
+        if session is not None and not (session.incoming.is_storing or session.sender.giving):
             del self._leaving[key]
             self._store(session)
 
@@ -373,19 +377,21 @@ class Sessions:
         self._close_progress(session)
         record = session.record(disconnected_at_ms=self._context.clock.now_ms())
         changes = session.take_changes()
-        self._drop_subscriptions(session, State.STORED)
+        self._drop_subscriptions(session, SessionState.STORED)
         self._share_groups.pass_on(session.tenant, shared)
         self._share_log.let_go(key)
 
         def write_last(epoch: int) -> None:
-            writers: dict[Kind, Callable[[], object]] = {
-                Kind.SESSION: partial(self._log.save_session, record, epoch)
+            writers: dict[CheckpointKind, Callable[[], object]] = {
+                CheckpointKind.SESSION: partial(self._log.save_session, record, epoch)
             }
             if progress is not None:
-                writers[Kind.PROGRESS] = partial(self._log.save_progress, key, progress, epoch)
+                writers[CheckpointKind.PROGRESS] = partial(
+                    self._log.save_progress, key, progress, epoch
+                )
             if changes:
                 save = partial(session.save_subscriptions, changes, epoch=epoch)
-                writers[Kind.SUBSCRIPTION] = save
+                writers[CheckpointKind.SUBSCRIPTION] = save
             write(Before.RELEASE, writers)
 
         self._holder.release(key, write_last)
@@ -395,7 +401,7 @@ class Sessions:
             session.progress.close()
             self.marks.closed(session.key)
 
-    def _drop_subscriptions(self, session: ClientSession, state: State) -> None:
+    def _drop_subscriptions(self, session: ClientSession, state: SessionState) -> None:
         self.marks.forget(session)
         session.end(state)
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.effects import (
-    Append,
+    AppendRecords,
     Effect,
-    Ended,
     EndOffsets,
     Fenced,
     Find,
     NextOffsets,
     PassOn,
     PublishWills,
+    SessionEnded,
     SettledRun,
     Tell,
     discard,
@@ -65,7 +65,7 @@ class Actions:
     end_offsets: Callable[[], Coroutine[Any, Any, dict[int, int]]]
     publish_wills: Callable[[Sequence[tuple[SessionRecord, bytes]]], Coroutine[Any, Any, None]]
     pass_on: Callable[[Key, ProgressRecord], Coroutine[Any, Any, None]]
-    ended: Callable[[Ended], None]
+    ended: Callable[[SessionEnded], None]
     withdraw: Callable[[Withdraw], Coroutine[Any, Any, Deliveries]]
     group_ended: Callable[[GroupKey, int], None]
     told: Callable[[str, dict[str, Any]], None]
@@ -169,7 +169,7 @@ class ShardActs:
     async def _perform(self, shard: Shard, effect: Effect[Any], epoch: int) -> Any:
         actions = self._actions
         match effect:
-            case Append(records):
+            case AppendRecords(records):
                 offsets = await asyncio.gather(
                     *(
                         self._writer.append_durably(
@@ -202,7 +202,7 @@ class ShardActs:
                 await actions.publish_wills(wills)
             case PassOn(key, progress):
                 await actions.pass_on(key, progress)
-            case Ended():
+            case SessionEnded():
                 actions.ended(effect)
             case Withdraw():
                 return await actions.withdraw(effect)

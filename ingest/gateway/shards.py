@@ -21,8 +21,8 @@ from ingest.session.ownership import Shard
 from ingest.session.placement import place
 from ingest.session.taken_sessions import NOBODY_IS_FREE, FreeSessions
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
-from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
-from mqlake.records import SESSIONS
+from mqlake.log.contract import BEGINNING, LogWriter
+from mqlake.records import SESSIONS, LogRecord
 from mqlake.shard_records import CLAIM, OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ingest.gateway.shard_acts import Actions
     from ingest.gateway.shard_readers import ShardReaders
     from ingest.gateway.store.database import Database
-    from ingest.session.placement import Place
+    from ingest.session.placement import ShardPlacement
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
 
@@ -92,7 +92,7 @@ class Shards:
         self._followed: dict[int, FollowedShard] = {}
         self._loading: set[int] = set()
         self._owners: list[str] = []
-        self._places: list[Place] = []
+        self._places: list[ShardPlacement] = []
         self._acts = ShardActs(me.gateway, writer, lease, actions, self._may_act, self._applied)
 
     async def open(self) -> None:
@@ -133,7 +133,7 @@ class Shards:
         ]
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[ShardPlacement]:
         """Return which gateway is to own which shard, and who stands by."""
         return self._places
 

@@ -19,7 +19,7 @@ from ingest.gateway.share_reading import ShareReader
 from ingest.gateway.share_redelivery import ShareRedelivery
 from ingest.gateway.share_saving import PartSaver
 from ingest.session.share_acts import BEGIN, GO, KEPT, LOST, TAKE, TAKEN
-from ingest.session.share_membership import Begin
+from ingest.session.share_membership import JoinStart
 from ingest.session.share_parts import GroupKey, PartState, decode_part, group_shard
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.ends import Ends
     from ingest.gateway.gaps import Gaps
+    from ingest.gateway.group_step import GroupMember
     from ingest.gateway.lookup import Lookup
     from ingest.gateway.route_rounds import RouteRequest
     from ingest.gateway.routes import Routes
-    from ingest.gateway.sender_context import Outgoing
+    from ingest.gateway.sender_context import OutgoingMessage
     from ingest.gateway.sending import Sender
     from ingest.gateway.share_log import ShareLog
     from ingest.session.subscriptions import Subscriptions
@@ -194,7 +195,7 @@ class ShareGroups:
         copy = part.copy(topic_name, publisher, (partition, offset))
         copies.append(copy or Copy(part, MESSAGE_QOS, True, (), group.topic_filter))
 
-    def pass_on(self, tenant: str, left: Iterable[Outgoing]) -> None:
+    def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
         """Give others of the group what a member has left."""
         self._redelivery.pass_on(tenant, left)
 
@@ -213,9 +214,19 @@ class ShareGroups:
             if part is not None:
                 part.member_moved(sender)
 
-    def after_saved(self, tenant: str, shared_filter: str, proceed: Callable[[], None]) -> None:
-        """Call back, in the order of the calls, when the log knows what a part holds now."""
-        self._saver.after_saved(self._parts.get(GroupKey(tenant, shared_filter)), proceed)
+    def after_saved(
+        self,
+        tenant: str,
+        shared_filter: str,
+        proceed: Callable[[], None],
+        member: GroupMember | None = None,
+    ) -> None:
+        """Call back, in the order of the calls, when the log knows what a part holds now.
+
+        What the member has in flight is written before that.
+        """
+        part = self._parts.get(GroupKey(tenant, shared_filter))
+        self._saver.after_saved(part, proceed, member)
 
     # What the owner of a shard tells
 
@@ -240,7 +251,7 @@ class ShareGroups:
 
     def _begin(self, part: SharePart, value: dict[str, Any]) -> None:
         if part.state is PartState.JOINING and part.starts is None:
-            part.answer(Begin(value["starts"], value["given"], value["since"]))
+            part.answer(JoinStart(value["starts"], value["given"], value["since"]))
 
     def _go(self, part: SharePart, _value: dict[str, Any]) -> None:
         if part.state is PartState.LEAVING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.drops import DropReason
 from ingest.session.open_work import OpenWork, Position
-from ingest.session.share_membership import Part
+from ingest.session.share_membership import GroupPart
 from ingest.session.share_parts import GroupKey, PartRecord, PartState
 from ingest.session.subscriptions import ANY_MEMBER, ClientSubscription
-from mqlake.offsets import latest
+from mqlake.offsets import advance, at, latest
 from mqlake.records import Route
 from mqlake.topics import split_shared
 
@@ -40,7 +40,7 @@ MAX_WAITING: Final = 100_000
 """More never wait, whatever the settings say: the record of a part has a place for each."""
 
 
-class Missed:
+class MissedByGroup:
     """Takes what a share group has missed."""
 
     __slots__ = ("_part", "client_id", "shared_filter")
@@ -54,7 +54,7 @@ class Missed:
         self._part.keep_missed(message)
 
 
-class SharePart(Part):
+class SharePart(GroupPart):
     """What this gateway holds for one share group.
 
     It is a subscriber itself: what cannot go to a member yet is delivered to the part.
@@ -142,7 +142,7 @@ class SharePart(Part):
     def subscriptions(self) -> dict[str, ClientSubscription[Any]]:
         """What nobody was given: all of it, with the QoS it was published with."""
         plain = split_shared(self.group.topic_filter).topic_filter
-        missed: Any = Missed(self)
+        missed: Any = MissedByGroup(self)
         return {plain: ClientSubscription(missed, plain, 2, retain_as_published=True)}
 
     def is_catching_up(self, _topic_filter: str) -> bool:
@@ -153,10 +153,10 @@ class SharePart(Part):
 
     def receive(self, partition: int, offset: int) -> bool:
         """Note that the router gave a message; False when it is not for this part."""
-        if self.starts is not None and offset < self.starts[partition]:
+        if self.starts is not None and offset < at(self.starts, partition):
             return False  # of the gap, which the first part reads
         if self.given is not None:
-            self.given[partition] = max(self.given[partition], offset + 1)
+            advance(self.given, partition, offset + 1)
         self._changed[self] = None
         return True
 
@@ -224,7 +224,8 @@ class SharePart(Part):
     def take_back(self, messages: Iterable[OutboundMessage]) -> None:
         """Take messages that came before what waits here."""
         queue = [*self._queue, *messages]
-        queue.sort(key=lambda message: message.offset)
+        # A topic that has moved to another partition is in one of a higher number since.
+        queue.sort(key=lambda message: (message.partition, message.offset))
         self._queue = deque(queue)
         self._queued_bytes = sum(len(message.payload) for message in queue)
         self.touch()
@@ -254,7 +255,7 @@ class SharePart(Part):
         settings = self._context.settings
         if self.is_ended or not (message.qos or settings.keep_qos_0_offline):
             return
-        self.gaps[0].start[message.partition] = message.offset + 1
+        advance(self.gaps[0].start, message.partition, message.offset + 1)
         self._missed.append(message)
         if len(self._missed) > settings.max_offline_messages:
             oldest = settings.drop_when_offline == "oldest"
@@ -270,7 +271,7 @@ class SharePart(Part):
         """Count from here on: what came before belongs to the gap."""
         super().begin(starts)
         queue, self._queue = self._queue, deque()
-        self.take_back(one for one in queue if one.offset >= starts[one.partition])
+        self.take_back(one for one in queue if one.offset >= at(starts, one.partition))
 
     # What goes
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ingest.gateway.context import Context
-    from ingest.gateway.sender_context import Outgoing
+    from ingest.gateway.sender_context import OutgoingMessage
     from ingest.gateway.share_log import ShareLog
     from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key
@@ -36,9 +36,9 @@ class ShareRedelivery:
         self._log = log
         self._parts = parts
 
-    def pass_on(self, tenant: str, left: Iterable[Outgoing]) -> None:
+    def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
         """Give others of the group what a member has left (5.0: 4.8.2)."""
-        by_group: dict[GroupKey, list[Outgoing]] = {}
+        by_group: dict[GroupKey, list[OutgoingMessage]] = {}
         for outgoing in left:
             by_group.setdefault(GroupKey(tenant, outgoing.shared_filter), []).append(outgoing)
         for group, messages in by_group.items():

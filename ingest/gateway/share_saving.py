@@ -12,6 +12,7 @@ from mqlake.errors import LogError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.group_step import GroupMember
     from ingest.gateway.share_log import ShareLog
     from ingest.gateway.share_part import SharePart
 
@@ -27,6 +28,8 @@ class _Urgent:
     """Parts whose records are waited for, and who waits."""
 
     parts: dict[SharePart, None] = field(default_factory=dict)
+    members: dict[GroupMember, None] = field(default_factory=dict)
+    """Sessions whose records stand before those."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
     left: int | None = None
     """How many records are on their way; None before they are written."""
@@ -88,8 +91,13 @@ class PartSaver:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    def after_saved(self, part: SharePart | None, proceed: Callable[[], None]) -> None:
-        """Call back, in the order of the calls, when the log knows what a part holds now."""
+    def after_saved(
+        self, part: SharePart | None, proceed: Callable[[], None], member: GroupMember | None
+    ) -> None:
+        """Call back, in the order of the calls, when the log knows what a part holds now.
+
+        A member's record that is written before that part's is in the log when that is.
+        """
         if not self._urgent or self._urgent[-1].left is not None:
             self._urgent.append(_Urgent())
             self._loop.call_soon(self._save_urgent)
@@ -97,10 +105,14 @@ class PartSaver:
         urgent.waiting.append(proceed)
         if part is not None:
             urgent.parts[part] = None
+        if member is not None:
+            urgent.members[member] = None
 
     def _save_urgent(self) -> None:
         urgent = self._urgent[-1]
         urgent.left = len(urgent.parts)
+        for member in urgent.members:
+            member.save_member()
         for part in urgent.parts:
             self._save_until_taken(part, urgent)
         self._proceed()

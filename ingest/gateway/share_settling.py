@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Final
 from ingest.session.share_acts import Deliveries, Given
 from ingest.session.share_parts import GroupKey
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import VERSION_HEADER
+from mqlake.record_versions import HEADER_MQTT, VERSION_HEADER, Headers
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
     FLAG_QOS,
-    HEADER_MQTT,
     HEADER_SOURCE,
     INBOUND,
     ROUTES,
     Barrier,
-    Headers,
     Route,
     barrier_key,
     decode_barrier_key,
@@ -37,8 +35,10 @@ if TYPE_CHECKING:
 
     from ingest.gateway.context import Context
     from ingest.gateway.ends import Ends
+    from ingest.gateway.partitions import Partitions
     from ingest.session.share_acts import Withdraw
-    from mqlake.log.contract import LogAccess, LogRecord
+    from mqlake.log.contract import LogAccess
+    from mqlake.records import LogRecord
 
 LOOK_SECONDS: Final = 0.02
 """How often it is looked whether the barriers have come."""
@@ -53,10 +53,12 @@ class ShareSettler:
         context: Of the gateway that acts.
         access: Reads deliveries, writes routes and barriers.
         ends: Say how far deliveries go.
-        partitions: Of `mqlake.inbound`.
+        partitions: Of the log's topics.
     """
 
-    def __init__(self, context: Context, access: LogAccess, ends: Ends, partitions: int) -> None:
+    def __init__(
+        self, context: Context, access: LogAccess, ends: Ends, partitions: Partitions
+    ) -> None:
         self._context = context
         self._ends = ends
         self._partitions = partitions
@@ -84,7 +86,7 @@ class ShareSettler:
         ours = f"{self._context.me.incarnation}.share"
         key = barrier_key(Barrier(effect.gateway, ours, number, routes_offset))
         log_topic = delivery_topic(effect.gateway)
-        partitions = self._partitions
+        partitions = self._partitions.inbound
         wanted = set(effect.groups)
         given: dict[GroupKey, list[Given]] = {}
         answered: set[int] = set()

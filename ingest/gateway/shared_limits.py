@@ -102,7 +102,7 @@ class SharedLimits:
         self._here: dict[str, Counter[str]] = {kind: Counter() for kind in STOCKS}
         # Of clients that are away, by tenant: they count where their sessions are kept.
         self._absent: dict[str, int] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, WaitingForLimits] = {}
         self._word: dict[str, Any] = {"shared": {}, "shared_more": {}}
         self._measured_at = loop.time()
 
@@ -230,13 +230,13 @@ class SharedLimits:
         self._count("subscriptions", tenant, user, -1, listener)
         self._count("session_bytes", tenant, user, -len(topic_filter.encode()), listener)
 
-    def waiting(self, tenant: str, user: str | None) -> Waiting:
+    def waiting(self, tenant: str, user: str | None) -> WaitingForLimits:
         """Return where what waits for a client is counted."""
         if user is not None:
-            return Waiting(self, tenant, user)
+            return WaitingForLimits(self, tenant, user)
         found = self._waiting.get(tenant)  # most clients are nobody, and need no object each
         if found is None:
-            found = self._waiting[tenant] = Waiting(self, tenant, None)
+            found = self._waiting[tenant] = WaitingForLimits(self, tenant, None)
         return found
 
     def waits(self, tenant: str, user: str | None, change: int) -> None:
@@ -402,7 +402,7 @@ class SharedLimits:
         return shares
 
 
-class Waiting:
+class WaitingForLimits:
     """What waits for one client, among what waits for all who share its limits."""
 
     __slots__ = ("_limits", "_tenant", "_user")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.counters import Counters
+from ingest.gateway.counters import GatewayCounters
 from ingest.gateway.draining import SERVING
 from ingest.gateway.listeners.settings import address_of, advertised, is_open
 
@@ -190,4 +190,4 @@ class Status:
         }
 
     def _counts(self) -> dict[str, int]:
-        return {name: getattr(self.counters, name) for name in Counters.__slots__}
+        return {name: getattr(self.counters, name) for name in GatewayCounters.__slots__}

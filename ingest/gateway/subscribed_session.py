@@ -9,7 +9,7 @@ from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
 from ingest.session.incoming import IncomingMessages
 from ingest.session.share_parts import GroupKey
-from ingest.session.states import IN_FORCE, OVER, ROUTED, State, step
+from ingest.session.states import IN_FORCE, OVER, ROUTED, SessionState, step
 from ingest.session.subscription_records import SubscriptionRecords
 from mqlake.offsets import have_reached
 from mqlake.records import Route
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ingest.gateway.client import Client
-    from ingest.gateway.histories import History
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.histories import SubscribeHistory
+    from ingest.gateway.progress import SessionProgress
     from ingest.gateway.session_context import SessionContext
     from ingest.protocol.packets import Connect, Will
     from ingest.session.subscriptions import ClientSubscription
@@ -124,15 +124,15 @@ class SubscribedSession:
         will = connect.will
         self.size = 0 if will is None else len(will.topic_name.encode()) + len(will.payload)
         self._records = SubscriptionRecords()
-        self.progress: Progress | None = None
+        self.progress: SessionProgress | None = None
         # Written by itself, not as what has changed.
         self._has_progress_record = False
         # By topic filter; made when first needed: few sessions ever have one.
-        self._histories: dict[str, History] | None = None
+        self._histories: dict[str, SubscribeHistory] | None = None
         self.floor: list[int] | None = None
         # What the subscriptions of a session that came back counted from before that.
         self._restored_starts: dict[str, Sequence[int] | None] | None = None
-        self.state = State.CONNECTING
+        self.state = SessionState.CONNECTING
         self.epoch: int | None = None
         self.is_written = False
         self.shares = False
@@ -147,7 +147,7 @@ class SubscribedSession:
         """Whether it outlives its connection."""
         return self.expiry_interval > 0
 
-    def become(self, state: State) -> None:
+    def become(self, state: SessionState) -> None:
         """Step on: the states say which may follow."""
         self.state = step(self.state, state)
 
@@ -161,7 +161,7 @@ class SubscribedSession:
         """Whether it was stored and has not caught up: nothing is delivered yet."""
         return self._restored_starts is not None and self.state not in IN_FORCE
 
-    def end(self, state: State) -> None:
+    def end(self, state: SessionState) -> None:
         """Be stored or ended: let go of all subscriptions."""
         before = self.state
         self.become(state)
@@ -233,7 +233,7 @@ class SubscribedSession:
         """Whether subscriptions may have records of their own: every gateway reads them."""
         return self.is_written and self._context.peers.version >= OWN_RECORDS_SINCE
 
-    def _remove(self, topic_filter: str, state: State) -> None:
+    def _remove(self, topic_filter: str, state: SessionState) -> None:
         """Undo what was done for a subscription up to a state."""
         subscription = self.subscriptions.pop(topic_filter)
         self.size -= len(topic_filter.encode())
@@ -264,7 +264,7 @@ class SubscribedSession:
         history = None if self._histories is None else self._histories.get(topic_filter)
         return history is not None and not history.is_live
 
-    def begin_history(self, history: History) -> None:
+    def begin_history(self, history: SubscribeHistory) -> None:
         """Take the subscriptions of a history out of force until it is told."""
         for topic_filter in history.topic_filters:
             if self.state in IN_FORCE and not self.is_catching_up(topic_filter):
@@ -275,7 +275,7 @@ class SubscribedSession:
                 self._histories = {}
             self._histories[topic_filter] = history
 
-    def histories(self) -> list[History]:
+    def histories(self) -> list[SubscribeHistory]:
         """Return each history once."""
         return list(dict.fromkeys((self._histories or {}).values()))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.context import Context
     from ingest.gateway.delivered import Delivered
-    from ingest.gateway.histories import Histories, History, Wish
+    from ingest.gateway.histories import Histories, SubscribeHistory, Wish
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.reach import Reach
@@ -159,7 +159,7 @@ class _Room:
         return True
 
 
-class Subscriber:
+class SubscribeHandler:
     """Takes SUBSCRIBE and UNSUBSCRIBE of one connection for its session."""
 
     __slots__ = ("_connection", "_context", "_session")
@@ -363,7 +363,7 @@ class Subscriber:
 
     def _open_history(
         self, granted: list[Subscription], starts: list[int], wish: Wish
-    ) -> History | None:
+    ) -> SubscribeHistory | None:
         """Return what subscriptions are owed of history; None: nothing was granted.
 
         No retained messages: what is retained is the newest of the history.

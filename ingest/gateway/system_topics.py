@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.context import Context
-    from ingest.gateway.counters import Counters
+    from ingest.gateway.counters import GatewayCounters
     from ingest.gateway.protection import Protection
     from ingest.session.subscriptions import Subscriptions
 
@@ -37,7 +37,7 @@ _ANY_OFFSET: Final = sys.maxsize
 """Covered by every subscription, however late it begins to count."""
 
 
-def _dropped(counters: Counters) -> int:
+def _dropped(counters: GatewayCounters) -> int:
     return (
         counters.dropped_slow_client
         + counters.dropped_queue_full
@@ -51,7 +51,7 @@ def _dropped(counters: Counters) -> int:
     )
 
 
-COUNTS: Final[dict[str, Callable[[Counters], int]]] = {
+COUNTS: Final[dict[str, Callable[[GatewayCounters], int]]] = {
     "bytes/received": lambda counters: counters.bytes_received,
     "bytes/sent": lambda counters: counters.bytes_sent,
     "clients/expired": lambda counters: counters.sessions_expired,
@@ -105,7 +105,7 @@ GAUGES: Final[dict[str, Callable[[Counted], int]]] = {
 }
 """As of now. `active` and `inactive` are older names; the heap is the process's resident memory."""
 
-RATES: Final[dict[str, Callable[[Counters], int]]] = {
+RATES: Final[dict[str, Callable[[GatewayCounters], int]]] = {
     "load/bytes/received": COUNTS["bytes/received"],
     "load/bytes/sent": COUNTS["bytes/sent"],
     "load/connections": lambda counters: counters.connects_received,

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.publishing import Publisher
 from mqlake.errors import InvalidRecord
-from mqlake.records import (
-    HEADER_CLIENT_ID,
-    HEADER_SOURCE,
-    HEADER_TRACEPARENT,
-    Headers,
-    decode_source,
-)
+from mqlake.records import HEADER_CLIENT_ID, HEADER_SOURCE, HEADER_TRACEPARENT, decode_source
 
 if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.protocol.packets import Publish
     from mqlake.errors import LogError
-    from mqlake.log.contract import AppendCallback, LogRecord
+    from mqlake.log.contract import AppendCallback
+    from mqlake.record_versions import Headers
+    from mqlake.records import LogRecord
     from mqlake.tracing import Tracer
 
 USER_PROPERTY: Final = HEADER_TRACEPARENT

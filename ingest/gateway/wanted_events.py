@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.log.contract import BEGINNING, LogReader, LogRecord
-from mqlake.records import RULES
-from mqlake.rule_records import EVENTS_PREFIX, decode_activation, decode_rules_key, events_read
+from mqlake.log.contract import BEGINNING, LogReader
+from mqlake.records import RULES, LogRecord
+from mqlake.rule_facts import Fact, keep, read_fact
+from mqlake.rule_records import EVENTS_PREFIX, Kind, decode_activation, events_read
 
 logger = logging.getLogger(__name__)
 
@@ -50,28 +51,26 @@ class WantedEvents:
     def _receive(self, records: list[LogRecord]) -> None:
         is_changed = False
         for record in records:
-            key = decode_rules_key(record.key or b"")
-            if key is None or key.kind != "activation":
+            fact = read_fact(record.key, record.value)
+            if fact is None or fact.kind is not Kind.ACTIVATION:
                 continue
-            rule = key.tenant, key.rule
-            events = self._read(record.value)
-            if events != self._by_rule.get(rule, frozenset()):
+            events = self._read(fact)
+            if events != self._by_rule.get(fact.name):
                 is_changed = True
-                if events:
-                    self._by_rule[rule] = events
-                else:
-                    del self._by_rule[rule]
+                keep(self._by_rule, fact.name, events)
         if is_changed:
             self._on_changed()
 
-    def _read(self, value: bytes | None) -> frozenset[str]:
-        if value is None or _SIGN not in value:
-            return frozenset()
+    def _read(self, fact: Fact) -> frozenset[str] | None:
         try:
-            return events_read(decode_activation(value))
+            return fact.content(_events_of)
         except InvalidRecord as exc:
             logger.warning("activation ignored", extra={"fields": {"reason": str(exc)}})
-            return frozenset()
+            return None
 
     def _report(self, error: LogError) -> None:
         logger.warning("rules cannot be read", extra={"fields": {"reason": str(error)}})
+
+
+def _events_of(activation: bytes) -> frozenset[str] | None:
+    return (events_read(decode_activation(activation)) or None) if _SIGN in activation else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.publishing import client_headers
-from ingest.gateway.retained_publishers import Publisher as RetainedPublisher
+from ingest.gateway.retained_publishers import RetainedPublisher
 from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
 from mqlake.records import HEADER_EXCHANGE

@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.session.effects import (
-    Append,
-    Ended,
+    AppendRecords,
     EndOffsets,
     Find,
     NextOffsets,
     PassOn,
     PublishWills,
     Search,
+    SessionEnded,
     SettledRun,
     ShardRecord,
     Tell,
 )
 from mqlake import compact_json
 from mqlake.errors import InvalidRecord
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.session_records import (
     ProgressRecord,
     SessionRecord,
@@ -59,7 +59,7 @@ KEYS_AT_ONCE: Final = 500
 
 
 class StoredEntry(Protocol):
-    """Implemented by `ingest.session.entries.Entry`, which describes it."""
+    """Implemented by `ingest.session.entries.ShardEntry`, which describes it."""
 
     epoch: int
     granted: Claim | None
@@ -124,7 +124,7 @@ async def refuse(key: Key, claim: Claim, *, is_anothers: bool = False) -> None:
 async def end_claim(shard: OwnedShard, key: Key, claim: Claim) -> None:
     """End a claim that was read before anybody could know that the session is another's."""
     stamp = stamp_headers(shard.me.incarnation, claim.epoch, shard.owner_epoch)
-    await Append([ShardRecord(claim_key(*key), None, stamp)])
+    await AppendRecords([ShardRecord(claim_key(*key), None, stamp)])
     await refuse(key, claim, is_anothers=True)
 
 
@@ -249,7 +249,7 @@ async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]
         records: list[ShardRecord] = []
         for key, entry in held:
             records += _settled(shard, run, key, entry, progress[key], found, ends, now_ms)
-        await Append(records)
+        await AppendRecords(records)
         count += len(keys)
     await SettledRun(run, count)
 
@@ -367,14 +367,14 @@ async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired
         shared += shard.subscriptions.shared_filters(key, session.session_id)
         entry = shard.store.get(key)
         epoch = NO_EPOCH if entry is None else entry.session_epoch
-        await Ended(key, is_expired and not is_of_connection, epoch, shared)
+        await SessionEnded(key, is_expired and not is_of_connection, epoch, shared)
         stamp = _stamp(shard, key)
         records += _tombstones(key, stamp)
         if entry is None or (entry.claim is None and entry.granted is None):
             # Its last holder may have died before it had ended its claim. Left alone in the log
             # that would be a session that somebody holds.
             records.append(ShardRecord(claim_key(*key), None, stamp))
-    await Append(records)
+    await AppendRecords(records)
 
 
 async def _publish_due_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
@@ -385,7 +385,7 @@ async def _publish_due_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
         if session is not None:
             session.will = session.will_at_ms = session.will_from = None
             records.append(_session_record(shard, key, session))
-    await Append(records)
+    await AppendRecords(records)
 
 
 async def _publish_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
@@ -400,7 +400,7 @@ async def _publish_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
     for _, session in fresh:
         session.will_from = starts
     if fresh:
-        await Append([_session_record(shard, key, session) for key, session in fresh])
+        await AppendRecords([_session_record(shard, key, session) for key, session in fresh])
     found: Collection[bytes] = ()
     if begun:
         found = await Find(

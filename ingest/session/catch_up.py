@@ -14,12 +14,13 @@ once these are not behind what was brought. So no message is left out, and none 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from mqlake.offsets import have_reached, latest
+from mqlake.offsets import advance, at, have_reached, latest, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 UNBOUNDED: Final = 2**63
 
@@ -56,24 +57,26 @@ class Missed:
     @property
     def needs_table(self) -> bool:
         """Whether it is to be read from the table first."""
-        length = sum(max(0, end - at) for at, end in zip(self.cursor, self.ends, strict=True))
+        pairs = zip_longest(self.cursor, self.ends, fillvalue=0)
+        length = sum(max(0, end - start) for start, end in pairs)
         return length > self.long_offsets or (self.is_old and length > 0)
 
     def aim(self, ends: Mapping[int, int]) -> None:
         """Read up to these offsets, by partition, or further."""
-        self.ends = [max(end, ends[partition]) for partition, end in enumerate(self.ends)]
+        self.ends = latest(self.ends, [ends[partition] for partition in range(len(ends))])
 
-    def begin_table(self) -> None:
-        """Read the table; `table_ranges` says what of it."""
-        self._in_table = set(range(len(self.cursor)))
+    def begin_table(self, partitions: range) -> None:
+        """Read the table of these partitions; `table_ranges` says what of it."""
+        self.cursor = widened(self.cursor, len(self.ends))
+        self._in_table = set(partitions)
         self.is_partial = False
 
     def table_ranges(self) -> dict[int, tuple[int, int]]:
         """Return per partition the start and end to look for the next page in; none at the end."""
         return {
-            partition: (at, min(self.ends[partition], at + self.window))
-            for partition, at in enumerate(self.cursor)
-            if partition in self._in_table and at < self.ends[partition]
+            partition: (start, min(self.ends[partition], start + self.window))
+            for partition, start in enumerate(self.cursor)
+            if partition in self._in_table and start < at(self.ends, partition)
         }
 
     def take_page(
@@ -93,7 +96,7 @@ class Missed:
             is_sparse: It found little in them.
         """
         for partition, offset in next_offsets.items():
-            self.cursor[partition] = max(self.cursor[partition], offset)
+            advance(self.cursor, partition, offset)
             if not has_more and offset < ranges[partition][1]:
                 self._in_table.discard(partition)  # the table ends there
         if is_sparse:
@@ -105,12 +108,12 @@ class Missed:
 
     def pass_by(self, partition: int, offset: int) -> None:
         """Note that a record was handed over, or matches nothing."""
-        self.cursor[partition] = max(self.cursor[partition], offset + 1)
+        advance(self.cursor, partition, offset + 1)
 
     def reach(self, offsets: Mapping[int, int]) -> None:
         """Note that all before these offsets was handed over."""
         for partition, offset in offsets.items():
-            self.cursor[partition] = max(self.cursor[partition], offset)
+            advance(self.cursor, partition, offset)
 
     def loses(self, start: int, end: int, begun_at: int) -> bool:
         """Tell whether the log would have had to hold what it does not.
@@ -137,15 +140,20 @@ class Missed:
         return False
 
 
-def log_ranges(missed: Sequence[Missed]) -> dict[int, tuple[int, int]]:
+def partition_count(missed: Iterable[Missed]) -> int:
+    """Return of how many partitions something may be to be read."""
+    return max((max(len(one.cursor), len(one.ends)) for one in missed), default=0)
+
+
+def log_ranges(missed: Sequence[Missed], partitions: range) -> dict[int, tuple[int, int]]:
     """Return the ranges of the log that all of them are read from together, by partition.
 
     Each is read for from its own cursor on, and up to the end of all.
     """
     ranges = {}
-    for partition in range(len(missed[0].cursor)):
-        start = min(one.cursor[partition] for one in missed)
-        end = max(max(one.ends[partition], one.cursor[partition]) for one in missed)
+    for partition in partitions:
+        start = min(at(one.cursor, partition) for one in missed)
+        end = max(max(at(one.ends, partition), at(one.cursor, partition)) for one in missed)
         if start < end:
             ranges[partition] = (start, end)
     return ranges

@@ -11,9 +11,9 @@ packet leaves when the log has what it tells of:
 - *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
   stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
-  begun anew that the client has finished, none is thought finished that it has not seen. A message
-  of a share group is the client's before it leaves the part of its gateway: a crash between the two
-  finds it in both, and it stays the client's.
+  begun anew that the client has finished, none is thought finished that it has not seen. Of a share
+  group, the group's shard has before that whose the message is, the member's record and behind it
+  the part's without the message: a crash between shard and progress leaves it to others.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
 - *End*: a session ends with its own tombstone, the last: while it stands, so does what it has.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class Kind(Enum):
+class CheckpointKind(Enum):
     """Of a record."""
 
     MEMBER = auto()
@@ -66,17 +66,32 @@ class Before(Enum):
     __hash__ = object.__hash__
 
 
-ORDER: Final[Mapping[Before, tuple[Kind, ...]]] = {
-    Before.CONNACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SUBSCRIPTION, Kind.SESSION),
-    Before.SUBACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SUBSCRIPTION, Kind.SESSION),
-    Before.RELEASE: (Kind.MEMBER, Kind.PROGRESS, Kind.SUBSCRIPTION, Kind.SESSION),
-    Before.END: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
-    Before.MARKS: (Kind.PART, Kind.PROGRESS, Kind.MARKS),
+ORDER: Final[Mapping[Before, tuple[CheckpointKind, ...]]] = {
+    Before.CONNACK: (
+        CheckpointKind.MEMBER,
+        CheckpointKind.PROGRESS,
+        CheckpointKind.SUBSCRIPTION,
+        CheckpointKind.SESSION,
+    ),
+    Before.SUBACK: (
+        CheckpointKind.MEMBER,
+        CheckpointKind.PROGRESS,
+        CheckpointKind.SUBSCRIPTION,
+        CheckpointKind.SESSION,
+    ),
+    Before.RELEASE: (
+        CheckpointKind.MEMBER,
+        CheckpointKind.PROGRESS,
+        CheckpointKind.SUBSCRIPTION,
+        CheckpointKind.SESSION,
+    ),
+    Before.END: (CheckpointKind.MEMBER, CheckpointKind.PROGRESS, CheckpointKind.SESSION),
+    Before.MARKS: (CheckpointKind.PART, CheckpointKind.PROGRESS, CheckpointKind.MARKS),
 }
 """In which order records are handed to the log, which keeps it."""
 
 
-def write(before: Before, writers: Mapping[Kind, Callable[[], object]]) -> bool:
+def write(before: Before, writers: Mapping[CheckpointKind, Callable[[], object]]) -> bool:
     """Hand records to the log in their order.
 
     Args:

@@ -21,7 +21,7 @@ from mqlake.errors import MqlakeError
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
     from mqlake.session_records import ProgressRecord, SessionRecord
     from mqlake.shard_records import Key, Run
 
@@ -65,7 +65,7 @@ class ShardRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Append(Effect[None]):
+class AppendRecords(Effect[None]):
     """Append records to the shard, in their order; done when all are durable."""
 
     records: Sequence[ShardRecord]
@@ -127,7 +127,7 @@ class PassOn(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Effect[None]):
+class SessionEnded(Effect[None]):
     """Note that a session has ended; whether its time was over or somebody asked for it."""
 
     key: Key

@@ -27,7 +27,7 @@ UNKNOWN_RUN: Final = Run("", "")
 
 
 @dataclass(slots=True)
-class Entry:
+class ShardEntry:
     """What a shard says of one client.
 
     Invariants: `claim` is None unless there is a holder; `granted` is None unless there is one.
@@ -52,9 +52,9 @@ class Entry:
     """When the will or the expiry of an absent client's session is due, or a fence is let go of.
     Counts while nobody holds the session."""
 
-    def copy(self) -> Entry:
+    def copy(self) -> ShardEntry:
         """Return another one: at a third of the cost of `dataclasses.replace`."""
-        return Entry(
+        return ShardEntry(
             self.epoch,
             self.holder,
             self.granted,
@@ -67,10 +67,10 @@ class Entry:
         )
 
 
-class ShardStore(SubscriptionStore[Entry], Protocol):
+class ShardStore(SubscriptionStore[ShardEntry], Protocol):
     """Where a shard keeps its entries: embedded on disk in a gateway."""
 
-    def put(self, key: Key, entry: Entry) -> None: ...
+    def put(self, key: Key, entry: ShardEntry) -> None: ...
     def delete(self, key: Key) -> None:
         """Forget the entry and its progress; subscriptions stay until their records end."""
         ...
@@ -104,7 +104,7 @@ class ShardStore(SubscriptionStore[Entry], Protocol):
         ...
 
 
-def absent_subscriptions(entry: Entry) -> int:
+def absent_subscriptions(entry: ShardEntry) -> int:
     """Return how many subscriptions a session has whose client is away; 0 of one that is held."""
     session = entry.session
     if session is None or entry.holder is not None:
@@ -114,7 +114,7 @@ def absent_subscriptions(entry: Entry) -> int:
     return session.count(_FILTER) + (0 if more is None else int(more[1]))
 
 
-def session_of(entry: Entry) -> SessionRecord | None:
+def session_of(entry: ShardEntry) -> SessionRecord | None:
     """Return the session of an entry; when its holder let go, and what is due since, by the log.
 
     It was read in outline. One that turns out not to be a session is as none: nobody can serve it.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mqlake.errors import LogError
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
     from mqlake.shard_records import Key
 
 Opening_contra = TypeVar("Opening_contra", contravariant=True)

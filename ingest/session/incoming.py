@@ -13,6 +13,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from mqlake.offsets import earliest
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -84,7 +86,7 @@ class IncomingMessages:
         if not self.is_storing:
             return []
         starts = (self._looked_for or {}).values()
-        return [min(offsets) for offsets in zip(next_offsets, *starts, strict=True)]
+        return earliest(next_offsets, *starts)
 
     def stored(self, packet_id: int) -> None:
         """Note that the message is durable; PUBREC is due."""

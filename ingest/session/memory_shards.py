@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ingest.session.entries import absent_subscriptions
 
 if TYPE_CHECKING:
-    from ingest.session.entries import Entry
+    from ingest.session.entries import ShardEntry
     from ingest.session.stored_subscriptions import SubscriptionRow
     from mqlake.shard_records import Key, Run
 
@@ -16,15 +16,15 @@ class MemoryShardStore:
     """Keeps the contract `ingest.session.entries.ShardStore` in dictionaries."""
 
     def __init__(self) -> None:
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, ShardEntry] = {}
         self._progress: dict[Key, bytes] = {}
         self._subscriptions: dict[Key, dict[str, SubscriptionRow]] = {}
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> ShardEntry | None:
         entry = self._entries.get(key)
         return None if entry is None else entry.copy()
 
-    def put(self, key: Key, entry: Entry) -> None:
+    def put(self, key: Key, entry: ShardEntry) -> None:
         self._entries[key] = entry.copy()
 
     def delete(self, key: Key) -> None:

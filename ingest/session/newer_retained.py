@@ -2,7 +2,7 @@
 
 A page is as old as the answer that holds it. What this gateway delivers meanwhile may be newer, and
 a client that has the newer message must not get the older one after it. So from the moment a
-question is asked until its page is sent, the offset of each retained message that comes is kept.
+question is asked until its page is sent, the rank of each retained message that comes is kept.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MAX_NEWER: Final = 10_000
 @dataclass(slots=True)
 class _Watched:
     watchers: int = 0
-    offsets: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Tenant and topic name -> the last offset."""
+    ranks: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Tenant and topic name -> the last rank (`mqlake.retained_records`)."""
 
 
 class NewerMessages:
-    """Offsets of retained messages by shard, of shards that somebody watches.
+    """Ranks of retained messages by shard, of shards that somebody watches.
 
     Attributes:
-        rounds: Shard -> how often its offsets were forgotten while they were watched.
+        rounds: Shard -> how often its ranks were forgotten while they were watched.
     """
 
     def __init__(self, max_newer: int = MAX_NEWER) -> None:
@@ -46,17 +46,17 @@ class NewerMessages:
         if not watched.watchers:
             del self._shards[shard]
 
-    def note(self, shard: int, tenant: str, topic_name: str, offset: int) -> None:
+    def note(self, shard: int, tenant: str, topic_name: str, rank: int) -> None:
         """Take note of a retain-flagged message, a removal too, that goes to clients now."""
         watched = self._shards.get(shard)
         if watched is None:
             return
-        if len(watched.offsets) >= self._max_newer:
-            watched.offsets.clear()
+        if len(watched.ranks) >= self._max_newer:
+            watched.ranks.clear()
             self.rounds[shard] = self.rounds.get(shard, 0) + 1
-        watched.offsets[tenant, topic_name] = offset
+        watched.ranks[tenant, topic_name] = rank
 
-    def is_overtaken(self, shard: int, tenant: str, topic_name: str, offset: int) -> bool:
-        """Tell whether a message of the topic has come that is newer than the one at the offset."""
+    def is_overtaken(self, shard: int, tenant: str, topic_name: str, rank: int) -> bool:
+        """Tell whether a message of the topic has come that is newer than the one of the rank."""
         watched = self._shards[shard]
-        return watched.offsets.get((tenant, topic_name), -1) > offset
+        return watched.ranks.get((tenant, topic_name), -1) > rank

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Effect["Grant | None"]):
+class ClaimSession(Effect["Grant | None"]):
     """Hold the session of the client: at once when this gateway owns its shard, or has it already.
 
     Otherwise when the shard's owner gives it. Others who had it are told.
@@ -46,7 +46,7 @@ NOTHING_STORED: Final = Loaded(session_present=False, is_behind=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Effect[Loaded]):
+class LoadSession(Effect[Loaded]):
     """Make the session from what is stored of it, if anything is."""
 
     grant: Grant | None
@@ -61,7 +61,7 @@ class Save(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Effect[None]):
+class RecordSession(Effect[None]):
     """Hand the session as it is, its progress first, to the log, and go on.
 
     What it says of this connection a full claim has said. All that is written of the session later
@@ -89,7 +89,7 @@ class Welcome(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Effect["Sequence[int]"]):
+class RouteFilters(Effect["Sequence[int]"]):
     """Have the filters routed; return per partition from where on the router brings all."""
 
 
@@ -113,12 +113,12 @@ class GoLive(Effect[None]):
 
 async def open_session() -> None:
     """Give a client its session. The host goes on with this only while the client is there."""
-    grant = await Claim()
-    loaded = await Load(grant)
+    grant = await ClaimSession()
+    loaded = await LoadSession(grant)
     if loaded.is_recorded:
         await Hold()
         await Welcome(loaded.session_present)
-        await Record()
+        await RecordSession()
     else:
         try:
             await Save()
@@ -128,6 +128,6 @@ async def open_session() -> None:
         await Welcome(loaded.session_present)
     reached = None
     if loaded.is_behind:
-        ends = await Route()
+        ends = await RouteFilters()
         reached = await CatchUp(ends)
     await GoLive(reached)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.session import acts
 from ingest.session.dead_holders import DeadHolders
-from ingest.session.effects import Append, ShardRecord
+from ingest.session.effects import AppendRecords, ShardRecord
 from ingest.session.entries import session_of
 from ingest.session.share_groups import GroupsOfShard
 from ingest.session.stored_sessions import SessionsOfShard
 from ingest.session.stored_subscriptions import SubscriptionsOfShard
-from ingest.session.taken_sessions import Taken, TakenSessions
+from ingest.session.taken_sessions import TakenSession, TakenSessions
 from mqlake.errors import InvalidRecord
 from mqlake.records import SKIPPED_KEY
 from mqlake.session_records import MARKS, SUBSCRIPTION, decode_marks
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ingest.session.effects import Work
-    from ingest.session.entries import Entry, ShardStore
+    from ingest.session.entries import ShardEntry, ShardStore
     from mqlake.records import LogRecord
     from mqlake.session_records import MarksRecord, SessionRecord
     from mqlake.shard_records import Claim, Key, Run, Stamp
@@ -105,7 +105,7 @@ class Shard:
         self.taken = TakenSessions()
         self._asked_at_ms: dict[Key, int] = {}
         self.groups = GroupsOfShard(self)
-        self.subscriptions: SubscriptionsOfShard[Entry] = SubscriptionsOfShard(self)
+        self.subscriptions: SubscriptionsOfShard[ShardEntry] = SubscriptionsOfShard(self)
         self.sessions = SessionsOfShard(self)
         self._dead = DeadHolders(self)
 
@@ -175,7 +175,7 @@ class Shard:
         """
         if not self.is_active or key in self.taken.begun or self.store.get(key) is not None:
             return False
-        self.taken.begun[key] = Taken(number, principal)
+        self.taken.begun[key] = TakenSession(number, principal)
         return True
 
     def untake(self, key: Key) -> None:
@@ -215,8 +215,10 @@ class Shard:
         """Claim what was taken, and say that this gateway acts no more."""
         stamp = stamp_headers(self.me.incarnation)
         try:
-            await Append(self.taken.claims(self.me))
-            await Append([ShardRecord(left_key(self.me.gateway), encode_run(self.me), stamp)])
+            await AppendRecords(self.taken.claims(self.me))
+            await AppendRecords(
+                [ShardRecord(left_key(self.me.gateway), encode_run(self.me), stamp)]
+            )
             self.has_to_leave = False
         finally:
             self._is_leaving = False
@@ -249,11 +251,11 @@ class Shard:
             earlier = (self._dead.count_earlier(run), self.groups.count_earlier(run))
             self.act(acts.confirm(self.number, run, number, keys, earlier))
 
-    def counts(self, entry: Entry, stamp: Stamp) -> bool:
+    def counts(self, entry: ShardEntry, stamp: Stamp) -> bool:
         """Tell whether a record of a session, or of a part of it, is from whoever may write it."""
         return self.sessions.counts(entry, stamp)
 
-    def learn_epoch(self, key: Key, entry: Entry | None, epoch: int) -> None:
+    def learn_epoch(self, key: Key, entry: ShardEntry | None, epoch: int) -> None:
         """Note the epoch of a record that counts, beside the session."""
         self.sessions.learn_epoch(key, entry, epoch)
 

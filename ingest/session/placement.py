@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class Place(NamedTuple):
+class ShardPlacement(NamedTuple):
     """Who is to own a shard, and who reads it too, to take over at once."""
 
     owner: str
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """None when there is only one gateway."""
 
 
-def place(shards: int, gateways: Collection[str]) -> list[Place]:
+def place(shards: int, gateways: Collection[str]) -> list[ShardPlacement]:
     """Return the place of each shard.
 
     Args:
@@ -45,7 +45,7 @@ def place(shards: int, gateways: Collection[str]) -> list[Place]:
             standby = others[0]
         if standby is not None:
             stood_by[standby] += 1
-        places.append(Place(owner, standby))
+        places.append(ShardPlacement(owner, standby))
     return places
 
 

@@ -10,17 +10,17 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ingest.session.effects import Append, Effect, ShardRecord, Tell
+from ingest.session.effects import AppendRecords, Effect, ShardRecord, Tell
 from ingest.session.share_parts import (
-    Gap,
     GroupKey,
     PartRecord,
     PartState,
+    ShareGap,
     encode_member,
     encode_part,
     member_key,
 )
-from mqlake.offsets import latest
+from mqlake.offsets import advance, at, latest
 from mqlake.record_versions import RECORD_VERSION
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ async def assign(groups: OwnedGroups, left: PartRecord, taker_id: str) -> None:
     now = groups.table.get(left.group, left.part_id)
     if now is None or groups.table.taker(now) is not None:
         return
-    await Append([groups.record(replace(now, taker=taker_id, number=now.number + 1))])
+    await AppendRecords([groups.record(replace(now, taker=taker_id, number=now.number + 1))])
     now = groups.table.get(left.group, left.part_id)
     taker = None if now is None else groups.table.taker(now)
     if now is not None and taker is not None:
@@ -124,7 +124,7 @@ async def bury(
     """Void the records of parts that another has taken, then let that forget them too."""
     over = [groups.tombstone(one, group) for one in part_ids if one in groups.table.over]
     if over:
-        await Append(over)
+        await AppendRecords(over)
     if taker is not None:
         await tell(taker.run, group, taker.part_id, TAKEN, parts=list(part_ids))
 
@@ -135,14 +135,14 @@ async def end(groups: OwnedGroups, group: GroupKey) -> None:
     if groups.table.is_kept(group) or not left:
         return
     dropped = sum(len(one.open) for one in left)
-    await Append([groups.tombstone(one.part_id, group) for one in left])
+    await AppendRecords([groups.tombstone(one.part_id, group) for one in left])
     await GroupEnded(group, dropped)
 
 
 async def rewrite_part(groups: OwnedGroups, group: GroupKey, part_id: str) -> None:
     """Write again what counts: the last record under its key does not."""
     now = groups.table.get(group, part_id)
-    await Append([groups.tombstone(part_id, group) if now is None else groups.record(now)])
+    await AppendRecords([groups.tombstone(part_id, group) if now is None else groups.record(now)])
 
 
 async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -> None:
@@ -151,12 +151,12 @@ async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -
         epoch, record = known
         value = None if record is None else encode_member(record)
         stamp = groups.stamp(epoch)
-        await Append([ShardRecord(member_key(group, client_id), value, stamp)])
+        await AppendRecords([ShardRecord(member_key(group, client_id), value, stamp)])
 
 
 async def leave_unsent(groups: OwnedGroups, parts: Sequence[PartRecord]) -> None:
     """Give others what sessions that moved were given and never sent."""
-    await Append([groups.record(one) for one in parts])
+    await AppendRecords([groups.record(one) for one in parts])
 
 
 async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -> None:
@@ -174,7 +174,7 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
             settled = replace(one, state=PartState.SETTLING, number=one.number + 1, asks=0)
             settling.append(replace(settled, given=given))
     if settling:
-        await Append([groups.record(one) for one in settling])
+        await AppendRecords([groups.record(one) for one in settling])
     parts = [
         one for one in table.of_run(run) if one.state is PartState.SETTLING and table.can_go(one)
     ]
@@ -195,7 +195,7 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
         _add_given(table, left, deliveries, marks)
         left.at_ms = now_ms
         records.append(groups.record(left))
-    await Append(records)
+    await AppendRecords(records)
 
 
 def _add_given(
@@ -215,16 +215,16 @@ def _add_given(
     if delivered and marks is not None:
         delivered = latest([mark + 1 for mark in marks.marks], delivered)
     for one in given:
-        if one.at < left.next or (left.starts and one.offset < left.starts[one.partition]):
+        if one.at < left.next or (left.starts and one.offset < at(left.starts, one.partition)):
             continue
         if delivered:
-            if one.offset < delivered[one.partition]:
+            if one.offset < at(delivered, one.partition):
                 continue
-            delivered[one.partition] = one.offset + 1
+            advance(delivered, one.partition, one.offset + 1)
         if one.qos:
             left.open.add(one.partition, one.offset)
         if left.given is not None:
-            left.given[one.partition] = max(left.given[one.partition], one.offset + 1)
+            advance(left.given, one.partition, one.offset + 1)
     for position in table.in_flight(left.group):
         left.open.discard(*position)
 
@@ -242,7 +242,7 @@ def _add_gap(table: GroupTable, left: PartRecord, given: list[Given], ends: list
     end = list(ends)
     for one in given:
         end[one.partition] = min(end[one.partition], one.offset)
-    gap = Gap(list(left.given), end, left.at_ms)
+    gap = ShareGap(list(left.given), end, left.at_ms)
     if not gap.is_empty:
         left.gaps = [*left.gaps, gap]
         left.given = latest(end, left.given)

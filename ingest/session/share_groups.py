@@ -25,6 +25,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.session import share_acts
+from ingest.session.dead_holders import CONFIRMED_MS
 from ingest.session.effects import ShardRecord
 from ingest.session.share_acts import BEGIN, GO, KEPT, LOST
 from ingest.session.share_parts import (
@@ -51,11 +52,8 @@ if TYPE_CHECKING:
 TELL_AGAIN_MS: Final = 2_000
 """How often a part is told again to take over what another has left."""
 
-CONFIRMED_MS: Final = 10_000
-"""How long a gateway that has asked what it holds is not settled: its beats may be read later."""
 
-
-class OwnedShard(Protocol):
+class GroupShard(Protocol):
     """The shard whose groups these are."""
 
     me: Run
@@ -77,7 +75,7 @@ class GroupsOfShard:
         shard: Read by this gateway.
     """
 
-    def __init__(self, shard: OwnedShard) -> None:
+    def __init__(self, shard: GroupShard) -> None:
         self._shard = shard
         self.table = GroupTable()
         # What this owner has done and need not do again.

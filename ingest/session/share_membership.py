@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.session.effects import Effect
 from ingest.session.open_work import OpenWork
-from ingest.session.share_parts import Gap, GroupKey, PartRecord, PartState
+from ingest.session.share_parts import GroupKey, PartRecord, PartState, ShareGap
 from mqlake.offsets import latest
 
 if TYPE_CHECKING:
     from mqlake.shard_records import Run
 
 
-class Begin(NamedTuple):
+class JoinStart(NamedTuple):
     """How a part joins."""
 
     starts: list[int] | None
@@ -38,7 +38,7 @@ class Begin(NamedTuple):
     """When the last one left."""
 
 
-class Part:
+class GroupPart:
     """What a part says in its record; see there.
 
     Attributes:
@@ -54,7 +54,7 @@ class Part:
         self.starts: list[int] | None = None
         self.given: list[int] | None = None
         self.unread = OpenWork()
-        self.gaps: list[Gap] = []
+        self.gaps: list[ShareGap] = []
         self.took: list[str] = []
         self.has_taken: set[str] = set()
         self.asks = 0
@@ -73,7 +73,9 @@ class Part:
         self.has_taken.add(left.part_id)
         self.took.append(left.part_id)
         self.unread.update(left.open)
-        self.gaps.extend(Gap(list(one.start), list(one.end), one.since_ms) for one in left.gaps)
+        self.gaps.extend(
+            ShareGap(list(one.start), list(one.end), one.since_ms) for one in left.gaps
+        )
         if left.given is not None:
             self.given = latest(left.given, self.given)
         return True
@@ -98,7 +100,7 @@ class Part:
             self.starts,
             self.given,
             work,
-            [Gap(list(gap.start), list(gap.end), gap.since_ms) for gap in self.gaps],
+            [ShareGap(list(gap.start), list(gap.end), gap.since_ms) for gap in self.gaps],
             list(self.took),
             "",
             self.asks,
@@ -108,7 +110,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class AskToBegin(Effect[Begin]):
+class AskToBegin(Effect[JoinStart]):
     """Write the part, again and again, until its owner says how it begins."""
 
 
@@ -140,7 +142,7 @@ class Serve(Effect[None]):
     """Give members what comes and what has waited; done when there is none any more."""
 
 
-async def belong(part: Part, now_ms: Any) -> None:
+async def belong(part: GroupPart, now_ms: Any) -> None:
     """Be a part of a group from the first member to the last.
 
     Args:
@@ -158,7 +160,7 @@ async def belong(part: Part, now_ms: Any) -> None:
         part.begin(starts)
         if begin.given is not None:
             since_ms = now_ms() if begin.since_ms is None else begin.since_ms
-            gap = Gap(list(begin.given), list(starts), since_ms)
+            gap = ShareGap(list(begin.given), list(starts), since_ms)
             if not gap.is_empty:
                 part.gaps.append(gap)
     part.state = PartState.LIVE

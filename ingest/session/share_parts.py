@@ -48,7 +48,7 @@ class PartState(StrEnum):
 
 
 @dataclass(slots=True)
-class Gap:
+class ShareGap:
     """What the router gave to nobody: from `start` up to and without `end`, by partition."""
 
     start: list[int]
@@ -81,7 +81,7 @@ class PartRecord:
     """Per partition: what is before was given to this part or to others. None: says nothing."""
     open: OpenWork = field(default_factory=OpenWork)
     """What was given to this part and is not dealt with."""
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[ShareGap] = field(default_factory=list)
     """What is still to be read from the log."""
     took: list[str] = field(default_factory=list)
     """Parts that it has taken over: their records are void."""
@@ -245,7 +245,7 @@ def decode_part(part_id: str, group: GroupKey, value: bytes) -> PartRecord:
             None if found["given"] is None else _integers(found["given"]),
             decode_work(found["work"]),
             [
-                Gap(_integers(start), _integers(end), int(since_ms))
+                ShareGap(_integers(start), _integers(end), int(since_ms))
                 for start, end, since_ms in found["gaps"]
             ],
             [str(one) for one in found["took"]],

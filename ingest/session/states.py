@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class State(Enum):
+class SessionState(Enum):
     """Of a session."""
 
     CONNECTING = auto()
@@ -46,29 +46,29 @@ class State(Enum):
     __hash__ = object.__hash__  # by identity: that of `Enum` is a call for each look-up
 
 
-OVER: Final = frozenset({State.STORED, State.ENDED})
+OVER: Final = frozenset({SessionState.STORED, SessionState.ENDED})
 """Nothing is delivered to it here any more."""
 
-IN_FORCE: Final = frozenset({State.LIVE, State.LEAVING})
+IN_FORCE: Final = frozenset({SessionState.LIVE, SessionState.LEAVING})
 """Its subscriptions are in the tree, those left out that get their history first."""
 
-ROUTED: Final = frozenset({State.CATCHING_UP, *IN_FORCE})
+ROUTED: Final = frozenset({SessionState.CATCHING_UP, *IN_FORCE})
 """Each of its subscriptions is counted as a member of its route."""
 
-TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    State.CONNECTING: frozenset({State.CLAIMED}),
-    State.CLAIMED: frozenset({State.SAVED, *OVER}),
-    State.SAVED: frozenset({State.ROUTING, State.LIVE, *OVER}),
-    State.ROUTING: frozenset({State.CATCHING_UP, *OVER}),
-    State.CATCHING_UP: frozenset({State.LIVE, *OVER}),
-    State.LIVE: frozenset({State.LEAVING, *OVER}),
-    State.LEAVING: OVER,
-    State.STORED: frozenset(),
-    State.ENDED: frozenset(),
+TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
+    SessionState.CONNECTING: frozenset({SessionState.CLAIMED}),
+    SessionState.CLAIMED: frozenset({SessionState.SAVED, *OVER}),
+    SessionState.SAVED: frozenset({SessionState.ROUTING, SessionState.LIVE, *OVER}),
+    SessionState.ROUTING: frozenset({SessionState.CATCHING_UP, *OVER}),
+    SessionState.CATCHING_UP: frozenset({SessionState.LIVE, *OVER}),
+    SessionState.LIVE: frozenset({SessionState.LEAVING, *OVER}),
+    SessionState.LEAVING: OVER,
+    SessionState.STORED: frozenset(),
+    SessionState.ENDED: frozenset(),
 }
 
 
-def step(state: State, to: State) -> State:
+def step(state: SessionState, to: SessionState) -> SessionState:
     """Return the next state. Anything else than the table has is a bug, and fails."""
     assert to in TRANSITIONS[state], f"a session that is {state.name} cannot be {to.name}"
     return to

@@ -28,8 +28,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.session import acts
-from ingest.session.effects import Append, ShardRecord
-from ingest.session.entries import UNKNOWN_RUN, Entry
+from ingest.session.effects import AppendRecords, ShardRecord
+from ingest.session.entries import UNKNOWN_RUN, ShardEntry
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     PROGRESS,
@@ -73,7 +73,7 @@ class ShardOfSessions(Protocol):
     @property
     def store(self) -> ShardStore: ...
     @property
-    def subscriptions(self) -> SubscriptionsOfShard[Entry]: ...
+    def subscriptions(self) -> SubscriptionsOfShard[ShardEntry]: ...
     def act(self, work: Work) -> None: ...
     def serve(self, key: Key) -> None: ...
     def serve_anew(self, key: Key) -> None: ...
@@ -126,7 +126,7 @@ class SessionsOfShard:
         claim = decode_claim(record.value, epoch, record.timestamp_ms)
         shard.claim_read(key, claim, is_held=entry is not None and entry.holder is not None)
         if entry is None:
-            self._grant(key, Entry(is_proven=False), claim)
+            self._grant(key, ShardEntry(is_proven=False), claim)
         elif _is_same(entry.granted, claim) or _is_same(entry.claim, claim):
             if stamp.owner is None:  # what its gateway was told may be lost
                 shard.serve_anew(key)
@@ -151,7 +151,7 @@ class SessionsOfShard:
                 shard.act(acts.refuse(key, before))
             shard.serve_anew(key)
 
-    def _end_claim(self, key: Key, entry: Entry, stamp: Stamp, now_ms: int) -> None:
+    def _end_claim(self, key: Key, entry: ShardEntry, stamp: Stamp, now_ms: int) -> None:
         """Take the end of a claim: its session is written, was never written, or is not wanted."""
         epoch = stamp.epoch
         if entry.claim is not None and entry.claim.epoch == epoch:
@@ -166,13 +166,15 @@ class SessionsOfShard:
         elif entry.claim is not None or entry.granted is not None:
             self._shadow(CLAIM, key, entry, epoch)
 
-    def _void(self, key: Key, entry: Entry, claim: Claim) -> None:
+    def _void(self, key: Key, entry: ShardEntry, claim: Claim) -> None:
         """Leave out a claim of another principal; its gateway is told."""
         self._shadow(CLAIM, key, entry, claim.epoch)
         if self._shard.is_active:
             self._shard.act(acts.refuse(key, claim, is_anothers=True))
 
-    def _void_claims(self, key: Key, entry: Entry, stamp: Stamp, session: SessionOutline) -> None:
+    def _void_claims(
+        self, key: Key, entry: ShardEntry, stamp: Stamp, session: SessionOutline
+    ) -> None:
         """Leave out what was claimed while compaction had removed whose the session is."""
         claim, granted = entry.claim, entry.granted
         if claim is not None and not claim.may_have(session.principal):
@@ -188,7 +190,7 @@ class SessionsOfShard:
             self._void(key, entry, granted)
 
     def _apply_session(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
-        entry = self._store.get(key) or Entry()
+        entry = self._store.get(key) or ShardEntry()
         if not self.counts(entry, stamp):
             self._shadow(SESSION, key, entry, stamp.epoch)
             return
@@ -244,16 +246,16 @@ class SessionsOfShard:
         self.learn_epoch(key, entry, stamp.epoch)
         self._store.put_progress(key, value)
 
-    def learn_epoch(self, key: Key, entry: Entry | None, epoch: int) -> None:
+    def learn_epoch(self, key: Key, entry: ShardEntry | None, epoch: int) -> None:
         """Note the epoch of a record that counts, beside the session."""
         if entry is None:
-            self._store.put(key, Entry(epoch, UNKNOWN_RUN))
+            self._store.put(key, ShardEntry(epoch, UNKNOWN_RUN))
         elif epoch > entry.epoch:
             entry.epoch = epoch
             entry.holder = entry.holder or UNKNOWN_RUN
             self._store.put(key, entry)
 
-    def counts(self, entry: Entry, stamp: Stamp) -> bool:
+    def counts(self, entry: ShardEntry, stamp: Stamp) -> bool:
         """Tell whether a record of a session, or of a part of it, is from whoever may write it."""
         is_before = stamp.epoch < entry.epoch
         if stamp.owner is not None:
@@ -267,7 +269,7 @@ class SessionsOfShard:
 
     # Who holds a session
 
-    def _grant(self, key: Key, entry: Entry, claim: Claim) -> None:
+    def _grant(self, key: Key, entry: ShardEntry, claim: Claim) -> None:
         entry.epoch = claim.epoch
         entry.holder = claim.run
         entry.granted = claim
@@ -275,7 +277,7 @@ class SessionsOfShard:
         self._store.put(key, entry)
         self._shard.serve(key)
 
-    def _let_go(self, key: Key, entry: Entry, session: SessionOutline | None = None) -> None:
+    def _let_go(self, key: Key, entry: ShardEntry, session: SessionOutline | None = None) -> None:
         """Note that nobody holds a session any more; the claim that waits gets it."""
         claim = entry.claim
         entry.holder = entry.granted = entry.claim = None
@@ -294,14 +296,14 @@ class SessionsOfShard:
 
     # What does not count
 
-    def _shadow(self, kind: str, key: Key, entry: Entry, epoch: int) -> None:
+    def _shadow(self, kind: str, key: Key, entry: ShardEntry, epoch: int) -> None:
         """Note that the last record under a key does not count, and what epoch that says."""
         self._shadowed[kind, key] = epoch
         if self._shard.is_active:
             self._write_again(kind, key, entry)
 
-    def _write_again(self, kind: str, key: Key, entry: Entry | None = None) -> None:
-        entry = entry or self._store.get(key) or Entry()
+    def _write_again(self, kind: str, key: Key, entry: ShardEntry | None = None) -> None:
+        entry = entry or self._store.get(key) or ShardEntry()
         if kind != CLAIM and entry.holder is not None and entry.granted is None:
             # Only its holder knows the newest; ours would be older when it stands in the log.
             run = entry.holder
@@ -333,7 +335,7 @@ class SessionsOfShard:
         return stamp_headers(self._shard.me.incarnation, epoch, self._shard.owner_epoch)
 
 
-def _principal_of(entry: Entry) -> str | None:
+def _principal_of(entry: ShardEntry) -> str | None:
     """Return whose a session is; None: nobody's, or unknown."""
     if entry.granted is not None:
         return entry.granted.principal
@@ -347,7 +349,7 @@ def _closed_at_ms(session: SessionOutline | None, stamp: Stamp, record: LogRecor
     return record.timestamp_ms if stamp.owner is None else session.disconnected_at_ms
 
 
-def _is_due(entry: Entry) -> bool:
+def _is_due(entry: ShardEntry) -> bool:
     """Tell whether something is due at the moment when the holder lets go."""
     return (
         entry.closed_at_ms is not None
@@ -357,7 +359,7 @@ def _is_due(entry: Entry) -> bool:
 
 
 async def _append(*records: ShardRecord) -> None:
-    await Append(records)
+    await AppendRecords(records)
 
 
 def _is_same(before: Claim | None, claim: Claim) -> bool:

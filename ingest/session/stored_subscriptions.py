@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ingest.session import acts
-from ingest.session.effects import Append, ShardRecord
+from ingest.session.effects import AppendRecords, ShardRecord
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import decode_subscription_record, read_outline, subscription_key
 from mqlake.shard_records import NO_EPOCH, stamp_headers
@@ -44,7 +44,7 @@ class SubscriptionRow(NamedTuple):
 
 
 class HeldEntry(Protocol):
-    """Implemented by `ingest.session.entries.Entry`, which describes it."""
+    """Implemented by `ingest.session.entries.ShardEntry`, which describes it."""
 
     @property
     def epoch(self) -> int: ...
@@ -118,7 +118,7 @@ class SubscriptionsOfShard(Generic[Entry]):
         # Records under whose keys the last one does not count.
         self._shadowed: dict[tuple[Key, str], None] = {}
         # Clients that may have records of sessions that are over.
-        self._doubtful: dict[Key, None] = {}
+        self._unchecked: dict[Key, None] = {}
         self._is_sweeping = False
 
     # What is read
@@ -145,7 +145,7 @@ class SubscriptionsOfShard(Generic[Entry]):
             if found.subscription.topic_filter != topic_filter:
                 raise InvalidRecord(f"subscription under key {record.key!r} is of another filter")
             if entry is None or entry.session is None or entry.session_epoch != stamp.epoch:
-                self._doubtful[key] = None
+                self._unchecked[key] = None
             self._shard.learn_epoch(key, entry, stamp.epoch)
             row = SubscriptionRow(found.session_id, stamp.epoch, value)
             store.put_subscription(key, topic_filter, row)
@@ -169,7 +169,7 @@ class SubscriptionsOfShard(Generic[Entry]):
         if not self._shard.store.has_subscriptions(key):
             return
         if session is None or before is None or read_outline(before).id != session.id:
-            self._doubtful[key] = None
+            self._unchecked[key] = None
 
     # What is known
 
@@ -212,18 +212,18 @@ class SubscriptionsOfShard(Generic[Entry]):
 
     def tick(self) -> None:
         """Remove what is left of sessions that are over."""
-        if self._doubtful and not self._is_sweeping:
+        if self._unchecked and not self._is_sweeping:
             self._is_sweeping = True
-            self._shard.act(self._sweep(list(self._doubtful)[:ROWS_AT_ONCE]))
+            self._shard.act(self._sweep(list(self._unchecked)[:ROWS_AT_ONCE]))
 
     async def _sweep(self, keys: Sequence[Key]) -> None:
         try:
             for key in keys:
-                self._doubtful.pop(key, None)
+                self._unchecked.pop(key, None)
                 try:
                     await self._remove_others(key)
                 except BaseException:
-                    self._doubtful[key] = None  # for whenever this gateway owns the shard again
+                    self._unchecked[key] = None  # for whenever this gateway owns the shard again
                     raise
         finally:
             self._is_sweeping = False
@@ -237,7 +237,7 @@ class SubscriptionsOfShard(Generic[Entry]):
             rows = shard.store.subscriptions(key, after, ROWS_AT_ONCE, but_of=session_id)
             if not rows:
                 return
-            await Append(
+            await AppendRecords(
                 [
                     ShardRecord(
                         subscription_key(*key, topic_filter),
@@ -273,4 +273,4 @@ class SubscriptionsOfShard(Generic[Entry]):
 
 
 async def _append(record: ShardRecord) -> None:
-    await Append([record])
+    await AppendRecords([record])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from ingest.session.plans import Plans
 from mqlake.matching import TopicFilterTrie
+from mqlake.offsets import at, have_reached
 from mqlake.sharing import ShareStrategy, choose_member
 from mqlake.topics import split_shared
 
@@ -91,7 +92,7 @@ class ClientSubscription(Generic[Client]):
     def covers(self, partition: int, offset: int, publisher: str) -> bool:
         if self.no_local and self.client.client_id == publisher:
             return False  # [MQTT5-3.8.3-3]
-        return self.starts is None or offset >= self.starts[partition]
+        return self.starts is None or offset >= at(self.starts, partition)
 
 
 @dataclass(slots=True)
@@ -211,11 +212,12 @@ class Subscriptions(Generic[Client]):
         """Make subscriptions unconditional whose starts lie at or below what has been seen."""
         if not self._settling:
             return
+        next_offsets = [mark + 1 for mark in high_water_marks]
         waiting: dict[ClientSubscription[Client], str] = {}
         for subscription, tenant in self._settling.items():
             starts = subscription.starts
             assert starts is not None
-            if all(mark >= start - 1 for mark, start in zip(high_water_marks, starts, strict=True)):
+            if have_reached(next_offsets, starts):
                 subscription.starts = None
                 share_name, plain = split_shared(subscription.topic_filter)
                 if not share_name:
@@ -289,7 +291,7 @@ class Subscriptions(Generic[Client]):
             chosen = (first + step) % count
             member = members[chosen]
             starts = member.starts
-            if starts is not None and offset < starts[partition]:
+            if starts is not None and offset < at(starts, partition):
                 continue
             client = member.client
             if client.has_room if is_free else not client.is_full:

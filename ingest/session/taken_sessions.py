@@ -31,7 +31,7 @@ class FreeSessions(Protocol):
         ...
 
 
-class Taken(NamedTuple):
+class TakenSession(NamedTuple):
     """A session that was begun without a claim."""
 
     number: int
@@ -58,7 +58,7 @@ class TakenSessions:
     """
 
     def __init__(self) -> None:
-        self.begun: dict[Key, Taken] = {}
+        self.begun: dict[Key, TakenSession] = {}
         self.going_on: set[Key] = set()
         self.free: FreeSessions = NOBODY_IS_FREE
         # Numbers of the claims that follow after all, and were not read yet.

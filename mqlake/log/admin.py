@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -252,6 +253,15 @@ class LogAdmin:
         self._admin.begin()
         self._admin.create(log_topic, partitions, config)
 
+    def add_partitions(self, log_topic: str, partitions: int) -> None:
+        """Give a log topic so many partitions unless it has them; wait until they can be used.
+
+        Raises:
+            LogError: The log does not answer in time or refuses.
+        """
+        self._admin.begin()
+        self._admin.add_partitions(log_topic, partitions)
+
     def _offsets(self, log_topic: str, spec: OffsetSpec) -> dict[int, int]:
         self._admin.begin()
         count = self._admin.partitions(log_topic)
@@ -281,7 +291,7 @@ class _Admin:
     def partitions(self, log_topic: str) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""
         metadata: Any = self._until_done(
-            lambda: self._client.list_topics(log_topic, timeout=self._left()),
+            lambda: self._client.list_topics(log_topic, timeout=self._part()),
             f"asking for log topic {log_topic}",
         )
         return len(metadata.topics[log_topic].partitions)
@@ -318,6 +328,18 @@ class _Admin:
         # Usable when every partition has a leader, which is a moment after it exists.
         count = self._until_partitions(log_topic)
         self.offsets(log_topic, range(count), END_OFFSETS)
+
+    def add_partitions(self, log_topic: str, partitions: int) -> None:
+        if self.partitions(log_topic) < partitions:
+            new = [NewPartitions(log_topic, partitions)]
+            self._until_done(
+                lambda: self._client.create_partitions(new)[log_topic].result(self._left()),
+                f"adding partitions to log topic {log_topic}",
+            )
+        while (count := self.partitions(log_topic)) < partitions:
+            # One broker hears of them later than another.
+            self._pause(f"log topic {log_topic} has {count} partitions")
+        self.offsets(log_topic, range(partitions), END_OFFSETS)
 
     def remove(self, log_topic: str) -> None:
         if self.partitions(log_topic):
@@ -421,7 +443,7 @@ class _Admin:
         self._until_done(ask, f"deleting old records of {log_topic}")
 
     def _metadata(self, doing: str) -> Any:
-        return self._until_done(lambda: self._client.list_topics(timeout=self._left()), doing)
+        return self._until_done(lambda: self._client.list_topics(timeout=self._part()), doing)
 
     def _until_partitions(self, log_topic: str) -> int:
         while not (count := self.partitions(log_topic)):
@@ -440,15 +462,20 @@ class _Admin:
                 if not (error.retriable() or error.code() in _TRANSIENT_CODES):
                     raise LogError(f"{doing}: {error.str()}", definite=True) from exc
                 self._pause(f"{doing}: {error.str()}")
-                if error.code() == KafkaError._NOENT:
+                if error.code() in {KafkaError._NOENT, KafkaError._TIMED_OUT}:
                     # One broker heard of a new topic later than others: what it said then, that
-                    # there is no leader, a client does not ask again.
+                    # there is no leader, a client does not ask again. And it goes on asking one
+                    # that stands still; with that one a new client has no connection.
                     self._client = self._connect()
             except TimeoutError:
                 self._pause(doing)
 
     def _left(self) -> float:
         return max(0.1, self._deadline - time.monotonic())
+
+    def _part(self) -> float:
+        """Return how long to wait for any of the brokers: the one asked may stand still."""
+        return max(1.0, self._left() / 3)
 
     def _pause(self, problem: str) -> None:
         if time.monotonic() >= self._deadline:

@@ -5,14 +5,15 @@ memory; both pass the tests in `tests/mqlake/log/test_contract.py`. Every object
 event loop it was made in: all its methods are called and all its callbacks come there, in batches.
 """
 
-from asyncio import Future
+from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from mqlake.errors import LogError
-from mqlake.records import Headers
-from mqlake.records import LogRecord as LogRecord
+from mqlake.record_versions import Headers
+from mqlake.records import LogRecord
 
 BEGINNING: Final = -2
 """Position: the oldest record that the log still holds."""
@@ -124,6 +125,24 @@ class LogWriter(Protocol):
         """Return where `ANY_PARTITION` puts a key in a log topic of so many partitions."""
         ...
 
+    async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
+        """Put keys into so many partitions of a log topic, whatever it has or gets.
+
+        Returns when the log has so many. Nothing else runs between that and what follows the call:
+        the next append is the first that goes by it.
+
+        Args:
+            log_topic: Which.
+            used: The first so many.
+            is_fixed: Never leave it to the client library, which learns of partitions when it
+                pleases. If it has noticed one all the same, a record that it has put there is
+                appended once more, where it belongs, before its append is reported.
+
+        Raises:
+            LogError: The log does not answer in time, or has fewer.
+        """
+        ...
+
     def queued(self) -> int:
         """Return how many records were appended and are not yet reported."""
         ...
@@ -143,6 +162,34 @@ class LogWriter(Protocol):
     async def close(self, timeout_seconds: float = 5.0) -> None:
         """Flush for at most the given time, then report what is left as failed and let go."""
         ...
+
+
+def queue(
+    writer: LogWriter,
+    log_topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    *,
+    timestamp_ms: int = 0,
+    partition: int = ANY_PARTITION,
+) -> Future[tuple[int, int]]:
+    """Queue a record as `LogWriter.append` does; return what its partition and offset come in.
+
+    Raises:
+        LogError: As `LogWriter.append`.
+    """
+    appended: Future[tuple[int, int]] = get_running_loop().create_future()
+    writer.append(
+        log_topic,
+        key,
+        value,
+        headers,
+        partial(settle, appended),
+        timestamp_ms=timestamp_ms,
+        partition=partition,
+    )
+    return appended
 
 
 class LogReader(Protocol):

@@ -19,10 +19,11 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from mqlake.errors import LogError
-from mqlake.log.contract import LogRecord, Missing, RangeConsumer
+from mqlake.log.contract import Missing, RangeConsumer
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.kafka_reader import to_record
-from mqlake.log.security import client_config
+from mqlake.log.options import UNKNOWN_CODES, consumer_options
+from mqlake.records import LogRecord
 
 POLL_SECONDS: Final = 0.1
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""
@@ -101,30 +102,24 @@ class KafkaRangeReader:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._max_batch_records = max_batch_records
-        self._options: dict[str, Any] = {
-            **client_config(bootstrap_servers),
-            "client.id": client_id,
-            # librdkafka wants a name; partitions are assigned by hand and nothing is committed.
-            "group.id": "mqlake",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
-            # As the router reads: offsets mean the same to both.
-            "isolation.level": "read_uncommitted",
-            # Ends a range whose last offsets hold no records.
-            "enable.partition.eof": True,
-            # A read that begins waits until the last fetch of the one before has its answer.
-            "fetch.min.bytes": 1,
-            "fetch.wait.max.ms": 2,
-            # What is fetched ahead of a busy consumer, and for nothing behind the end of a range.
-            "queued.min.messages": 20_000,
-            "queued.max.messages.kbytes": 32_768,
-            "fetch.queue.backoff.ms": 5,
-            "fetch.error.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 1_000,
-            "log_level": 2,
-        }
+        self._options = consumer_options(
+            bootstrap_servers,
+            client_id,
+            {
+                # As the router reads: offsets mean the same to both.
+                "isolation.level": "read_uncommitted",
+                # Ends a range whose last offsets hold no records.
+                "enable.partition.eof": True,
+                # A read that begins waits until the last fetch of the one before has its answer.
+                "fetch.min.bytes": 1,
+                "fetch.wait.max.ms": 2,
+                # What is fetched ahead of a busy consumer, and for nothing behind a range's end.
+                "queued.min.messages": 20_000,
+                "queued.max.messages.kbytes": 32_768,
+                "fetch.queue.backoff.ms": 5,
+                "fetch.error.backoff.ms": 50,
+            },
+        )
         self._reads: set[_Read] = set()  # the loop's
         # Guards what follows and `_Read.parked`; tells the thread of new ones.
         self._changed = threading.Condition()
@@ -187,7 +182,7 @@ class KafkaRangeReader:
 
     def _work(self) -> None:
         """Give each waiting read its turn, on the reader's thread, until the reader is closed."""
-        consumer = Consumer({**self._options, "error_cb": _ignore})
+        consumer = Consumer(self._options)
         try:
             while (read := self._next()) is not None:
                 outcome = self._take_turn(consumer, read)
@@ -365,14 +360,7 @@ class KafkaRangeReader:
             self._loop.call_soon_threadsafe(read.batches.put_nowait, item)
 
 
-_DEFINITE_CODES: Final = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    }
-)
+_DEFINITE_CODES: Final = UNKNOWN_CODES | {KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
 def _silence(read: _Read) -> LogError:
@@ -387,7 +375,3 @@ def _silence(read: _Read) -> LogError:
 
 def _closed_error() -> LogError:
     return LogError("the log reader was closed", definite=True)
-
-
-def _ignore(_: KafkaError) -> None:
-    """Leave errors of the client as a whole aside: it connects again, or the read times out."""

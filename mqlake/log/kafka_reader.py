@@ -25,13 +25,18 @@ from confluent_kafka import (
 
 from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log import admin
-from mqlake.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
-from mqlake.log.kafka_errors import to_log_error
-from mqlake.log.security import client_config
+from mqlake.log.contract import BEGINNING, END, ErrorCallback, RecordsCallback
+from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.options import consumer_options
+from mqlake.log.stalls import StallWatch
+from mqlake.records import LogRecord
 
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks what it should do; bounds the time of a close, and of
 a change of what is followed."""
+
+RETRY_SECONDS: Final = 0.5
+"""Before another consumer takes the place of one that has failed."""
 
 PACED_AFTER: Final = 20
 """So many batches more than a pace has are a stream that is to be paced."""
@@ -108,36 +113,36 @@ class KafkaLogReader:
         late_seconds: float = 0.0,
     ) -> None:
         self._pace = Pace(pace_seconds)
+        # The thread's: whether it waits for an answer, which comes from another one.
+        self._stalls = StallWatch()
+        self._is_asking = False
+        self._ends: deque[dict[int, int] | None] = deque()
         self._loop = asyncio.get_running_loop()
         self._bootstrap_servers = bootstrap_servers
         self._timeout = request_timeout_seconds
         self._max_batch_records = max_batch_records
-        self._options: dict[str, Any] = {
-            **client_config(bootstrap_servers),
-            "client.id": client_id,
-            # librdkafka wants a name; partitions are assigned by hand and nothing is committed.
-            "group.id": "mqlake",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
-            # The broker answers when there is so much, else after this: 2 requests/s when idle.
-            "fetch.min.bytes": LATE_BYTES if late_seconds else 1,
-            "fetch.wait.max.ms": round(late_seconds * 1000) or 500,
-            # What is fetched ahead of a paused loop; the default backoff stops the flow for 1 s.
-            "queued.min.messages": 20_000,
-            "queued.max.messages.kbytes": 32_768,
-            "fetch.queue.backoff.ms": 10,
-            "fetch.error.backoff.ms": 100,
-            "reconnect.backoff.max.ms": 1_000,
-            "log_level": 2,
-        }
+        self._options = consumer_options(
+            bootstrap_servers,
+            client_id,
+            {
+                # The broker answers when there is so much, else after this: 2 requests/s when idle.
+                "fetch.min.bytes": LATE_BYTES if late_seconds else 1,
+                "fetch.wait.max.ms": round(late_seconds * 1000) or 500,
+                # What is fetched ahead of a paused loop; the default backoff stops it for 1 s.
+                "queued.min.messages": 20_000,
+                "queued.max.messages.kbytes": 32_768,
+                "fetch.queue.backoff.ms": 10,
+                "fetch.error.backoff.ms": 100,
+            },
+        )
         self._thread: threading.Thread | None = None
         self._log_topic = ""
         # Of what is followed: librdkafka lets only the thread that polls change it.
         self._changes: deque[Callable[[Consumer], None]] = deque()
         self._changed = threading.Event()
-        # The thread's: whether anything is followed, and until when further changes are likely.
+        # The thread's: of each partition that is followed the next offset to be handed over.
+        self._next: dict[int, int] = {}
+        # Likewise: whether anything is followed, and until when further changes are likely.
         self._follows = False
         self._lively_until = 0.0
         self._stop = threading.Event()
@@ -164,10 +169,8 @@ class KafkaLogReader:
         self._on_error = on_error
         self._log_topic = log_topic
         offsets = await asyncio.to_thread(self._resolve, log_topic, dict(positions))
-        consumer = Consumer({**self._options, "error_cb": self._take_client_error})
-        await asyncio.to_thread(self._warm, consumer, log_topic)
-        consumer.assign([TopicPartition(log_topic, p, offset) for p, offset in offsets.items()])
-        self._follows = bool(offsets)
+        self._next.update(offsets)
+        consumer = await asyncio.to_thread(self._open, log_topic)
         self._thread = threading.Thread(
             target=self._read, args=(consumer, log_topic), name="log-reader", daemon=True
         )
@@ -180,12 +183,23 @@ class KafkaLogReader:
         if BEGINNING in offsets.values() or END in offsets.values():
             offsets = await asyncio.to_thread(self._resolve, log_topic, offsets)
         assigned = [TopicPartition(log_topic, p, offset) for p, offset in offsets.items()]
-        self._change(lambda consumer: consumer.incremental_assign(assigned))
+
+        def assign(consumer: Consumer) -> None:
+            self._next.update(offsets)
+            consumer.incremental_assign(assigned)
+
+        self._change(assign)
         return offsets
 
     def unfollow(self, partitions: Collection[int]) -> None:
         assigned = [TopicPartition(self._log_topic, partition) for partition in partitions]
-        self._change(lambda consumer: consumer.incremental_unassign(assigned))
+
+        def unassign(consumer: Consumer) -> None:
+            for partition in partitions:
+                self._next.pop(partition, None)
+            consumer.incremental_unassign(assigned)
+
+        self._change(unassign)
 
     def _change(self, change: Callable[[Consumer], None]) -> None:
         self._changes.append(change)
@@ -257,40 +271,67 @@ class KafkaLogReader:
             for partition, position in positions.items()
         }
 
-    def _read(self, consumer: Consumer, log_topic: str) -> None:
+    def _open(self, log_topic: str) -> Consumer:
+        """Return a consumer that goes on with what is to be handed over next."""
+        consumer = Consumer({**self._options, "error_cb": self._take_client_error})
+        self._warm(consumer, log_topic)
+        consumer.assign([TopicPartition(log_topic, p, offset) for p, offset in self._next.items()])
+        self._follows = bool(self._next)
+        return consumer
+
+    def _read(self, first: Consumer, log_topic: str) -> None:
         """Fetch and hand over, on the reader's thread, until the reader is closed."""
-        poll, consume = consumer.poll, consumer.consume
-        more = self._max_batch_records - 1
-        pace = self._pace
+        consumer: Consumer | None = first
         try:
             while not self._stop.is_set():
-                self._take_changes(consumer)
-                if not self._unpaused.wait(POLL_SECONDS):
-                    continue
-                # `consume` waits until it has all it was asked for or the time is over: to get what
-                # is there at once, wait for one record and then take the rest without waiting.
-                first = poll(self._poll_seconds())
-                if first is None:
-                    continue
-                batch = []
-                for message in (first, *consume(more, 0)):
-                    if message.error() is None:
-                        batch.append(to_record(message))
-                    else:
-                        self._take_error(consumer, log_topic, message)
-                if batch:
-                    self._is_cut_off = False
-                if batch and self._wait_for_loop():
-                    self._loop.call_soon_threadsafe(self._hand_over, batch)
-                self._hurried.clear()  # before it is looked who waits
-                rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
-                if rest and not self._stop.is_set():
-                    self._hurried.wait(rest)
+                try:
+                    consumer = consumer or self._open(log_topic)
+                    self._read_by(consumer, log_topic)
+                except KafkaException as exc:
+                    # This consumer is of no more use. Another one can go on: the log may be well.
+                    self._take_client_error(error_of(exc))
+                    if consumer is not None:
+                        consumer.close()
+                        consumer = None
+                    self._stop.wait(RETRY_SECONDS)
         except RuntimeError:
             if not self._loop.is_closed():  # else nobody is left to read for
                 raise
         finally:
-            consumer.close()
+            if consumer is not None:
+                consumer.close()
+
+    def _read_by(self, consumer: Consumer, log_topic: str) -> None:
+        poll, consume = consumer.poll, consumer.consume
+        more = self._max_batch_records - 1
+        pace, next_ = self._pace, self._next
+        while not self._stop.is_set():
+            self._take_changes(consumer)
+            if self._stalls.is_due(time.monotonic()):
+                self._look_for_stalls(log_topic)
+            if not self._unpaused.wait(POLL_SECONDS):
+                continue
+            # `consume` waits until it has all it was asked for or the time is over: to get what
+            # is there at once, wait for one record and then take the rest without waiting.
+            first = poll(self._poll_seconds())
+            if first is None:
+                continue
+            batch = []
+            for message in (first, *consume(more, 0)):
+                if message.error() is None:
+                    batch.append(to_record(message))
+                else:
+                    self._take_error(consumer, log_topic, message)
+            if batch:
+                self._is_cut_off = False
+            if batch and self._wait_for_loop():
+                for record in batch:
+                    next_[record.partition] = record.offset + 1
+                self._loop.call_soon_threadsafe(self._hand_over, batch)
+            self._hurried.clear()  # before it is looked who waits
+            rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
+            if rest and not self._stop.is_set():
+                self._hurried.wait(rest)
 
     def _take_changes(self, consumer: Consumer) -> None:
         """Follow what is to be followed; while that is nothing, wait for a change."""
@@ -300,11 +341,44 @@ class KafkaLogReader:
                 while self._changes:
                     self._changes.popleft()(consumer)
                 self._follows = bool(consumer.assignment())
-                self._lively_until = time.monotonic() + LIVELY_SECONDS
+                now = time.monotonic()
+                self._lively_until = now + LIVELY_SECONDS
+                self._stalls.doubt(now)
             if self._follows or self._stop.is_set():
                 return
             consumer.poll(0)  # what the client library has to say of errors
             self._changed.wait(POLL_SECONDS)
+
+    def _look_for_stalls(self, log_topic: str) -> None:
+        """Raise KafkaException when partitions are left aside: another consumer is to go on.
+
+        The consumer itself is not asked: on its connection an answer waits behind each fetch.
+        """
+        if not self._is_asking:
+            self._is_asking = True
+            asking = threading.Thread(
+                target=self._ask_ends, args=(log_topic,), name="log-ends", daemon=True
+            )
+            asking.start()
+            return
+        if not self._ends:
+            return  # no answer yet
+        self._is_asking = False
+        now, ends = time.monotonic(), self._ends.popleft()
+        if ends is None:
+            self._stalls.postpone(now)
+        elif left := self._stalls.look(now, self._next, ends):
+            problem = f"partitions {left} of {log_topic} are not read though they have records"
+            raise KafkaException(KafkaError(KafkaError._STATE, problem))
+
+    def _ask_ends(self, log_topic: str) -> None:
+        """Answer the reader's thread, on another one, with where the log ends; None: not known."""
+        try:
+            self._ends.append(
+                admin.LogAdmin(self._bootstrap_servers, self._timeout).ends(log_topic)
+            )
+        except LogError:
+            self._ends.append(None)
 
     def _poll_seconds(self) -> float:
         return LIVELY_POLL_SECONDS if time.monotonic() < self._lively_until else POLL_SECONDS
@@ -335,6 +409,8 @@ class KafkaLogReader:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Fetching has stopped there; a seek is refused in that state, a new assignment is not.
             partition: Any = message.partition()
+            if partition not in self._next:
+                return  # it is not followed any more
             position = TopicPartition(log_topic, partition, OFFSET_BEGINNING)
             consumer.incremental_unassign([position])
             consumer.incremental_assign([position])
@@ -344,6 +420,7 @@ class KafkaLogReader:
             self._take_client_error(error)
 
     def _take_client_error(self, error: KafkaError) -> None:
+        self._stalls.doubt(time.monotonic())
         if not self._is_cut_off:
             self._is_cut_off = True
             self._tell(to_log_error(error, "reading"))

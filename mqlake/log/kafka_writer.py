@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from functools import partial as bind
@@ -25,18 +26,21 @@ from mqlake.log.contract import (
     MOST_QUEUED_RECORDS,
     AppendCallback,
     LogFull,
-    settle,
+    queue,
 )
 from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.options import MAX_RECORD_BYTES, producer_options
 from mqlake.log.partitioning import partition_of
-from mqlake.log.places import Places
-from mqlake.log.security import client_config
-from mqlake.records import Headers
+from mqlake.record_versions import Headers
 
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""
+REQUEST_SECONDS: Final = 10.0
+PRESENT_SECONDS: Final = 2.0
+"""How long a partition may take to be known to every broker; then whoever waits tries again."""
+RETRY_SECONDS: Final = 0.05
 _MOST_PARTITIONS: Final = 1 << 31
 
 STATISTICS_MS: Final = 1_000
@@ -64,44 +68,33 @@ class KafkaLogWriter:
         client_id: str = "mqlake",
         max_queued_records: int = MOST_QUEUED_RECORDS,
         max_queued_kib: int = 131_072,
-        max_record_bytes: int = 8 * 1024 * 1024,
+        max_record_bytes: int = MAX_RECORD_BYTES,
         linger_ms: float = 0.0,
         delivery_timeout_seconds: float = DELIVERY_SECONDS,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._options: dict[str, Any] = {
-            **client_config(bootstrap_servers),
-            "client.id": client_id,
-            "acks": "all",
-            "enable.idempotence": True,
-            # Java's default: a key goes where the user's own Kafka programs would put it.
-            "partitioner": "murmur2_random",
-            "linger.ms": linger_ms,
-            # One: when the broker dies, the second of two may be sent again before the first. After
-            # that error librdkafka counts anew in all partitions, and what is under way
-            # in another may be stored twice. What comes meanwhile makes the next batch.
-            "max.in.flight.requests.per.connection": 1,
-            "queue.buffering.max.messages": max_queued_records,
-            "queue.buffering.max.kbytes": max_queued_kib,
-            "message.max.bytes": max_record_bytes,
-            "delivery.timeout.ms": round(delivery_timeout_seconds * 1000),
-            # An unknown log topic is our mistake, not a broker that is about to learn of it.
-            "topic.metadata.propagation.max.ms": 5_000,
-            "allow.auto.create.topics": False,
-            "reconnect.backoff.max.ms": 1_000,
-            "statistics.interval.ms": STATISTICS_MS,
-            "stats_cb": self._take_statistics,
-            "log_level": 2,
-            **(options or {}),
-        }
+        self._options = producer_options(
+            bootstrap_servers,
+            client_id,
+            {
+                "linger.ms": linger_ms,
+                "queue.buffering.max.messages": max_queued_records,
+                "queue.buffering.max.kbytes": max_queued_kib,
+                "message.max.bytes": max_record_bytes,
+                "delivery.timeout.ms": round(delivery_timeout_seconds * 1000),
+                "statistics.interval.ms": STATISTICS_MS,
+                "stats_cb": self._take_statistics,
+                **(options or {}),
+            },
+        )
         self._round_trip_seconds = 0.0
         self._reports: deque[tuple[AppendCallback, int, int, KafkaError | None]] = deque()
         self._report_callback = self._take_report
         self._strays: deque[tuple[AppendCallback, Message]] = deque()
         self._used: dict[str, int] = {}
         self._least_used = _MOST_PARTITIONS
-        self._altered: dict[str, int] = {}  # log topic -> partitions that keys go to
+        self._fixed: dict[str, int] = {}  # log topic -> partitions that keys go to
         self._drain_scheduled = False
         self._queued = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -121,8 +114,8 @@ class KafkaLogWriter:
         timestamp_ms: int = 0,
         partition: int = ANY_PARTITION,
     ) -> None:
-        if self._altered and partition == ANY_PARTITION and log_topic in self._altered:
-            partition = partition_of(key or b"", self._altered[log_topic])
+        if self._fixed and partition == ANY_PARTITION and log_topic in self._fixed:
+            partition = partition_of(key or b"", self._fixed[log_topic])
         try:
             self._produce(
                 log_topic,
@@ -153,16 +146,34 @@ class KafkaLogWriter:
             return
         self._queued += 1
 
-    def keep_places(self, log_topic: str, places: Places) -> None:
-        """Put keys into the partitions that are used, also when the log topic has or gets more.
-
-        Librdkafka learns of a partition when it pleases. A record that it has put there is appended
-        once more, where it belongs, before its append is reported.
-        """
-        self._used[log_topic] = places.used
+    async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
+        present = await asyncio.to_thread(self._await_partitions, log_topic, used)
+        self._used[log_topic] = used
         self._least_used = min(self._used.values())
-        if places.present > places.used:
+        if is_fixed:
+            self._fixed[log_topic] = used
+        elif present > used:
             self._note_alteration(log_topic)
+        else:
+            self._fixed.pop(log_topic, None)
+
+    def _await_partitions(self, log_topic: str, used: int) -> int:
+        """Have the producer know so many partitions; it refuses those that it does not know."""
+        deadline = time.monotonic() + PRESENT_SECONDS
+        while True:
+            try:
+                metadata = self._producer.list_topics(log_topic, timeout=REQUEST_SECONDS)
+            except KafkaException as exc:
+                raise to_log_error(error_of(exc), f"asking for log topic {log_topic}") from exc
+            present = len(metadata.topics[log_topic].partitions)
+            if present >= used:
+                return present
+            if time.monotonic() > deadline:
+                raise LogError(
+                    f"log topic {log_topic} has {present} partitions, expected {used}",
+                    definite=True,
+                )
+            time.sleep(RETRY_SECONDS)
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)
@@ -177,17 +188,9 @@ class KafkaLogWriter:
         timestamp_ms: int = 0,
         partition: int = ANY_PARTITION,
     ) -> tuple[int, int]:
-        appended: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        self.append(
-            log_topic,
-            key,
-            value,
-            headers,
-            bind(settle, appended),
-            timestamp_ms=timestamp_ms,
-            partition=partition,
+        return await queue(
+            self, log_topic, key, value, headers, timestamp_ms=timestamp_ms, partition=partition
         )
-        return await appended
 
     def queued(self) -> int:
         return self._queued
@@ -289,8 +292,8 @@ class KafkaLogWriter:
                 on_appended(-1, -1, exc)
 
     def _note_alteration(self, log_topic: str) -> None:
-        if log_topic not in self._altered:
-            self._altered[log_topic] = used = self._used[log_topic]
+        if log_topic not in self._fixed:
+            self._fixed[log_topic] = used = self._used[log_topic]
             _logger.error(
                 "log topic has more partitions than it was made with, they stay empty",
                 extra={"fields": {"log_topic": log_topic, "used": used}},

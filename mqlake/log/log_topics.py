@@ -48,7 +48,7 @@ KEPT_UNTIL_READ: Final[Mapping[str, str]] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
-"""Nothing goes by itself: the Spark application deletes what is old and read by everybody
+"""Nothing goes by itself: the lake deletes what is old and read by everybody
 (`streaming/log_retention.py`)."""
 KEPT_A_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
 KEPT_A_WEEK_BYTES: Final = 1024 * MIB

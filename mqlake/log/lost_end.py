@@ -7,8 +7,8 @@ tables remember those: they would take what is new for what they have had. So a 
 where they are: one that they are not shown, or, where somebody waits to see the last record of all,
 one with `SKIPPED_KEY`.
 
-A `Gap` is what was passed over so. Gaps are noted in a file until the Spark application has moved
-its checkpoints behind them.
+A `LogGap` is what was passed over so. Gaps are noted in a file until the router has moved its
+positions behind them; then in another one, until the lake has moved its checkpoints.
 """
 
 import json
@@ -37,7 +37,9 @@ SEEN: Final = frozenset({SESSIONS, RULES, OUTPUTS})
 SKIPPED: Final = 1 << 24
 """More than a partition takes in the half minute that the kernel may keep to itself."""
 GAPS_FILE: Final = "log-gaps.json"
-"""In the folder of checkpoints."""
+"""In the folder of checkpoints: those that nobody has passed over."""
+LEFT_FILE: Final = "log-gaps-of-tables.json"
+"""Likewise those that the router has."""
 
 _CLEAN: Final = ".kafka_cleanshutdown"
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
@@ -51,7 +53,7 @@ _MARKER: Final = struct.pack(">hh", 0, 1)
 _COORDINATOR: Final = struct.pack(">hi", 0, 0)
 
 
-class Gap(NamedTuple):
+class LogGap(NamedTuple):
     """Offsets that no record has."""
 
     log_topic: str
@@ -67,7 +69,7 @@ def ended_in_order(log_dir: Path) -> bool:
     return (log_dir / _CLEAN).exists() or not any(_partitions(log_dir))
 
 
-def skip_offsets(log_dir: Path) -> list[Gap]:
+def skip_offsets(log_dir: Path) -> list[LogGap]:
     """Let each partition go on behind a gap. Kafka has ended in order, and does not run.
 
     Raises:
@@ -79,7 +81,7 @@ def skip_offsets(log_dir: Path) -> list[Gap]:
         found = segments(log_dir, log_topic, partition)
         if found:
             first = end_offset(folder / f"{found[-1].first_offset:020d}.log")
-            gap = Gap(log_topic, partition, first, first + SKIPPED)
+            gap = LogGap(log_topic, partition, first, first + SKIPPED)
             make = seen_batch if log_topic in SEEN else unseen_batch
             write_durably(folder / f"{gap.next - 1:020d}.log", make(gap.next - 1))
             gaps.append(gap)
@@ -137,17 +139,17 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def note_gaps(checkpoints: Path, gaps: Iterable[Gap]) -> None:
-    """Add gaps to those that are noted.
+def note_gaps(checkpoints: Path, gaps: Iterable[LogGap], file: str = GAPS_FILE) -> None:
+    """Add gaps to those that are noted in a file.
 
     Raises:
         OSError: They cannot be written.
     """
-    whole = [*noted_gaps(checkpoints), *gaps]
-    write_durably(checkpoints / GAPS_FILE, json.dumps(whole).encode())
+    whole = [*noted_gaps(checkpoints, file), *gaps]
+    write_durably(checkpoints / file, json.dumps(whole).encode())
 
 
-def noted_gaps(checkpoints: Path) -> list[Gap]:
+def noted_gaps(checkpoints: Path, file: str = GAPS_FILE) -> list[LogGap]:
     """Return the gaps that are noted.
 
     Raises:
@@ -155,15 +157,15 @@ def noted_gaps(checkpoints: Path) -> list[Gap]:
         ValueError: The file is damaged.
     """
     try:
-        data = (checkpoints / GAPS_FILE).read_bytes()
+        data = (checkpoints / file).read_bytes()
     except FileNotFoundError:
         return []
-    return [Gap(*gap) for gap in json.loads(data)]
+    return [LogGap(*gap) for gap in json.loads(data)]
 
 
-def forget_gaps(checkpoints: Path) -> None:
+def forget_gaps(checkpoints: Path, file: str = GAPS_FILE) -> None:
     """Delete what is noted."""
-    (checkpoints / GAPS_FILE).unlink(missing_ok=True)
+    (checkpoints / file).unlink(missing_ok=True)
     sync(checkpoints)
 
 

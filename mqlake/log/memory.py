@@ -22,13 +22,13 @@ from mqlake.log.contract import (
     AppendCallback,
     ErrorCallback,
     LogFull,
-    LogRecord,
     Missing,
     RangeConsumer,
     RecordsCallback,
-    settle,
+    queue,
 )
-from mqlake.records import Headers
+from mqlake.record_versions import Headers
+from mqlake.records import LogRecord
 
 MAX_BATCH_RECORDS: Final = 500
 
@@ -214,6 +214,7 @@ class MemoryLogWriter:
         self._scheduled = False
         self._closed = False
         self._idle = asyncio.Event()
+        self._used: dict[str, int] = {}
         log.add_writer(self)
 
     def append(
@@ -233,6 +234,8 @@ class MemoryLogWriter:
             raise LogError(f"record is larger than {self._max_record_bytes} bytes", definite=True)
         if len(self._waiting) >= self._max_queued:
             raise LogFull(f"{len(self._waiting)} records wait for the log, no more fit")
+        if partition == ANY_PARTITION and log_topic in self._used:
+            partition = _partition_of(key or b"", self._used[log_topic])
         self._waiting.append(
             _Append(log_topic, key, value, headers, timestamp_ms, partition, on_appended)
         )
@@ -240,6 +243,14 @@ class MemoryLogWriter:
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return _partition_of(key, partitions)
+
+    async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
+        present = len(self._log.partitions(log_topic))
+        if present < used:
+            raise LogError(
+                f"log topic {log_topic} has {present} partitions, expected {used}", definite=True
+            )
+        self._used[log_topic] = used
 
     async def append_durably(
         self,
@@ -251,17 +262,9 @@ class MemoryLogWriter:
         timestamp_ms: int = 0,
         partition: int = ANY_PARTITION,
     ) -> tuple[int, int]:
-        appended: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        self.append(
-            log_topic,
-            key,
-            value,
-            headers,
-            bind(settle, appended),
-            timestamp_ms=timestamp_ms,
-            partition=partition,
+        return await queue(
+            self, log_topic, key, value, headers, timestamp_ms=timestamp_ms, partition=partition
         )
-        return await appended
 
     def kill(self) -> None:
         """Lose what is queued and take no more: the process has died."""

@@ -1,57 +1,23 @@
-"""In how many partitions of `mqlake.inbound` messages are, though an operator has added some.
+"""In how many partitions of `mqlake.inbound` messages are: not always in all that it has.
 
-A topic stays in its partition: its order, cursors of stored sessions and barriers of routes go by
-that. Kafka itself lets anybody add partitions, takes none away, and clients put keys into all.
+Kafka lets anybody add partitions, takes none away, and clients put keys into all. Messages stay in
+those that the log was made with, until it has grown by our own hands (`mqlake.growth`).
 """
 
-import asyncio
-from typing import NamedTuple, Protocol
-
-from mqlake.errors import LogError
-from mqlake.log.admin import REQUEST_SECONDS, partition_counts
-from mqlake.records import INBOUND, OUTPUTS
+from mqlake.growth import Growth
 
 
-class Places(NamedTuple):
-    """Partitions of `mqlake.inbound`.
-
-    Attributes:
-        used: It was made with so many; those of higher numbers stay empty.
-        present: It has so many.
-    """
-
-    used: int
-    present: int
-
-
-class KeepsPlaces(Protocol):
-    """A writer of messages."""
-
-    def keep_places(self, log_topic: str, places: Places) -> None: ...
-
-
-def places_of(inbound: int, outputs: int) -> Places:
-    """Return places by numbers of partitions.
+def used_partitions(inbound: int, outputs: int, growth: Growth | None) -> int:
+    """Return how many partitions messages go into.
 
     Args:
-        inbound: Of `mqlake.inbound`.
-        outputs: Of `mqlake.outputs`, which is made with as many; 0 where it is not there.
+        inbound: `mqlake.inbound` has so many.
+        outputs: `mqlake.outputs` has, which is made with as many; 0 where it is not there.
+        growth: Of the log; None: it has never grown.
     """
-    return Places(min(inbound, outputs or inbound), inbound)
+    return made_with(inbound, outputs) if growth is None else growth.used
 
 
-def find_places(bootstrap_servers: str, timeout_seconds: float = REQUEST_SECONDS) -> Places:
-    """Ask the log; blocks.
-
-    Raises:
-        LogError: It does not answer in time, or has no `mqlake.inbound`.
-    """
-    counts = partition_counts(bootstrap_servers, (INBOUND, OUTPUTS), timeout_seconds)
-    if not counts[INBOUND]:
-        raise LogError(f"log topic {INBOUND} does not exist", definite=True)
-    return places_of(counts[INBOUND], counts[OUTPUTS])
-
-
-async def keep_places(writer: KeepsPlaces, bootstrap_servers: str) -> None:
-    """Have a writer put messages where they were before; see `find_places`."""
-    writer.keep_places(INBOUND, await asyncio.to_thread(find_places, bootstrap_servers))
+def made_with(inbound: int, outputs: int) -> int:
+    """Return how many partitions `mqlake.inbound` was made with; arguments as above."""
+    return min(inbound, outputs or inbound)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mqlake.log.contract import AppendCallback, LogWriter
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
 
 
 class VersionedWriter:
@@ -23,7 +23,7 @@ class VersionedWriter:
 
     Attributes:
         append, append_durably: As the contract has them.
-        queued, round_trip_seconds, flush, close, partition_of: Of the writer below.
+        queued, round_trip_seconds, flush, close, partition_of, use_partitions: Of the writer below.
         version: Of the records from now on; at first that of this release.
     """
 
@@ -37,6 +37,7 @@ class VersionedWriter:
         self.flush = writer.flush
         self.close = writer.close
         self.partition_of = writer.partition_of
+        self.use_partitions = writer.use_partitions
         self.use(RECORD_VERSION)
 
     def use(self, version: int) -> None:

@@ -90,7 +90,7 @@ GATEWAY: Final = (
 _QUERY: Final = ("query", "tenant", "rule")
 _TARGET: Final = ("query", "log_topic", "partition")
 
-STREAMING: Final = (
+ROUTER_AND_LAKE: Final = (
     _gauge("query_active", "1 while the query runs, else 0", *_QUERY),
     _gauge("query_lag_records", "offsets of the log that it has not come to", *_QUERY),
     _gauge("query_input_records_per_second", "records read, over ten seconds", *_QUERY),
@@ -252,6 +252,9 @@ TENANTS: Final = (
     _counter("tenant_rule_evaluations", "messages that a rule was evaluated on", "tenant"),
     _counter("tenant_rule_outputs", "rows that rules gave", "tenant"),
     _counter("tenant_rule_failures", "evaluations that failed", "tenant"),
+    _counter(
+        "tenant_rule_evaluation_seconds", "processor time of the evaluation of rules", "tenant"
+    ),
     _gauge("tenant_sessions", "that outlive their connection, or have a will", "tenant"),
     _gauge("tenant_stored_rows", "of a table", *_OF_TABLE),
     _gauge("tenant_stored_bytes", "that they take on the disk, about", *_OF_TABLE),
@@ -259,7 +262,7 @@ TENANTS: Final = (
 
 BY_PROCESS: Final = {
     "gateway": GATEWAY,
-    "streaming": STREAMING,
+    "router and lake": ROUTER_AND_LAKE,
     "query": QUERY,
     "rules": RULES,
     "federation": FEDERATION,

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from mqlake.matching import TopicFilterTrie, covers, overlaps
 from mqlake.rights.grants import NO_GRANTS, Grants
-from mqlake.rights.model import Action, RightsFile, Rule
+from mqlake.rights.model import Action, RightsFile, RightsRule
 from mqlake.rights.patterns import Attributes, ClientIdPattern, TopicPattern
 from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SEPARATOR
@@ -41,7 +41,7 @@ class _Compiled:
         "qos",
     )
 
-    def __init__(self, number: int, rule: Rule, pattern: TopicPattern | None) -> None:
+    def __init__(self, number: int, rule: RightsRule, pattern: TopicPattern | None) -> None:
         self.number = number
         self.pattern = pattern
         self.allows = rule.effect == "allow"
@@ -170,7 +170,7 @@ class Rights:
             if mine is not None and overlaps(mine, topic_filter):
                 yield rule, mine
 
-    def _add(self, compiled: _Compiled, rule: Rule) -> None:
+    def _add(self, compiled: _Compiled, rule: RightsRule) -> None:
         assert compiled.pattern is not None
         for action in rule.actions:
             for whom in _whom(rule):
@@ -312,7 +312,7 @@ def _by_number(rule: _Compiled) -> int:
     return rule.number
 
 
-def _whom(rule: Rule) -> Sequence[_Whom]:
+def _whom(rule: RightsRule) -> Sequence[_Whom]:
     """Return under whom a rule is found: as few clients as it says may be for."""
     if rule.users is not None:
         return [("user", name) for name in dict.fromkeys(rule.users)]

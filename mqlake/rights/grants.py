@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from mqlake.errors import MqlakeError
-from mqlake.rights.model import Rule
+from mqlake.rights.model import RightsRule
 
 MAX_GRANTED_RULES: Final = 100
 MAX_GRANTED_ROLES: Final = 500
@@ -38,7 +38,7 @@ class Grants:
     """Roles, rules and attributes of one login."""
 
     roles: frozenset[str] = frozenset()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RightsRule, ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def members(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def grants_of(members: Mapping[str, Any]) -> Grants:
     return grants.with_attributes(of_certificate)
 
 
-def _rule(found: object, number: int) -> Rule:
+def _rule(found: object, number: int) -> RightsRule:
     if not isinstance(found, dict):
         raise GrantsError(f"rule {number}: expected an object")
     if unknown := sorted(str(key) for key in found.keys() - _KEYS):
@@ -116,7 +116,7 @@ def _rule(found: object, number: int) -> Rule:
     if found.get("effect", "allow") != "allow":
         raise GrantsError(f"rule {number}: a rule that comes with a login only allows")
     try:
-        return Rule.model_validate({"effect": "allow", **found})
+        return RightsRule.model_validate({"effect": "allow", **found})
     except ValidationError as exc:
         problem = exc.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, problem["loc"]))

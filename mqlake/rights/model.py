@@ -28,7 +28,7 @@ UserName = Annotated[str, Field(min_length=1), AfterValidator(_prepared)]
 RoleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
-class Rule(BaseModel):
+class RightsRule(BaseModel):
     """Whom it is for (all that is said must hold), what it is about, and how it decides."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -78,7 +78,7 @@ class RightsFile(BaseModel):
 
     roles: dict[RoleName, tuple[UserName, ...]] = {}
     """Who has a role."""
-    rules: tuple[Rule, ...] = Field(max_length=MAX_RULES)
+    rules: tuple[RightsRule, ...] = Field(max_length=MAX_RULES)
 
     @model_validator(mode="after")
     def _roles_are_there(self) -> Self:

@@ -14,15 +14,15 @@ from resilience.checkers.delivery import (
     DuplicateWithoutDup,
     Lost,
     NeverAcknowledged,
-    Order,
+    OrderKept,
     Phantom,
     SubackNotRouted,
 )
-from resilience.checkers.retained import Retained
+from resilience.checkers.retained import RetainedKept
 from resilience.checkers.sessions import PacketId, ReceiveMaximum, SessionPresent, TwoHolders
 from resilience.checkers.share import ShareGroup
 from resilience.checkers.subscriptions import AfterUnsuback, Crossing, Expired
-from resilience.checkers.wills import Will
+from resilience.checkers.wills import WillKept
 from resilience.errors import HistoryError
 from resilience.history import FUNCTIONS, TYPES, Operation, read
 from resilience.measures import Measures
@@ -34,10 +34,10 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Phantom,
     DuplicateQos2,
     DuplicateWithoutDup,
-    Order,
+    OrderKept,
     SubackNotRouted,
-    Retained,
-    Will,
+    RetainedKept,
+    WillKept,
     SessionPresent,
     Expired,
     AfterUnsuback,
@@ -114,7 +114,7 @@ def is_owing(path: Path) -> bool:
     if not so_far:
         return False
     end = {"process": "run", "f": "drain", "type": "ok", "time": so_far[-1]["time"]}
-    found = check(header, [*so_far, end], (Lost, Retained, Will, ShareGroup)).verdicts
+    found = check(header, [*so_far, end], (Lost, RetainedKept, WillKept, ShareGroup)).verdicts
     return any(set(verdict.kinds) & MISSING for verdict in found)
 
 

@@ -5,16 +5,16 @@ from typing import ClassVar
 from resilience.checkers.base import Checker
 from resilience.history import Operation
 from resilience.topics import matches
-from resilience.world import SECOND, Message, Session, Subscription, World
+from resilience.world import SECOND, KnownMessage, KnownSubscription, Session, World
 
 
-class Subscriptions:
+class HistorySubscriptions:
     """All subscriptions of a history by topic; made once, at its end."""
 
     def __init__(self, world: World) -> None:
-        self._exact: dict[str, list[Subscription]] = {}
-        self._wild: list[Subscription] = []
-        self._topics: dict[str, list[Subscription]] = {}
+        self._exact: dict[str, list[KnownSubscription]] = {}
+        self._wild: list[KnownSubscription] = []
+        self._topics: dict[str, list[KnownSubscription]] = {}
         for session in world.sessions:
             for subscription in session.all:
                 if "+" in subscription.topic_filter or "#" in subscription.topic_filter:
@@ -22,7 +22,7 @@ class Subscriptions:
                 else:
                     self._exact.setdefault(subscription.topic_filter, []).append(subscription)
 
-    def of(self, topic: str) -> list[Subscription]:
+    def of(self, topic: str) -> list[KnownSubscription]:
         found = self._topics.get(topic)
         if found is None:
             found = self._exact.get(topic, []) + [
@@ -37,7 +37,7 @@ def is_shared(session: Session, topic: str) -> bool:
     return session.has_share and any(sub.share for sub in session.matching(topic))
 
 
-def is_for(subscription: Subscription, message: Message) -> bool:
+def is_for(subscription: KnownSubscription, message: KnownMessage) -> bool:
     """Tell whether tenant and No Local let the message through."""
     publisher = message.connection.key
     key = subscription.session.key
@@ -54,7 +54,7 @@ class Lost(Checker):
 
     def finish(self) -> None:
         world = self.world
-        subscriptions = Subscriptions(world)
+        subscriptions = HistorySubscriptions(world)
         drain = world.drain_line
         for message in world.messages.values():
             if not message.qos or message.state != "ok" or message.is_will or message.empty:
@@ -74,7 +74,7 @@ class Lost(Checker):
                     self.checked += 1
                     self.blame("lost", sub.ok_line, message.line, message.done_line)
 
-    def _is_open(self, message: Message, sub: Subscription, drain: int) -> bool:
+    def _is_open(self, message: KnownMessage, sub: KnownSubscription, drain: int) -> bool:
         if not drain or message.line > drain or not sub.session.ready:
             return True
         if 0 < sub.end_line < drain:
@@ -207,7 +207,7 @@ class DuplicateWithoutDup(Checker):
             self.blame("repeated" if op["qos"] else "QoS 0 repeated", message.line, world.line)
 
 
-class Order(Checker):
+class OrderKept(Checker):
     """First arrivals come in the order of publishing, and so do those on each connection.
 
     Counted for each publisher, topic and QoS. A message that its publisher had to send again may be
@@ -257,7 +257,7 @@ class Order(Checker):
         self,
         latest: dict[tuple[object, ...], tuple[int, int, int]],
         stream: tuple[object, ...],
-        message: Message,
+        message: KnownMessage,
     ) -> bool:
         """Note the message; tell whether a later one has come before it."""
         last = latest.get(stream)
@@ -266,7 +266,9 @@ class Order(Checker):
             return False
         return not message.resent
 
-    def _witness(self, last: tuple[int, int, int], message: Message) -> tuple[int, int, int, int]:
+    def _witness(
+        self, last: tuple[int, int, int], message: KnownMessage
+    ) -> tuple[int, int, int, int]:
         return message.line, last[1], last[2], self.world.line
 
 
@@ -285,9 +287,9 @@ class SubackNotRouted(Checker):
 
     def finish(self) -> None:
         world = self.world
-        subscriptions = Subscriptions(world)
+        subscriptions = HistorySubscriptions(world)
         first: dict[tuple[int, int, str], int] = {}
-        rows: list[tuple[Subscription, Message, bool]] = []
+        rows: list[tuple[KnownSubscription, KnownMessage, bool]] = []
         for message in world.messages.values():
             node = message.connection.node
             if message.is_will or message.empty or message.expiry is not None:
@@ -312,7 +314,7 @@ class SubackNotRouted(Checker):
                     self.checked += 1
                     self.blame("not routed", sub.ok_line, message.line, message.done_line)
 
-    def _is_due(self, message: Message, sub: Subscription) -> bool:
+    def _is_due(self, message: KnownMessage, sub: KnownSubscription) -> bool:
         if message.state != "ok" or self.world.right_changed(message, sub):
             return False
         if message.qos and sub.qos:

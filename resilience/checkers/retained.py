@@ -11,7 +11,7 @@ from resilience.checkers.base import Checker
 from resilience.checkers.delivery import is_for
 from resilience.history import Operation
 from resilience.topics import matches, split_share
-from resilience.world import Message, Session, Subscription, World
+from resilience.world import KnownMessage, KnownSubscription, Session, World
 
 NEVER: Final = 1 << 62
 
@@ -20,14 +20,14 @@ NEVER: Final = 1 << 62
 class _Read:
     """One SUBSCRIBE, and the newest that came of each topic on its connection since."""
 
-    subscription: Subscription
+    subscription: KnownSubscription
     session: Session
     line: int
     ok_line: int
-    came: dict[str, Message]
+    came: dict[str, KnownMessage]
 
 
-class Retained(Checker):
+class RetainedKept(Checker):
     name: ClassVar[str] = "retained"
     clause: ClassVar[str] = (
         "a new subscription gets the last retained message of each topic "
@@ -37,11 +37,11 @@ class Retained(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._writes: dict[str, list[Message]] = {}
+        self._writes: dict[str, list[KnownMessage]] = {}
         self._reads: list[_Read] = []
         self._asked: dict[tuple[str, str], _Read] = {}
         self._here: dict[tuple[str, int], list[_Read]] = {}
-        self._values: list[tuple[Message, int, int]] = []
+        self._values: list[tuple[KnownMessage, int, int]] = []
         """Retained deliveries: the message, the line of the latest SUBSCRIBE for it, their line."""
         self._read_at: dict[int, int] = {}
         """The first line in which a write was read, by its number."""
@@ -101,7 +101,7 @@ class Retained(Checker):
                 if matches(read.subscription.topic_filter, topic):
                     self._check_read(read, topic, writes)
 
-    def _check_value(self, message: Message, asked: int, line: int) -> None:
+    def _check_value(self, message: KnownMessage, asked: int, line: int) -> None:
         self.checked += 1
         for other in self._writes.get(message.topic, ()):
             after = _end(message) < other.line
@@ -111,7 +111,7 @@ class Retained(Checker):
                 self.blame(kind, message.line, other.line, known, asked, line)
                 return
 
-    def _check_read(self, read: _Read, topic: str, writes: list[Message]) -> None:
+    def _check_read(self, read: _Read, topic: str, writes: list[KnownMessage]) -> None:
         drain = self.world.drain_line
         past = [write for write in writes if _end(write) < read.line]
         if not past:
@@ -137,6 +137,6 @@ class Retained(Checker):
             self.blame("lost", last.line, last.done_line, read.line, read.ok_line)
 
 
-def _end(write: Message) -> int:
+def _end(write: KnownMessage) -> int:
     """Return the line by which a write has taken effect."""
     return write.done_line if write.qos and write.state == "ok" else NEVER

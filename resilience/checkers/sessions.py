@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from resilience.checkers.base import Checker
 from resilience.history import Operation
-from resilience.world import Connection, Key, Message, World
+from resilience.world import Key, KnownConnection, KnownMessage, World
 
 
 class SessionPresent(Checker):
@@ -38,8 +38,8 @@ class TwoHolders(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._latest: dict[Key, Connection] = {}
-        self._taken: dict[tuple[str, int], Connection] = {}
+        self._latest: dict[Key, KnownConnection] = {}
+        self._taken: dict[tuple[str, int], KnownConnection] = {}
         self._invoked: dict[tuple[str, str], int] = {}
         self._blamed: set[tuple[str, int]] = set()
 
@@ -86,7 +86,7 @@ class TwoHolders(Checker):
         if taken is not None and message is not None and message.line > taken.ok_line:
             self._blame_once(op, taken, message.line)
 
-    def _blame_once(self, op: Operation, taken: Connection, line: int) -> None:
+    def _blame_once(self, op: Operation, taken: KnownConnection, line: int) -> None:
         key = (op["process"], op["connection"])
         if key not in self._blamed:
             self._blamed.add(key)
@@ -131,7 +131,7 @@ class PacketId(Checker):
 
     def on_receive_ok(self, op: Operation) -> None:
         packet_id = op.get("packet_id")
-        message: Message | None = self.world.message
+        message: KnownMessage | None = self.world.message
         if not packet_id or message is None:
             return
         self.checked += 1

@@ -7,7 +7,7 @@ from resilience.checkers.base import Checker
 from resilience.checkers.delivery import is_for
 from resilience.history import Operation
 from resilience.topics import matches
-from resilience.world import SECOND, Connection, Message, Subscription, World
+from resilience.world import SECOND, KnownConnection, KnownMessage, KnownSubscription, World
 
 Group = tuple[str, str, str]
 """Tenant, name and filter."""
@@ -15,8 +15,8 @@ Group = tuple[str, str, str]
 
 @dataclass(slots=True)
 class _Delivery:
-    subscription: Subscription
-    connection: Connection
+    subscription: KnownSubscription
+    connection: KnownConnection
     line: int
     time: int
     qos: int
@@ -25,7 +25,7 @@ class _Delivery:
 
 @dataclass(slots=True)
 class _State:
-    members: list[Subscription] = field(default_factory=list)
+    members: list[KnownSubscription] = field(default_factory=list)
     got: dict[int, list[_Delivery]] = field(default_factory=dict)
     overlapping: set[int] = field(default_factory=set)
     """Messages that came to a client which has another subscription for them: not told apart."""
@@ -78,7 +78,7 @@ class ShareGroup(Checker):
                 else:
                     self._check_two(message, deliveries)
 
-    def _check_two(self, message: Message, deliveries: list[_Delivery]) -> None:
+    def _check_two(self, message: KnownMessage, deliveries: list[_Delivery]) -> None:
         first, *more = deliveries
         self.checked += 1
         for other in more:
@@ -105,7 +105,7 @@ class ShareGroup(Checker):
             self.blame("two", message.line, first.line, other.line)
             return
 
-    def _check_none(self, state: _State, message: Message) -> None:
+    def _check_none(self, state: _State, message: KnownMessage) -> None:
         world = self.world
         if not message.qos or message.state != "ok" or message.empty:
             return
@@ -139,7 +139,7 @@ class ShareGroup(Checker):
         else:
             self.blame("none", there[0].ok_line, message.line, message.done_line)
 
-    def _is_gone(self, sub: Subscription, message: Message) -> bool:
+    def _is_gone(self, sub: KnownSubscription, message: KnownMessage) -> bool:
         """Tell whether the broker knew before the message that this member had left."""
         if 0 < sub.unsubscribed_line < message.line:
             return True
@@ -151,7 +151,7 @@ class ShareGroup(Checker):
         return connection.confirmed or message.time > connection.end_time + 2 * SECOND
 
 
-def _is_once(message: Message, *deliveries: _Delivery) -> bool:
+def _is_once(message: KnownMessage, *deliveries: _Delivery) -> bool:
     """Tell whether there may be one of these, whichever connections broke.
 
     With QoS 2 the broker finishes with the receiver it has begun with [MQTT5-4.8.2-5].

@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 from resilience.checkers.base import Checker
-from resilience.checkers.delivery import Subscriptions, is_for
+from resilience.checkers.delivery import HistorySubscriptions, is_for
 from resilience.history import Operation
-from resilience.world import NOTICED, SECOND, Connection, Message, World
+from resilience.world import NOTICED, SECOND, KnownConnection, KnownMessage, World
 
 
-class Will(Checker):
+class WillKept(Checker):
     name: ClassVar[str] = "will"
     clause: ClassVar[str] = (
         "a will is published once, after its delay, if and only if its connection broke "
@@ -18,11 +18,11 @@ class Will(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._wills: list[Connection] = []
+        self._wills: list[KnownConnection] = []
         self._seen: dict[int, int] = {}
         """The first delivery of each will, by the number of its message."""
         self._received: dict[tuple[int, int], int] = {}
-        self._again: dict[tuple[str, str], list[Connection]] = {}
+        self._again: dict[tuple[str, str], list[KnownConnection]] = {}
         self._served: set[int] = set()
         self._invoked: dict[tuple[str, str], int] = {}
         self.grace = int(world.header.get("will_grace_seconds", 5) * SECOND)
@@ -60,7 +60,7 @@ class Will(Checker):
             return
         self._check_delay(connection, message, line)
 
-    def _check_delay(self, connection: Connection, message: Message, line: int) -> None:
+    def _check_delay(self, connection: KnownConnection, message: KnownMessage, line: int) -> None:
         delay = min(connection.will_delay, connection.expiry) * SECOND
         if not delay or not connection.ok_line:
             return
@@ -103,7 +103,7 @@ class Will(Checker):
             self.blame("of a served client", connection.line, seen, invoked, self.world.line)
 
     def finish(self) -> None:
-        subscriptions = Subscriptions(self.world)
+        subscriptions = HistorySubscriptions(self.world)
         for connection in self._wills:
             will = connection.will
             if will is None or connection.end != "closed":
@@ -116,7 +116,7 @@ class Will(Checker):
                 self._check_due(connection, will, sub.session.got, sub.ok_line)
 
     def _check_due(
-        self, connection: Connection, will: Message, got: dict[int, int], sub_line: int
+        self, connection: KnownConnection, will: KnownMessage, got: dict[int, int], sub_line: int
     ) -> None:
         if will.number in got:
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from resilience.double.defects import DEFECTS
-from resilience.double.link import Link
+from resilience.double.link import DoubleLink
 from resilience.drivers.frames import ConnectOptions, Frame
 from resilience.history import encode_payload
 from resilience.topics import matches, split_share
@@ -62,7 +62,7 @@ class _Session:
     key: Key
     expiry: int
     window: int
-    link: Link | None = None
+    link: DoubleLink | None = None
     subscriptions: dict[str, _Subscription] = field(default_factory=dict)
     queue: list[_Delivery] = field(default_factory=list)
     inflight: dict[int, _Delivery] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Double:
         self.defects = frozenset(defects)
         self._down: set[str] = set()
         self._frozen: set[str] = set()
-        self._links: dict[Link, None] = {}
+        self._links: dict[DoubleLink, None] = {}
         self._sessions: dict[Key, _Session] = {}
         self._retained: dict[tuple[str, str], _Message] = {}
         self._replaced: dict[tuple[str, str], _Message] = {}
@@ -117,11 +117,11 @@ class Double:
         options: ConnectOptions,
         on_frame: Callable[[Frame], None],
         on_end: Callable[[str], None],
-    ) -> Link:
+    ) -> DoubleLink:
         await asyncio.sleep(self._rng.uniform(0.0002, 0.002))
         if options.node in self._down:
             raise ConnectionRefusedError("the node is down")
-        link = Link(options.node, self._rng, self._receive, on_frame, on_end)
+        link = DoubleLink(options.node, self._rng, self._receive, on_frame, on_end)
         if options.node in self._frozen:
             link.freeze()
         self._links[link] = None
@@ -185,7 +185,7 @@ class Double:
             for client, what, topic_filter in self._denied
         )
 
-    def _receive(self, link: Link, frame: Frame | None) -> None:
+    def _receive(self, link: DoubleLink, frame: Frame | None) -> None:
         if link not in self._links:
             return
         if frame is None:
@@ -195,7 +195,7 @@ class Double:
         elif link.state is not None:
             getattr(self, f"_{frame.kind}")(link, link.state, frame)
 
-    def _connect(self, link: Link, frame: Frame) -> None:
+    def _connect(self, link: DoubleLink, frame: Frame) -> None:
         options: ConnectOptions = frame.fields["options"]
         key = (options.tenant, options.client_id)
         if options.tenant in self._shut:
@@ -243,7 +243,7 @@ class Double:
     def _later(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, call)
 
-    def _lost(self, link: Link, *, close: bool = False, ends_session: bool = False) -> None:
+    def _lost(self, link: DoubleLink, *, close: bool = False, ends_session: bool = False) -> None:
         """A connection is over without DISCONNECT."""
         connection: _Connection | None = link.state
         self._links.pop(link, None)
@@ -255,7 +255,7 @@ class Double:
             self._will_due(link, connection, at_once=ends_session)
         self._offline(link, connection.session)
 
-    def _will_due(self, link: Link, connection: _Connection, *, at_once: bool) -> None:
+    def _will_due(self, link: DoubleLink, connection: _Connection, *, at_once: bool) -> None:
         will = connection.options.will
         assert will is not None
         if self._bad("will-missing"):
@@ -274,7 +274,7 @@ class Double:
         if will is not None:
             will()
 
-    def _publish_will(self, link: Link) -> None:
+    def _publish_will(self, link: DoubleLink) -> None:
         connection: _Connection = link.state
         will = connection.options.will
         assert will is not None
@@ -286,7 +286,7 @@ class Double:
         if self._bad("will-doubled"):
             self._route(message)
 
-    def _offline(self, link: Link, session: _Session) -> None:
+    def _offline(self, link: DoubleLink, session: _Session) -> None:
         if session.link is not link:
             return
         session.link = None
@@ -327,17 +327,17 @@ class Double:
 
     # Requests of clients.
 
-    def _pingreq(self, link: Link, _connection: _Connection, _frame: Frame) -> None:
+    def _pingreq(self, link: DoubleLink, _connection: _Connection, _frame: Frame) -> None:
         link.answer(Frame("pingresp"))
 
-    def _disconnect(self, link: Link, connection: _Connection, _frame: Frame) -> None:
+    def _disconnect(self, link: DoubleLink, connection: _Connection, _frame: Frame) -> None:
         if connection.has_will and "will-after-disconnect" in self.defects:
             self._publish_will(link)
         self._links.pop(link, None)
         link.close()
         self._offline(link, connection.session)
 
-    def _publish(self, link: Link, connection: _Connection, frame: Frame) -> None:
+    def _publish(self, link: DoubleLink, connection: _Connection, frame: Frame) -> None:
         session = connection.session
         options = connection.options
         code = 0
@@ -365,23 +365,23 @@ class Double:
             answer = "puback" if frame.qos == 1 else "pubrec"
             link.answer(Frame(answer, frame.packet_id, code=code))
 
-    def _pubrel(self, link: Link, connection: _Connection, frame: Frame) -> None:
+    def _pubrel(self, link: DoubleLink, connection: _Connection, frame: Frame) -> None:
         connection.session.incoming.discard(frame.packet_id)
         link.answer(Frame("pubcomp", frame.packet_id))
 
-    def _puback(self, _link: Link, connection: _Connection, frame: Frame) -> None:
+    def _puback(self, _link: DoubleLink, connection: _Connection, frame: Frame) -> None:
         connection.session.inflight.pop(frame.packet_id, None)
         self._pump(connection.session)
 
     _pubcomp = _puback
 
-    def _pubrec(self, link: Link, connection: _Connection, frame: Frame) -> None:
+    def _pubrec(self, link: DoubleLink, connection: _Connection, frame: Frame) -> None:
         delivery = connection.session.inflight.get(frame.packet_id)
         if delivery is not None:
             delivery.released = True
         link.answer(Frame("pubrel", frame.packet_id))
 
-    def _subscribe(self, link: Link, connection: _Connection, frame: Frame) -> None:
+    def _subscribe(self, link: DoubleLink, connection: _Connection, frame: Frame) -> None:
         session = connection.session
         share, bare = split_share(frame.topic)
         early = "early-suback" in self.defects
@@ -410,7 +410,7 @@ class Double:
             session.queue.append(delivery)
         self._pump(session)
 
-    def _unsubscribe(self, link: Link, connection: _Connection, frame: Frame) -> None:
+    def _unsubscribe(self, link: DoubleLink, connection: _Connection, frame: Frame) -> None:
         if "deaf-unsubscribe" not in self.defects:
             subscription = connection.session.subscriptions.pop(frame.topic, None)
             if subscription is not None:

@@ -13,7 +13,7 @@ DELAY: Final = (0.0002, 0.006)
 _STEP: Final = 1e-6
 
 
-class Link:
+class DoubleLink:
     """One connection, seen by its client as a transport.
 
     Args:
@@ -24,7 +24,7 @@ class Link:
         self,
         node: str,
         rng: random.Random,
-        receive: Callable[["Link", Frame | None], None],
+        receive: Callable[["DoubleLink", Frame | None], None],
         on_frame: Callable[[Frame], None],
         on_end: Callable[[str], None],
     ) -> None:

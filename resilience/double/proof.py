@@ -11,8 +11,8 @@ from resilience.double.defects import DEFECTS
 from resilience.double.loop import run
 from resilience.double.target import DoubleTarget
 from resilience.history import Recorder
-from resilience.plan import Plan, RandomFaults, Strike
-from resilience.runner import Run, execute
+from resilience.plan import RandomFaults, RunPlan, Strike
+from resilience.runner import PlanRunner, execute
 from resilience.schedule import draw
 from resilience.workload import GROUPS, features
 
@@ -49,7 +49,7 @@ def history(
     groups: Collection[str] = tuple(GROUPS),
     share: float = 0.45,
     strikes: tuple[Strike, ...] | None = None,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
 ) -> Recorder:
     """Run the random workload of a seed against the double, in virtual time.
 
@@ -67,12 +67,12 @@ def history(
     return run(_record(plan, target, rng, seed))
 
 
-async def _record(plan: Plan, target: DoubleTarget, rng: random.Random, seed: int) -> Recorder:
+async def _record(plan: RunPlan, target: DoubleTarget, rng: random.Random, seed: int) -> Recorder:
     recorder = Recorder(
         {"target": target.name, "seed": seed, "promises": dict(target.promises)},
         asyncio.get_running_loop().time,
     )
-    problems = await execute(Run(plan, target, recorder, rng))
+    problems = await execute(PlanRunner(plan, target, recorder, rng))
     recorder.header["problems"] = problems
     return recorder
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from resilience.drivers.client import MqttClient
-from resilience.drivers.frames import Addresses, Client
+from resilience.drivers.frames import Addresses, FrameClient
 from resilience.errors import ScenarioError
 from resilience.history import Writer
 
@@ -21,7 +21,7 @@ def make(
     *,
     on_lost: Callable[[], None],
     hold: Hold | None,
-) -> Client:
+) -> FrameClient:
     """Make a client; a driver's library is imported only when it is used."""
     if driver == "raw":
         from resilience.drivers.raw import open_tcp

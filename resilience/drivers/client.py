@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from resilience.drivers.frames import ConnectOptions, Frame, Opener, Transport
 from resilience.drivers.operations import Operations
-from resilience.errors import Refused
+from resilience.errors import ConnectRefused
 from resilience.history import Writer, encode_payload
 
 DISCONNECT_SECONDS: Final = 1.0
@@ -123,7 +123,7 @@ class MqttClient:
             self._transport = None
             transport.abort()
             self._write("connect", "fail", reason=f"0x{connack.code:02x}")
-            raise Refused(connack.code)
+            raise ConnectRefused(connack.code)
         present: bool = connack.fields["session_present"]
         self._resume(options, connack, present=present)
         return present

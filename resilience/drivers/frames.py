@@ -97,7 +97,7 @@ class Opener(Protocol):
         """
 
 
-class Client(Protocol):
+class FrameClient(Protocol):
     """A driver: one client identity that writes down all that it does.
 
     `connect` raises `OSError` when there is no connection or no CONNACK, and `Refused` when the

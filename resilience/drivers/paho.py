@@ -22,7 +22,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from resilience.drivers.frames import Addresses, ConnectOptions
 from resilience.drivers.operations import Operations
-from resilience.errors import Refused
+from resilience.errors import ConnectRefused
 from resilience.history import Writer, encode_payload
 
 PROTOCOLS: Final = {3: MQTTv31, 4: MQTTv311, 5: MQTTv5}
@@ -140,7 +140,7 @@ class PahoClient:
         if code:
             self._cut()
             self._write("connect", "fail", reason=f"0x{code:02x}")
-            raise Refused(code)
+            raise ConnectRefused(code)
         self._tick()
         return present
 

@@ -28,7 +28,7 @@ def missing() -> str:
     return "" if shutil.which(COMPILER) else "no C compiler (Debian: apt install gcc libc6-dev)"
 
 
-class Clock:
+class MachineClock:
     """One clock.
 
     Args:

@@ -32,7 +32,7 @@ def missing() -> str:
     return ""
 
 
-class Group:
+class ProcessGroup:
     """The processes of one machine, and all that these start."""
 
     def __init__(self, name: str) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 from resilience.errors import TargetError
 from resilience.machines import clock, group, switch, volume
 from resilience.machines.boot import Boot
-from resilience.machines.clock import Clock
-from resilience.machines.group import Group
+from resilience.machines.clock import MachineClock
+from resilience.machines.group import ProcessGroup
 from resilience.machines.switch import CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
 
@@ -44,7 +44,7 @@ def missing(needs: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
 
 
-class Machine:
+class LocalMachine:
     """Parts of a target that share an address, a disk and their power.
 
     Args:
@@ -68,12 +68,12 @@ class Machine:
         self.disk = folder / f"disk-{name}"
         self._network = network
         self._volume: Volume | None = None
-        self._group: Group | None = None
+        self._group: ProcessGroup | None = None
         self._boot: Boot | None = None
-        self._clock = Clock(folder / f"clock-{name}") if has_clock else None
+        self._clock = MachineClock(folder / f"clock-{name}") if has_clock else None
         if has_disk:
             self._volume = Volume(folder / f"disk-{name}.image", self.disk, disk_mebibytes)
-            self._group = Group(folder.name + "-" + name)
+            self._group = ProcessGroup(folder.name + "-" + name)
             self._boot = Boot(folder / f"boot-{name}")
 
     @property
@@ -154,7 +154,7 @@ class Machine:
     def empty_disk(self) -> None:
         self._with_disk()[0].empty()
 
-    def _with_disk(self) -> tuple[Volume, Group, Boot]:
+    def _with_disk(self) -> tuple[Volume, ProcessGroup, Boot]:
         if self._volume is None or self._group is None or self._boot is None:
             raise TargetError(f"{self.name} has no disk that can fail in this run")
         return self._volume, self._group, self._boot

@@ -5,36 +5,42 @@ One module each: `Args`, the model of `args`, and `make`, which the process that
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, ValidationError
 
 from rules.actions import console, log, republish, sql, table, webhook
-from rules.actions.contract import Action, Arguments, Services
+from rules.actions.contract import Action, ActionServices, Arguments
 from rules.errors import RuleError
 from rules.model import ActionSpec
+from rules.sql.errors import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ActionFunction:
     """An entry of `FUNCTIONS`."""
 
     arguments: type[Arguments]
-    make: Callable[[Any, Services], Action] | None
+    make: Callable[[Any, ActionServices], Action] | None
     """None for a function that another process carries out."""
     summary: str
-    make_fallback: Callable[[Any, Services], Action] | None = None
+    make_fallback: Callable[[Any, ActionServices], Action] | None = None
     """Where a fallback is made otherwise."""
 
 
 FUNCTIONS: Final = {
-    "republish": Function(republish.Args, republish.make, "publishes an MQTT message"),
-    "table": Function(table.Args, None, "appends a row to a Delta table", table.make_fallback),
-    "log": Function(log.Args, log.make, "appends a record to a Kafka topic"),
-    "http": Function(webhook.Args, webhook.make, "sends an HTTP request"),
-    "sql": Function(sql.Args, sql.make, "runs a statement in PostgreSQL"),
-    "console": Function(console.Args, console.make, "writes a line into the process's log"),
+    "republish": ActionFunction(
+        republish.RepublishArgs, republish.make, "publishes an MQTT message"
+    ),
+    "table": ActionFunction(
+        table.TableArgs, None, "appends a row to a Delta table", table.make_fallback
+    ),
+    "log": ActionFunction(log.LogArgs, log.make, "appends a record to a Kafka topic"),
+    "http": ActionFunction(webhook.WebhookArgs, webhook.make, "sends an HTTP request"),
+    "sql": ActionFunction(sql.SqlArgs, sql.make, "runs a statement in PostgreSQL"),
+    "console": ActionFunction(
+        console.ConsoleArgs, console.make, "writes a line into the process's log"
+    ),
 }
 
 
@@ -52,7 +58,7 @@ def check_actions(specs: Sequence[ActionSpec]) -> None:
             if inner.fallback:
                 raise RuleError(f"{place} has a fallback of its own, expected none")
             function = parse_arguments(inner, place)
-            if isinstance(function, table.Args) and function.name in tables:
+            if isinstance(function, table.TableArgs) and function.name in tables:
                 raise RuleError(
                     f"{place}: table {function.name} has every output of the rule already"
                 )
@@ -68,11 +74,10 @@ def parse_arguments(spec: ActionSpec, place: str = "action") -> Arguments:
     """
     function = FUNCTIONS.get(spec.function)
     if function is None:
-        near = get_close_matches(spec.function, FUNCTIONS, n=1)
         raise RuleError(
             f"{place}: there is no function {spec.function!r}",
             fragment=spec.function,
-            hint=f"did you mean {near[0]}?" if near else "there are " + ", ".join(FUNCTIONS),
+            hint=did_you_mean(spec.function, FUNCTIONS) or "there are " + ", ".join(FUNCTIONS),
         )
     try:
         return function.arguments.model_validate(spec.args)
@@ -90,7 +95,7 @@ def parse_arguments(spec: ActionSpec, place: str = "action") -> Arguments:
 
 
 def make_action(
-    spec: ActionSpec, services: Services, *, is_fallback: bool = False
+    spec: ActionSpec, services: ActionServices, *, is_fallback: bool = False
 ) -> Action | None:
     """Return what carries out an action; None when another process does.
 

@@ -12,9 +12,9 @@ from pydantic import Field
 from rules.actions.contract import (
     NO_PROBLEMS,
     NO_RETRY,
+    ActionServices,
     Arguments,
     Problems,
-    Services,
     Work,
 )
 
@@ -23,7 +23,7 @@ MAX_ROW_CHARACTERS: Final = 2_000
 logger = logging.getLogger(__name__)
 
 
-class Args(Arguments):
+class ConsoleArgs(Arguments):
     """Arguments of `console`."""
 
     max_characters: int = Field(
@@ -31,7 +31,7 @@ class Args(Arguments):
     )
 
 
-def make(args: Args, _services: Services) -> "Console":
+def make(args: ConsoleArgs, _services: ActionServices) -> "Console":
     return Console(args)
 
 
@@ -44,7 +44,7 @@ class Console:
     runs_recovered = False
     retry = NO_RETRY
 
-    def __init__(self, args: Args) -> None:
+    def __init__(self, args: ConsoleArgs) -> None:
         self._max_characters = args.max_characters
 
     async def run(self, batch: Sequence[Work]) -> Problems:

@@ -1,7 +1,7 @@
 """What an action is to the process that runs it, and what that process gives to actions.
 
 The argument models beside this module are for everybody who reads rules; no module here imports a
-client library. What an action needs of the world comes by `Services`.
+client library. What an action needs of the world comes by `ActionServices`.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqlake.errors import LogError, MqlakeError
-from mqlake.records import Headers
+from mqlake.record_versions import Headers
 from mqlake.rule_records import Output
 
 
@@ -188,7 +188,7 @@ class ActionAround:
 
 
 @dataclass(slots=True)
-class Append:
+class NewRecord:
     """A record on its way into a log topic."""
 
     log_topic: str
@@ -201,7 +201,7 @@ class Append:
 class LogTarget(Protocol):
     """Appends to one Kafka cluster."""
 
-    async def append(self, records: Sequence[Append]) -> Mapping[int, LogError]:
+    async def append(self, records: Sequence[NewRecord]) -> Mapping[int, LogError]:
         """Append records, in order, before the first await; return what went wrong, by index."""
         ...
 
@@ -230,7 +230,7 @@ class HttpClient(Protocol):
     async def close(self) -> None: ...
 
 
-class Database(Protocol):
+class SqlDatabase(Protocol):
     """Runs statements in one SQL database."""
 
     async def execute(
@@ -258,7 +258,7 @@ class Database(Protocol):
         ...
 
 
-class Services(Protocol):
+class ActionServices(Protocol):
     """What actions need of the world. A connection is a name in the settings of the process."""
 
     def log(self, connection: str | None) -> LogTarget:
@@ -269,7 +269,7 @@ class Services(Protocol):
         """
         ...
 
-    def database(self, connection: str) -> Database:
+    def database(self, connection: str) -> SqlDatabase:
         """Likewise for a database."""
         ...
 

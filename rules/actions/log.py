@@ -4,24 +4,27 @@ At least once: the header `output` is the same when a record comes again.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, field_validator
 
-from mqlake.records import HEADER_OUTPUT, Headers
+from mqlake.records import HEADER_OUTPUT
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
-    Append,
+    ActionServices,
     Arguments,
+    NewRecord,
     Problems,
     Retry,
-    Services,
     Work,
     refusal,
 )
 from rules.actions.fields import ArgumentError, ConnectionName, TemplateText
 from rules.templates import MissingField, Template
+
+if TYPE_CHECKING:
+    from mqlake.record_versions import Headers
 
 OWN_PREFIX: Final = "mqlake."
 """Log topics that rules must not write into."""
@@ -29,7 +32,7 @@ OWN_PREFIX: Final = "mqlake."
 LogTopic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
-class Args(Arguments):
+class LogArgs(Arguments):
     """Arguments of `log`."""
 
     topic: LogTopic = Field(description="log topic; it must exist")
@@ -57,7 +60,7 @@ class Args(Arguments):
         return headers
 
 
-def make(args: Args, services: Services) -> "Log":
+def make(args: LogArgs, services: ActionServices) -> "Log":
     return Log(args, services)
 
 
@@ -69,7 +72,7 @@ class Log:
     may_fall_behind = True
     runs_recovered = True
 
-    def __init__(self, args: Args, services: Services) -> None:
+    def __init__(self, args: LogArgs, services: ActionServices) -> None:
         self.retry = args.retry
         self._target = services.log(args.connection)
         self._log_topic = args.topic
@@ -78,7 +81,7 @@ class Log:
         self._headers = [(name, Template.parse(text)) for name, text in args.headers.items()]
 
     async def run(self, batch: Sequence[Work]) -> Problems:
-        records: list[Append] = []
+        records: list[NewRecord] = []
         numbers: list[int] = []
         problems: dict[int, ActionError] = {}
         for number, work in enumerate(batch):
@@ -94,9 +97,9 @@ class Log:
     async def close(self) -> None:
         pass
 
-    def _record(self, work: Work) -> Append:
+    def _record(self, work: Work) -> NewRecord:
         value = work.output.row if self._value.is_row else self._value.render(work).encode()
         headers: Headers = [(HEADER_OUTPUT, work.action_id)]
         headers += [(name, template.render(work).encode()) for name, template in self._headers]
         key = None if self._key is None else self._key.render(work, needs_all=True).encode()
-        return Append(self._log_topic, key, value, headers)
+        return NewRecord(self._log_topic, key, value, headers)

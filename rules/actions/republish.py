@@ -13,17 +13,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mqlake.errors import InvalidTopic
+from mqlake.record_versions import HEADER_MQTT, Headers
 from mqlake.records import (
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
-    HEADER_MQTT,
     HEADER_ORIGIN,
     HEADER_OUTPUT,
     HEADER_PROPERTIES,
     HEADER_TRACEPARENT,
     INBOUND,
-    Headers,
     encode_properties,
     message_key,
     mqtt_header,
@@ -33,12 +32,12 @@ from mqlake.topics import is_system, validate_topic_name
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
-    Append,
+    ActionServices,
     Arguments,
     Failure,
+    NewRecord,
     Problems,
     Retry,
-    Services,
     Work,
     refusal,
 )
@@ -76,7 +75,7 @@ def _property_name(name: str) -> str:
     return name
 
 
-class Args(Arguments):
+class RepublishArgs(Arguments):
     """Arguments of `republish`."""
 
     topic: TemplateText = Field(min_length=1, description="topic name")
@@ -109,7 +108,7 @@ class Args(Arguments):
         return value
 
     @model_validator(mode="after")
-    def _check_user_properties(self) -> "Args":
+    def _check_user_properties(self) -> "RepublishArgs":
         properties = self.user_properties
         if isinstance(properties, str) and properties:
             template = Template.parse(properties)
@@ -127,7 +126,7 @@ def _check_topic_name(topic_name: str) -> None:
         raise ArgumentError("topic name lies below $SYS, which is the gateways' own")
 
 
-def make(args: Args, services: Services) -> "Republish":
+def make(args: RepublishArgs, services: ActionServices) -> "Republish":
     return Republish(args, services)
 
 
@@ -140,7 +139,7 @@ class Republish:
     runs_recovered = True
     retry = Retry(attempts=1)
 
-    def __init__(self, args: Args, services: Services) -> None:
+    def __init__(self, args: RepublishArgs, services: ActionServices) -> None:
         self._services = services
         self._log = services.log(None)
         self._topic = Template.parse(args.topic)
@@ -161,7 +160,7 @@ class Republish:
         )
 
     async def run(self, batch: Sequence[Work]) -> Problems:
-        records: list[Append] = []
+        records: list[NewRecord] = []
         numbers: list[int] = []
         problems: dict[int, ActionError] = {}
         for number, work in enumerate(batch):
@@ -184,7 +183,7 @@ class Republish:
     async def close(self) -> None:
         pass
 
-    def _record(self, work: Work) -> Append:
+    def _record(self, work: Work) -> NewRecord:
         output = work.output
         topic_name = self._topic.constant or self._topic_name(work)
         if not self._services.may_publish(topic_name):
@@ -209,7 +208,7 @@ class Republish:
             headers.append((HEADER_PROPERTIES, encode_properties(properties)))
         if output.traceparent:
             headers.append((HEADER_TRACEPARENT, output.traceparent))
-        return Append(INBOUND, message_key(output.tenant, topic_name), payload, headers)
+        return NewRecord(INBOUND, message_key(output.tenant, topic_name), payload, headers)
 
     def _topic_name(self, work: Work) -> str:
         topic_name = self._topic.render(work, needs_all=True)

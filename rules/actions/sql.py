@@ -19,10 +19,10 @@ from sqlglot.errors import SqlglotError
 
 from rules.actions.contract import (
     NO_PROBLEMS,
+    ActionServices,
     Arguments,
     Problems,
     Retry,
-    Services,
     Work,
 )
 from rules.actions.fields import ArgumentError, ConnectionName, TemplateText
@@ -61,7 +61,7 @@ _SYSTEM_FUNCTIONS: Final = ("pg_", "lo_", "dblink")
 TableName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$")]
 
 
-class Args(Arguments):
+class SqlArgs(Arguments):
     """Arguments of `sql`."""
 
     connection: ConnectionName = Field(description="a database in the settings of the process")
@@ -158,7 +158,7 @@ def _schema_of(function: exp.Expr) -> str:
     return ""
 
 
-def make(args: Args, services: Services) -> "Sql":
+def make(args: SqlArgs, services: ActionServices) -> "Sql":
     return Sql(args, services)
 
 
@@ -169,7 +169,7 @@ class Sql:
     may_fall_behind = True
     runs_recovered = True
 
-    def __init__(self, args: Args, services: Services) -> None:
+    def __init__(self, args: SqlArgs, services: ActionServices) -> None:
         self.max_batch = args.batch
         self.retry = args.retry
         self._database = services.database(args.connection)

@@ -1,6 +1,6 @@
 """`table`: append the row to a Delta table of the rule's own.
 
-The streaming application carries it out, from `mqlake.outputs`. As a fallback it is the runner that
+The lake carries it out, from `mqlake.outputs`. As a fallback it is the runner that
 knows which outputs are concerned: it hands them over in `mqlake.dead_letters`, and the application
 adds each once, by its identifier.
 """
@@ -14,11 +14,11 @@ from mqlake.records import DEAD_LETTERS
 from mqlake.rule_records import rule_record_key, table_row_headers
 from rules.actions.contract import (
     NO_PROBLEMS,
-    Append,
+    ActionServices,
     Arguments,
+    NewRecord,
     Problems,
     Retry,
-    Services,
     Work,
     refusal,
 )
@@ -26,18 +26,18 @@ from rules.actions.contract import (
 TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
 
-class Args(Arguments):
+class TableArgs(Arguments):
     """Arguments of `table`."""
 
     name: TableName = Field(description="the table is called rule_<name>")
 
 
-def make_fallback(args: Args, services: Services) -> "TableFallback":
+def make_fallback(args: TableArgs, services: ActionServices) -> "TableFallback":
     return TableFallback(args, services)
 
 
 class TableFallback:
-    """Hands outputs to the streaming application."""
+    """Hands outputs to the lake."""
 
     max_batch = 100
     concurrency = 1
@@ -45,7 +45,7 @@ class TableFallback:
     runs_recovered = True
     retry = Retry()
 
-    def __init__(self, args: Args, services: Services) -> None:
+    def __init__(self, args: TableArgs, services: ActionServices) -> None:
         self._table = args.name
         self._log = services.log(None)
 
@@ -58,9 +58,9 @@ class TableFallback:
     async def close(self) -> None:
         pass
 
-    def _record(self, work: Work) -> Append:
+    def _record(self, work: Work) -> NewRecord:
         output = work.output
         headers = table_row_headers(output, work.action, self._table)
-        return Append(
+        return NewRecord(
             DEAD_LETTERS, rule_record_key(output.tenant, output.rule), output.row, headers
         )

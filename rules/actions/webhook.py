@@ -13,11 +13,11 @@ from pydantic import Field, field_validator, model_validator
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
+    ActionServices,
     Arguments,
     Problems,
     Request,
     Retry,
-    Services,
     Work,
 )
 from rules.actions.fields import ArgumentError, SecretTemplateText
@@ -36,7 +36,7 @@ _RESERVED_HEADERS: Final = frozenset(
 )
 
 
-class Args(Arguments):
+class WebhookArgs(Arguments):
     """Arguments of `http`."""
 
     url: SecretTemplateText = Field(
@@ -126,7 +126,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and not re.search(r"[ \"<>\\^`{|}]", text)
 
 
-def make(args: Args, services: Services) -> "Webhook":
+def make(args: WebhookArgs, services: ActionServices) -> "Webhook":
     return Webhook(args, services)
 
 
@@ -137,7 +137,7 @@ class Webhook:
     may_fall_behind = True
     runs_recovered = True
 
-    def __init__(self, args: Args, services: Services) -> None:
+    def __init__(self, args: WebhookArgs, services: ActionServices) -> None:
         self.concurrency = args.concurrency
         self.retry = args.retry
         self._method = args.method

@@ -15,8 +15,8 @@ from rules.language.limits import Limits
 from rules.language.values import (
     NUMERIC,
     TEXTUAL,
-    Kind,
     Value,
+    ValueKind,
     as_condition,
     as_double,
     as_integer,
@@ -83,11 +83,11 @@ class Aggregate:
 
 def number_columns(value: Value) -> tuple[str, str]:
     """Return the BIGINT (NULL where it is none) and the DOUBLE of what is a number, else NULL."""
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return as_integer(value), as_double(value)
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return value.exact, f"coalesce(CAST({value.exact} AS DOUBLE), {_finite(value.sql)})"
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         exact = f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)"
         # Spark takes true for 1.
         fraction = f"IF({value.json_type} = 'BOOLEAN', NULL, {_finite(value.get('double'))})"
@@ -100,7 +100,7 @@ def _finite(number: str) -> str:
 
 
 def _numbers(value: Value, group: Group) -> tuple[str, str]:
-    if value.kind not in NUMERIC and value.kind not in TEXTUAL and value.kind is not Kind.JSON:
+    if value.kind not in NUMERIC and value.kind not in TEXTUAL and value.kind is not ValueKind.JSON:
         raise Unusable(f"expected a number, this is {value.kind.value}")
     exact, fraction = number_columns(value)
     return (
@@ -132,7 +132,7 @@ def _count(arguments: Sequence[Value], group: Group) -> Value:
         if group.chosen is None:
             return integer(group.aggregated("count(*)"))
         return integer(group.aggregated(f"count_if({group.typed('BOOLEAN', group.chosen)})"))
-    if arguments[0].kind is Kind.BOOLEAN:
+    if arguments[0].kind is ValueKind.BOOLEAN:
         raise Unusable(
             "a condition is always there; count_if counts the messages for which it is true"
         )
@@ -147,7 +147,7 @@ def _count_if(arguments: Sequence[Value], group: Group) -> Value:
 def count_distinct(arguments: Sequence[Value], group: Group) -> Value:
     """`count(DISTINCT x)`; as sketches pass over empty texts, a character is before each."""
     names, _ = _present(arguments[0], group)
-    write = "hex({})" if arguments[0].kind is Kind.BINARY else "CAST({} AS STRING)"
+    write = "hex({})" if arguments[0].kind is ValueKind.BINARY else "CAST({} AS STRING)"
     texts = ", ".join(write.format(name) for name in names)
     sketch = f"theta_sketch_agg(concat('.', coalesce({texts})), {_EXACT_DISTINCT})"
     return integer(group.aggregated(f"theta_sketch_estimate({sketch})"))
@@ -157,7 +157,7 @@ def _sum(arguments: Sequence[Value], group: Group) -> Value:
     exact, fraction = _numbers(arguments[0], group)
     integers = f"IF(count({fraction}) = count({exact}), try_sum({exact}), NULL)"
     total = group.aggregated(_total(fraction))
-    return Value(Kind.NUMBER, total, exact=group.aggregated(integers))
+    return Value(ValueKind.NUMBER, total, exact=group.aggregated(integers))
 
 
 def _avg(arguments: Sequence[Value], group: Group) -> Value:
@@ -168,15 +168,15 @@ def _avg(arguments: Sequence[Value], group: Group) -> Value:
 def _extreme(name: str, at_least: str) -> Emitter:
     def emit(arguments: Sequence[Value], group: Group) -> Value:
         value = arguments[0]
-        if value.kind is Kind.TEXT:
+        if value.kind is ValueKind.TEXT:
             (column,) = group.columns(value)
-            return Value(Kind.TEXT, group.aggregated(f"{name}({column})"))
+            return Value(ValueKind.TEXT, group.aggregated(f"{name}({column})"))
         exact, fraction = _numbers(value, group)
-        if value.kind is Kind.INTEGER:
+        if value.kind is ValueKind.INTEGER:
             return integer(group.aggregated(f"{name}({exact})"))
         is_whole = f"CAST({name}({exact}) AS DOUBLE) {at_least} {name}({fraction})"
         whole = group.aggregated(f"IF({is_whole}, {name}({exact}), NULL)")
-        return Value(Kind.NUMBER, group.aggregated(f"{name}({fraction})"), exact=whole)
+        return Value(ValueKind.NUMBER, group.aggregated(f"{name}({fraction})"), exact=whole)
 
     return emit
 
@@ -202,7 +202,7 @@ def _delta(arguments: Sequence[Value], group: Group) -> Value:
         for column in (exact, fraction)
     ]
     whole = f"try_subtract({ends[0]}, {ends[2]})"
-    return Value(Kind.NUMBER, f"({ends[1]} - {ends[3]})", exact=whole)
+    return Value(ValueKind.NUMBER, f"({ends[1]} - {ends[3]})", exact=whole)
 
 
 def _statistic(name: str) -> Emitter:
@@ -236,7 +236,7 @@ def _collect_list(arguments: Sequence[Value], group: Group) -> Value:
     listed = f"min_by(named_struct({parts}), {group.order}, {limit}) FILTER (WHERE {present})"
     column = group.aggregated(f"coalesce({listed}, array())")
     element = as_variant(group.restored(arguments[0], [f"e.{name}" for name in names]))
-    return Value(Kind.ARRAY, f"transform({column}, e -> {element})")
+    return Value(ValueKind.ARRAY, f"transform({column}, e -> {element})")
 
 
 def _limit(arguments: Sequence[Value], group: Group) -> int:

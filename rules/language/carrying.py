@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rules.language.plan import TypedColumn
 from rules.language.values import (
-    Kind,
     Value,
+    ValueKind,
     as_condition,
     as_integer,
     as_output,
@@ -64,41 +64,41 @@ def stored(value: Value, *, keeps_null: bool = False) -> tuple[tuple[str, str], 
         value: Not a constant.
         keeps_null: Whether null in JSON stays apart from what is missing; else both are NULL.
     """
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         too_large = failure("the number is out of range")
         finite = f"IF(abs({value.sql}) >= double('Infinity'), {too_large}, {value.sql})"
         fraction = f"IF({value.exact} IS NULL, {finite}, NULL)"
         return (("BIGINT", value.exact), ("DOUBLE", fraction))
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return (("BIGINT", as_integer(value)),)
-    if value.kind is Kind.DOUBLE:
+    if value.kind is ValueKind.DOUBLE:
         return (("DOUBLE", as_output(value)),)
-    if value.kind is Kind.BOOLEAN:
+    if value.kind is ValueKind.BOOLEAN:
         return (("BOOLEAN", as_condition(value)),)
-    if value.kind is Kind.TEXT:
+    if value.kind is ValueKind.TEXT:
         return (("STRING", value.sql),)
-    if value.kind is Kind.BINARY:
+    if value.kind is ValueKind.BINARY:
         return (("BINARY", value.sql),)
     return (("STRING", _json_text(as_variant(value), keeps_null=keeps_null)),)
 
 
 def restored(value: Value, names: Sequence[str]) -> Value:
     """Return what stands for a value where its columns are read."""
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         exact, fraction = names
         whole = f"coalesce({fraction}, CAST({exact} AS DOUBLE))"
-        return Value(Kind.NUMBER, whole, exact=exact, name=value.name)
+        return Value(ValueKind.NUMBER, whole, exact=exact, name=value.name)
     (name,) = names
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return integer(name)
-    if value.kind is Kind.DOUBLE:
+    if value.kind is ValueKind.DOUBLE:
         return double(name)
-    if value.kind is Kind.BOOLEAN:
+    if value.kind is ValueKind.BOOLEAN:
         return boolean(name)
-    if value.kind is Kind.TEXT:
+    if value.kind is ValueKind.TEXT:
         return text(name)
-    if value.kind is Kind.BINARY:
-        return Value(Kind.BINARY, name, name=value.name)
+    if value.kind is ValueKind.BINARY:
+        return Value(ValueKind.BINARY, name, name=value.name)
     return json(f"try_parse_json({name})", name=value.name)
 
 
@@ -113,7 +113,7 @@ def carried(value: Value, into: Projection, relation: str, *, may_lack: bool = F
     """
     columns = stored(value, keeps_null=True)
     names = [f"{relation}.{into.add(*column)}" for column in columns]
-    if may_lack and value.kind is Kind.BOOLEAN:
+    if may_lack and value.kind is ValueKind.BOOLEAN:
         return json(f"CAST({names[0]} AS VARIANT)", name=value.name)
     return restored(value, names)
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
-from rules.language.values import Kind, Value, as_integer, as_variant
+from rules.language.values import Value, ValueKind, as_integer, as_variant
 
 
 def is_missing(value: Value) -> str:
     """Return the condition that a value is null: a field that is not there, or null in JSON."""
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return f"({value.variant} IS NULL OR is_variant_null({value.variant}))"
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return f"({value.exact} IS NULL AND {value.sql} IS NULL)"
-    return "true" if value.kind is Kind.NULL else f"({value.sql} IS NULL)"
+    return "true" if value.kind is ValueKind.NULL else f"({value.sql} IS NULL)"
 
 
 def is_there(value: Value) -> str:
@@ -65,15 +65,15 @@ def _can_fail(tests: Sequence[str]) -> bool:
 def choose(branches: Sequence[tuple[str, Value]], default: Value) -> Value:
     """Return `CASE WHEN … THEN … ELSE … END`, of the one kind that all have, else as JSON."""
     kinds = {value.kind for _, value in branches} | {default.kind}
-    kinds.discard(Kind.NULL)
-    if len(kinds) == 1 and not kinds & {Kind.JSON, Kind.NUMBER}:
+    kinds.discard(ValueKind.NULL)
+    if len(kinds) == 1 and not kinds & {ValueKind.JSON, ValueKind.NUMBER}:
         (kind,) = kinds
-        spell: Callable[[Value], str] = as_integer if kind is Kind.INTEGER else _as_is
+        spell: Callable[[Value], str] = as_integer if kind is ValueKind.INTEGER else _as_is
     else:
-        kind = Kind.JSON
+        kind = ValueKind.JSON
         spell = as_variant
     cases = " ".join(f"WHEN {condition} THEN {spell(value)}" for condition, value in branches)
-    last = "" if default.kind is Kind.NULL else f" ELSE {spell(default)}"
+    last = "" if default.kind is ValueKind.NULL else f" ELSE {spell(default)}"
     return Value(kind, f"CASE {cases}{last} END")
 
 

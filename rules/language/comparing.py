@@ -11,8 +11,8 @@ from rules.language.values import (
     EXACT_IN_DOUBLE,
     NUMERIC,
     TEXTUAL,
-    Kind,
     Value,
+    ValueKind,
     as_double,
     as_possible,
     as_text,
@@ -34,15 +34,15 @@ def compare(operator: str, left: Value, right: Value) -> Value:
     Raises:
         NotComparable: No values of these kinds ever compare.
     """
-    if right.kind is Kind.JSON and left.kind is not Kind.JSON:
+    if right.kind is ValueKind.JSON and left.kind is not ValueKind.JSON:
         left, right, operator = right, left, _MIRRORED[operator]
-    if Kind.NULL in (left.kind, right.kind):
+    if ValueKind.NULL in (left.kind, right.kind):
         raise NotComparable("NULL equals nothing; use IS NULL or IS NOT NULL")
-    if left.kind is Kind.JSON:
+    if left.kind is ValueKind.JSON:
         return boolean(_compare_field(operator, left, right))
-    if Kind.ARRAY in (left.kind, right.kind):
+    if ValueKind.ARRAY in (left.kind, right.kind):
         return boolean(_as_json(operator, left, right))
-    if left.kind is Kind.BOOLEAN or right.kind is Kind.BOOLEAN:
+    if left.kind is ValueKind.BOOLEAN or right.kind is ValueKind.BOOLEAN:
         if left.kind is not right.kind and not {left.kind, right.kind} & TEXTUAL:
             raise NotComparable("a condition and a number do not compare")
         if left.kind is right.kind:
@@ -52,7 +52,7 @@ def compare(operator: str, left: Value, right: Value) -> Value:
         return boolean(_numbers(operator, left, right))
     if left.kind in NUMERIC or right.kind in NUMERIC:
         return boolean(_doubles(operator, left, right))
-    if left.kind is Kind.BINARY and right.kind is Kind.BINARY:
+    if left.kind is ValueKind.BINARY and right.kind is ValueKind.BINARY:
         return boolean(f"({left.sql} {operator} {right.sql})")
     return boolean(f"({as_text(left)} {operator} {as_text(right)})")
 
@@ -64,7 +64,7 @@ def contains(value: Value, candidates: list[Value]) -> Value:
         NotComparable: As `compare`.
     """
     literals = [candidate.literal for candidate in candidates]
-    if value.kind in (Kind.JSON, Kind.TEXT, Kind.BINARY):
+    if value.kind in (ValueKind.JSON, ValueKind.TEXT, ValueKind.BINARY):
         if all(isinstance(literal, str) for literal in literals):
             return boolean(f"({as_text(value)} IN ({', '.join(c.sql for c in candidates)}))")
         if all(_is_small(candidate) for candidate in candidates):
@@ -75,11 +75,11 @@ def contains(value: Value, candidates: list[Value]) -> Value:
 
 
 def _compare_field(operator: str, left: Value, right: Value) -> str:
-    if right.kind is Kind.JSON:
+    if right.kind is ValueKind.JSON:
         return _fields(operator, left, right)
-    if right.kind is Kind.ARRAY:
+    if right.kind is ValueKind.ARRAY:
         return _as_json(operator, left, right)
-    if right.kind is Kind.BOOLEAN:
+    if right.kind is ValueKind.BOOLEAN:
         return f"({left.get('string')} {operator} {as_text(right)})"
     if right.kind in NUMERIC:
         if _is_small(right):
@@ -107,7 +107,7 @@ def _fields(operator: str, left: Value, right: Value) -> str:
 
 def _numbers(operator: str, left: Value, right: Value) -> str:
     """Compare as 64 bit integers where both are, else as doubles."""
-    if left.kind is right.kind is Kind.INTEGER:
+    if left.kind is right.kind is ValueKind.INTEGER:
         return f"({left.sql} {operator} {right.sql})"
     doubles = _doubles(operator, left, right)
     exact_left, exact_right = _exact(left), _exact(right)
@@ -127,15 +127,15 @@ def _doubles(operator: str, left: Value, right: Value) -> str:
 
 def _not_boolean(value: Value) -> str:
     """Rule out what Spark takes for 1 and 0; asked last, so only of what else would be true."""
-    return f" AND {value.json_type} <> 'BOOLEAN'" if value.kind is Kind.JSON else ""
+    return f" AND {value.json_type} <> 'BOOLEAN'" if value.kind is ValueKind.JSON else ""
 
 
 def _exact(value: Value) -> str | None:
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)"
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return value.sql
-    return value.exact if value.kind is Kind.NUMBER else None
+    return value.exact if value.kind is ValueKind.NUMBER else None
 
 
 def _as_json(operator: str, left: Value, right: Value) -> str:

@@ -44,7 +44,7 @@ class CompiledRule:
         is_events: Whether the filters name events instead of topics.
         expression: Spark SQL over `rules.columns.ROW`, ARRAY<STRING>: the output rows, each a JSON
             object. NULL or empty when the message gives no row; it throws when the rule fails.
-            None of a rule with memory, which has a plan.
+            None of a stateful rule, which has a plan.
         conditions: WHERE taken apart, in the order written; of a plan what single messages have to
             fulfil.
         fields: All columns and fields read.
@@ -52,7 +52,7 @@ class CompiledRule:
         deterministic: Whether the same message always gives the same; so it is, as times and random
             numbers are made of the message.
         schemas: What payloads are decoded by.
-        plan: Of a rule with memory.
+        plan: Of a stateful rule.
     """
 
     filters: tuple[str, ...]
@@ -60,7 +60,7 @@ class CompiledRule:
     expression: str | None
     conditions: tuple[Condition, ...]
     fields: tuple[Field, ...]
-    columns: tuple[str, ...]
-    deterministic: bool
+    columns: tuple[str, ...] = ()
+    deterministic: bool = True
     schemas: tuple[SchemaUse, ...] = ()
     plan: Plan | None = None

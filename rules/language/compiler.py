@@ -1,23 +1,22 @@
 """From a rule's text to what the engine runs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
 
-from rules.errors import RuleError
 from rules.language import dialect
 from rules.language.choosing import all_of, conjuncts
-from rules.language.compiled import CompiledRule, Condition, Field
+from rules.language.compilation import Compilation
+from rules.language.compiled import CompiledRule
 from rules.language.expressions import Expressions
 from rules.language.limits import DEFAULT_LIMITS, Limits
-from rules.language.output import Tree, names, put, row
+from rules.language.output import row
 from rules.language.parsing import parse
 from rules.language.scope import Scope
 from rules.language.sources import decode_payload, read_source
 from rules.language.stateful import References, StatefulCompiler, is_stateful
-from rules.language.values import Value, as_array, as_condition, as_possible, failure, json
+from rules.language.values import as_array, as_condition, failure, json
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
 
 _ITEM: Final = "foreach_item"
@@ -50,150 +49,95 @@ def compile_rule(
     statement = parse(sql, limits)
     if is_stateful(statement):
         return StatefulCompiler(sql, statement, limits, references, schemas).compile()
-    return _Compiler(sql, statement, limits, schemas).compile()
+    return _StatelessCompiler(sql, statement, limits, schemas).compile()
 
 
-class _Compiler:
-    """Compiles one rule over single messages; `limits` bound what it may become."""
+class _StatelessCompiler(Compilation):
+    """Compiles a rule over single messages."""
 
-    def __init__(
-        self, sql: str, statement: dialect.Statement, limits: Limits, schemas: SchemaLookup
-    ) -> None:
-        self._sql = sql
-        self._statement = statement
-        self._limits = limits
-        self._schemas = schemas
-
-    def compile(self) -> CompiledRule:
-        statement = self._statement
-        source = read_source(self._sql, statement.args["filters"], self._limits)
-        self._scope = Scope(source.columns, statement.args.get("alias"))
+    def _open_source(self) -> None:
+        self._source = read_source(self._sql, self._args["filters"], self._limits)
+        self._scope = Scope(self._source.columns, self._args.get("alias"))
         self._expressions = Expressions(self._sql, self._scope, self._limits, self._schemas)
-        decode_payload(self._expressions, self._scope, source, statement.args.get("decoding"))
-        for listed in (statement.args["items"], statement.args.get("do") or ()):
-            if len(listed) > self._limits.select_items:
-                limit = self._limits.select_items
-                self._expressions.fail(listed[limit], f"more than {limit} expressions are listed")
-        if statement.args["is_foreach"]:
-            array, item_names = self._foreach(statement.args["items"])
+        decoding = self._args.get("decoding")
+        decode_payload(self._expressions, self._scope, self._source, decoding)
+
+    def _give_names(self) -> None:
+        """Compile what SELECT lists, or what FOREACH goes through: WHERE knows its names."""
+        items = self._args["items"]
+        if not self._args["is_foreach"]:
+            self._select(items)
+            return
+        *before, last = items
+        self._select(before)
+        with self._scope.reading() as reads:
+            self._array = self._expressions.value(last.this)
+        path = last.args.get("path")
+        self._item_names = tuple(path or ("item",))
+        if len(self._item_names) > 1:
+            self._fail(last, "the name of an element has no dot")
+        if path:
+            self._scope.give(path, self._array, reads)
+
+    def _where(self) -> None:
+        listed = conjuncts(self._args.get("where"))
+        self._conditions = [self._condition(one, self._scope, self._expressions) for one in listed]
+
+    def _make_rows(self) -> None:
+        if self._args["is_foreach"]:
+            self._rows = self._each()
         else:
-            tree = self._select(statement.args["items"])
-        conditions, tests = self._where(statement.args.get("where"))
-        if statement.args["is_foreach"]:
-            rows, tree = self._each(statement, array, item_names)
-        else:
-            rows = f"array({row(tree)})"
-        expression = f"CASE WHEN {all_of(tests)} THEN {rows} END" if tests else rows
-        if len(expression) > self._limits.expression_characters:
-            raise RuleError(
-                "the rule is too large once its names are put in",
-                hint="names given with AS are put in wherever they are used",
-            )
-        return CompiledRule(
-            filters=source.filters,
-            is_events=source.is_events,
-            expression=self._whole(expression),
-            conditions=tuple(
-                replace(
-                    one,
-                    expression=self._whole(one.expression),
-                    fields=tuple(map(self._whole_field, one.fields)),
-                )
-                for one in conditions
-            ),
-            fields=tuple(map(self._whole_field, self._scope.reads.values())),
-            columns=tuple(names(tree)),
-            deterministic=True,
-            schemas=tuple(self._expressions.schemas.uses),
+            self._rows = f"array({row(self._tree)})"
+
+    PASSES = (_open_source, Compilation._check_lists, _give_names, _where, _make_rows)
+
+    def _compiled(self) -> tuple[CompiledRule, int]:
+        tests = [test for _, test in self._conditions]
+        expression = f"CASE WHEN {all_of(tests)} THEN {self._rows} END" if tests else self._rows
+        made = CompiledRule(
+            filters=self._source.filters,
+            is_events=self._source.is_events,
+            expression=expression,
+            conditions=tuple(condition for condition, _ in self._conditions),
+            fields=tuple(self._scope.reads.values()),
         )
+        return made, len(expression)
 
-    def _whole(self, expression: str) -> str:
-        """Return an expression with the layouts that it names."""
-        return self._expressions.schemas.whole(expression)
-
-    def _whole_field(self, field: Field) -> Field:
-        return replace(field, expression=self._whole(field.expression))
-
-    # SELECT
-
-    def _select(self, items: Sequence[exp.Expr]) -> Tree:
-        tree: Tree = {}
+    def _select(self, items: Sequence[exp.Expr]) -> None:
         for item in items:
             if isinstance(item.this, exp.Star):
-                for name, value in self._scope.selected():
-                    tree[name] = value
-                continue
-            with self._scope.reading() as reads:
-                value = self._expressions.value(item.this)
-            path = item.args.get("path")
-            if path:
-                self._scope.give(path, value, reads)
-            put(tree, path or self._expressions.name_of(item.this), value)
-        return tree
+                self._tree.update(self._scope.selected())
+            else:
+                self._put(item, self._scope, self._expressions)
 
-    # FOREACH
-
-    def _foreach(self, items: Sequence[exp.Expr]) -> tuple[Value, tuple[str, ...]]:
-        """Give the names before the last; return the array gone through and its element's names."""
-        *before, last = items
-        for item in before:
-            self._select([item])
-        with self._scope.reading() as reads:
-            array = self._expressions.value(last.this)
-        path = last.args.get("path")
-        if path is None:
-            return array, ("item",)
-        if len(path) > 1:
-            self._expressions.fail(last, "the name of an element has no dot")
-        self._scope.give(path, array, reads)
-        return array, tuple(path)
-
-    def _each(
-        self, statement: exp.Expr, array: Value, item_names: tuple[str, ...]
-    ) -> tuple[str, Tree]:
-        self._scope.give_item(item_names, json(_ITEM, name=item_names[0]))
+    def _each(self) -> str:
+        """Return the rows of the elements that FOREACH goes through."""
+        self._scope.give_item(self._item_names, json(_ITEM, name=self._item_names[0]))
         self._expressions.index = _INDEX
-        listed = as_array(array)
+        listed = as_array(self._array)
         limit = self._limits.foreach_elements
         too_many = failure(f"FOREACH over more than {limit} elements")
         elements = f"IF(size({listed}) > {limit}, {too_many}, {listed})"
-        incase = statement.args.get("incase")
+        incase = self._args.get("incase")
         if incase is not None:
             condition = as_condition(self._expressions.condition(incase))
             elements = f"filter({elements}, ({_ITEM}, {_INDEX}) -> {condition})"
+        self._tree = {}  # what stands before the array gives names, no columns
         with self._scope.reading() as reads:
-            tree = self._select(statement.args.get("do") or [_EVERYTHING])
-        rows = f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(tree)})"
-        if any(name.partition(".")[0] in ("payload", "pub_props") for name in reads):
-            # Each row repeats a part of the message, which may be as long as the array.
-            # A decoded payload may be longer as JSON than its bytes.
-            sizes = [
-                "octet_length(payload)",
-                *(
-                    f"octet_length(to_json(mqlake_decode(payload, '{hash_}')))"
-                    for hash_ in self._expressions.schemas.layouts
-                ),
-            ]
-            longest = f"greatest({', '.join(sizes)})" if len(sizes) > 1 else sizes[0]
-            size = f"CAST(size({listed}) AS BIGINT) * {longest}"
-            too_much = failure("FOREACH repeats too large a payload too often")
-            rows = f"IF({size} > {self._limits.foreach_bytes}, {too_much}, {rows})"
-        return rows, tree
-
-    # WHERE
-
-    def _where(self, node: exp.Expr | None) -> tuple[tuple[Condition, ...], list[str]]:
-        conditions = []
-        tests = []
-        for one in conjuncts(node):
-            with self._scope.reading() as reads:
-                value = self._expressions.condition(one)
-            tests.append(as_possible(value))
-            conditions.append(
-                Condition(
-                    text=self._expressions.text_of(one),
-                    expression=as_condition(value),
-                    fields=tuple(reads.values()),
-                )
-            )
-        return tuple(conditions), tests
+            self._select(self._args.get("do") or [_EVERYTHING])
+        rows = f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(self._tree)})"
+        if not any(name.partition(".")[0] in ("payload", "pub_props") for name in reads):
+            return rows
+        # Each row repeats a part of the message, which may be as long as the array.
+        # A decoded payload may be longer as JSON than its bytes.
+        sizes = [
+            "octet_length(payload)",
+            *(
+                f"octet_length(to_json(mqlake_decode(payload, '{hash_}')))"
+                for hash_ in self._schemas.layouts
+            ),
+        ]
+        longest = f"greatest({', '.join(sizes)})" if len(sizes) > 1 else sizes[0]
+        size = f"CAST(size({listed}) AS BIGINT) * {longest}"
+        too_much = failure("FOREACH repeats too large a payload too often")
+        return f"IF({size} > {self._limits.foreach_bytes}, {too_much}, {rows})"

@@ -1,18 +1,17 @@
 """Detections: the one condition of WHERE that looks at the messages of a key over time."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from sqlglot import exp
 
 from rules.language import dialect
 from rules.language.aggregates import number_columns
 from rules.language.carrying import stored
-from rules.language.expressions import Expressions
 from rules.language.names import DETECTIONS
 from rules.language.plan import AT_COLUMN, DETECTED, SINCE, STATE, Detection, DetectionKind
 from rules.language.relations import Side
-from rules.language.values import Value, as_condition, integer, text
+from rules.language.values import as_condition, integer, text
 from rules.language.windows import SHORTEST_MS, span_of
 
 TOLD: Final = {
@@ -58,18 +57,20 @@ def read_detection(node: dialect.Call, side: Side, keys: Sequence[exp.Expr]) -> 
     arguments = dict(zip(names, given, strict=True))
     listed = [expressions.value(key) for key in keys] or [side.scope.column("topic", ())]
     columns = [side.projection.add(*column) for value in listed for column in stored(value)]
+    order = side.place()
+    found = {name: _READ[name](given, name, side) for name, given in arguments.items()}
     made = Detection(
         kind=_KINDS[node.this],
         stream=side.name,
         keys=tuple(dict.fromkeys(columns)),
-        order=side.place(),
-        condition=_condition(arguments, side),
-        value=_value(arguments, side),
-        duration_ms=_duration(arguments, expressions),
-        high=_number(arguments, "high", expressions),
-        low=_number(arguments, "low", expressions),
-        least=_count(arguments, "n", expressions),
-        last=_count(arguments, "m", expressions),
+        order=order,
+        condition=found.get("condition"),
+        value=found.get("value"),
+        duration_ms=found.get("duration", 0),
+        high=found.get("high", 0.0),
+        low=found.get("low", 0.0),
+        least=found.get("n", 0),
+        last=found.get("m", 0),
     )
     if node.this == "hysteresis" and made.low >= made.high:
         expressions.fail(node, "high must be above low", hint="hysteresis(value, high, low)")
@@ -78,48 +79,42 @@ def read_detection(node: dialect.Call, side: Side, keys: Sequence[exp.Expr]) -> 
     return made
 
 
-def _condition(arguments: dict[str, exp.Expr], side: Side) -> str | None:
-    if "condition" not in arguments:
-        return None
-    condition = as_condition(side.expressions.condition(arguments["condition"]))
-    return side.projection.add("BOOLEAN", condition)
+def _condition(node: exp.Expr, _name: str, side: Side) -> str:
+    return side.projection.add("BOOLEAN", as_condition(side.expressions.condition(node)))
 
 
-def _value(arguments: dict[str, exp.Expr], side: Side) -> str | None:
-    if "value" not in arguments:
-        return None
-    value = side.expressions.value(arguments["value"])
-    _, number = number_columns(value)
+def _value(node: exp.Expr, _name: str, side: Side) -> str:
+    _, number = number_columns(side.expressions.value(node))
     return side.projection.add("DOUBLE", number)
 
 
-def _duration(arguments: dict[str, exp.Expr], expressions: Expressions) -> int:
-    if "duration" not in arguments:
-        return 0
-    longest = expressions.limits.detection_ms
-    return span_of(arguments["duration"], expressions, SHORTEST_MS, longest)
+def _duration(node: exp.Expr, _name: str, side: Side) -> int:
+    expressions = side.expressions
+    return span_of(node, expressions, SHORTEST_MS, expressions.limits.detection_ms)
 
 
-def _number(arguments: dict[str, exp.Expr], name: str, expressions: Expressions) -> float:
-    if name not in arguments:
-        return 0.0
-    literal = _literal(arguments[name], expressions)
+def _number(node: exp.Expr, name: str, side: Side) -> float:
+    literal = side.expressions.value(node).literal
     if isinstance(literal, bool) or not isinstance(literal, int | float):
-        expressions.fail(arguments[name], f"{name} must be a number written out")
+        side.expressions.fail(node, f"{name} must be a number written out")
     return float(literal)
 
 
-def _count(arguments: dict[str, exp.Expr], name: str, expressions: Expressions) -> int:
-    if name not in arguments:
-        return 0
-    literal = _literal(arguments[name], expressions)
-    most = expressions.limits.detection_messages
+def _count(node: exp.Expr, name: str, side: Side) -> int:
+    literal = side.expressions.value(node).literal
+    most = side.expressions.limits.detection_messages
     if isinstance(literal, bool) or not isinstance(literal, int) or not 1 <= literal <= most:
         problem = f"{name} must be an integer written out, from 1 to {most}"
-        expressions.fail(arguments[name], problem)
+        side.expressions.fail(node, problem)
     return literal
 
 
-def _literal(node: exp.Expr, expressions: Expressions) -> object:
-    value: Value = expressions.value(node)
-    return value.literal
+_READ: Final[dict[str, Callable[[exp.Expr, str, Side], Any]]] = {
+    "condition": _condition,
+    "value": _value,
+    "duration": _duration,
+    "high": _number,
+    "low": _number,
+    "n": _count,
+    "m": _count,
+}

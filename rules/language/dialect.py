@@ -16,7 +16,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 from sqlglot.tokens import Tokenizer as BaseTokenizer
 
-from rules.language.places import error_at
+from rules.errors import RuleError
 from rules.language.values import Segment
 
 Node = TypeVar("Node", bound=exp.Expr)
@@ -88,7 +88,7 @@ class Decoding(exp.Expression):
     arg_types = {"this": True, "message_type": False}  # noqa: RUF012
 
 
-class Table(exp.Expression):
+class JoinedTable(exp.Expression):
     """A reference table named after JOIN."""
 
     arg_types = {"this": True}  # noqa: RUF012
@@ -194,6 +194,13 @@ _OPERANDS: Final = frozenset(
         TokenType.CASE,
     )
 )
+_CONSTANTS: Final[dict[TokenType, Callable[[str], exp.Expr]]] = {
+    TokenType.NUMBER: exp.Literal.number,
+    TokenType.STRING: exp.Literal.string,
+    TokenType.NULL: lambda _text: exp.Null(),
+    TokenType.TRUE: lambda _text: exp.Boolean(this=True),
+    TokenType.FALSE: lambda _text: exp.Boolean(this=False),
+}
 _SPANS: Final = frozenset((TokenType.STRING, TokenType.NUMBER))
 _RANGE: Final = re.compile(r"\[\s*(-?[0-9]{1,9})\s*\.\.\s*(-?[0-9]{1,9})\s*\]")
 
@@ -241,33 +248,23 @@ class RuleParser(SparkParser):
         self._advance()
         if self._word("DISTINCT") and self._begins_operand():
             self.fail("DISTINCT is not supported", hint="GROUP BY keys and a window")
-        items = self._items(is_foreach=is_foreach)
-        do = self._items() if is_foreach and self._match(TokenType.EXECUTE) else None
-        incase = self._condition() if is_foreach and self._match(TokenType.QUALIFY) else None
-        if not self._match(TokenType.FROM):
-            self.fail("expected a comma or FROM", hint=self._refused())
-        filters = self._filters()
-        decoding = self._decoding()
-        alias = self._alias()
-        joins = self._joins()
-        where = self._condition() if self._match(TokenType.WHERE) else None
-        group = self._group()
-        having = self._condition() if self._match_word("HAVING") else None
+        made = Statement(
+            is_foreach=is_foreach,
+            items=self._items(is_foreach=is_foreach),
+            do=self._items() if is_foreach and self._match(TokenType.EXECUTE) else None,
+            incase=self._condition() if is_foreach and self._match(TokenType.QUALIFY) else None,
+        )
+        self._expect(TokenType.FROM, "expected a comma or FROM", hint=self._refused())
+        made.set("filters", self._filters())
+        made.set("decoding", self._decoding())
+        made.set("alias", self._alias())
+        made.set("joins", self._joins())
+        made.set("where", self._condition() if self._match(TokenType.WHERE) else None)
+        made.set("group", self._group())
+        made.set("having", self._condition() if self._match_word("HAVING") else None)
         if self._curr:
             self.fail(self._refused() or "nothing more was expected here")
-        return Statement(
-            items=items,
-            is_foreach=is_foreach,
-            do=do,
-            incase=incase,
-            filters=filters,
-            decoding=decoding,
-            alias=alias,
-            joins=joins,
-            where=where,
-            group=group,
-            having=having,
-        )
+        return made
 
     def _refused(self) -> str:
         return _REFUSED.get(self._curr.text.upper(), "") if self._curr else ""
@@ -283,6 +280,11 @@ class RuleParser(SparkParser):
             self._advance()
         return found
 
+    def _expect(self, kind: TokenType, problem: str, *, hint: str = "") -> None:
+        """Take the next token, which has to be of a kind."""
+        if not self._match(kind):
+            self.fail(problem, hint=hint)
+
     def _begins_operand(self) -> bool:
         """Tell whether an operand could begin behind the next token, so that it is no name."""
         return bool(self._next) and (
@@ -290,10 +292,7 @@ class RuleParser(SparkParser):
         )
 
     def _filters(self) -> list[exp.Expr]:
-        filters = [self._filter()]
-        while self._match(TokenType.COMMA):
-            filters.append(self._filter())
-        return filters
+        return self._parse_csv(self._filter)
 
     def _alias(self) -> str | None:
         """Parse the name of a source; without AS only where a clause follows."""
@@ -361,11 +360,10 @@ class RuleParser(SparkParser):
         name = self._key("expected a reference table or a topic filter in quotes after JOIN")
         if self._match_set((TokenType.DOT, TokenType.L_PAREN), advance=False):
             self.fail("a reference table has a plain name")
-        return self.at(Table(this=name), token, self._prev)
+        return self.at(JoinedTable(this=name), token, self._prev)
 
     def _span(self, problem: str) -> exp.Expr:
-        if not self._match(TokenType.STRING):
-            self.fail(problem, hint="for example '30 seconds'")
+        self._expect(TokenType.STRING, problem, hint="for example '30 seconds'")
         return self.at(exp.Literal.string(self._prev.text), self._prev, self._prev)
 
     def _group(self) -> list[exp.Expr]:
@@ -373,16 +371,10 @@ class RuleParser(SparkParser):
             return []
         if not self._match_word("BY"):
             self.fail("expected BY after GROUP")
-        group = [self._condition()]
-        while self._match(TokenType.COMMA):
-            group.append(self._condition())
-        return group
+        return self._parse_csv(self._condition)
 
     def _items(self, *, is_foreach: bool = False) -> list[exp.Expr]:
-        items = [self._item(is_foreach=is_foreach)]
-        while self._match(TokenType.COMMA):
-            items.append(self._item(is_foreach=is_foreach))
-        return items
+        return self._parse_csv(lambda: self._item(is_foreach=is_foreach))
 
     def _item(self, *, is_foreach: bool) -> exp.Expr:
         if not is_foreach and self._match(TokenType.STAR):
@@ -456,8 +448,7 @@ class RuleParser(SparkParser):
 
     def rule_between(self, this: exp.Expr) -> exp.Expr:
         low = self.operand_of_comparison()
-        if not self._match(TokenType.AND):
-            self.fail("expected AND after the lower bound of BETWEEN")
+        self._expect(TokenType.AND, "expected AND after the lower bound of BETWEEN")
         high = self.operand_of_comparison()
         return self.node(exp.Between(this=this, low=low, high=high), this)
 
@@ -489,18 +480,9 @@ class RuleParser(SparkParser):
 
     def _operand(self, token: Token) -> exp.Expr:
         kind = token.token_type
-        if kind == TokenType.NUMBER:
+        if kind in _CONSTANTS:
             self._advance()
-            return self.at(exp.Literal.number(token.text), token, token)
-        if kind == TokenType.STRING:
-            self._advance()
-            return self.at(exp.Literal.string(token.text), token, token)
-        if kind == TokenType.NULL:
-            self._advance()
-            return self.at(exp.Null(), token, token)
-        if kind in (TokenType.TRUE, TokenType.FALSE):
-            self._advance()
-            return self.at(exp.Boolean(this=kind == TokenType.TRUE), token, token)
+            return self.at(_CONSTANTS[kind](token.text), token, token)
         if kind == TokenType.CASE:
             return self._case(token)
         if kind == TokenType.L_PAREN:
@@ -517,19 +499,14 @@ class RuleParser(SparkParser):
     def _parenthesis(self, token: Token) -> exp.Expr:
         self._advance()
         inner = self._condition()
-        if not self._match(TokenType.R_PAREN):
-            self.fail("expected a closing parenthesis", hint=self._refused())
+        self._expect(TokenType.R_PAREN, "expected a closing parenthesis", hint=self._refused())
         return self.at(exp.Paren(this=inner), token, self._prev)
 
     def _list(self, closing: TokenType) -> list[exp.Expr]:
-        made: list[exp.Expr] = []
         if self._match(closing):
-            return made
-        made.append(self._argument())
-        while self._match(TokenType.COMMA):
-            made.append(self._argument())
-        if not self._match(closing):
-            self.fail("expected a comma or the end of the list", hint=self._refused())
+            return []
+        made = self._parse_csv(self._argument)
+        self._expect(closing, "expected a comma or the end of the list", hint=self._refused())
         return made
 
     def _argument(self) -> exp.Expr:
@@ -548,14 +525,12 @@ class RuleParser(SparkParser):
         branches: list[exp.Expr] = []
         while self._match(TokenType.WHEN):
             when = self._condition()
-            if not self._match(TokenType.THEN):
-                self.fail("expected THEN")
+            self._expect(TokenType.THEN, "expected THEN")
             branches.append(self.node(exp.If(this=when, true=self._condition()), when))
         if not branches:
             self.fail("expected WHEN")
         default = self._condition() if self._match(TokenType.ELSE) else None
-        if not self._match(TokenType.END):
-            self.fail("expected WHEN, ELSE or END")
+        self._expect(TokenType.END, "expected WHEN, ELSE or END")
         return self.at(exp.Case(this=subject, ifs=branches, default=default), token, self._prev)
 
     def _path_or_call(self, token: Token) -> exp.Expr:
@@ -587,8 +562,7 @@ class RuleParser(SparkParser):
             arguments = self._cast_arguments()
         elif name.lower() == "count" and self._match(TokenType.STAR):
             arguments = [self.at(exp.Star(), self._prev, self._prev)]
-            if not self._match(TokenType.R_PAREN):
-                self.fail("expected a closing parenthesis")
+            self._expect(TokenType.R_PAREN, "expected a closing parenthesis")
         else:
             is_distinct = self._word("DISTINCT") and self._begins_operand()
             if is_distinct:
@@ -609,21 +583,17 @@ class RuleParser(SparkParser):
 
     def _filter_of_aggregate(self) -> exp.Expr:
         self._advance(2)
-        if not self._match(TokenType.WHERE):
-            self.fail("expected WHERE and a condition")
+        self._expect(TokenType.WHERE, "expected WHERE and a condition")
         condition = self._condition()
-        if not self._match(TokenType.R_PAREN):
-            self.fail("expected a closing parenthesis")
+        self._expect(TokenType.R_PAREN, "expected a closing parenthesis")
         return condition
 
     def _cast_arguments(self) -> list[exp.Expr]:
         value = self._condition()
-        if not self._match(TokenType.ALIAS):
-            self.fail("expected AS and a type")
+        self._expect(TokenType.ALIAS, "expected AS and a type")
         token = self._curr
         kind = self._key("expected a type")
-        if not self._match(TokenType.R_PAREN):
-            self.fail("expected a closing parenthesis after the type")
+        self._expect(TokenType.R_PAREN, "expected a closing parenthesis after the type")
         return [value, self.at(exp.Literal.string(kind), token, token)]
 
     def _segments(self) -> list[Segment]:
@@ -635,8 +605,7 @@ class RuleParser(SparkParser):
                 segments.append(range_)
             elif self._match(TokenType.L_BRACKET):
                 segments.append(self._index_of_element())
-                if not self._match(TokenType.R_BRACKET):
-                    self.fail("expected a closing bracket")
+                self._expect(TokenType.R_BRACKET, "expected a closing bracket")
             else:
                 return segments
 
@@ -704,8 +673,8 @@ class RuleParser(SparkParser):
         token = self._curr if self._curr else None
         hint = hint or self._meant() or _SHAPE
         if token is None:
-            raise error_at(self.sql, len(self.sql.rstrip()), len(self.sql), problem, hint)
-        raise error_at(self.sql, token.start, token.end + 1, problem, hint)
+            raise RuleError.at(self.sql, len(self.sql.rstrip()), len(self.sql), problem, hint)
+        raise RuleError.at(self.sql, token.start, token.end + 1, problem, hint)
 
     def _meant(self) -> str:
         """Say which keyword the next word, or the one before it, may have been meant for."""

@@ -1,28 +1,27 @@
 """Expressions of the language to Spark SQL, one method for each kind of node."""
 
-import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 from zlib import crc32
 
 from sqlglot import exp
 
-from rules.language import dialect
+from rules.errors import RuleError
+from rules.language import aggregates, dialect
 from rules.language.choosing import all_of, choose, is_missing, one_of
 from rules.language.comparing import NotComparable, compare, contains
 from rules.language.functions import FUNCTIONS
 from rules.language.functions.function import Unusable
 from rules.language.limits import Limits
-from rules.language.names import AGGREGATES, DETECTIONS, WINDOWS
-from rules.language.patterns import InvalidPattern, like, topic_pattern
-from rules.language.places import error_at
+from rules.language.names import DETECTIONS, WINDOWS
 from rules.language.scope import Scope, UnknownName
 from rules.language.values import (
     NULL,
     NUMERIC,
     TEXTUAL,
-    Kind,
     Value,
+    ValueKind,
     as_condition,
     as_possible,
     as_text,
@@ -35,7 +34,9 @@ from rules.language.values import (
     operand,
     text,
 )
-from rules.schemas.registry import NO_SCHEMAS, Noted, SchemaLookup
+from rules.schemas.registry import Noted
+from rules.sql.errors import did_you_mean
+from rules.sql.patterns import InvalidPattern, like, topic_pattern
 
 _COMPARISONS: Final = {
     exp.EQ: "=",
@@ -45,6 +46,8 @@ _COMPARISONS: Final = {
     exp.LT: "<",
     exp.LTE: "<=",
 }
+TOO_LARGE: Final = "the rule is too large once its names are put in"
+TOO_LARGE_HINT: Final = "names given with AS are put in wherever they are used"
 _MAX_OPERATORS: Final = 100
 """Of a chain without parentheses, `a + b + c`; Spark goes through it recursively."""
 
@@ -59,18 +62,15 @@ class Expressions:
         sql: The rule's text, for errors.
         scope: Its names.
         limits: How large it may be.
-        schemas: What payloads can be decoded by; those that note it are shared.
+        schemas: What payloads can be decoded by; it notes what is.
 
     Attributes:
-        limits: As given.
+        limits, schemas: As given.
         index: Spark SQL of the place in FOREACH, empty outside.
         is_grouped: Whether the rule has GROUP BY, so that aggregates are only misplaced here.
-        schemas: Notes what is used.
     """
 
-    def __init__(
-        self, sql: str, scope: Scope, limits: Limits, schemas: SchemaLookup = NO_SCHEMAS
-    ) -> None:
+    def __init__(self, sql: str, scope: Scope, limits: Limits, schemas: Noted) -> None:
         self._sql = sql
         self._scope = scope
         self.limits = limits
@@ -79,7 +79,7 @@ class Expressions:
         self._produced = 0
         self.index = ""
         self.is_grouped = False
-        self.schemas = schemas if isinstance(schemas, Noted) else Noted(schemas)
+        self.schemas = schemas
 
     def value(self, node: exp.Expr) -> Value:
         """Compile an expression.
@@ -87,7 +87,7 @@ class Expressions:
         Raises:
             RuleError: It uses what the language does not have, or is too large.
         """
-        compile_node = self._NODES.get(type(node))
+        compile_node = self.NODES.get(type(node))
         if compile_node is None:
             hint = ""
             if isinstance(node, dialect.Interval):  # pragma: no branch - the parser makes no other
@@ -104,11 +104,7 @@ class Expressions:
         self._produced += size
         largest = self.limits.expression_characters
         if size > largest or self._produced > largest * _MAX_PRODUCED:
-            self.fail(
-                node,
-                "the rule is too large once its names are put in",
-                hint="names given with AS are put in wherever they are used",
-            )
+            self.fail(node, TOO_LARGE, hint=TOO_LARGE_HINT)
         return value
 
     def condition(self, node: exp.Expr) -> Value:
@@ -137,9 +133,7 @@ class Expressions:
 
     def fail(self, node: exp.Expr, problem: str, *, hint: str = "") -> NoReturn:
         """Refuse the rule at a node."""
-        start = node.meta.get("start", 0)
-        end = node.meta.get("end", start) + 1
-        raise error_at(self._sql, start, end, problem, hint)
+        raise RuleError.at_node(self._sql, node, problem, hint)
 
     def text_of(self, node: exp.Expr) -> str:
         """Return what the rule says at a node."""
@@ -186,8 +180,8 @@ class Expressions:
     def _list(self, node: dialect.ListOf) -> Value:
         elements = [as_variant(self.value(one)) for one in self._listed(node)]
         if not elements:
-            return Value(Kind.ARRAY, "CAST(array() AS ARRAY<VARIANT>)")
-        return Value(Kind.ARRAY, f"array({', '.join(elements)})")
+            return Value(ValueKind.ARRAY, "CAST(array() AS ARRAY<VARIANT>)")
+        return Value(ValueKind.ARRAY, f"array({', '.join(elements)})")
 
     def _listed(self, node: exp.Expr) -> list[exp.Expr]:
         listed = node.expressions
@@ -202,16 +196,26 @@ class Expressions:
             function = None
         if function is None:
             self._check_place(node)
-            close = difflib.get_close_matches(node.this, FUNCTIONS, 1, 0.7)
-            hint = f"did you mean {close[0]}?" if close else "docs/rules.md lists the functions"
+            hint = did_you_mean(node.this, FUNCTIONS, 0.7) or "docs/rules.md lists the functions"
             self.fail(node, f"unknown function {node.this[:100]}", hint=hint)
         arguments = self._listed(node)
-        least, most = function.minimum, function.maximum
+        self.check_count(node, arguments, function.minimum, function.maximum)
+        with self.using(node, arguments):
+            return function.emit([self.value(one) for one in arguments], self)
+
+    def check_count(
+        self, node: dialect.Call, arguments: Sequence[exp.Expr], least: int, most: int | None
+    ) -> None:
+        """Refuse a call with fewer or more arguments; `most` of None: as many as one likes."""
         if len(arguments) < least or (most is not None and len(arguments) > most):
             expected = str(least) if least == most else f"{least} to {most or 'any number'}"
             self.fail(node, f"{node.this} takes {expected} argument(s), here are {len(arguments)}")
+
+    @contextmanager
+    def using(self, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Iterator[None]:
+        """Refuse the rule at an argument that a function cannot use."""
         try:
-            return function.emit([self.value(one) for one in arguments], self)
+            yield
         except Unusable as exc:
             at = arguments[exc.argument] if exc.argument < len(arguments) else node
             self.fail(at, str(exc))
@@ -230,10 +234,10 @@ class Expressions:
     def _check_place(self, node: dialect.Call) -> None:
         """Say where what is no function of one message belongs."""
         name = node.this
-        if name in AGGREGATES and self.is_grouped:
+        if name in aggregates.FUNCTIONS and self.is_grouped:
             problem = f"the aggregate {name} cannot stand here"
             self.fail(node, problem, hint="not in WHERE, GROUP BY or another aggregate; in HAVING")
-        if name in AGGREGATES:
+        if name in aggregates.FUNCTIONS:
             problem = f"{name} is an aggregate; it needs GROUP BY and a window"
             self.fail(node, problem, hint="GROUP BY clientid, tumble(timestamp, '1 minute')")
         if name in WINDOWS:
@@ -295,7 +299,7 @@ class Expressions:
         wanted = "true" if node.expression.this else "false"
         if not is_condition(value):
             self.fail(node.this, f"expected a condition, this is {value.kind.value}")
-        if value.kind is Kind.JSON:
+        if value.kind is ValueKind.JSON:
             return boolean(f"({value.get('string')} = '{wanted}')")
         return boolean(as_condition(value) if wanted == "true" else f"(NOT {as_condition(value)})")
 
@@ -359,16 +363,16 @@ class Expressions:
         _, right = self._operand(node, self.value(node.expression))
         by_zero = f"CAST({failure('division by zero')} AS DOUBLE)"
         quotient = f"coalesce(try_divide({left}, {right}), {by_zero})"
-        return Value(Kind.NUMBER, quotient, exact="CAST(NULL AS BIGINT)")
+        return Value(ValueKind.NUMBER, quotient, exact="CAST(NULL AS BIGINT)")
 
     def _int_div(self, node: exp.IntDiv) -> Value:
         left, right = self._integers(node)
         quotient = f"IF({right} = 0L, NULL, {left} div {right})"
-        return Value(Kind.INTEGER, f"coalesce({quotient}, {_failed('div')})")
+        return Value(ValueKind.INTEGER, f"coalesce({quotient}, {_failed('div')})")
 
     def _mod(self, node: exp.Mod) -> Value:
         left, right = self._integers(node)
-        return Value(Kind.INTEGER, f"coalesce(try_mod({left}, {right}), {_failed('mod')})")
+        return Value(ValueKind.INTEGER, f"coalesce(try_mod({left}, {right}), {_failed('mod')})")
 
     def _integers(self, node: exp.Binary) -> tuple[str, str]:
         left, _ = self._operand(node, self.value(node.this))
@@ -387,14 +391,14 @@ class Expressions:
         exact_left, left_sql = self._operand(node, left)
         exact_right, right_sql = self._operand(node, right)
         return Value(
-            Kind.NUMBER,
+            ValueKind.NUMBER,
             inexact.format(left_sql, right_sql),
             exact=exact.format(exact_left, exact_right),
             name=self.text_of(node),
         )
 
     def _operand(self, node: exp.Expr, value: Value) -> tuple[str, str]:
-        if value.kind not in NUMERIC and value.kind is not Kind.JSON:
+        if value.kind not in NUMERIC and value.kind is not ValueKind.JSON:
             self.fail(node, f"arithmetic takes numbers, this is {value.kind.value}")
         return operand(value)
 
@@ -402,7 +406,7 @@ class Expressions:
         left, right = self.value(node.this), self.value(node.expression)
         return text(f"concat({as_text(left)}, {as_text(right)})")
 
-    _NODES: Final[dict[type[exp.Expr], Callable[[Any, Any], Value]]] = {
+    NODES: Final[dict[type[exp.Expr], Callable[[Any, Any], Value]]] = {
         exp.Literal: _literal,
         exp.Null: _null,
         exp.Boolean: _boolean,

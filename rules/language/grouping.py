@@ -10,8 +10,6 @@ from rules.errors import RuleError
 from rules.language import aggregates, dialect
 from rules.language.carrying import Projection, restored, stored
 from rules.language.expressions import Expressions
-from rules.language.functions.function import Unusable
-from rules.language.names import AGGREGATES
 from rules.language.plan import HOPS
 from rules.language.scope import Scope, UnknownName
 from rules.language.values import Segment, Value, as_condition, integer
@@ -111,7 +109,7 @@ class GroupedExpressions(Expressions):
     # Expressions
 
     def value(self, node: exp.Expr) -> Value:
-        if isinstance(node, dialect.Call) and node.this in AGGREGATES:
+        if isinstance(node, dialect.Call) and node.this in aggregates.FUNCTIONS:
             return self._aggregate(node)
         found = self._key_of(node)
         return super().value(node) if found is None else found
@@ -145,16 +143,9 @@ class GroupedExpressions(Expressions):
             if name != "count" or len(arguments) != 1:
                 self.fail(node, "only count takes DISTINCT, with one expression")
             emit = aggregates.count_distinct
-        least, most = made.minimum, made.maximum
-        if not least <= len(arguments) <= most:
-            expected = str(least) if least == most else f"{least} to {most}"
-            self.fail(node, f"{name} takes {expected} argument(s), here are {len(arguments)}")
-        with self._choosing(node.args.get("where")):
-            try:
-                return emit([self._rows.expressions.value(one) for one in arguments], self)
-            except Unusable as exc:
-                at = arguments[exc.argument] if exc.argument < len(arguments) else node
-                self.fail(at, str(exc))
+        self.check_count(node, arguments, made.minimum, made.maximum)
+        with self._choosing(node.args.get("where")), self.using(node, arguments):
+            return emit([self._rows.expressions.value(one) for one in arguments], self)
 
     @contextmanager
     def _choosing(self, node: exp.Expr | None) -> Iterator[None]:
@@ -198,7 +189,11 @@ class GroupedExpressions(Expressions):
 
 def has_aggregate(node: exp.Expr) -> bool:
     """Tell whether an aggregate is anywhere in an expression."""
-    return any(isinstance(one, dialect.Call) and one.this in AGGREGATES for one in node.walk())
+    return any(map(_is_aggregate, node.walk()))
+
+
+def _is_aggregate(node: exp.Expr) -> bool:
+    return isinstance(node, dialect.Call) and node.this in aggregates.FUNCTIONS
 
 
 def _same(left: Value, right: Value) -> bool:

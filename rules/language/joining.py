@@ -9,12 +9,12 @@ from sqlglot import exp
 from rules.errors import RuleError
 from rules.language import dialect
 from rules.language.choosing import conjuncts
-from rules.language.durations import InvalidDuration, interval, milliseconds, shown
 from rules.language.expressions import Expressions
 from rules.language.plan import EVENT_TIME
-from rules.language.relations import JoinedScope, Side, Table
+from rules.language.relations import JoinedScope, ReferenceTable, Side
 from rules.language.values import as_condition, as_text
 from rules.language.windows import Time, receive_time, span_of, time_of
+from rules.sql.durations import InvalidDuration, interval, milliseconds, shown
 
 _AT_LEAST: Final[dict[type[exp.Expr], int]] = {exp.GTE: 0, exp.GT: 1}
 _AT_MOST: Final[dict[type[exp.Expr], int]] = {exp.LTE: 0, exp.LT: 1}
@@ -52,7 +52,7 @@ class Joining:
         self._scope = scope
         self._sides = sides
 
-    def join(self, node: dialect.Join, new: Side | Table) -> str:
+    def join(self, node: dialect.Join, new: Side | ReferenceTable) -> str:
         """Return the JOIN in Spark SQL.
 
         Raises:
@@ -74,7 +74,7 @@ class Joining:
         kind = "LEFT JOIN" if node.args["is_left"] else "JOIN"
         return f"{kind} {new.name} ON {' AND '.join(tests)}"
 
-    def _condition(self, node: exp.Expr, new: Side | Table) -> str:
+    def _condition(self, node: exp.Expr, new: Side | ReferenceTable) -> str:
         while isinstance(node, exp.Paren):
             node = node.this
         if isinstance(new, Side) and self._is_of_times(node):
@@ -87,7 +87,7 @@ class Joining:
         test = as_condition(self._expressions.condition(node))
         return _GUARD.format(test) if "raise_error" in test else test
 
-    def _is_between(self, node: exp.EQ, new: Side | Table) -> bool:
+    def _is_between(self, node: exp.EQ, new: Side | ReferenceTable) -> bool:
         """Tell whether an equation is between the new relation and those before."""
         left, right = self._origins(node.this), self._origins(node.expression)
         if not left or not right:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from rules.language.quoting import quoted
 from rules.language.values import Value, as_output
+from rules.sql.quoting import quoted
 
 Tree: TypeAlias = "dict[str, Tree | Value]"
 

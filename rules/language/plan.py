@@ -1,14 +1,14 @@
-"""What a rule with memory becomes: streams of typed columns, and one query over them.
+"""What a stateful rule becomes: streams of typed columns, and one query over them.
 
 A plan says nothing of where rows come from. The same plan runs over the log as a streaming query
 and over the table `messages` as a batch: whoever runs it gives each name below its relation.
 
-1. For each `Stream` the rows of `rules.columns.ROW` that match its filters, then its `condition`,
-   then its `columns` and `EVENT_TIME`: a relation of the stream's name, with a watermark
-   of `lateness_ms` on `EVENT_TIME` where it is a stream of Spark's. An expression that throws on
-   a row is that message's failure: the row is left out. Columns are asked only of rows for which
-   the condition is true.
-2. For each `Reference` the table's rows: a relation of the reference's name.
+1. For each `StatefulStream` the rows of `rules.columns.ROW` that match its filters, then its
+   `condition`, then its `columns` and `EVENT_TIME`: a relation of the stream's name, with a
+   watermark of `lateness_ms` on `EVENT_TIME` where it is a stream of Spark's. An expression that
+   throws on a row is that message's failure: the row is left out. Columns are asked only of rows
+   for which the condition is true.
+2. For each `JoinedReference` the table's rows: a relation of the reference's name.
 3. The `Detection`, if there is one, makes of its stream's relation the relation `DETECTED`.
 4. `query` over these yields ROW_COLUMN, AT_COLUMN and HOPS, in output mode *append*.
 """
@@ -61,7 +61,7 @@ class TypedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StatefulStream:
     """The rows of one source that a rule remembers something of.
 
     Attributes:
@@ -91,7 +91,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class JoinedReference:
     """A reference table that a rule joins.
 
     Attributes:
@@ -141,7 +141,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A rule with memory.
+    """A stateful rule.
 
     Attributes:
         streams: One, or two that are joined.
@@ -150,8 +150,8 @@ class Plan:
         query: Spark SQL over the relations.
     """
 
-    streams: tuple[Stream, ...]
-    references: tuple[Reference, ...]
+    streams: tuple[StatefulStream, ...]
+    references: tuple[JoinedReference, ...]
     detection: Detection | None
     query: str
 
@@ -170,13 +170,14 @@ def decode_plan(fields: Mapping[str, Any]) -> Plan:
     return Plan(
         streams=tuple(_stream(one) for one in fields["streams"]),
         references=tuple(
-            Reference(**{**one, "columns": tuple(one["columns"])}) for one in fields["references"]
+            JoinedReference(**{**one, "columns": tuple(one["columns"])})
+            for one in fields["references"]
         ),
         detection=detection,
         query=fields["query"],
     )
 
 
-def _stream(fields: Mapping[str, Any]) -> Stream:
+def _stream(fields: Mapping[str, Any]) -> StatefulStream:
     columns = tuple(TypedColumn(**one) for one in fields["columns"])
-    return Stream(**{**fields, "filters": tuple(fields["filters"]), "columns": columns})
+    return StatefulStream(**{**fields, "filters": tuple(fields["filters"]), "columns": columns})

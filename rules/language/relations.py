@@ -1,4 +1,4 @@
-"""The relations that a rule with memory reads, and their names in it.
+"""The relations that a stateful rule reads, and their names in it.
 
 A `Side` is a stream: expressions over its messages' rows, and the columns that its relation gets.
 `JoinedScope` knows the names of all relations where they have come together: a column is carried
@@ -15,9 +15,9 @@ from rules.language.choosing import all_of
 from rules.language.compiled import Condition, Field
 from rules.language.expressions import Expressions
 from rules.language.limits import Limits
-from rules.language.plan import HOPS, Reference, Stream, TypedColumn
+from rules.language.plan import HOPS, JoinedReference, StatefulStream, TypedColumn
 from rules.language.scope import Scope, UnknownName
-from rules.language.sources import Source
+from rules.language.sources import RuleSource
 from rules.language.values import Segment, Value, field_of, json
 from rules.language.windows import Time  # noqa: TC001 - with the others
 from rules.schemas.registry import Noted
@@ -47,7 +47,7 @@ class Side:
     def __init__(
         self,
         sql: str,
-        source: Source,
+        source: RuleSource,
         name: str,
         alias: str | None,
         limits: Limits,
@@ -74,7 +74,7 @@ class Side:
         partition = self.projection.add("INT", "log_partition")
         return partition, self.projection.add("BIGINT", "log_offset")
 
-    def stream(self, used: frozenset[str]) -> Stream:
+    def stream(self, used: frozenset[str]) -> StatefulStream:
         """Return the stream with those of its columns that are used."""
         assert self.time is not None
         lateness = self.time.lateness_ms if self.lateness_ms is None else self.lateness_ms
@@ -85,7 +85,7 @@ class Side:
             for one in self.projection.columns()
             if one.name in used
         )
-        return Stream(
+        return StatefulStream(
             name=self.name,
             filters=self.source.filters,
             is_events=self.source.is_events,
@@ -99,7 +99,7 @@ class Side:
         )
 
 
-class Table:
+class ReferenceTable:
     """A reference table that a rule joins.
 
     Attributes:
@@ -136,8 +136,8 @@ class Table:
             value = field_of(value, segment)
         return value
 
-    def reference(self) -> Reference:
-        return Reference(self.name, self.table, tuple(self.read))
+    def reference(self) -> JoinedReference:
+        return JoinedReference(self.name, self.table, tuple(self.read))
 
 
 class JoinedScope(Scope):
@@ -150,7 +150,7 @@ class JoinedScope(Scope):
     """
 
     def __init__(
-        self, sides: Sequence[Side], tables: Sequence[Table], told: dict[str, Value]
+        self, sides: Sequence[Side], tables: Sequence[ReferenceTable], told: dict[str, Value]
     ) -> None:
         super().__init__(())
         self._sides = sides
@@ -221,10 +221,10 @@ class JoinedScope(Scope):
         side = self._sides[0]
         self._of_side(side, "timestamp" if side.source.is_events else "id", ())
 
-    def _relation(self, name: str) -> Side | Table | None:
+    def _relation(self, name: str) -> Side | ReferenceTable | None:
         return next((one for one in self._relations() if one.alias == name), None)
 
-    def _relations(self) -> list[Side | Table]:
+    def _relations(self) -> list[Side | ReferenceTable]:
         return [*self._sides, *self._tables]
 
     def _of_side(self, side: Side, name: str, segments: Sequence[Segment]) -> Value:
@@ -245,6 +245,7 @@ class JoinedExpressions(Expressions):
 
     def __init__(self, sql: str, scope: JoinedScope, limits: Limits, first: Side) -> None:
         super().__init__(sql, scope, limits, first.expressions.schemas)
+        self.scope = scope
         self._first = first
 
     def seed(self) -> str:

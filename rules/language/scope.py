@@ -1,29 +1,29 @@
 """Names: which expression a name of the rule stands for."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rules.columns import Column
+from rules.columns import RuleColumn
 from rules.language.compiled import Field
 from rules.language.output import Tree, put, structure
-from rules.language.quoting import quoted
 from rules.language.values import (
-    Kind,
     Segment,
     Value,
+    ValueKind,
     as_output,
     field_of,
     json,
     shown_segment,
 )
+from rules.sql.errors import did_you_mean
+from rules.sql.quoting import quoted
 
 _KINDS = {
-    "text": Kind.TEXT,
-    "binary": Kind.BINARY,
-    "integer": Kind.INTEGER,
-    "boolean": Kind.BOOLEAN,
-    "json": Kind.JSON,
+    "text": ValueKind.TEXT,
+    "binary": ValueKind.BINARY,
+    "integer": ValueKind.INTEGER,
+    "boolean": ValueKind.BOOLEAN,
+    "json": ValueKind.JSON,
 }
 
 _PROPERTY_NAMES = {
@@ -56,7 +56,7 @@ class Scope:
         source: The name that the rule gives its source, `a` in `a.payload.x`.
     """
 
-    def __init__(self, columns: Iterable[Column], source: str | None = None) -> None:
+    def __init__(self, columns: Iterable[RuleColumn], source: str | None = None) -> None:
         self._source = source
         self._hidden: dict[str, str] = {}
         self._columns = {column.name: column for column in columns}
@@ -152,7 +152,7 @@ class Scope:
             return json(f"to_variant_object({structure(found)})", name=name)
         return found
 
-    def _column_value(self, column: Column, segments: Sequence[Segment]) -> Value:
+    def _column_value(self, column: RuleColumn, segments: Sequence[Segment]) -> Value:
         if column.name == "payload" and self._payload is not None:
             return _inside(self._payload, segments)
         if not segments:
@@ -185,11 +185,9 @@ class Scope:
             fallback = f"a field of the payload is payload.{name}; text is in single quotes"
         else:
             fallback = f"there are: {', '.join(self._columns)}"
-        close = difflib.get_close_matches(name, known, 1, 0.8)
         same = [other for other in known if other.lower() == name.lower()]
-        meant = (same or close or [""])[0]
-        hint = f"did you mean {meant}?" if meant else fallback
-        return UnknownName(f"unknown column {name[:100]}", hint)
+        hint = f"did you mean {same[0]}?" if same else did_you_mean(name, known, 0.8)
+        return UnknownName(f"unknown column {name[:100]}", hint or fallback)
 
 
 def _inside(value: Value, segments: Sequence[Segment]) -> Value:
@@ -201,7 +199,7 @@ def _inside(value: Value, segments: Sequence[Segment]) -> Value:
 def _user_property(name: str) -> Value:
     pairs = f"try_variant_get(properties, '$.user_property', '{_PAIRS}')"
     last = f"try_element_at(filter({pairs}, p -> get(p, 0) = {quoted(name)}), -1)"
-    return Value(Kind.TEXT, f"get({last}, 1)", name=f"user_properties.{name}")
+    return Value(ValueKind.TEXT, f"get({last}, 1)", name=f"user_properties.{name}")
 
 
 def _all_user_properties() -> str:

@@ -2,24 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from sqlglot import exp
 
 from mqlake.errors import InvalidTopic
 from mqlake.rule_records import EVENTS_PREFIX
 from mqlake.topics import SHARE_PREFIX, validate_topic_filter
-from rules.columns import EVENTS, MESSAGE, Column
+from rules.columns import EVENTS, MESSAGE, RuleColumn
+from rules.errors import RuleError
 from rules.language.expressions import Expressions
 from rules.language.functions.decoding import decoded
 from rules.language.limits import Limits
-from rules.language.places import error_at
 from rules.language.scope import Scope
 from rules.schemas.errors import UnknownSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RuleSource:
     """What FROM or JOIN names.
 
     Attributes:
@@ -30,30 +29,32 @@ class Source:
 
     filters: tuple[str, ...]
     is_events: bool
-    columns: tuple[Column, ...]
+    columns: tuple[RuleColumn, ...]
 
 
-def read_source(sql: str, listed: Sequence[exp.Expr], limits: Limits) -> Source:
+def read_source(sql: str, listed: Sequence[exp.Expr], limits: Limits) -> RuleSource:
     """Check the filters that stand behind FROM or JOIN.
 
     Raises:
         RuleError: One is no topic filter and no event, or there are too many.
     """
     if len(listed) > limits.filters:
-        _refuse(sql, listed[-1], f"more than {limits.filters} topic filters")
+        raise RuleError.at_node(sql, listed[-1], f"more than {limits.filters} topic filters")
     events = [one for one in listed if one.this.startswith(EVENTS_PREFIX)]
     if not events:
         filters = dict.fromkeys(_topic_filter(sql, one) for one in listed)
-        return Source(tuple(filters), is_events=False, columns=MESSAGE)
+        return RuleSource(tuple(filters), is_events=False, columns=MESSAGE)
     if len(events) < len(listed):
-        _refuse(sql, events[0], "events and topics cannot be in one rule", hint="make two rules")
+        raise RuleError.at_node(
+            sql, events[0], "events and topics cannot be in one rule", "make two rules"
+        )
     found = dict.fromkeys(_event(sql, one) for one in events)
     named = tuple(EVENTS_PREFIX + name for name in found)
-    return Source(named, is_events=True, columns=_event_columns(found))
+    return RuleSource(named, is_events=True, columns=_event_columns(found))
 
 
 def decode_payload(
-    expressions: Expressions, scope: Scope, source: Source, node: exp.Expr | None
+    expressions: Expressions, scope: Scope, source: RuleSource, node: exp.Expr | None
 ) -> None:
     """Make `payload` what DECODE says, if it stands there.
 
@@ -75,24 +76,26 @@ def decode_payload(
 def _topic_filter(sql: str, node: exp.Expr) -> str:
     topic_filter: str = node.this
     if topic_filter.startswith(SHARE_PREFIX):
-        _refuse(sql, node, "a rule has no shared subscriptions", hint="leave out $share/<name>/")
+        raise RuleError.at_node(
+            sql, node, "a rule has no shared subscriptions", "leave out $share/<name>/"
+        )
     try:
         validate_topic_filter(topic_filter)
     except InvalidTopic as exc:
-        _refuse(sql, node, f"not a topic filter: {exc}")
+        raise RuleError.at_node(sql, node, f"not a topic filter: {exc}") from exc
     return topic_filter
 
 
 def _event(sql: str, node: exp.Expr) -> str:
     name: str = node.this.removeprefix(EVENTS_PREFIX).replace("/", "_").replace(".", "_")
     if name not in EVENTS:
-        _refuse(sql, node, "unknown event", hint=f"there are: {', '.join(EVENTS)}")
+        raise RuleError.at_node(sql, node, "unknown event", f"there are: {', '.join(EVENTS)}")
     return name
 
 
-def _event_columns(events: Iterable[str]) -> tuple[Column, ...]:
+def _event_columns(events: Iterable[str]) -> tuple[RuleColumn, ...]:
     """Return the columns of several events; of a name that some make differently, the first."""
-    columns: dict[str, Column] = {}
+    columns: dict[str, RuleColumn] = {}
     for event in events:
         for column in EVENTS[event]:
             known = columns.setdefault(column.name, column)
@@ -100,7 +103,3 @@ def _event_columns(events: Iterable[str]) -> tuple[Column, ...]:
                 both = f"coalesce({known.expression}, {column.expression})"
                 columns[column.name] = replace(known, expression=both)
     return tuple(columns.values())
-
-
-def _refuse(sql: str, node: exp.Expr, problem: str, *, hint: str = "") -> NoReturn:
-    raise error_at(sql, node.meta["start"], node.meta["end"] + 1, problem, hint)

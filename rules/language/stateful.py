@@ -1,4 +1,4 @@
-"""Rules with memory: from a statement with GROUP BY, JOIN or a detection to a plan."""
+"""Stateful rules: from a statement with GROUP BY, JOIN or a detection to a plan."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,14 @@ from rules.errors import RuleError
 from rules.language import dialect
 from rules.language.carrying import Projection
 from rules.language.choosing import all_of, conjuncts
-from rules.language.compiled import CompiledRule, Condition, Field
+from rules.language.compilation import Compilation
+from rules.language.compiled import CompiledRule, Field
 from rules.language.detecting import TOLD, detection_in, read_detection
-from rules.language.expressions import Expressions
 from rules.language.grouping import WINDOW_COLUMNS, GroupedExpressions, Rows, has_aggregate
 from rules.language.joining import Joining
 from rules.language.limits import Limits
 from rules.language.names import WINDOWS
-from rules.language.output import Tree, names, put, row
-from rules.language.places import error_at
+from rules.language.output import row
 from rules.language.plan import (
     AT_COLUMN,
     DETECTED,
@@ -29,12 +28,11 @@ from rules.language.plan import (
     Detection,
     Plan,
 )
-from rules.language.relations import JoinedExpressions, JoinedScope, Side, Table
-from rules.language.scope import Scope
-from rules.language.sources import Source, decode_payload, read_source
-from rules.language.values import as_condition, as_possible
+from rules.language.relations import JoinedExpressions, JoinedScope, ReferenceTable, Side
+from rules.language.sources import RuleSource, decode_payload, read_source
+from rules.language.values import as_possible
 from rules.language.windows import read_window, receive_time
-from rules.schemas.registry import Noted, SchemaLookup, wrap
+from rules.schemas.registry import SchemaLookup, wrap
 
 References = Mapping[str, tuple[tuple[str, str], ...]]
 """The reference tables there are: of each its columns, name and type."""
@@ -54,16 +52,8 @@ def is_stateful(statement: dialect.Statement) -> bool:
     )
 
 
-class StatefulCompiler:
-    """Compiles one rule with memory.
-
-    Args:
-        sql: Its text.
-        statement: What was parsed of it.
-        limits: How large it may be.
-        references: The reference tables there are; None when that is not known here.
-        schemas: What payloads can be decoded by.
-    """
+class StatefulCompiler(Compilation):
+    """Compiles one stateful rule; `references` of None: it is not known here which there are."""
 
     def __init__(
         self,
@@ -73,56 +63,35 @@ class StatefulCompiler:
         references: References | None,
         schemas: SchemaLookup,
     ) -> None:
-        self._sql = sql
-        self._args = statement.args
-        self._limits = limits
+        super().__init__(sql, statement, limits, schemas)
         self._references = references
-        self._schemas = Noted(schemas)
         self._sides: list[Side] = []
-        self._tables: list[Table] = []
+        self._tables: list[ReferenceTable] = []
+        self._call: dialect.Call | None = None
+        self._detection: Detection | None = None
+        self._joined: JoinedExpressions | None = None
+        """Over the rows of all relations, where they have come together."""
+        self._grouping: tuple[dialect.Call, list[exp.Expr]] | None = None
+        """The window and the keys of GROUP BY."""
         self._filters: list[str] = []
         """Tests of rows that are not of one stream alone."""
 
-    def compile(self) -> CompiledRule:
-        items = self._args["items"]
+    # Sources
+
+    def _check_form(self) -> None:
         if self._args["is_foreach"]:
             problem = "FOREACH has neither GROUP BY, JOIN nor detections"
-            self._fail(items[0], problem, hint="make two rules; the first publishes what is joined")
-        if len(items) > self._limits.select_items:
-            limit = self._limits.select_items
-            self._fail(items[limit], f"more than {limit} expressions are listed")
+            hint = "make two rules; the first publishes what is joined"
+            self._fail(self._args["items"][0], problem, hint=hint)
+
+    def _open_source(self) -> None:
         source = read_source(self._sql, self._args["filters"], self._limits)
         decoding = self._args.get("decoding")
         first = self._side(source, self._args.get("alias"), self._args["filters"][0], decoding)
-        call = self._detection_call()
-        scopes: list[tuple[Scope, Expressions]] = []
-        scope: JoinedScope | None = None
-        joined: JoinedExpressions | None = None
-        if self._args.get("joins") or call is not None:
-            told = TOLD if call is not None else {}
-            scope = JoinedScope(self._sides, self._tables, told)
-            joined = JoinedExpressions(self._sql, scope, self._limits, first)
-            joined.is_grouped = True
-            scopes.append((scope, joined))
-            relation = self._join(scope, joined, is_detected=call is not None)
-        else:
-            relation = first.name
-        scopes += [(side.scope, side.expressions) for side in self._sides]
-        grouped = self._grouping(call)
-        self._give_names(items, scopes, is_grouped=grouped is not None)
-        detection = self._where(call, scope, joined)
-        if grouped is not None:
-            tree, query = self._grouped(items, grouped, relation, scope, joined)
-        else:
-            assert scope is not None
-            assert joined is not None
-            tree, query = self._rows(items, relation, scope, joined, is_detected=call is not None)
-        return self._compiled(tree, query, detection, scope)
-
-    # Sources
+        self._relation = first.name
 
     def _side(
-        self, source: Source, alias: str | None, node: exp.Expr, decoding: exp.Expr | None
+        self, source: RuleSource, alias: str | None, node: exp.Expr, decoding: exp.Expr | None
     ) -> Side:
         self._check_alias(alias, node)
         name = f"s{len(self._sides)}"
@@ -141,19 +110,31 @@ class StatefulCompiler:
         if alias in columns or alias in TOLD or alias in WINDOW_COLUMNS:
             self._fail(node, f"{alias[:100]} is a column", hint="AS gives the source another name")
 
-    def _join(self, scope: JoinedScope, joined: Expressions, *, is_detected: bool) -> str:
-        first = self._sides[0]
-        if is_detected:
-            first.relation = DETECTED
-        nodes = self._args.get("joins") or []
-        made = [(node, self._joined_source(node, is_detected=is_detected)) for node in nodes]
-        joining = Joining(joined, scope, self._sides)
-        return " ".join((first.relation, *(joining.join(node, new) for node, new in made)))
+    def _find_detection(self) -> None:
+        conditions = conjuncts(self._args.get("where"))
+        found = [call for one in conditions if (call := detection_in(one)) is not None]
+        if len(found) > 1:
+            self._fail(found[1], "a rule has one detection", hint="make two rules")
+        self._call = found[0] if found else None
 
-    def _joined_source(self, node: exp.Expr, *, is_detected: bool) -> Side | Table:
+    def _join(self) -> None:
+        nodes = self._args.get("joins") or []
+        if not nodes and self._call is None:
+            return
+        first = self._sides[0]
+        scope = JoinedScope(self._sides, self._tables, {} if self._call is None else TOLD)
+        self._joined = JoinedExpressions(self._sql, scope, self._limits, first)
+        self._joined.is_grouped = True
+        if self._call is not None:
+            first.relation = DETECTED
+        made = [(node, self._joined_source(node)) for node in nodes]
+        joining = Joining(self._joined, scope, self._sides)
+        self._relation = " ".join((first.relation, *(joining.join(*one) for one in made)))
+
+    def _joined_source(self, node: exp.Expr) -> Side | ReferenceTable:
         if not node.args.get("filters"):
             return self._table(node)
-        if len(self._sides) == _STREAMS or is_detected:
+        if len(self._sides) == _STREAMS or self._call is not None:
             problem = "a rule joins two streams at most, and none to a detection"
             self._fail(node, problem, hint="make two rules; the first publishes what is joined")
         first = self._sides[0]
@@ -166,7 +147,7 @@ class StatefulCompiler:
         side.may_lack = node.args["is_left"]
         return side
 
-    def _table(self, node: exp.Expr) -> Table:
+    def _table(self, node: exp.Expr) -> ReferenceTable:
         table = node.args["table"].this
         if len(self._tables) == self._limits.references:
             self._fail(node, f"more than {self._limits.references} reference tables are joined")
@@ -181,22 +162,45 @@ class StatefulCompiler:
             self._fail(node.args["table"], "this is no name of a reference table")
         alias = node.args.get("alias") or table
         self._check_alias(alias, node)
-        made = Table(f"r{len(self._tables)}", table, alias, columns)
+        made = ReferenceTable(f"r{len(self._tables)}", table, alias, columns)
         self._tables.append(made)
         return made
 
+    # GROUP BY
+
+    def _read_grouping(self) -> None:
+        group = self._args.get("group") or []
+        if len(group) > self._limits.group_keys:
+            self._fail(group[-1], f"more than {self._limits.group_keys} keys")
+        windows = [one for one in group if isinstance(one, dialect.Call) and one.this in WINDOWS]
+        keys = [one for one in group if one not in windows]
+        if self._call is not None:
+            if windows:
+                self._fail(windows[0], "a detection has no window", hint="GROUP BY lists its keys")
+            return
+        if len(self._sides) > 1 and group:
+            problem = "the join of two streams has no GROUP BY"
+            self._fail(group[0], problem, hint="make two rules; the first publishes what is joined")
+        if len(windows) > 1:
+            self._fail(windows[1], "a rule has one window")
+        if group and not windows:
+            problem = "GROUP BY needs a window"
+            self._fail(group[-1], problem, hint="GROUP BY clientid, tumble(timestamp, '1 minute')")
+        having = self._args.get("having")
+        if having is not None and not windows:
+            self._fail(having, "HAVING needs GROUP BY and a window, or a detection", hint="WHERE")
+        self._grouping = (windows[0], keys) if windows else None
+
     # Names
 
-    def _give_names(
-        self,
-        items: Sequence[exp.Expr],
-        scopes: Sequence[tuple[Scope, Expressions]],
-        *,
-        is_grouped: bool,
-    ) -> None:
+    def _give_names(self) -> None:
         """Give the names of SELECT where WHERE and GROUP BY are compiled."""
+        scopes = [(side.scope, side.expressions) for side in self._sides]
+        if self._joined is not None:
+            scopes.insert(0, (self._joined.scope, self._joined))
+        is_grouped = self._grouping is not None
         of_groups = set(WINDOW_COLUMNS) if is_grouped else set()
-        for item in items:
+        for item in self._args["items"]:
             path = item.args.get("path")
             if isinstance(item.this, exp.Star):
                 continue
@@ -219,44 +223,26 @@ class StatefulCompiler:
 
     # WHERE
 
-    def _detection_call(self) -> dialect.Call | None:
-        found = [
-            call
-            for one in conjuncts(self._args.get("where"))
-            if (call := detection_in(one)) is not None
-        ]
-        if len(found) > 1:
-            self._fail(found[1], "a rule has one detection", hint="make two rules")
-        return found[0] if found else None
-
-    def _where(
-        self, call: dialect.Call | None, scope: JoinedScope | None, joined: Expressions | None
-    ) -> Detection | None:
+    def _where(self) -> None:
         for one in conjuncts(self._args.get("where")):
             if detection_in(one) is not None:
                 continue
             side: Side | None = self._sides[0]
-            if scope is not None and joined is not None:
+            if self._joined is not None:
+                scope = self._joined.scope
                 with scope.scratch(), scope.reading() as reads:
-                    joined.condition(one)
+                    self._joined.condition(one)
                 side = self._side_of(scope.origins(reads), one)
-            if side is None:
-                assert joined is not None
-                self._filters.append(as_possible(joined.condition(one)))
-                continue
-            with side.scope.reading() as reads:
-                value = side.expressions.condition(one)
-            side.tests.append(as_possible(value))
-            side.conditions.append(
-                Condition(
-                    text=side.expressions.text_of(one),
-                    expression=as_condition(value),
-                    fields=tuple(reads.values()),
-                )
-            )
-        if call is None:
-            return None
-        return read_detection(call, self._sides[0], self._args.get("group") or ())
+                if side is None:
+                    self._filters.append(as_possible(self._joined.condition(one)))
+                    continue
+            assert side is not None
+            condition, test = self._condition(one, side.scope, side.expressions)
+            side.tests.append(test)
+            side.conditions.append(condition)
+        if self._call is not None:
+            group = self._args.get("group") or ()
+            self._detection = read_detection(self._call, self._sides[0], group)
 
     def _side_of(self, origins: frozenset[str], node: exp.Expr) -> Side | None:
         """Return the stream whose messages alone a condition is about."""
@@ -268,68 +254,43 @@ class StatefulCompiler:
                 return side
         return None
 
-    # GROUP BY
+    # Rows
 
-    def _grouping(self, call: dialect.Call | None) -> tuple[dialect.Call, list[exp.Expr]] | None:
-        """Return the window and the keys of GROUP BY."""
-        group = self._args.get("group") or []
-        if len(group) > self._limits.group_keys:
-            self._fail(group[-1], f"more than {self._limits.group_keys} keys")
-        windows = [one for one in group if isinstance(one, dialect.Call) and one.this in WINDOWS]
-        keys = [one for one in group if one not in windows]
-        if call is not None:
-            if windows:
-                self._fail(windows[0], "a detection has no window", hint="GROUP BY lists its keys")
-            return None
-        if len(self._sides) > 1 and group:
-            problem = "the join of two streams has no GROUP BY"
-            self._fail(group[0], problem, hint="make two rules; the first publishes what is joined")
-        if len(windows) > 1:
-            self._fail(windows[1], "a rule has one window")
-        if group and not windows:
-            problem = "GROUP BY needs a window"
-            self._fail(group[-1], problem, hint="GROUP BY clientid, tumble(timestamp, '1 minute')")
-        having = self._args.get("having")
-        if having is not None and not windows:
-            self._fail(having, "HAVING needs GROUP BY and a window, or a detection", hint="WHERE")
-        return (windows[0], keys) if windows else None
+    def _make_rows(self) -> None:
+        if self._grouping is not None:
+            self._query = self._groups(*self._grouping)
+        else:
+            assert self._joined is not None
+            self._query = self._single_rows(self._joined)
 
-    def _grouped(
-        self,
-        items: Sequence[exp.Expr],
-        grouping: tuple[dialect.Call, list[exp.Expr]],
-        relation: str,
-        scope: JoinedScope | None,
-        joined: Expressions | None,
-    ) -> tuple[Tree, str]:
+    def _groups(self, call: dialect.Call, keys: Sequence[exp.Expr]) -> str:
         (side,) = self._sides
-        window = read_window(grouping[0], side.expressions)
+        joined = self._joined
+        window = read_window(call, side.expressions)
         side.time, side.lateness_ms = window.time, window.lateness_ms
         side.size_ms, side.slide_ms = window.size_ms, window.slide_ms
-        if scope is None or joined is None:
+        if joined is None:
             place = ("log_partition", "log_offset")
             rows = Rows(side.expressions, side.projection, lambda: place, is_guarded=False)
         else:
-            projection = Projection("p")
-            rows = Rows(joined, projection, lambda: _qualified(side), is_guarded=True)
+            rows = Rows(joined, Projection("p"), lambda: _qualified(side), is_guarded=True)
         grouped = GroupedExpressions(self._sql, rows, window)
-        for key in grouping[1]:
+        for key in keys:
             value = rows.expressions.value(key)
             if value.literal is not None:
                 self._fail(key, "a constant groups nothing")
             grouped.add_key(value)
-        tree: Tree = {}
-        for item in items:
+        for item in self._args["items"]:
             if isinstance(item.this, exp.Star):
                 self._fail(item, "* has no meaning for a group of messages", hint="last(payload)")
-            self._put(tree, item, grouped.scope, grouped)
+            self._put(item, grouped.scope, grouped)
         tests = [as_possible(grouped.condition(one)) for one in conjuncts(self._args.get("having"))]
-        groups = grouped.relation(relation if joined is None else "joined")
+        groups = grouped.relation(self._relation if joined is None else "joined")
         if joined is not None:
-            groups = groups.replace(" FROM joined ", f" FROM ({self._joined(relation, rows)}) ", 1)
-        return tree, _outputs(row(tree), "window_end", HOPS, f"({groups})", tests)
+            groups = groups.replace(" FROM joined ", f" FROM ({self._joined_rows(rows)}) ", 1)
+        return _outputs(row(self._tree), "window_end", HOPS, f"({groups})", tests)
 
-    def _joined(self, relation: str, rows: Rows) -> str:
+    def _joined_rows(self, rows: Rows) -> str:
         """Return the rows that are grouped, where they are of several relations."""
         (side,) = self._sides
         columns = [f"{one.expression} AS {one.name}" for one in rows.projection.columns()]
@@ -338,49 +299,40 @@ class StatefulCompiler:
         test = all_of(self._filters) if self._filters else "true"
         if "raise_error" in test:
             test = f"CAST(try_to_binary(CAST({test} AS STRING), 'utf-8') AS STRING) = 'true'"
-        return f"SELECT {listed} FROM {relation} WHERE {test}"  # noqa: S608
+        return f"SELECT {listed} FROM {self._relation} WHERE {test}"  # noqa: S608
 
-    # Rows that are not grouped
-
-    def _rows(
-        self,
-        items: Sequence[exp.Expr],
-        relation: str,
-        scope: JoinedScope,
-        joined: Expressions,
-        *,
-        is_detected: bool,
-    ) -> tuple[Tree, str]:
-        tree: Tree = {}
-        for item in items:
+    def _single_rows(self, joined: JoinedExpressions) -> str:
+        """Return the rows where nothing groups them."""
+        for item in self._args["items"]:
             if isinstance(item.this, exp.Star):
                 if len(self._sides) > 1:
                     self._fail(item, "* of which stream?", hint="list the columns")
-                tree.update(scope.selected())
+                self._tree.update(joined.scope.selected())
                 continue
-            self._put(tree, item, scope, joined)
+            self._put(item, joined.scope, joined)
         for one in conjuncts(self._args.get("having")):
             self._filters.append(as_possible(joined.condition(one)))
         for side in self._sides:
             side.time = side.time or receive_time(side.expressions)
         at, hops = (_greatest(self._sides, name) for name in (EVENT_TIME, HOPS))
-        if is_detected:
+        if self._call is not None:
             at = f"{DETECTED}.{AT_COLUMN}"
-        return tree, _outputs(row(tree), at, hops, relation, self._filters)
+        return _outputs(row(self._tree), at, hops, self._relation, self._filters)
 
-    def _put(self, tree: Tree, item: exp.Expr, scope: Scope, expressions: Expressions) -> None:
-        with scope.reading() as reads:
-            value = expressions.value(item.this)
-        path = item.args.get("path")
-        if path:
-            scope.give(path, value, reads)
-        put(tree, path or expressions.name_of(item.this), value)
+    PASSES = (
+        _check_form,
+        Compilation._check_lists,
+        _open_source,
+        _find_detection,
+        _join,
+        _read_grouping,
+        _give_names,
+        _where,
+        _make_rows,
+    )
 
-    # The whole
-
-    def _compiled(
-        self, tree: Tree, query: str, detection: Detection | None, scope: JoinedScope | None
-    ) -> CompiledRule:
+    def _compiled(self) -> tuple[CompiledRule, int]:
+        query, detection = self._query, self._detection
         used = set(_NAMES.findall(query))
         if detection is not None:
             used.update(detection.keys, detection.order)
@@ -393,48 +345,25 @@ class StatefulCompiler:
         for stream in streams:
             parts += [stream.condition, stream.event_time]
             parts += [column.expression for column in stream.columns]
-        if sum(map(len, parts)) > self._limits.expression_characters:
-            raise RuleError(
-                "the rule is too large once its names are put in",
-                hint="names given with AS are put in wherever they are used",
-            )
         fields: dict[str, Field] = {}
-        if scope is not None:
-            fields.update((one.name, one) for one in scope.fields())
+        if self._joined is not None:
+            fields.update((one.name, one) for one in self._joined.scope.fields())
         if len(self._sides) == 1:
             fields.update(self._sides[0].scope.reads)
-        conditions = [one for side in self._sides for one in side.conditions]
-        return CompiledRule(
+        made = CompiledRule(
             filters=tuple(dict.fromkeys(one for stream in streams for one in stream.filters)),
             is_events=streams[0].is_events,
             expression=None,
-            conditions=tuple(map(self._whole, conditions)),
-            fields=tuple(map(self._whole_field, fields.values())),
-            columns=tuple(names(tree)),
-            deterministic=True,
+            conditions=tuple(one for side in self._sides for one in side.conditions),
+            fields=tuple(fields.values()),
             plan=Plan(
                 streams=streams,
                 references=tuple(table.reference() for table in self._tables),
                 detection=detection,
                 query=query,
             ),
-            schemas=tuple(self._schemas.uses),
         )
-
-    def _whole(self, condition: Condition) -> Condition:
-        """Return a condition with the layouts that it names."""
-        return replace(
-            condition,
-            expression=self._schemas.whole(condition.expression),
-            fields=tuple(map(self._whole_field, condition.fields)),
-        )
-
-    def _whole_field(self, field: Field) -> Field:
-        return replace(field, expression=self._schemas.whole(field.expression))
-
-    def _fail(self, node: exp.Expr, problem: str, *, hint: str = "") -> None:
-        start, end = node.meta["start"], node.meta["end"]
-        raise error_at(self._sql, start, end + 1, problem, hint)
+        return made, sum(map(len, parts))
 
 
 def _reads(node: exp.Expr, wanted: set[str]) -> bool:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from rules.language.quoting import is_expressible, quoted, variant_path
+from rules.sql.quoting import is_expressible, quoted, variant_path
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What is known of a value before a message comes."""
 
     JSON = "a field"
@@ -28,8 +28,8 @@ class Kind(Enum):
     NULL = "null"
 
 
-NUMERIC: Final = frozenset({Kind.INTEGER, Kind.DOUBLE, Kind.NUMBER})
-TEXTUAL: Final = frozenset({Kind.TEXT, Kind.BINARY})
+NUMERIC: Final = frozenset({ValueKind.INTEGER, ValueKind.DOUBLE, ValueKind.NUMBER})
+TEXTUAL: Final = frozenset({ValueKind.TEXT, ValueKind.BINARY})
 EXACT_IN_DOUBLE: Final = 2**53
 _INFINITY: Final = "double('Infinity')"
 
@@ -50,7 +50,7 @@ class Value:
         name: How the rule calls it, for error messages.
     """
 
-    kind: Kind
+    kind: ValueKind
     sql: str
     exact: str = ""
     path: tuple[str | int, ...] = ()
@@ -73,26 +73,26 @@ class Value:
 
 
 def integer(sql: str) -> Value:
-    return Value(Kind.INTEGER, sql)
+    return Value(ValueKind.INTEGER, sql)
 
 
 def double(sql: str) -> Value:
-    return Value(Kind.DOUBLE, sql)
+    return Value(ValueKind.DOUBLE, sql)
 
 
 def text(sql: str) -> Value:
-    return Value(Kind.TEXT, sql)
+    return Value(ValueKind.TEXT, sql)
 
 
 def boolean(sql: str) -> Value:
-    return Value(Kind.BOOLEAN, sql)
+    return Value(ValueKind.BOOLEAN, sql)
 
 
 def json(sql: str, path: tuple[str | int, ...] = (), name: str = "") -> Value:
-    return Value(Kind.JSON, sql, path=path, name=name)
+    return Value(ValueKind.JSON, sql, path=path, name=name)
 
 
-NULL: Final = Value(Kind.NULL, "NULL")
+NULL: Final = Value(ValueKind.NULL, "NULL")
 
 
 def constant(value: Any) -> Value:
@@ -100,16 +100,18 @@ def constant(value: Any) -> Value:
     if value is None:
         return NULL
     if isinstance(value, bool):
-        return Value(Kind.BOOLEAN, "true" if value else "false", literal=value)
+        return Value(ValueKind.BOOLEAN, "true" if value else "false", literal=value)
     if isinstance(value, str):
-        return Value(Kind.TEXT, quoted(value), literal=value)
+        return Value(ValueKind.TEXT, quoted(value), literal=value)
     if isinstance(value, int):
         if -(2**63) < value < 2**63:
             sql = f"{value}L" if value >= 0 else f"(- {-value}L)"
-            return Value(Kind.INTEGER, sql, literal=value)
+            return Value(ValueKind.INTEGER, sql, literal=value)
         value = float(value)
     sql = f"{abs(value)!r}D"
-    return Value(Kind.DOUBLE, sql if math.copysign(1, value) > 0 else f"(- {sql})", literal=value)
+    return Value(
+        ValueKind.DOUBLE, sql if math.copysign(1, value) > 0 else f"(- {sql})", literal=value
+    )
 
 
 def shown_segment(segment: Segment) -> str:
@@ -123,8 +125,8 @@ def field_of(value: Value, key: Segment) -> Value:
     """Take a field, an element or a range (from 1, or from the end below 0) out of a value."""
     name = value.name + shown_segment(key)
     if isinstance(key, tuple):
-        return Value(Kind.ARRAY, _range(as_array(value), *key), name=name)
-    if value.kind is not Kind.JSON:
+        return Value(ValueKind.ARRAY, _range(as_array(value), *key), name=name)
+    if value.kind is not ValueKind.JSON:
         value = json(as_parsed(value), name=value.name)
     if isinstance(key, int):
         if key > 0:
@@ -146,50 +148,50 @@ def _range(array: str, first: int, last: int) -> str:
 
 def as_text(value: Value) -> str:
     """STRING: numbers and booleans as JSON writes them, objects and arrays as JSON."""
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return value.get("string")
-    if value.kind is Kind.TEXT:
+    if value.kind is ValueKind.TEXT:
         return value.sql
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return f"coalesce(CAST({value.exact} AS STRING), CAST({value.sql} AS STRING))"
-    if value.kind is Kind.ARRAY:
+    if value.kind is ValueKind.ARRAY:
         return f"to_json({value.sql}, map('ignoreNullFields', 'false'))"
-    if value.kind is Kind.DOUBLE:
+    if value.kind is ValueKind.DOUBLE:
         return f"CAST({_finite(value)} AS STRING)"
     return f"CAST({value.sql} AS STRING)"
 
 
 def as_bytes(value: Value) -> str:
     """BINARY: bytes as they are, everything else as the UTF-8 of its text."""
-    return value.sql if value.kind is Kind.BINARY else f"CAST({as_text(value)} AS BINARY)"
+    return value.sql if value.kind is ValueKind.BINARY else f"CAST({as_text(value)} AS BINARY)"
 
 
 def as_double(value: Value) -> str:
     """DOUBLE: of numbers and of text that is one."""
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return value.get("double")
     if value.kind in TEXTUAL:
         return f"try_cast({as_text(value)} AS DOUBLE)"
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         if value.literal is not None:
             return constant(float(value.literal)).sql
         return f"CAST({value.sql} AS DOUBLE)"
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return f"coalesce(CAST({value.exact} AS DOUBLE), {value.sql})"
-    return value.sql if value.kind is Kind.DOUBLE else "CAST(NULL AS DOUBLE)"
+    return value.sql if value.kind is ValueKind.DOUBLE else "CAST(NULL AS DOUBLE)"
 
 
 def as_integer(value: Value) -> str:
     """BIGINT: of numbers, cut towards zero, and of text that is an integer."""
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return value.get("bigint")
     if value.kind in TEXTUAL:
         return f"try_cast({as_text(value)} AS BIGINT)"
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return f"CAST({value.sql} AS BIGINT)" if value.literal is None else value.sql
-    if value.kind is Kind.DOUBLE:
+    if value.kind is ValueKind.DOUBLE:
         return f"try_cast({value.sql} AS BIGINT)"
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return f"coalesce({value.exact}, try_cast({value.sql} AS BIGINT))"
     return "CAST(NULL AS BIGINT)"
 
@@ -204,21 +206,21 @@ def as_int(value: Value) -> str:
 
 def as_array(value: Value) -> str:
     """ARRAY<VARIANT>; text is parsed as JSON."""
-    if value.kind is Kind.ARRAY:
+    if value.kind is ValueKind.ARRAY:
         return value.sql
-    parsed = value if value.kind is Kind.JSON else json(as_parsed(value))
+    parsed = value if value.kind is ValueKind.JSON else json(as_parsed(value))
     return parsed.get("array<variant>")
 
 
 def as_map(value: Value) -> str:
     """MAP<STRING, VARIANT>; text is parsed as JSON."""
-    parsed = value if value.kind is Kind.JSON else json(as_parsed(value))
+    parsed = value if value.kind is ValueKind.JSON else json(as_parsed(value))
     return parsed.get("map<string,variant>")
 
 
 def as_parsed(value: Value) -> str:
     """VARIANT, text taken for JSON."""
-    if value.kind is Kind.BINARY and value.sql == "payload":
+    if value.kind is ValueKind.BINARY and value.sql == "payload":
         return "payload_json"
     if value.kind in TEXTUAL:
         return f"try_parse_json({as_text(value)})"
@@ -227,32 +229,32 @@ def as_parsed(value: Value) -> str:
 
 def as_variant(value: Value) -> str:
     """VARIANT: the value as it stands in JSON."""
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return value.variant
-    if value.kind is Kind.NULL:
+    if value.kind is ValueKind.NULL:
         return "CAST(NULL AS VARIANT)"
-    if value.kind is Kind.ARRAY:
+    if value.kind is ValueKind.ARRAY:
         return f"to_variant_object({value.sql})"
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return as_output(value)
     return f"CAST({as_output(value)} AS VARIANT)"
 
 
 def as_output(value: Value) -> str:
     """Anything that `to_json` writes as the language says: see `docs/rules.md`."""
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return value.variant
-    if value.kind is Kind.BINARY:
+    if value.kind is ValueKind.BINARY:
         return f"coalesce(try_validate_utf8(CAST({value.sql} AS STRING)), base64({value.sql}))"
-    if value.kind is Kind.BOOLEAN:
+    if value.kind is ValueKind.BOOLEAN:
         return as_condition(value)
-    if value.kind is Kind.NULL:
+    if value.kind is ValueKind.NULL:
         return "CAST(NULL AS STRING)"
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         too_large = failure("the number is out of range")
         finite = f"IF(abs({value.sql}) >= {_INFINITY}, {too_large}, {value.sql})"
         return f"coalesce(CAST({value.exact} AS VARIANT), CAST({finite} AS VARIANT))"
-    if value.kind is Kind.DOUBLE:
+    if value.kind is ValueKind.DOUBLE:
         return _finite(value)
     return value.sql
 
@@ -271,20 +273,20 @@ def as_condition(value: Value) -> str:
 
 def as_possible(value: Value) -> str:
     """BOOLEAN where NULL means false; only for kinds that `is_condition` accepts."""
-    return f"({value.get('string')} = 'true')" if value.kind is Kind.JSON else value.sql
+    return f"({value.get('string')} = 'true')" if value.kind is ValueKind.JSON else value.sql
 
 
 def is_condition(value: Value) -> bool:
-    return value.kind in (Kind.BOOLEAN, Kind.JSON)
+    return value.kind in (ValueKind.BOOLEAN, ValueKind.JSON)
 
 
 def measured(value: Value) -> tuple[str, str]:
     """Return the BIGINT (or NULL) and the DOUBLE (or NULL) of a value, for functions."""
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return as_integer(value), as_double(value)
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return value.exact, value.sql
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)", as_double(value)
     return "CAST(NULL AS BIGINT)", as_double(value)
 
@@ -294,13 +296,13 @@ def operand(value: Value) -> tuple[str, str]:
 
     What is not a number fails the rule for this message, as arithmetic on it has no result.
     """
-    if value.kind is Kind.INTEGER:
+    if value.kind is ValueKind.INTEGER:
         return as_integer(value), as_double(value)
-    if value.kind is Kind.DOUBLE:
+    if value.kind is ValueKind.DOUBLE:
         return "CAST(NULL AS BIGINT)", f"coalesce({value.sql}, {_not_a_number(value)})"
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return value.exact, value.sql
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         kind = value.json_type
         exact = f"IF({kind} = 'BIGINT', {value.get('bigint')}, NULL)"
         as_number = f"IF(left({kind}, 3) IN ('BIG', 'DOU', 'DEC'), {value.get('double')}, NULL)"

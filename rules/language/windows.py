@@ -7,20 +7,20 @@ from typing import Final
 from sqlglot import exp
 
 from rules.language import dialect
-from rules.language.durations import InvalidDuration, milliseconds, shown
 from rules.language.expressions import Expressions
 from rules.language.functions import FUNCTIONS
 from rules.language.names import WINDOWS
 from rules.language.values import (
     NUMERIC,
     TEXTUAL,
-    Kind,
     Value,
+    ValueKind,
     as_integer,
     constant,
     failure,
     text,
 )
+from rules.sql.durations import InvalidDuration, milliseconds, shown
 
 SHORTEST_MS: Final = 1_000
 AHEAD_MS: Final = 600_000
@@ -157,7 +157,7 @@ def time_of(node: exp.Expr, expressions: Expressions) -> Time:
     name = expressions.text_of(node)[:100]
     received = expressions.column("timestamp")
     missing = f"CAST({failure(f'{name} is no time')} AS BIGINT)"
-    if value.sql in (received.sql, "publish_received_at") and value.kind is Kind.INTEGER:
+    if value.sql in (received.sql, "publish_received_at") and value.kind is ValueKind.INTEGER:
         return receive_time(expressions)
     ms = _milliseconds(value, expressions)
     if ms is None:
@@ -182,10 +182,10 @@ def _milliseconds(value: Value, expressions: Expressions) -> str | None:
     """BIGINT since 1970: a number is that, a text is RFC 3339."""
     if value.kind in NUMERIC:
         return as_integer(value)
-    if value.kind is not Kind.JSON and value.kind not in TEXTUAL:
+    if value.kind is not ValueKind.JSON and value.kind not in TEXTUAL:
         return None
     from_text = FUNCTIONS["rfc3339_to_unix_ts"].emit([value, constant("millisecond")], expressions)
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         as_text = FUNCTIONS["rfc3339_to_unix_ts"].emit(
             [text(value.get("string")), constant("millisecond")], expressions
         )

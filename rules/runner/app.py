@@ -16,10 +16,10 @@ from mqlake.errors import MqlakeError, OperationalError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
+from mqlake.log.following import following_growth
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
@@ -29,7 +29,7 @@ from rules.runner.checkpoint import CONFIG
 from rules.runner.ownership import Ownership, hold_name
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings
-from rules.runner.target import DELIVERY_TIMEOUT_SECONDS, MAX_RECORD_BYTES, Target
+from rules.runner.target import DELIVERY_TIMEOUT_SECONDS, MAX_RECORD_BYTES, KafkaTarget
 
 logger = logging.getLogger(__name__)
 
@@ -115,28 +115,28 @@ class _Process:
         ranges = KafkaRangeReader(servers, client_id=settings.name)
         open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
         log = LogAccess(writer, open_reader, ranges)
-        target = Target(writer)
+        target = KafkaTarget(writer)
         tracer = open_tracer(settings.tracing, settings.name)
         try:
-            await keep_places(writer, servers)
-            self._waits_for = "another runner, which works"
-            await ownership.acquire()
-            runner = Runner(
-                settings,
-                log,
-                admin,
-                target,
-                SystemClock(),
-                self._end,
-                secrets.token_hex(4),
-                tracer,
-            )
-            try:
-                await runner.start()
-                self._runner = runner
-                await runner.run()
-            finally:
-                await runner.close(is_orderly=self._is_orderly)
+            async with following_growth(writer, servers):
+                self._waits_for = "another runner, which works"
+                await ownership.acquire()
+                runner = Runner(
+                    settings,
+                    log,
+                    admin,
+                    target,
+                    SystemClock(),
+                    self._end,
+                    secrets.token_hex(4),
+                    tracer,
+                )
+                try:
+                    await runner.start()
+                    self._runner = runner
+                    await runner.run()
+                finally:
+                    await runner.close(is_orderly=self._is_orderly)
         finally:
             # Another runner may look already for what this one has published.
             await target.close(5.0 if self._is_orderly else 0.0)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import check_version
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION, check_version
 
 CHECKPOINT_KEY: Final = b"checkpoint"
 CONFIG: Final = {
@@ -44,7 +43,7 @@ class LaneKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class Place:
+class ReadPosition:
     """Where to read on in a partition of `mqlake.outputs`."""
 
     offset: int
@@ -52,7 +51,7 @@ class Place:
     """Of what is before; not changed once it is here."""
 
 
-Places = dict[int, Place]
+Places = dict[int, ReadPosition]
 """By partition."""
 
 
@@ -113,7 +112,7 @@ def _encode_places(places: Places) -> dict[int, Any]:
 
 def _decode_places(fields: dict[str, Any]) -> Places:
     return {
-        int(partition): Place(
+        int(partition): ReadPosition(
             offset, {source: (at, rule, index) for source, (at, rule, index) in marks.items()}
         )
         for partition, (offset, marks) in fields.items()

@@ -9,7 +9,7 @@ from mqlake.errors import LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogReader
 from mqlake.records import INBOUND, RUNNER
-from rules.actions.contract import Append, LogTarget
+from rules.actions.contract import LogTarget, NewRecord
 from rules.runner.checkpoint import (
     CHECKPOINT_KEY,
     Checkpoint,
@@ -18,7 +18,7 @@ from rules.runner.checkpoint import (
     encode_checkpoint,
 )
 from rules.runner.lane_book import LaneBook
-from rules.runner.progress import Progress
+from rules.runner.progress import RunnerProgress
 from rules.runner.recovery import Recovery
 from rules.runner.settings import RulesSettings
 
@@ -28,7 +28,7 @@ IDLE_CHECKPOINT_SECONDS: Final = 10.0
 """A checkpoint is never older than this, and the interval, while the process runs."""
 
 
-class Checkpoints:
+class RunnerCheckpoints:
     """The records of one runner.
 
     Args:
@@ -52,7 +52,7 @@ class Checkpoints:
         self._target = target
         self._clock = clock
         self._book = book
-        self._progress = Progress({})
+        self._progress = RunnerProgress({})
         self._published_from = PublishedFrom()
         self._written = b""
         self._written_at = 0.0
@@ -75,7 +75,7 @@ class Checkpoints:
             return None, 0
         return decode_checkpoint(record.value), record.timestamp_ms
 
-    def begin(self, progress: Progress, published_from: dict[int, int]) -> None:
+    def begin(self, progress: RunnerProgress, published_from: dict[int, int]) -> None:
         """Go on from a checkpoint.
 
         Args:
@@ -124,7 +124,7 @@ class Checkpoints:
         now = self._clock.monotonic()
         if value == self._written and now - self._written_at < IDLE_CHECKPOINT_SECONDS:
             return
-        record = Append(RUNNER, CHECKPOINT_KEY, value, [], self._clock.now_ms())
+        record = NewRecord(RUNNER, CHECKPOINT_KEY, value, [], self._clock.now_ms())
         for error in (await self._target.append([record])).values():
             raise error
         self._written, self._written_at = value, now

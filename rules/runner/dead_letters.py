@@ -6,7 +6,7 @@ from typing import Final
 
 from mqlake.records import DEAD_LETTERS
 from mqlake.rule_records import DeadLetter, dead_letter_headers, rule_record_key
-from rules.actions.contract import Append, LogTarget, Work
+from rules.actions.contract import LogTarget, NewRecord, Work
 from rules.runner.failures import FailureEvents
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class DeadLetters:
             client_id=output.client_id,
             action=f"{work.action}/{function}",
         )
-        record = Append(
+        record = NewRecord(
             DEAD_LETTERS,
             rule_record_key(output.tenant, output.rule),
             output.row,

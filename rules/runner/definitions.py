@@ -1,16 +1,16 @@
 """Which actions an output has: those of the version of its rule that made it."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from mqlake.errors import InvalidRecord
-from mqlake.log.contract import LogRecord
-from mqlake.rule_records import decode_activation, decode_rules_key, events_read
+from mqlake.records import LogRecord
+from mqlake.rule_facts import Fact, RuleKey, keep, read_fact
+from mqlake.rule_records import Kind, decode_activation, events_read
 from rules.model import ActionSpec
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,14 @@ logger = logging.getLogger(__name__)
 KNOWN_SECONDS: Final = 10.0
 """How long the actions of an output are waited for before the log is asked whether it has them."""
 
-RuleKey = tuple[str, str]
-"""Tenant and rule."""
+_Actions = tuple[ActionSpec, ...]
+
+
+class _Version(BaseModel):
+    """Of a version of a rule, as `mqlake.rules` has it, what is looked at here."""
+
+    actions: _Actions
+    made_by: Any = None
 
 
 class Definitions:
@@ -35,9 +41,9 @@ class Definitions:
     ) -> None:
         self._on_deleted = on_deleted
         self._on_changed = on_changed
-        self._versions: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
+        self._versions: dict[RuleKey, dict[int, _Actions]] = {}
         self._makers: dict[RuleKey, dict[int, str]] = {}
-        self._activated: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
+        self._activated: dict[RuleKey, dict[int, _Actions]] = {}
         self._deleted: set[RuleKey] = set()
         self._events: dict[RuleKey, frozenset[str]] = {}
         self._changed = asyncio.Event()
@@ -47,14 +53,14 @@ class Definitions:
         """Take records of `mqlake.rules`, in order."""
         for record in records:
             try:
-                self._apply(record)
-            except (InvalidRecord, ValidationError, ValueError, KeyError, TypeError) as exc:
+                self._apply(read_fact(record.key, record.value))
+            except InvalidRecord as exc:
                 fields = {"key": record.key, "reason": str(exc)}
                 logger.warning("record of a rule not understood", extra={"fields": fields})
             self.next_offset = record.offset + 1
         self._changed.set()
 
-    def find(self, tenant: str, rule: str, version: int) -> tuple[ActionSpec, ...] | None:
+    def find(self, tenant: str, rule: str, version: int) -> _Actions | None:
         """Return the actions of a version, None when it is not known."""
         key = tenant, rule
         found = self._activated.get(key, {}).get(version)
@@ -64,7 +70,7 @@ class Definitions:
         """Return who made a version; None for one of before that was noted."""
         return self._makers.get((tenant, rule), {}).get(version)
 
-    async def wait_for(self, tenant: str, rule: str, version: int) -> tuple[ActionSpec, ...] | None:
+    async def wait_for(self, tenant: str, rule: str, version: int) -> _Actions | None:
         """Likewise, and wait a while for it to become known."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KNOWN_SECONDS
@@ -91,48 +97,34 @@ class Definitions:
         """Tell whether a running rule of a tenant reads an event, `rule_failed` say."""
         return any(rule[0] == tenant and event in read for rule, read in self._events.items())
 
-    def _note_events(self, rule: RuleKey, events: frozenset[str]) -> None:
-        if events:
-            self._events[rule] = events
-        else:
-            self._events.pop(rule, None)
-
-    def _apply(self, record: LogRecord) -> None:
-        key = decode_rules_key(record.key or b"")
-        if key is None:
-            return
-        rule = key.tenant, key.rule
-        match key.kind:
-            case "definition":
-                if record.value is not None:
-                    self._deleted.discard(rule)
-                else:
-                    self._deleted.add(rule)
-                    self._makers.pop(rule, None)
-                    self._on_deleted(rule)
-            case "version":
-                assert key.version is not None
-                versions = self._versions.setdefault(rule, {})
-                if record.value is None:
-                    versions.pop(key.version, None)
-                else:
-                    said = json.loads(record.value)
-                    versions[key.version] = _specs(said["actions"])
-                    if (maker := said.get("made_by")) is not None:
-                        # Stays when the version is forgotten: its rows may not be sent yet.
-                        self._makers.setdefault(rule, {})[key.version] = str(maker)
-            case "activation":
-                if record.value is None:
-                    self._activated.pop(rule, None)
-                    self._events.pop(rule, None)
-                else:
-                    activation = decode_activation(record.value)
-                    self._activated[rule] = {
-                        span.version: _specs(span.actions) for span in activation.spans
-                    }
-                    self._note_events(rule, events_read(activation))
+    def _apply(self, fact: Fact | None) -> None:
+        match fact:
+            case Fact(Kind.DEFINITION, rule, None):
+                self._deleted.add(rule)
+                self._makers.pop(rule, None)
+                self._on_deleted(rule)
+            case Fact(Kind.DEFINITION, rule):
+                self._deleted.discard(rule)
+            case Fact(Kind.VERSION, rule, version=number):
+                version = fact.content(_Version.model_validate_json)
+                actions = None if version is None else version.actions
+                keep(self._versions.setdefault(rule, {}), number, actions)
+                if version is not None and version.made_by is not None:
+                    # Stays when the version is forgotten: its rows may not be sent yet.
+                    self._makers.setdefault(rule, {})[number] = str(version.made_by)
+            case Fact(Kind.ACTIVATION, rule):
+                actions_of, events = fact.content(_read_activation) or (None, None)
+                keep(self._activated, rule, actions_of)
+                keep(self._events, rule, events or None)
+            case _:
+                return
         self._on_changed(rule)
 
 
-def _specs(actions: Any) -> tuple[ActionSpec, ...]:
-    return tuple(ActionSpec.model_validate(action) for action in actions)
+def _read_activation(value: bytes) -> tuple[dict[int, _Actions], frozenset[str]]:
+    activation = decode_activation(value)
+    actions_of = {
+        span.version: tuple(map(ActionSpec.model_validate, span.actions))
+        for span in activation.spans
+    }
+    return actions_of, events_read(activation)

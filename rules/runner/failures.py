@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqlake.clock import Clock
-from mqlake.records import EVENTS, HEADER_CHAIN, RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS, HEADER_CHAIN
 from mqlake.rule_records import (
     EVENTS_PREFIX,
     MAX_CHAIN,
@@ -20,7 +21,7 @@ from mqlake.rule_records import (
     Output,
     encode_chain,
 )
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 
 EVENT: Final = RULE_FAILED.replace(".", "_")
 _TOPIC: Final = EVENTS_PREFIX + EVENT
@@ -50,7 +51,7 @@ class FailureEvents:
         self._clock = clock
         self._told: dict[tuple[str, str], _Told] = {}
 
-    def make(self, output: Output, letter: DeadLetter) -> Append | None:
+    def make(self, output: Output, letter: DeadLetter) -> NewRecord | None:
         """Return the event of a failed action; None when there is none to be told."""
         if output.topic_name == _TOPIC or not self._is_wanted(output.tenant):
             return None
@@ -80,7 +81,7 @@ class FailureEvents:
         value = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
         chain = (*output.chain, output.rule)[:MAX_CHAIN]
         key = f"{output.tenant}/{output.client_id}".encode()
-        return Append(EVENTS, key, value, [(HEADER_CHAIN, encode_chain(chain))], now_ms)
+        return NewRecord(EVENTS, key, value, [(HEADER_CHAIN, encode_chain(chain))], now_ms)
 
     def forget(self, tenant: str, rule: str) -> None:
         """Drop a rule that is deleted."""

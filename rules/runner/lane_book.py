@@ -9,16 +9,17 @@ from functools import partial
 from typing import Final
 
 from mqlake.clock import Clock
+from mqlake.rule_facts import RuleKey
 from mqlake.rule_records import rule_record_key
 from mqlake.tracing import Tracer
 from rules.actions import make_action
-from rules.actions.contract import Action, ActionError, Services
+from rules.actions.contract import Action, ActionError, ActionServices
 from rules.errors import RuleError
 from rules.metrics import RuleMetrics
 from rules.model import ActionSpec
 from rules.runner.checkpoint import LaneKey
-from rules.runner.definitions import Definitions, RuleKey
-from rules.runner.lanes import BrokenAction, Lane, LaneLimits, Stream
+from rules.runner.definitions import Definitions
+from rules.runner.lanes import BrokenAction, Lane, LaneLimits, LaneStream
 from rules.runner.makers import KnownMakers, MakersAction, publishing_rights
 from rules.runner.services import RunnerServices
 from rules.runner.tracing import TracedAction
@@ -53,7 +54,7 @@ class LaneBook:
         services: RunnerServices,
         limits: LaneLimits,
         metrics: RuleMetrics,
-        stream: Stream,
+        stream: LaneStream,
         clock: Clock,
         tracer: Tracer | None = None,
     ) -> None:
@@ -143,7 +144,7 @@ class LaneBook:
         self,
         tenant: str,
         maker: str | None,
-        services: Services,
+        services: ActionServices,
         spec: ActionSpec,
         *,
         is_fallback: bool = False,

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from rules.actions.contract import NO_RETRY, Action, ActionError, Failure, Problems, Work
-from rules.metrics import Counters
-from rules.runner.checkpoint import LaneKey, Marks, Place, Places, mark_before
+from rules.metrics import ActionCounters
+from rules.runner.checkpoint import LaneKey, Marks, Places, ReadPosition, mark_before
 from rules.runner.progress import Batch, Origin
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class LaneLimits:
 
 
 @dataclass(slots=True)
-class Missed:
+class LaneMissed:
     """What a lane has read of what it missed."""
 
     works: list[tuple[Work, Origin]]
@@ -49,7 +49,7 @@ class Missed:
     """Partition and two offsets: the log no longer holds what is between them."""
 
 
-class Stream(Protocol):
+class LaneStream(Protocol):
     """What a lane needs of the process."""
 
     def frontier(self) -> dict[int, int]:
@@ -62,7 +62,7 @@ class Stream(Protocol):
 
     async def read_missed(
         self, key: LaneKey, places: Places, ends: dict[int, int], *, outputs: int, bytes_: int
-    ) -> Missed:
+    ) -> LaneMissed:
         """Read outputs of a lane.
 
         Raises:
@@ -79,7 +79,7 @@ class Stream(Protocol):
         ...
 
 
-class Entry:
+class LaneEntry:
     """An output in a lane."""
 
     __slots__ = ("batch", "begun", "origin", "work")
@@ -112,8 +112,8 @@ class Lane:
         action: Action,
         fallbacks: Sequence[tuple[str, Action]],
         limits: LaneLimits,
-        counters: Counters,
-        stream: Stream,
+        counters: ActionCounters,
+        stream: LaneStream,
         clock: Clock,
     ) -> None:
         self.key = key
@@ -125,8 +125,8 @@ class Lane:
         self._stream = stream
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Entry] = deque()
-        self._unfinished: dict[tuple[int, int], Entry] = {}
+        self._waiting: deque[LaneEntry] = deque()
+        self._unfinished: dict[tuple[int, int], LaneEntry] = {}
         self._bytes = 0
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ class Lane:
         self._is_closed = False
         self.behind: Places | None = None
         self._joining: dict[int, int] | None = None
-        self._live: deque[Entry] = deque()
+        self._live: deque[LaneEntry] = deque()
         self._room = asyncio.Event()
         self._up = asyncio.Event()
         self._down_since: float | None = None
@@ -158,17 +158,17 @@ class Lane:
             if self.is_full and self.action.may_fall_behind:
                 self._fall_behind()
                 return
-            self._take(Entry(work, batch, batch, now))
+            self._take(LaneEntry(work, batch, batch, now))
             batch.left += 1
         elif self._joining is not None:
             if len(self._live) >= self._limits.outputs:
                 self._give_up_joining()
             else:
-                self._live.append(Entry(work, batch, batch, now))
+                self._live.append(LaneEntry(work, batch, batch, now))
                 batch.left += 1
 
     def holds_up(self) -> bool:
-        """Tell whether the stream has to wait for this lane; `Stream.has_room` ends that."""
+        """Tell whether the stream has to wait for this lane; `LaneStream.has_room` ends that."""
         # Once said it stays so until `has_room`, though there may be some room before.
         if self.is_full and not self.action.may_fall_behind:
             self._was_full = True
@@ -217,9 +217,9 @@ class Lane:
                 output = work.output
                 marks: Marks = {
                     **entry.origin.marks,
-                    output.position.source: mark_before(output.mark),
+                    output.position.order(work.partition): mark_before(output.mark),
                 }
-                places[work.partition] = Place(work.offset, marks)
+                places[work.partition] = ReadPosition(work.offset, marks)
         return places
 
     def gap(self) -> int:
@@ -261,13 +261,13 @@ class Lane:
 
     # What follows is of the queue.
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: LaneEntry) -> None:
         work = entry.work
         self._unfinished[work.partition, work.offset] = entry
         self._bytes += len(work.output.row)
         self._waiting.append(entry)
 
-    def _finish(self, entry: Entry) -> None:
+    def _finish(self, entry: LaneEntry) -> None:
         work = entry.work
         if self._unfinished.pop((work.partition, work.offset), None) is None:
             return
@@ -323,7 +323,7 @@ class Lane:
                 continue
             now = self._clock.monotonic()
             for work, origin in missed.works:
-                self._take(Entry(work, origin, None, now))
+                self._take(LaneEntry(work, origin, None, now))
             self._count_lost(missed.lost)
             self.behind = missed.places
             if self._joining is not None and all(
@@ -371,7 +371,7 @@ class Lane:
 
     # What follows is of carrying out.
 
-    async def _run(self, batch: list[Entry]) -> None:
+    async def _run(self, batch: list[LaneEntry]) -> None:
         try:
             await self._carry_out(batch)
         except Exception:
@@ -385,7 +385,7 @@ class Lane:
             self._made_room()
             self.pump()
 
-    async def _carry_out(self, entries: list[Entry]) -> None:
+    async def _carry_out(self, entries: list[LaneEntry]) -> None:
         tries = 0
         while entries:
             tries += 1
@@ -405,7 +405,7 @@ class Lane:
                 for entry in entries:
                     await self._carry_out([entry])
                 return
-            again: list[Entry] = []
+            again: list[LaneEntry] = []
             delay = 0.0
             for number, error in problems.items():
                 if self._gives_up(error, tries):
@@ -464,7 +464,7 @@ class Lane:
         except TimeoutError:
             pass
 
-    async def _give_up(self, entry: Entry, error: ActionError) -> None:
+    async def _give_up(self, entry: LaneEntry, error: ActionError) -> None:
         self.counters.failed += 1
         reasons = [str(error)]
         for function, action in self._fallbacks:

@@ -8,10 +8,9 @@ from typing import Final
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.admin import LogAdmin
-from mqlake.log.contract import LogRecord
-from mqlake.records import ACCESS
+from mqlake.records import ACCESS, LogRecord
 from rules.actions.contract import Action, ActionAround, ActionError, Failure, Problems, Work
-from rules.makers import Makers, Rights, may_publish, why_not
+from rules.makers import MakerRights, Makers, may_publish, why_not
 from rules.model import ActionSpec
 
 logger = logging.getLogger(__name__)
@@ -49,11 +48,11 @@ class KnownMakers:
             self.next_offset = record.offset + 1
         self._changed.set()
 
-    def rights(self, maker: str | None) -> Rights | None:
+    def rights(self, maker: str | None) -> MakerRights | None:
         """Return what a maker may do now, as far as it has been read."""
         return self._makers.rights(maker, self._clock.now_ms())
 
-    async def find(self, maker: str | None) -> Rights | None:
+    async def find(self, maker: str | None) -> MakerRights | None:
         """Likewise; of one who is not known all that the log has at this moment is read first.
 
         Who asks while somebody waits is answered after him: what goes out stays in order.

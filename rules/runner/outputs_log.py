@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mqlake.log.contract import LogRangeReader, LogRecord
-from mqlake.records import HEADER_CHAIN, HEADER_OUTPUT, INBOUND
+from mqlake.log.contract import LogRangeReader
+from mqlake.records import HEADER_CHAIN, HEADER_OUTPUT, INBOUND, LogRecord
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Stretch:
+class OutputsRange:
     """What came of reading a stretch of a log topic."""
 
     records: list[LogRecord]
@@ -37,13 +37,13 @@ async def read_stretch(
     *,
     max_records: int,
     max_bytes: int,
-) -> Stretch:
+) -> OutputsRange:
     """Read up to the ends, or until enough is found.
 
     Raises:
         LogError: The log gives nothing for ten seconds.
     """
-    stretch = Stretch([], dict(positions))
+    stretch = OutputsRange([], dict(positions))
     found_bytes = 0
 
     def skip_to(partition: int, offset: int) -> None:

@@ -9,12 +9,12 @@ from collections import deque
 from typing import Final
 
 from mqlake.rule_records import RUN_PREFIX
-from rules.runner.checkpoint import Mark, Marks, Place, Places
+from rules.runner.checkpoint import Mark, Marks, Places, ReadPosition
 
 MAX_SOURCES: Final = 500
 """Marks of one partition."""
 _ENDING: Final = ("b", RUN_PREFIX)
-"""Sources that begin so are jobs, and runs of rules with memory: they end."""
+"""Sources that begin so are jobs, and runs of stateful rules: they end."""
 
 
 class Origin:
@@ -40,9 +40,9 @@ class Batch(Origin):
         self._progress = progress
         self.left = 1
         """Outputs that an action is not done with, and one more until `close`."""
-        self.end: Place | None = None
+        self.end: ReadPosition | None = None
 
-    def close(self, end: Place) -> None:
+    def close(self, end: ReadPosition) -> None:
         """Say that no more outputs come, and what is behind them."""
         self.end = end
         self.release()
@@ -65,7 +65,7 @@ class PartitionProgress:
 
     __slots__ = ("_batches", "marks", "next_offset", "place")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ReadPosition) -> None:
         self.place = place
         self.next_offset = place.offset
         self.marks = dict(place.marks)
@@ -94,12 +94,12 @@ class PartitionProgress:
             assert end is not None
             self.place = end
 
-    def snapshot(self) -> Place:
+    def snapshot(self) -> ReadPosition:
         """Return where the next output will be handed over."""
-        return Place(self.next_offset, dict(self.marks))
+        return ReadPosition(self.next_offset, dict(self.marks))
 
 
-class Progress:
+class RunnerProgress:
     """Of all partitions."""
 
     def __init__(self, places: Places) -> None:

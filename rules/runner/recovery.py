@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from mqlake.log.contract import LogRecord
-from rules.runner.progress import Progress
+from mqlake.records import LogRecord
+from rules.runner.progress import RunnerProgress
 
 
 class Recovery:
@@ -15,7 +15,9 @@ class Recovery:
         published: What was published for them; emptied when nobody asks any more.
     """
 
-    def __init__(self, ends: Mapping[int, int], progress: Progress, published: set[bytes]) -> None:
+    def __init__(
+        self, ends: Mapping[int, int], progress: RunnerProgress, published: set[bytes]
+    ) -> None:
         self._ends = ends
         self._progress = progress
         self._published = published

@@ -9,7 +9,7 @@ from typing import Any, Final
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.admin import LogAdmin
-from mqlake.log.contract import BEGINNING, LogAccess, LogRecord
+from mqlake.log.contract import BEGINNING, LogAccess
 from mqlake.metrics.families import Families
 from mqlake.records import (
     ACCESS,
@@ -19,7 +19,9 @@ from mqlake.records import (
     RULES,
     RUNNER,
     SKIPPED_KEY,
+    LogRecord,
 )
+from mqlake.rule_facts import RuleKey
 from mqlake.rule_records import (
     RERUN,
     Output,
@@ -27,24 +29,24 @@ from mqlake.rule_records import (
     rule_record_key,
 )
 from mqlake.tracing import Tracer
-from rules.actions.contract import Append, Work
+from rules.actions.contract import NewRecord, Work
 from rules.metrics import RuleMetrics
 from rules.prometheus import add_actions
 from rules.runner import failures
-from rules.runner.checkpoint import CONFIG, Checkpoint, LaneKey, Place, Places
-from rules.runner.checkpoints import Checkpoints
+from rules.runner.checkpoint import CONFIG, Checkpoint, LaneKey, Places, ReadPosition
+from rules.runner.checkpoints import RunnerCheckpoints
 from rules.runner.dead_letters import DeadLetters
-from rules.runner.definitions import Definitions, RuleKey
+from rules.runner.definitions import Definitions
 from rules.runner.failures import FailureEvents
 from rules.runner.lane_book import LaneBook, LaneGroup
-from rules.runner.lanes import Lane, LaneLimits, Missed
+from rules.runner.lanes import Lane, LaneLimits, LaneMissed
 from rules.runner.makers import KnownMakers
 from rules.runner.outputs_log import find_published, read_stretch
-from rules.runner.progress import Batch, Origin, Progress
+from rules.runner.progress import Batch, Origin, RunnerProgress
 from rules.runner.recovery import Recovery
 from rules.runner.services import RunnerServices
 from rules.runner.settings import RulesSettings
-from rules.runner.target import Target
+from rules.runner.target import KafkaTarget
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class Runner:
         settings: RulesSettings,
         log: LogAccess,
         admin: LogAdmin,
-        target: Target,
+        target: KafkaTarget,
         clock: Clock,
         stop: Callable[[str], None],
         incarnation: str,
@@ -110,9 +112,9 @@ class Runner:
             clock,
             tracer,
         )
-        self._checkpoints = Checkpoints(settings, admin, target, clock, self._book)
+        self._checkpoints = RunnerCheckpoints(settings, admin, target, clock, self._book)
         self._full: set[Lane] = set()
-        self._progress = Progress({})
+        self._progress = RunnerProgress({})
         self._recovery = Recovery({}, self._progress, self._services.published)
         self._is_started = False
         self._stalled: asyncio.Task[None] | None = None
@@ -150,10 +152,10 @@ class Runner:
         if checkpoint is None:
             begins = await asyncio.to_thread(self._admin.begins, OUTPUTS)
             inbound = await asyncio.to_thread(self._admin.begins, INBOUND)
-            places = {partition: Place(offset) for partition, offset in begins.items()}
+            places = {partition: ReadPosition(offset) for partition, offset in begins.items()}
             checkpoint = Checkpoint(places, {}, inbound, is_clean=True)
-        places = {p: checkpoint.places.get(p) or Place(0) for p in ends}
-        self._progress = Progress(places)
+        places = {p: checkpoint.places.get(p) or ReadPosition(0) for p in ends}
+        self._progress = RunnerProgress(places)
         if checkpoint.is_clean:
             ends = {p: places[p].offset for p in ends}
         else:
@@ -244,7 +246,7 @@ class Runner:
 
     async def read_missed(
         self, key: LaneKey, places: Places, ends: dict[int, int], *, outputs: int, bytes_: int
-    ) -> Missed:
+    ) -> LaneMissed:
         record_key = rule_record_key(key.tenant, key.rule)
         version = str(key.version).encode()
 
@@ -266,12 +268,12 @@ class Runner:
         works: list[tuple[Work, Origin]] = []
         for record in stretch.records:
             output = self._decode(record)
-            if output is None or _is_repeated(output, marks[record.partition]):
+            if output is None or _is_repeated(output, record.partition, marks[record.partition]):
                 continue
-            marks[record.partition][output.position.source] = output.mark
+            marks[record.partition][output.position.order(record.partition)] = output.mark
             works.append((self._work(output, key.action, record), origins[record.partition]))
-        read_on = {p: Place(at, marks[p]) for p, at in stretch.positions.items()}
-        return Missed(works, read_on, stretch.lost)
+        read_on = {p: ReadPosition(at, marks[p]) for p, at in stretch.positions.items()}
+        return LaneMissed(works, read_on, stretch.lost)
 
     async def bury(self, work: Work, function: str, error: str) -> None:
         await self._dead_letters.bury(work, function, error)
@@ -318,7 +320,7 @@ class Runner:
                     if lanes is None:
                         self._stall(output, group, records[number:])
                         break
-                if _is_repeated(output, progress.marks):
+                if _is_repeated(output, record.partition, progress.marks):
                     self.repeated += 1
                 else:
                     self.outputs += 1
@@ -326,7 +328,7 @@ class Runner:
                     for lane in lanes:
                         lane.offer(self._work(output, lane.key.action, record), batch)
                         touched.add(lane)
-                    progress.mark(output.position.source, output.mark)
+                    progress.mark(output.position.order(record.partition), output.mark)
             progress.next_offset = record.offset + 1
         for partition, batch in batches.items():
             batch.close(partitions[partition].snapshot())
@@ -420,18 +422,18 @@ class Runner:
                 break
             await asyncio.sleep(METRICS_SECONDS)
 
-    def _changed_metrics(self) -> list[Append]:
+    def _changed_metrics(self) -> list[NewRecord]:
         self._metrics.begin_moment()
         for lane in self._book.all():
             lane.count()
         return self._metrics.changed()
 
 
-def _is_repeated(output: Output, marks: dict[str, Any]) -> bool:
-    """Tell whether an output is one that came before."""
+def _is_repeated(output: Output, partition: int, marks: dict[str, Any]) -> bool:
+    """Tell whether an output of a partition is one that came before."""
     if output.position.source == RERUN:
         return False
-    last = marks.get(output.position.source)
+    last = marks.get(output.position.order(partition))
     return last is not None and output.mark <= last
 
 

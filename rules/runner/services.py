@@ -1,4 +1,4 @@
-"""What the process gives to actions: by tenant the contract `rules.actions.contract.Services`."""
+"""What the process gives to actions: by tenant the contract `ActionServices`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from mqlake.clock import Clock
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.kafka_writer import KafkaLogWriter
-from rules.actions.contract import ActionError, Database, HttpClient, LogTarget
+from rules.actions.contract import ActionError, HttpClient, LogTarget, SqlDatabase
 from rules.runner.database import PostgresDatabase
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import Secrets
@@ -16,7 +16,7 @@ from rules.runner.settings import (
     RulesSettings,
     find_for,
 )
-from rules.runner.target import MAX_RECORD_BYTES, Target
+from rules.runner.target import MAX_RECORD_BYTES, KafkaTarget
 
 
 class RunnerServices:
@@ -36,7 +36,7 @@ class RunnerServices:
         self._identifiers = MessageIdentifiers(
             clock, datacenter=settings.datacenter, machine=machine_number()
         )
-        self._clusters: dict[str, Target] = {}
+        self._clusters: dict[str, KafkaTarget] = {}
         self._databases: dict[str, PostgresDatabase] = {}
         self.published: set[bytes] = set()
 
@@ -60,7 +60,7 @@ class RunnerServices:
             self._clusters[name] = _cluster(settings)
         return self._clusters[name]
 
-    def database(self, tenant: str, connection: str) -> Database:
+    def database(self, tenant: str, connection: str) -> SqlDatabase:
         name, settings = self._connection(tenant, connection)
         if not isinstance(settings, PostgresConnection):
             raise ActionError(f"connection {connection} is no database")
@@ -137,7 +137,7 @@ class TenantServices:
     def log(self, connection: str | None) -> LogTarget:
         return self._services.log(self._tenant, connection)
 
-    def database(self, connection: str) -> Database:
+    def database(self, connection: str) -> SqlDatabase:
         return self._services.database(self._tenant, connection)
 
     @property
@@ -149,7 +149,7 @@ CLUSTER_SECONDS: Final = 10.0
 """A cluster that is away must be reported in time for the lane to fall behind."""
 
 
-def _cluster(settings: KafkaConnection) -> Target:
+def _cluster(settings: KafkaConnection) -> KafkaTarget:
     writer = KafkaLogWriter(
         settings.bootstrap_servers,
         client_id="mqlake-rules",
@@ -157,7 +157,7 @@ def _cluster(settings: KafkaConnection) -> Target:
         delivery_timeout_seconds=CLUSTER_SECONDS,
         options=_login(settings),
     )
-    return Target(writer)
+    return KafkaTarget(writer)
 
 
 def _login(settings: KafkaConnection) -> dict[str, Any]:

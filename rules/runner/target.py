@@ -7,7 +7,7 @@ from typing import Final
 
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 
 DELIVERY_TIMEOUT_SECONDS: Final = 600.0
 """Longer than a restart of the brokers: within it librdkafka appends each record exactly once."""
@@ -34,7 +34,7 @@ class _Pending:
             self.done.set_result(self.errors)
 
 
-class Target:
+class KafkaTarget:
     """Keeps the contract `rules.actions.contract.LogTarget`. Make it inside the event loop."""
 
     def __init__(self, writer: LogWriter) -> None:
@@ -43,7 +43,7 @@ class Target:
         self._turn = asyncio.Lock()
         self._in_turn = 0
 
-    async def append(self, records: Sequence[Append]) -> Mapping[int, LogError]:
+    async def append(self, records: Sequence[NewRecord]) -> Mapping[int, LogError]:
         """Append records; return what went wrong, by index."""
         if not records:
             return {}
@@ -59,7 +59,7 @@ class Target:
         await self._writer.close(timeout_seconds)
 
     async def _append_in_turn(
-        self, pending: _Pending, records: Sequence[Append], first: int
+        self, pending: _Pending, records: Sequence[NewRecord], first: int
     ) -> None:
         """Go on when the queue is full; whoever comes later waits too, so that order is kept."""
         self._in_turn += 1
@@ -72,7 +72,7 @@ class Target:
         finally:
             self._in_turn -= 1
 
-    def _offer(self, pending: _Pending, number: int, record: Append) -> bool:
+    def _offer(self, pending: _Pending, number: int, record: NewRecord) -> bool:
         """Queue a record; False when the queue is full."""
         try:
             self._writer.append(

@@ -1,19 +1,16 @@
 """The schemas of a tenant, as rules find them; and all schemas, as the log has them."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
-from mqlake.errors import InvalidRecord
-from mqlake.schema_records import SchemaKey
+from mqlake.rule_facts import Fact, keep
 from rules.schemas.avro import compile_avro
 from rules.schemas.errors import UnknownSchema
 from rules.schemas.layouts import SPARKPLUG_LAYOUT, Layout, pack
 from rules.schemas.model import SPARKPLUG_B, Schema, SchemaBody
 from rules.schemas.protobuf import compile_protobuf, find_message, rooted
+from rules.sql.errors import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +96,9 @@ class Schemas:
         return pack(rooted(schema.layout, root), f"{label} {root}")
 
     def _hint(self, name: str) -> str:
-        close = difflib.get_close_matches(name, [*self._versions, SPARKPLUG_B], 1, 0.7)
-        if close:
-            return f"did you mean {close[0]}?"
-        return "POST /schemas registers one; docs/schemas.md has examples"
+        known = (*self._versions, SPARKPLUG_B)
+        fallback = "POST /schemas registers one; docs/schemas.md has examples"
+        return did_you_mean(name, known, 0.7) or fallback
 
 
 NO_SCHEMAS = Schemas()
@@ -159,32 +155,19 @@ class SchemaBook:
             self._snapshots[tenant] = found
         return found
 
-    def apply(self, key: SchemaKey, value: bytes | None) -> None:
+    def apply(self, fact: Fact) -> None:
         """Take a record of `mqlake.rules`.
 
         Raises:
             InvalidRecord: It is of another form.
         """
-        versions = self._schemas.setdefault(key.tenant, {}).setdefault(key.name, {})
-        if value is not None:
-            versions[key.version] = decode_schema(key, value)
-        else:
-            versions.pop(key.version, None)
-            if not versions:
-                del self._schemas[key.tenant][key.name]
-        self._snapshots.pop(key.tenant, None)
-
-
-def decode_schema(key: SchemaKey, value: bytes) -> Schema:
-    """Read a version of a schema.
-
-    Raises:
-        InvalidRecord: It is of another form.
-    """
-    try:
-        return Schema.model_validate_json(value)
-    except ValidationError as exc:
-        raise InvalidRecord(f"schema {key.name} is malformed: {exc}") from exc
+        found = fact.content(Schema.model_validate_json)
+        tenant, name = fact.name
+        schemas = self._schemas.setdefault(tenant, {})
+        keep(schemas.setdefault(name, {}), fact.version, found)
+        if not schemas[name]:
+            del schemas[name]
+        self._snapshots.pop(tenant, None)
 
 
 def compile_schema(body: SchemaBody) -> dict[str, Any]:

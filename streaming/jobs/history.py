@@ -1,34 +1,24 @@
 """The query that appends: `mqlake.inbound` to the Delta table `messages`, each message once."""
 
-from pathlib import Path
-from typing import Final
-
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.records import INBOUND
 from mqlake.tables import MESSAGES
+from streaming import queries
+from streaming.checkpoints import checkpoint
 from streaming.history import messages
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.sources import read_log
-from streaming.spark import HISTORY_POOL, use_pool
 from streaming.tables import table_path
 
-NAME: Final = "history"
 
-
-def checkpoint(settings: StreamingSettings) -> Path:
-    """Return the folder of the query's checkpoint."""
-    return settings.data_dir.absolute() / "checkpoints" / NAME
-
-
-def start(spark: SparkSession, settings: StreamingSettings, skipped: int = 0) -> StreamingQuery:
+def start(spark: SparkSession, settings: LakeSettings, skipped: int = 0) -> StreamingQuery:
     """Start the query from its checkpoint; `skipped` offsets before it are of no record.
 
     Exactly once: the checkpoint fixes which offsets a batch holds before it runs, and Delta commits
     a batch of this query only once.
     """
-    use_pool(spark, HISTORY_POOL)
     options = {
         "maxOffsetsPerTrigger": str(settings.history_max_records + skipped),
         # A batch reads what is there. After each fetch the connector asks for the partition's
@@ -36,12 +26,12 @@ def start(spark: SparkSession, settings: StreamingSettings, skipped: int = 0) ->
         "kafka.fetch.max.wait.ms": "10",
     }
     return (
-        messages(read_log(spark, settings, INBOUND, **options))
+        messages(read_log(spark, settings, [INBOUND], **options))
         # One file for each append: small files are what makes a table slow.
         .coalesce(1)
-        .writeStream.queryName(NAME)
+        .writeStream.queryName(queries.HISTORY)
         .format("delta")
-        .option("checkpointLocation", str(checkpoint(settings)))
+        .option("checkpointLocation", str(checkpoint(settings.data_dir, queries.HISTORY)))
         .outputMode("append")
         .trigger(processingTime=f"{round(settings.history_interval_seconds * 1000)} milliseconds")
         .start(str(table_path(settings, MESSAGES)))

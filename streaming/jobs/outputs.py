@@ -21,8 +21,8 @@ from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
 from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
 from rules.metrics import LATENCY_BOUNDS_MS
-from streaming.checkpoints import query_id
-from streaming.jvm.priority import give_way
+from streaming import queries
+from streaming.checkpoints import checkpoint, query_id
 from streaming.resting import Rest
 from streaming.rules.program import TABLE_FUNCTION, TableAction
 from streaming.rules.table_metrics import TableMetrics
@@ -43,14 +43,13 @@ from streaming.rules.tables import (
     table_rows,
     without_ended,
 )
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.sources import read_log
-from streaming.spark import OUTPUTS_POOL, small_session, use_pool
+from streaming.spark import small_session
 from streaming.tables import grow_rule_table, rule_table_path, table_path
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "outputs"
 MOST_RECORDS: Final = 50_000
 KEPT_MARKS: Final = 20
 REST: Final = 6.0
@@ -58,28 +57,22 @@ REST: Final = 6.0
 MOST_REST_SECONDS: Final = 10.0
 
 
-def checkpoint(settings: StreamingSettings) -> Path:
-    """Return the folder of the query's checkpoint."""
-    return settings.data_dir.absolute() / "checkpoints" / NAME
-
-
 def start(
-    spark: SparkSession, settings: StreamingSettings, outputs: "Outputs", skipped: int = 0
+    spark: SparkSession, settings: LakeSettings, outputs: "Outputs", skipped: int = 0
 ) -> StreamingQuery:
     """Start the query from its checkpoint; a batch that was not noted there comes again.
 
     `skipped` offsets before it are of no record.
     """
-    use_pool(spark, OUTPUTS_POOL)
     options = {
         "maxOffsetsPerTrigger": str(MOST_RECORDS + skipped),
         "kafka.fetch.max.wait.ms": "10",  # as in the history
     }
     return (
-        read_log(small_session(spark), settings, OUTPUTS, DEAD_LETTERS, **options)
-        .writeStream.queryName(NAME)
+        read_log(small_session(spark), settings, [OUTPUTS, DEAD_LETTERS], **options)
+        .writeStream.queryName(queries.OUTPUTS)
         .foreachBatch(outputs)
-        .option("checkpointLocation", str(checkpoint(settings)))
+        .option("checkpointLocation", str(checkpoint(settings.data_dir, queries.OUTPUTS)))
         .trigger(processingTime=f"{round(settings.outputs_interval_seconds * 1000)} milliseconds")
         .start()
     )
@@ -94,12 +87,12 @@ class Outputs:
         find: Returns where the rows of a version go.
         wait: Waits so many seconds, less when the application stops.
         metrics: What the actions have done.
-        runs: Returns the names of the runs of rules with memory; None while they are not known.
+        runs: Returns the names of the runs of stateful rules; None while they are not known.
     """
 
     def __init__(
         self,
-        settings: StreamingSettings,
+        settings: LakeSettings,
         clock: Clock,
         find: Callable[[Version], tuple[TableAction, ...]],
         wait: Callable[[float], object],
@@ -111,14 +104,13 @@ class Outputs:
         self._find = find
         self._metrics = metrics
         self._runs = runs
-        self._checkpoint = checkpoint(settings)
+        self._checkpoint = checkpoint(settings.data_dir, queries.OUTPUTS)
         self._rest = Rest(self._checkpoint, MOST_RECORDS, REST, MOST_REST_SECONDS, wait)
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a batch, then rest."""
         begin = self._clock.monotonic()
-        give_way(batch.sparkSession, "mqlake-outputs")
         with self._lock:
             self.apply(batch, batch_id)
             self._metrics.write()
@@ -133,8 +125,8 @@ class Outputs:
             letters = records.where(F.col("topic") == DEAD_LETTERS)
             fallbacks, letters = letters.where(is_fallback()), letters.where(~is_fallback())
             self._append_outputs(outputs, marks.get(OUTPUTS, {}), batch_id)
-            homeless = self._add_fallbacks(fallbacks)
-            letters = letters if homeless is None else letters.unionByName(homeless)
+            unroutable = self._add_fallbacks(fallbacks)
+            letters = letters if unroutable is None else letters.unionByName(unroutable)
             self._append_letters(letters, marks.get(DEAD_LETTERS, {}), batch_id)
             # Known before it is asked which are new: an ended run's last rows keep their mark.
             runs = self._runs()
@@ -216,7 +208,7 @@ class Outputs:
         )
         spark = fallbacks.sparkSession
         keys = ("tenant", "rule", "version", "table")
-        homeless: DataFrame | None = None
+        unroutable: DataFrame | None = None
         for tenant, rule, version, name in named.select(*keys).distinct().collect():
             table = RULE_TABLE_PREFIX + name
             rows = named.where(F.col("table") == name)
@@ -225,12 +217,12 @@ class Outputs:
                 if schema is None:
                     is_it = (F.col("rule") == rule) & (F.col("version") == version)
                     lost = rows.where((F.col("tenant") == tenant) & is_it).drop("table")
-                    homeless = lost if homeless is None else homeless.unionByName(lost)
+                    unroutable = lost if unroutable is None else unroutable.unionByName(lost)
                     continue
                 types = grow_rule_table(spark, self._settings, table, schema)
                 new = table_rows(rows, schema, [(tenant, rule, version)], types)
                 add_once(new, rule_table_path(self._settings, table))
-        return homeless
+        return unroutable
 
     def _fallback_columns(
         self, spark: SparkSession, version: Version, table: str
@@ -273,7 +265,7 @@ class Outputs:
     # that those of the batch before are always there when one comes, or comes again.
 
     def _marks_file(self, batch_id: int) -> Path:
-        folder = self._checkpoint.with_name(f"{NAME}-marks")
+        folder = self._checkpoint.with_name(f"{queries.OUTPUTS}-marks")
         return folder / f"{query_id(self._checkpoint)}-{batch_id}.json"
 
     def _read_marks(self, batch_id: int) -> dict[str, Marks]:

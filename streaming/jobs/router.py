@@ -11,46 +11,50 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.records import DELIVERY_PREFIX, INBOUND, ROUTES, ROUTES_IN_FORCE
-from streaming.checkpoints import Offsets
-from streaming.settings import StreamingSettings
+from streaming import queries
+from streaming.checkpoints import Offsets, emptied
+from streaming.settings.router import RouterSettings
 from streaming.sinks import append_to_log
 from streaming.sources import PROMPT, read_log, starting_offsets
-from streaming.spark import ROUTER_POOL, use_pool
 
-NAME: Final = "router"
 _SINK: Final = "mqlake.routing.RouteSink"
 _COLUMNS: Final = ("key", "value", "headers", "partition", "offset", "timestamp")
 
 
-def checkpoint(settings: StreamingSettings) -> Path:
-    """Return the folder of the query's checkpoint."""
-    return settings.data_dir.absolute() / "checkpoints" / NAME
-
-
 def start(
-    spark: SparkSession, settings: StreamingSettings, first: Offsets | None, *, real_time: bool
+    spark: SparkSession,
+    settings: RouterSettings,
+    folder: Path,
+    first: Offsets | None,
+    *,
+    partitions: int,
+    shards: int,
+    real_time: bool,
 ) -> StreamingQuery:
     """Start the query; deliveries since the place where it begins come again.
 
     Args:
         spark: The session.
-        settings: How to reach the log, where the checkpoint is, how long a batch is.
-        first: Where to begin when the checkpoint, which is empty then, does not say it.
+        settings: How to reach the log, how long a batch is.
+        folder: For Spark's checkpoint, which says nothing to a later start.
+        first: Where to begin; None: at the beginning of the log.
+        partitions: So many are read.
+        shards: Of the retained messages.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
     """
-    use_pool(spark, ROUTER_POOL)
-    options = dict(PROMPT)
+    options, read = dict(PROMPT), {INBOUND: partitions}
     if first is not None:
-        options["startingOffsets"] = starting_offsets(first)
+        options["startingOffsets"] = starting_offsets(first, read)
     writer = append_to_log(
-        read_log(spark, settings, INBOUND, **options).select(*_COLUMNS),
+        read_log(spark, settings, read, **options).select(*_COLUMNS),
         settings,
-        NAME,
-        real_time=real_time,
+        queries.ROUTER,
+        real_time_seconds=settings.real_time_batch_seconds if real_time else None,
         sink=_SINK,
         inbound=INBOUND,
         routes=ROUTES,
         deliveries=DELIVERY_PREFIX,
         awaited=ROUTES_IN_FORCE,
+        shards=str(shards),
     )
-    return writer.option("checkpointLocation", str(checkpoint(settings))).start()
+    return writer.option("checkpointLocation", str(emptied(folder))).start()

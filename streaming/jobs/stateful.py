@@ -1,27 +1,31 @@
-"""The queries of rules with memory, one for each run: `mqlake.inbound` to `mqlake.outputs`."""
+"""The queries of stateful rules, one for each run: `mqlake.inbound` to `mqlake.outputs`."""
 
-import json
 import shutil
-import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.durable import sync
 from mqlake.rule_records import Span
-from streaming.checkpoints import Offsets, ends_of, finished, watermark_ms
-from streaming.rules.plans import Detect, FindReference, Relations, Run, output_rows
+from streaming.checkpoints import (
+    RUNS,
+    Offsets,
+    age_seconds,
+    checkpoint,
+    ends_of,
+    finished,
+    watermark_ms,
+)
+from streaming.rules.plans import Detect, FindReference, Relations, StatefulRun, output_rows
+from streaming.rules.run_marks import is_ended, note_end, note_failure
 from streaming.rules.signatures import rules_client_config
-from streaming.settings import StreamingSettings
-from streaming.sources import read_log
+from streaming.settings.lake import LakeSettings
+from streaming.sources import read_log, starting_offsets
 from streaming.spark import STATEFUL_POOL, use_pool
 
-NAME: Final = "stateful"
-
-_ENDED: Final = "ended"
-"""File in the folder of a run that has nothing more to do."""
 QUIET_SECONDS: Final = 5.0
 """Without a new batch for so long, none is to come of what was taken."""
 _TICKS: Final = {"rowsPerSecond": "1", "numPartitions": "1"}
@@ -41,15 +45,16 @@ _CONF: Final = {
 }
 
 
-def checkpoints(settings: StreamingSettings) -> Path:
+def checkpoints(settings: LakeSettings) -> Path:
     """Return the folder that holds a folder for each run."""
-    return settings.data_dir.absolute() / "checkpoints" / NAME
+    return checkpoint(settings.data_dir, RUNS)
 
 
 def start(
     spark: SparkSession,
-    settings: StreamingSettings,
-    run: Run,
+    settings: LakeSettings,
+    run: StatefulRun,
+    partitions: Mapping[str, int],
     reference: FindReference,
     detect: Detect,
     interval_seconds: float,
@@ -62,22 +67,22 @@ def start(
         spark: Any session.
         settings: How to reach the log, where checkpoints are.
         run: Which.
+        partitions: So many are read of each log topic.
         reference: Finds reference tables.
         detect: Makes the relation of a detection.
         interval_seconds: From one batch to the next.
     """
     session = _session(spark, settings, run)
-    use_pool(session, STATEFUL_POOL)
     folder = str(checkpoints(settings) / run.name)
     starts = {
-        log_topic: {str(partition): offset for partition, offset in enumerate(range_.starts)}
-        for log_topic, range_ in run.span.sources.items()
+        log_topic: dict(enumerate(range_.starts)) for log_topic, range_ in run.span.sources.items()
     }
+    read = {log_topic: partitions[log_topic] for log_topic in run.span.sources}
     records = read_log(
         session,
         settings,
-        *run.span.sources,
-        startingOffsets=json.dumps(starts),
+        read,
+        startingOffsets=starting_offsets(starts, read),
         **{"kafka.fetch.max.wait.ms": "10"},  # as in the history
     )
     relations = Relations(
@@ -96,10 +101,30 @@ def start(
         .trigger(processingTime=f"{round(interval_seconds * 1000)} milliseconds")
     )
     writer._jwrite.foreachBatch(relations.writer(session))
-    return writer.start()
+    use_pool(session, STATEFUL_POOL)
+    with tasks_of(session, run):
+        return writer.start()
 
 
-def _session(spark: SparkSession, settings: StreamingSettings, run: Run) -> SparkSession:
+def count_task_time(spark: SparkSession) -> None:
+    """Count for each rule, from now on, the processor time that tasks of its queries take."""
+    context: Any = spark.sparkContext
+    context._jvm.mqlake.stateful.TaskTime.watch(context._jsc.sc())
+
+
+@contextmanager
+def tasks_of(spark: SparkSession, run: StatefulRun) -> Iterator[None]:
+    """Have the tasks of a query that this thread starts count for the rule of a run."""
+    context: Any = spark.sparkContext
+    name = context._jvm.mqlake.stateful.TaskTime.RULE
+    context.setLocalProperty(name, f"{run.tenant}/{run.rule}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, None)
+
+
+def _session(spark: SparkSession, settings: LakeSettings, run: StatefulRun) -> SparkSession:
     session = spark.newSession()
     for key, value in _CONF.items():
         session.conf.set(key, value)
@@ -110,19 +135,14 @@ def _session(spark: SparkSession, settings: StreamingSettings, run: Run) -> Spar
     return session
 
 
-def is_ended(settings: StreamingSettings, name: str) -> bool:
-    """Tell whether a run is noted to have nothing more to do."""
-    return (checkpoints(settings) / name / _ENDED).exists()
-
-
-class Checkpoints:
+class RunCheckpoints:
     """The folders of all runs."""
 
-    def __init__(self, settings: StreamingSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: LakeSettings) -> None:
+        self._data_dir = settings.data_dir
         self._folder = checkpoints(settings)
 
-    def has_done(self, run: Run) -> bool:
+    def has_done(self, run: StatefulRun) -> bool:
         """Tell whether a run whose version is out of force has made all that it is to make.
 
         Every record before its end is taken, and every window is closed that ended before the
@@ -140,22 +160,24 @@ class Checkpoints:
         if run.has_receive_time:
             return watermark_ms(folder) >= (run.span.ended_at_ms or 0)
         # What the last messages complete comes in the batch behind theirs, if there is one.
-        return len(passed) > 1 or _age_seconds(folder / "commits" / str(passed[0])) > QUIET_SECONDS
+        return len(passed) > 1 or age_seconds(folder, passed[0]) > QUIET_SECONDS
 
     def end(self, name: str) -> None:
         """Note that a run has nothing more to do, and throw away what it remembered."""
         folder = self._folder / name
-        folder.mkdir(parents=True, exist_ok=True)
         # First of all: without it, and without its checkpoint, the run would begin anew.
-        (folder / _ENDED).touch()
-        sync(folder)
+        note_end(folder)
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
 
+    def fail(self, name: str, reason: str) -> None:
+        """Note that the rule of a run is to be paused: the router looks for that, and does it."""
+        note_failure(self._folder / name, reason)
+
     def is_ended(self, name: str) -> bool:
         """Tell whether `end` was called for a run."""
-        return is_ended(self._settings, name)
+        return is_ended(self._data_dir, name)
 
     def forget(self, known: set[str]) -> None:
         """Delete what is left of runs that nobody knows any more."""
@@ -171,10 +193,3 @@ def _has_passed(span: Span, done: Offsets | None) -> bool:
         for log_topic, range_ in span.sources.items()
         for partition, end in enumerate(range_.ends or ())
     )
-
-
-def _age_seconds(file: Path) -> float:
-    try:
-        return time.time() - file.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mqlake import class_archive
-from mqlake.class_archive import ClassArchive
 from mqlake.errors import OperationalError
+from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.jars import PYSPARK_JARS
 
+_ARCHIVE: Final = "spark"
+"""Name of the archive that all have: who has most classes writes it."""
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _START_TIMEOUT_SECONDS: Final = 60.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -89,27 +90,19 @@ class Jvm:
     port: int
     secret: str
     archive: ClassArchive | None = None
+    """That it uses, or may be told to write."""
 
     def export(self) -> None:
         """Make pyspark use this JVM: these variables are its way to be given one."""
         os.environ["PYSPARK_GATEWAY_PORT"] = str(self.port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = self.secret
 
-    def stop(self, timeout_seconds: float) -> None:
-        """End the JVM; by force when it does not end in time. It may have an archive to write."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        if self.archive is not None and not self.archive.is_written:
-            timeout_seconds += class_archive.SECONDS
-        try:
-            self.process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
     def kill(self) -> None:
-        """End the JVM at once."""
+        """End the JVM at once: there is nothing that it does in the end."""
         self.process.kill()
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
 
 def start_jvm(
@@ -133,8 +126,9 @@ def start_jvm(
         OperationalError: It ended or gave no answer; its own words are on standard error.
     """
     java = java_executable()
-    classes = None if archives is None else ClassArchive.of(archives, "spark", java, class_path)
-    command = [*java_command(java, java_options, class_path, classes), _MAIN_CLASS]
+    classes = None if archives is None else ClassArchive.of(archives, _ARCHIVE, java, class_path)
+    archived = () if classes is None else classes.options_of_running()
+    command = [*java_command(java, [*java_options, *archived], class_path), _MAIN_CLASS]
     with tempfile.TemporaryDirectory(prefix="mqlake-jvm-") as directory:
         connection = Path(directory) / "connection"
         whole_environment = os.environ | (environment or {})
@@ -161,13 +155,9 @@ def start_jvm(
         return Jvm(process, port, answer[8 : 8 + length].decode(), classes)
 
 
-def java_command(
-    java: str, java_options: list[str], class_path: list[str], classes: ClassArchive | None
-) -> list[str]:
+def java_command(java: str, java_options: list[str], class_path: list[str]) -> list[str]:
     """Return the command of a JVM, but for the class that it is to run."""
-    archive = classes.options() if classes else ()
-    options = (*MODULE_OPTIONS, *java_options, *archive)
-    return [java, *options, "-cp", os.pathsep.join(class_path)]
+    return [java, *MODULE_OPTIONS, *java_options, "-cp", os.pathsep.join(class_path)]
 
 
 def _await_file(path: Path, process: subprocess.Popen[bytes]) -> None:

@@ -7,65 +7,75 @@ It is compiled with our sources (`streaming.jvm.compiler`). For an editor,
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from mqlake import records
-from mqlake.record_versions import HEADER_MQTT, NEWEST_READ, OLDEST_READ
-from mqlake.rule_records import (
-    DECIDED_KEY,
-    EVENTS_PREFIX,
-    HEADER_MAC,
-    KEY_LETTERS,
-    MAX_CHAIN,
-    MAX_FAILURES_TOLD,
-    RULE_FAILED,
-    RULES_BARRIER_PREFIX,
-    UNNAMED_RULE,
-)
+from mqlake import record_versions, records, rule_records
+from mqlake.rule_records import Kind, Stage
 from mqlake.sharing import ShareStrategy
 from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SHARE_PREFIX
 from rules.columns import ROW
+from rules.language import plan
+from rules.schemas.model import SPARKPLUG_B
+from streaming import queries
 
 FILE: Final = Path("mqlake", "Vocabulary.java")
 STATEFUL_SENDER: Final = "stateful"
-"""Under this name the records of rules with memory wait for targets that are away."""
+"""Under this name the records of stateful rules wait for targets that are away."""
 KEY_OPTION: Final = "mqlake.rules.key"
 """Beside the options of a Kafka client: the key by which activations are signed."""
+EXPENDABLE_OPTION: Final = "mqlake.expendable.folders"
+"""Of Hadoop: comma-separated folders whose files are left to the kernel."""
+_STAGES: Final[tuple[Stage, ...]] = ("evaluate", "late")
 _HEADERS: Final = (
     *("ID", "CLIENT_ID", "USERNAME", "ORIGIN", "PROPERTIES", "PEERHOST", "TRACEPARENT", "SOURCE"),
     *("BY", "NUMBER", "RULE", "OUTPUT", "CHAIN", "TS", "TOPIC", "STAGE", "ERROR"),
     *("EVENT_TIME", "WATERMARK"),
 )
+_ALIKE: Final[dict[ModuleType, tuple[str, ...]]] = {
+    record_versions: (
+        *("HEADER_MQTT", "HEADER_VERSION", "RECORD_VERSION", "OLDEST_READ", "NEWEST_READ"),
+    ),
+    records: (
+        *("FLAG_QOS", "FLAG_RETAIN", "FLAG_DUP", "FLAG_UNSHARED", "MESSAGE_DROPPED", "TOO_LARGE"),
+        *("EVENTS", "RULES", "OUTPUTS", "DEAD_LETTERS", "METRICS"),
+        *(f"HEADER_{name}" for name in _HEADERS),
+    ),
+    rule_records: (
+        *("RULES_BARRIER_PREFIX", "EVENTS_PREFIX", "RULE_FAILED", "MAX_FAILURES_TOLD", "MAX_CHAIN"),
+        *("UNNAMED_RULE", "HEADER_MAC", "ENGINE", "SOURCE_INBOUND", "SOURCE_EVENTS", "DECIDED_KEY"),
+    ),
+    plan: ("AT_COLUMN", "ROW_COLUMN"),
+}
+"""By module the constants that have the same name in Java."""
+
+
+def _text(constant: str | int | bytes) -> str | int:
+    return constant.decode() if isinstance(constant, bytes) else constant
+
 
 CONSTANTS: Final[dict[str, str | int]] = {
+    **{name: _text(getattr(module, name)) for module, names in _ALIKE.items() for name in names},
     "BARRIER_PREFIX": records.BARRIER_KEY_PREFIX.decode(),
     "QUESTION_PREFIX": records.QUESTION_KEY_PREFIX.decode(),
-    "RULES_BARRIER_PREFIX": RULES_BARRIER_PREFIX.decode(),
     "RETAINED_PREFIX": records.RETAINED_FILTER_PREFIX,
     "SHARE_PREFIX": SHARE_PREFIX,
     "DEFAULT_TENANT": DEFAULT_TENANT,
-    "FLAG_QOS": records.FLAG_QOS,
-    "FLAG_RETAIN": records.FLAG_RETAIN,
-    "FLAG_DUP": records.FLAG_DUP,
-    "FLAG_UNSHARED": records.FLAG_UNSHARED,
-    "OLDEST_READ": OLDEST_READ,
-    "NEWEST_READ": NEWEST_READ,
-    "HEADER_MQTT": HEADER_MQTT,
-    **{f"HEADER_{name}": getattr(records, f"HEADER_{name}") for name in _HEADERS},
     **{f"STRATEGY_{name.name}": at for at, name in enumerate(ShareStrategy)},
     "STRATEGIES": ",".join(ShareStrategy),
-    "DECIDED_KEY": DECIDED_KEY.decode(),
-    "DEFINITION_PREFIX": f"{KEY_LETTERS['definition']}/",
-    "ACTIVATION_PREFIX": f"{KEY_LETTERS['activation']}/",
-    "EVENTS_PREFIX": EVENTS_PREFIX,
-    "RULE_FAILED": RULE_FAILED,
-    "MAX_FAILURES_TOLD": MAX_FAILURES_TOLD,
-    "MAX_CHAIN": MAX_CHAIN,
-    "UNNAMED_RULE": UNNAMED_RULE,
+    **{f"STAGE_{one.upper()}": one for one in _STAGES},
+    "DEFINITION_PREFIX": f"{Kind.DEFINITION}/",
+    "ACTIVATION_PREFIX": f"{Kind.ACTIVATION}/",
     "STATEFUL_SENDER": STATEFUL_SENDER,
+    "STATEFUL_UNDELIVERED": records.undelivered_topic(STATEFUL_SENDER),
     "KEY_OPTION": KEY_OPTION,
-    "HEADER_MAC": HEADER_MAC,
+    "EXPENDABLE_OPTION": EXPENDABLE_OPTION,
+    "QUERY_ROUTER": queries.ROUTER,
+    "QUERY_RULES": queries.RULES,
+    "SPARKPLUG_B": SPARKPLUG_B,
+    "STATE_COLUMN": plan.STATE,
+    "SINCE_COLUMN": plan.SINCE,
     **{f"COLUMN_{column.name.upper()}": at for at, column in enumerate(ROW)},
     "COLUMN_COUNT": len(ROW),
     "COLUMNS": ", ".join(f"{column.name} {column.type}" for column in ROW),

@@ -4,7 +4,6 @@ It is small, and always there: it keeps Spark (`keeper.py`), says how it is, and
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -19,10 +18,11 @@ from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.query_application import NAME, SOCKET_FILE
 from mqlake.status import load_state
-from streaming.exclusive import hold
+from streaming.exclusive import Lock
+from streaming.priority import lower_priority
 from streaming.query.java import ConnectServer, Java, prepare
-from streaming.query.keeper import ENDS, Keeper
-from streaming.query.settings import QuerySettings
+from streaming.query.keeper import ENDS, SparkKeeper
+from streaming.settings.query import QuerySettings
 
 _logger = logging.getLogger(__name__)
 
@@ -37,34 +37,16 @@ _LOCK_TIMEOUT_SECONDS: Final = 30.0
 def main(settings: QuerySettings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
     set_up_logging(settings.log_level, settings.log_file, settings.log_format, NAME)
-    give_way(settings.niceness, settings.cores)
+    lower_priority(settings.niceness, settings.cores, first_to_go=_FIRST_TO_GO)
     try:
         # A keeper that was killed may have left Spark for a moment.
-        lock = hold(settings.data_dir / NAME / "lock", _LOCK_TIMEOUT_SECONDS)
-        asyncio.run(_Process(settings, lock).run())
+        lock = Lock(settings.data_dir / NAME / "lock")
+        lock.take(_LOCK_TIMEOUT_SECONDS)
+        asyncio.run(_Process(settings, lock.descriptor).run())
     except OperationalError as exc:
         _logger.critical("queries stop: %s", exc)
         return 1
     return 0
-
-
-def give_way(niceness: int, cores: int | None) -> None:
-    """Let this process and all that it starts come after the rest of the system.
-
-    Args:
-        niceness: Added to its own.
-        cores: The last so many of its processors are left to it; None: all.
-    """
-    os.nice(niceness)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(_FIRST_TO_GO), encoding="ascii")
-    if os.getsid(0) == os.getpid():
-        # Where each session is a group that the kernel shares the processors out to (autogroup),
-        # niceness counts within the group alone; the group has one of its own.
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
-    if cores is not None:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
 
 
 class _Process:
@@ -74,7 +56,7 @@ class _Process:
         self._settings = settings
         self._lock = lock
         stays = settings.start == "with-system"
-        self._keeper = Keeper(
+        self._keeper = SparkKeeper(
             self._start,
             settings.connect_port,
             start_timeout_seconds=settings.start_timeout_seconds,

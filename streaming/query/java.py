@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from mqlake import class_archive
-from mqlake.class_archive import ClassArchive
 from mqlake.errors import OperationalError
 from mqlake.query_application import NAME, Cause
+from streaming.jvm import class_archive
+from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.process import die_with_parent, java_command, java_executable
-from streaming.query.settings import QuerySettings
+from streaming.settings.query import QuerySettings
 from streaming.spark_conf import java_options, local_environment, spark_conf, spark_jars
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +73,8 @@ def prepare(settings: QuerySettings, environment: dict[str, str]) -> Command:
     if jars.archives is not None:
         archive = ClassArchive.of(jars.archives, NAME, java, jars.class_path)
     options = java_options(settings, folder, settings.heap_mb)
-    words = java_command(java, options, jars.class_path, archive)
+    options += archive.options() if archive is not None else []
+    words = java_command(java, options, jars.class_path)
     # In a file, as the settings of some storage are secrets: everybody sees a command's words.
     arguments = folder / "java-arguments"
     arguments.touch(mode=0o600)

@@ -54,7 +54,7 @@ class _Use:
         self._writer.write(json.dumps(what).encode() + b"\n")
 
 
-class Keeper:
+class SparkKeeper:
     """Keeps Spark.
 
     Args:

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from mqlake.offsets import at, earliest, latest
 from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_records import Activation, ActivationState, Range, Span
+from mqlake.rule_facts import RuleKey
+from mqlake.rule_records import Activation, ActivationState, OffsetRange, Span
 from rules.model import Rule
 from rules.schemas.registry import SchemaLookup
-
-RuleKey = tuple[str, str]
-"""Tenant and rule."""
 
 Offsets = Mapping[str, tuple[int, ...]]
 """By log topic, for each of its partitions."""
@@ -23,16 +22,16 @@ Position = dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class RuleProgram:
     """A version of a rule that can be evaluated.
 
     Attributes:
         filters: Of all that it reads.
         is_events: Whether they name events.
-        expression: Of a rule without memory.
+        expression: Of a stateless rule.
         actions: As defined.
         schema: Of a row; None when no action needs it.
-        plan: Of a rule with memory.
+        plan: Of a stateful rule.
         sources: Log topics that it reads; None: as `is_events` says.
     """
 
@@ -46,7 +45,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChangeStep:
     """What is to become of one rule.
 
     Attributes:
@@ -64,7 +63,7 @@ class Step:
     state: ActivationState
     version: int
     updated_at: int
-    program: Program | None = None
+    program: RuleProgram | None = None
     error: str | None = None
     schemas: Mapping[str, int] = field(default_factory=dict)
     created_at: int = 0
@@ -103,7 +102,7 @@ def tables_of(plan: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 def next_activation(
-    step: Step, activation: Activation | None, change: int, barriers: Offsets, now_ms: int = 0
+    step: ChangeStep, activation: Activation | None, change: int, barriers: Offsets, now_ms: int = 0
 ) -> Activation:
     """Return what is active after a change.
 
@@ -138,8 +137,8 @@ def next_activation(
 
 
 def _begin(
-    step: Step,
-    program: Program,
+    step: ChangeStep,
+    program: RuleProgram,
     before: Span | None,
     stopped: Span | None,
     change: int,
@@ -158,7 +157,7 @@ def _begin(
         expression=program.expression,
         actions=program.actions,
         schema=program.schema,
-        sources={source: Range(barriers[source]) for source in sources},
+        sources={source: OffsetRange(barriers[source]) for source in sources},
         first=first,
         plan=program.plan,
         change=change,
@@ -178,7 +177,9 @@ def _missed(
 
 def _end(span: Span, barriers: Offsets, now_ms: int) -> Span:
     sources = {
-        log_topic: range_ if range_.ends is not None else Range(range_.starts, barriers[log_topic])
+        log_topic: range_
+        if range_.ends is not None
+        else OffsetRange(range_.starts, barriers[log_topic])
         for log_topic, range_ in span.sources.items()
     }
     return replace(span, sources=sources, ended_at_ms=None if span.plan is None else now_ms)
@@ -193,8 +194,8 @@ def is_unwanted(definition: Rule | None, activation: Activation) -> bool:
 def withdrawn(activation: Activation, done: Position | None, change: int) -> Activation:
     """Return an unwanted rule without what an engine that starts would evaluate again.
 
-    It may be what the last engine died of. A version without memory ends where the evaluation has
-    certainly come to. One with memory ends where it began, so its query has nothing more to do.
+    It may be what the last engine died of. A stateless version ends where the evaluation has
+    certainly come to. A stateful one ends where it began, so its query has nothing more to do.
 
     Args:
         activation: Of the rule.
@@ -218,19 +219,19 @@ def _cut(span: Span, done: Position | None) -> Span:
     reached = {} if span.plan is not None or done is None else done
     sources = {}
     for log_topic, range_ in span.sources.items():
-        offsets = [
-            max(start, reached.get(log_topic, {}).get(partition, 0))
-            for partition, start in enumerate(range_.starts)
-        ]
-        ends = offsets if range_.ends is None else map(min, offsets, range_.ends)
-        sources[log_topic] = Range(range_.starts, tuple(ends))
+        places = reached.get(log_topic, {})
+        known = [places.get(partition, 0) for partition in range(max(places, default=-1) + 1)]
+        offsets = latest(range_.starts, known)
+        if range_.ends is not None:
+            offsets = earliest(offsets, range_.ends)
+        sources[log_topic] = OffsetRange(range_.starts, tuple(offsets))
     return replace(span, sources=sources)
 
 
 def only_end(span: Span) -> Span:
     """Return of a version that has ended no more than where: it counts for nothing."""
     ends = {name: range_.ends or range_.starts for name, range_ in span.sources.items()}
-    return replace(span, sources={name: Range(end, end) for name, end in ends.items()})
+    return replace(span, sources={name: OffsetRange(end, end) for name, end in ends.items()})
 
 
 def is_done(span: Span, done: Position | None) -> bool:
@@ -250,7 +251,7 @@ def first_needed(
 ) -> Position | None:
     """Return where the evaluation has to begin at the latest; None when there is none to be done.
 
-    Rules with memory have queries of their own.
+    Stateful rules have queries of their own.
 
     Args:
         activations: All there are.
@@ -269,7 +270,7 @@ def first_needed(
     for log_topic, offsets in ends.items():
         starts = [span.sources[log_topic].starts for span in needed if log_topic in span.sources]
         first[log_topic] = {
-            partition: min((start[partition] for start in starts), default=end)
+            partition: min((at(start, partition) for start in starts), default=end)
             for partition, end in enumerate(offsets)
         }
     return first

@@ -10,46 +10,40 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final, Protocol
-
-from pydantic import ValidationError
 
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.records import ACCESS, METRICS
-from mqlake.reference_records import (
-    Columns,
-    ReferenceKey,
-    decode_reference_key,
-    decode_reference_state,
-)
+from mqlake.records import ACCESS, GATEWAYS, METRICS
+from mqlake.reference_records import Columns, decode_reference_state
+from mqlake.rule_facts import Fact, RuleKey, keep, read_fact
 from mqlake.rule_records import (
     DECIDED_KEY,
+    ENGINE,
     Activation,
+    Kind,
     RuleMetricsKey,
     RulesKey,
     Span,
     decode_activation,
     decode_decided,
     decode_rule_metrics_key,
-    decode_rules_key,
     encode_activation,
     encode_decided,
     rules_key,
     run_name,
 )
-from mqlake.schema_records import SchemaKey, decode_schema_key
 from rules.errors import RuleError
 from rules.model import Rule
 from rules.schemas.registry import Noted, SchemaBook
 from streaming.rules.changes import (
+    ChangeStep,
     Failures,
     Offsets,
     Position,
-    RuleKey,
-    Step,
     first_needed,
     has_changed,
     is_done,
@@ -60,10 +54,11 @@ from streaming.rules.changes import (
     only_end,
     withdrawn,
 )
+from streaming.rules.costs import RuleCosts
 from streaming.rules.log import RuleLog, RuleRecord
 from streaming.rules.makers import RuleMakers
-from streaming.rules.plans import Run
-from streaming.rules.program import Compile, TableAction, table_actions
+from streaming.rules.plans import StatefulRun, runs_of
+from streaming.rules.program import Compile
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +68,9 @@ TIDY_SECONDS: Final = 60.0
 READ_SECONDS: Final = 0.5
 COMPILING_THREADS: Final = 2
 """Compiling a rule takes some 20 ms, most of it in Java; routing needs the other processors."""
-ENGINE: Final = "engine"
-"""Name of the process in the metrics of evaluation."""
 
 
-class Settings(Protocol):
+class ControllerSettings(Protocol):
     """What the controller may be told."""
 
     @property
@@ -86,6 +79,9 @@ class Settings(Protocol):
     @property
     def rules_pause_share(self) -> float: ...
 
+    @property
+    def rules_ms_per_second(self) -> int: ...
+
 
 class RuleController:
     """Follows definitions and writes activations; `step` does what is due.
@@ -93,16 +89,18 @@ class RuleController:
     Args:
         log: Where rules are.
         compile_: Makes a rule's definition something that can be evaluated.
-        settings: When a rule that fails is paused.
+        settings: When a rule that fails, or costs too much, is paused.
         clock: For how long ended versions are kept.
         done: Tells how far the evaluation has certainly come.
-        is_run_ended: Tells whether a version with memory, by the name of its run, has nothing more
+        is_run_ended: Tells whether a stateful version, by the name of its run, has nothing more
             to do.
+        is_taken: Tells whether the tables have all that the versions of a rule up to a change have
+            made, which make nothing more.
 
     Attributes:
         first: Where the evaluation has to begin at the latest; None when there is nothing to
             evaluate. Another thread reads it.
-        runs: All versions with memory, ended ones too; None while they are not known. Another
+        runs: All stateful versions, ended ones too; None while they are not known. Another
             thread reads it.
         refused: How many activations were not signed as ours are.
         begun: Number of the change with which the engine has begun: what it then withdrew is not
@@ -113,10 +111,11 @@ class RuleController:
         self,
         log: RuleLog,
         compile_: Compile,
-        settings: Settings,
+        settings: ControllerSettings,
         clock: Clock,
         done: Callable[[], Position | None] = lambda: None,
         is_run_ended: Callable[[str], bool] = lambda _name: False,
+        is_taken: Callable[[tuple[RuleKey, int]], bool] = lambda _versions: True,
     ) -> None:
         self._log = log
         self._compile = compile_
@@ -124,8 +123,9 @@ class RuleController:
         self._clock = clock
         self._done = done
         self._is_run_ended = is_run_ended
+        self._is_taken = is_taken
         self._references: dict[str, dict[str, Columns]] = {}
-        self._doubtful: set[RuleKey] = set()
+        self._unchecked: set[RuleKey] = set()
         self._asked: dict[tuple[RuleKey, str], Callable[[Span], bool]] = {}
         self._definitions: dict[RuleKey, Rule] = {}
         self._makers = RuleMakers(clock)
@@ -135,37 +135,19 @@ class RuleController:
         self._changed: set[RuleKey] = set()
         self._failing: dict[RuleKey, str] = {}
         self._failures: dict[RuleMetricsKey, Failures] = {}
+        self._costs = RuleCosts(settings.rules_ms_per_second)
         self._change = 0
         self._is_ready = False
         self._tidied_at = clock.monotonic()
         self._ends: Offsets = {}
         self._threads = ThreadPoolExecutor(COMPILING_THREADS, "rules-compile")
-        self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self._overwritten: set[RuleKey] = set()
         self.refused = 0
         self.first: Position | None = None
-        self.runs: tuple[Run, ...] | None = None
+        self.runs: tuple[StatefulRun, ...] | None = None
         self.begun: int | None = None
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether there are any, in force or not."""
-        return self._is_ready and bool(self._activations)
-
-    def run_names(self) -> frozenset[str] | None:
-        """Return the names of all runs that may still write; None while they are not known."""
-        runs = self.runs
-        return None if runs is None else frozenset(run.name for run in runs)
-
-    def table_actions(self, version: tuple[str, str, int]) -> tuple[TableAction, ...]:
-        """Return the tables that the rows of a version (tenant, rule, version) go to."""
-        return self._table_actions.get(version, ())
-
-    def is_known(self, rule: RuleKey) -> bool:
-        """Tell whether there is a rule, in force or not; from any thread."""
-        return rule in self._activations
-
-    def pause(self, run: Run, error: str) -> None:
+    def pause(self, run: StatefulRun, error: str) -> None:
         """Ask for a rule to be paused, if that version is still in force; from any thread."""
         change = run.span.change
         self._asked[(run.tenant, run.rule), error] = lambda span: span.change == change
@@ -192,6 +174,26 @@ class RuleController:
         self._threads.shutdown()
         self._log.close()
 
+    def look_on(self, ends: Offsets, timeout_seconds: float = READ_SECONDS) -> bool:
+        """Find out which rules another controller has in force, and change nothing.
+
+        When that one has ended, `run` goes on from there.
+
+        Args:
+            ends: See `first_needed`.
+            timeout_seconds: To wait for records.
+
+        Returns:
+            Whether all is known that the log has.
+        """
+        for record in self._log.read(timeout_seconds):
+            self._apply(record)
+        if not self._log.is_caught_up():
+            return False
+        self.begun = self._change
+        self.first = first_needed(self._activations, self._done(), ends)
+        return True
+
     def step(self, timeout_seconds: float = READ_SECONDS) -> None:
         """Read what is new and make the change it asks for.
 
@@ -206,6 +208,7 @@ class RuleController:
             self._begin()
         self._overwrite()
         self._take_asked()
+        self._look_at_costs()
         self._look_at_makers()
         if self._has_unknown_makers() and not self._log.is_caught_up():
             return  # a key that has just been made may not have been read yet
@@ -226,19 +229,15 @@ class RuleController:
         withdrawn_now = self._unwanted(change) if self.begun is None else {}
         # What this application has not signed yet it signs before anybody evaluates by it.
         known = self._activations if self._log.is_unsigned else {}
-        records: list[tuple[bytes, bytes | None]] = [
-            (rules_key(RulesKey("activation", *rule)), encode_activation(activation))
-            for rule, activation in (known | withdrawn_now).items()
-        ]
-        self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
+        self._write(known | withdrawn_now, change)
         self._log.note_signed()
         for rule, activation in withdrawn_now.items():
-            self._note(rule, activation)
+            self._activations[rule] = activation
         self._change = change
         self.begun = change if self.begun is None else self.begun
         self._changed |= self._definitions.keys() | self._activations.keys()
         # An activation that stands behind a change of a table may have been made without it.
-        self._doubtful |= {
+        self._unchecked |= {
             rule
             for rule, activation in self._activations.items()
             if activation.state == "failed" or joined_tables(activation)
@@ -257,103 +256,88 @@ class RuleController:
 
     def _apply(self, record: RuleRecord) -> None:
         try:
-            if not record.is_ours:
-                self._refuse(record.key)
-            elif record.log_topic == METRICS:
+            if record.log_topic == METRICS:
                 self._apply_metrics(record)
             elif record.log_topic == ACCESS:
                 self._makers.apply(record.key, record.value)
-            elif record.key == DECIDED_KEY:
-                if record.value is not None:
-                    self._change = max(self._change, decode_decided(record.value))
-            elif (key := decode_rules_key(record.key)) is not None:
-                self._apply_rule(key, record.value)
-            elif (schema := decode_schema_key(record.key)) is not None:
-                self._apply_schema(schema, record.value)
-            elif (reference := decode_reference_key(record.key)) is not None:
-                self._apply_reference(reference, record.value)
-        except (InvalidRecord, ValidationError, ValueError) as error:
+            elif record.log_topic == GATEWAYS:
+                self._costs.apply_tenant(record.key, record.value)
+            else:
+                self._apply_fact(read_fact(record.key, record.value, is_ours=record.is_ours))
+        except (InvalidRecord, ValueError) as error:
             fields = {"key": record.key.decode(errors="replace"), "reason": str(error)}
             logger.warning("record of rules ignored", extra={"fields": fields})
 
-    def _apply_rule(self, key: RulesKey, value: bytes | None) -> None:
-        rule = key.tenant, key.rule
-        if key.kind == "definition":
-            if value is None:
-                self._definitions.pop(rule, None)
-            else:
-                self._definitions[rule] = Rule.model_validate_json(value)
-                self._makers.note(self._definitions[rule])
-            self._changed.add(rule)
-        elif key.kind == "activation" and not self._is_ready:
-            # Later on it is one that was written here, and may be older than what is known.
-            if value is None:
-                self._activations.pop(rule, None)
-            else:
-                self._note(rule, decode_activation(value))
-            self._changed.add(rule)
+    def _apply_fact(self, fact: Fact | None) -> None:
+        match fact:
+            case Fact(Kind.DECIDED):
+                self._change = max(self._change, fact.content(decode_decided) or 0)
+            case Fact(Kind.DEFINITION, rule):
+                definition = fact.content(Rule.model_validate_json)
+                keep(self._definitions, rule, definition)
+                if definition is not None:
+                    self._makers.note(definition)
+                self._changed.add(rule)
+            case Fact(Kind.ACTIVATION, rule) if not self._is_ready:
+                # Later on it is one that was written here, and may be older than what is known.
+                keep(self._activations, rule, fact.content(decode_activation))
+                self._changed.add(rule)
+            case Fact(Kind.UNSIGNED, rule):
+                self._refuse(rule)
+            case Fact(Kind.SCHEMA):
+                self._apply_schema(fact)
+            case Fact(Kind.STATE):
+                self._apply_reference(fact)
 
-    def _refuse(self, data: bytes) -> None:
+    def _refuse(self, rule: RuleKey) -> None:
         """Pass over an activation that is not ours; the log is to keep the one that is."""
         self.refused += 1
         logger.warning(
             "an activation that this application has not signed is refused",
-            extra={"fields": {"key": data.decode(errors="replace")}},
+            extra={"fields": {"rule": rule}},
         )
-        key = decode_rules_key(data)
-        if key is not None:
-            self._overwritten.add((key.tenant, key.rule))
+        self._overwritten.add(rule)
 
     def _overwrite(self) -> None:
         """Write again what others have written over."""
-        rules = sorted(self._overwritten)
-        known = [self._activations.get(rule) for rule in rules]
-        if rules:
-            self._log.write(
-                (
-                    rules_key(RulesKey("activation", *rule)),
-                    None if activation is None else encode_activation(activation),
-                )
-                for rule, activation in zip(rules, known, strict=True)
-            )
+        if self._overwritten:
+            rules = sorted(self._overwritten)
+            self._log.write([_record(rule, self._activations.get(rule)) for rule in rules])
             self._overwritten.clear()
 
-    def _apply_schema(self, key: SchemaKey, value: bytes | None) -> None:
-        self._schemas.apply(key, value)
+    def _apply_schema(self, fact: Fact) -> None:
+        self._schemas.apply(fact)
         self._changed |= {
             rule
             for rule, activation in self._activations.items()
-            if rule[0] == key.tenant and key.name in activation.schemas
+            if rule[0] == fact.name[0] and fact.name[1] in activation.schemas
         }
 
-    def _apply_reference(self, key: ReferenceKey, value: bytes | None) -> None:
+    def _apply_reference(self, fact: Fact) -> None:
         """Look again at the rules that join a table whose columns are others now."""
-        if key.kind != "state":
-            return
-        state = None if value is None else decode_reference_state(value)
+        tenant, reference = fact.name
+        state = fact.content(decode_reference_state)
         columns = None if state is None or state.version is None else state.columns
-        known = self._references.setdefault(key.tenant, {})
-        if known.get(key.reference) == columns:
+        known = self._references.setdefault(tenant, {})
+        if known.get(reference) == columns:
             return
-        if columns is None:
-            known.pop(key.reference, None)
-        else:
-            known[key.reference] = columns
-        self._doubtful |= {
+        keep(known, reference, columns)
+        self._unchecked |= {
             rule
             for rule, activation in self._activations.items()
-            if rule[0] == key.tenant
-            and (activation.state == "failed" or key.reference in joined_tables(activation))
+            if rule[0] == tenant
+            and (activation.state == "failed" or reference in joined_tables(activation))
         }
 
     def _apply_metrics(self, record: RuleRecord) -> None:
         key = decode_rule_metrics_key(record.key)
         if key is None or key.process != ENGINE:
             return
-        if record.value is None:
+        counters: dict[str, Any] | None = json.loads(record.value) if record.value else None
+        self._costs.add(self._clock.monotonic(), key, counters)
+        if counters is None:
             self._failures.pop(key, None)
             return
-        counters: dict[str, Any] = json.loads(record.value)
         failures = self._failures.setdefault(
             key,
             Failures(self._settings.rules_pause_failures, self._settings.rules_pause_share),
@@ -388,7 +372,7 @@ class RuleController:
             current = activation.current
             is_beyond = current is not None and self._makers.why_not(definition, current)
             if activation.state == "failed" or is_beyond:
-                self._doubtful.add(rule)
+                self._unchecked.add(rule)
 
     def _take_asked(self) -> None:
         while self._asked:
@@ -399,9 +383,19 @@ class RuleController:
                 self._failing[rule] = error
                 self._changed.add(rule)
 
-    def _steps(self) -> list[Step]:
+    def _look_at_costs(self) -> None:
+        """Pause rules that take more processor time than their tenant may."""
+        costly = self._costs.take_costliest(self._clock.monotonic(), self._is_running)
+        self._failing |= costly
+        self._changed |= costly.keys()
+
+    def _is_running(self, rule: RuleKey) -> bool:
+        activation = self._activations.get(rule)
+        return activation is not None and activation.current is not None
+
+    def _steps(self) -> list[ChangeStep]:
         """Return what is to become of the rules of which something is new."""
-        steps: list[Step] = []
+        steps: list[ChangeStep] = []
         unsettled: list[RuleKey] = []
         for rule in sorted(self._changed):
             activation = self._activations.get(rule)
@@ -411,17 +405,17 @@ class RuleController:
             elif rule in self._failing and activation is not None and activation.current:
                 error = self._failing[rule]
                 version, updated_at = activation.version, activation.updated_at
-                steps.append(Step(rule, "paused", version, updated_at, error=error))
+                steps.append(ChangeStep(rule, "paused", version, updated_at, error=error))
         # One that is gone meanwhile is in no doubt.
-        self._doubtful &= self._activations.keys() & self._definitions.keys()
-        doubtful = sorted(self._doubtful.difference(unsettled, (step.key for step in steps)))
+        self._unchecked &= self._activations.keys() & self._definitions.keys()
+        unchecked = sorted(self._unchecked.difference(unsettled, (step.key for step in steps)))
         self._changed.clear()
         self._failing.clear()
-        self._doubtful.clear()
-        steps += filter(self._is_other, self._threads.map(self._step, doubtful))
+        self._unchecked.clear()
+        steps += filter(self._is_other, self._threads.map(self._step, unchecked))
         return [*steps, *self._threads.map(self._step, unsettled)]
 
-    def _is_other(self, step: Step) -> bool:
+    def _is_other(self, step: ChangeStep) -> bool:
         """Tell whether something comes of looking at a rule again."""
         activation = self._activations[step.key]
         current = activation.current
@@ -431,33 +425,35 @@ class RuleController:
             current is not None and step.program is not None and current.plan != step.program.plan
         )
 
-    def _step(self, rule: RuleKey) -> Step:
+    def _step(self, rule: RuleKey) -> ChangeStep:
         definition, activation = self._definitions.get(rule), self._activations.get(rule)
         if definition is None:
             assert activation is not None
-            return Step(rule, "stopped", activation.version, activation.updated_at)
+            return ChangeStep(rule, "stopped", activation.version, activation.updated_at)
         version, updated_at = definition.version, definition.updated_at
         if not definition.enable:
-            return Step(rule, "stopped", version, updated_at)
+            return ChangeStep(rule, "stopped", version, updated_at)
         noted = Noted(self._schemas.of(rule[0]))
         try:
             program = self._compile(definition, noted, self._references.get(rule[0], {}))
         except RuleError as error:
-            return Step(rule, "failed", version, updated_at, None, str(error), noted.newest_used())
+            return ChangeStep(
+                rule, "failed", version, updated_at, None, str(error), noted.newest_used()
+            )
         except Exception as error:
             # Of one rule; the others of this change are not to be lost for it.
             logger.exception("rule not compiled", extra={"fields": {"rule": rule[1]}})
-            return Step(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
+            return ChangeStep(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
         why = self._makers.why_not(definition, program)
         if why is not None:
             logger.warning("a rule does not run", extra={"fields": {"rule": rule, "reason": why}})
-            return Step(rule, "failed", version, updated_at, None, why, noted.newest_used())
-        return Step(
+            return ChangeStep(rule, "failed", version, updated_at, None, why, noted.newest_used())
+        return ChangeStep(
             *(rule, "running", version, updated_at, program, None, noted.newest_used()),
             created_at=definition.created_at,
         )
 
-    def _make_change(self, steps: list[Step]) -> None:
+    def _make_change(self, steps: list[ChangeStep]) -> None:
         change = self._change + 1
         begin = time.monotonic()
         try:
@@ -471,12 +467,8 @@ class RuleController:
             )
             for step in steps
         }
-        records: list[tuple[bytes, bytes | None]] = [
-            (rules_key(RulesKey("activation", *rule)), encode_activation(activation))
-            for rule, activation in activations.items()
-        ]
         try:
-            self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
+            self._write(activations, change)
         except LogError:
             # What of it is in the log is read from there, and decides. Its number stays the next
             # one, so that never more than one is open.
@@ -486,7 +478,10 @@ class RuleController:
         self._change = change
         self._ends = barriers
         for rule, activation in activations.items():
-            self._note(rule, activation)
+            before = self._activations.get(rule)
+            if before is not None and before.state == "paused":
+                self._costs.forget(rule)  # what it took until the pause was in force
+            self._activations[rule] = activation
             self._ended_at[rule] = self._clock.monotonic()
             for key, failures in self._failures.items():
                 if (key.tenant, key.rule) == rule:
@@ -495,27 +490,25 @@ class RuleController:
         fields = {"change": change, "rules": len(steps), "milliseconds": milliseconds}
         logger.info("rules changed", extra={"fields": fields})
 
-    def _note(self, rule: RuleKey, activation: Activation) -> None:
-        self._activations[rule] = activation
-        for span in activation.spans:
-            found = table_actions(span.actions, span.schema)
-            if found:
-                self._table_actions[(*rule, span.version)] = found
-
-    def _give_up(self, change: int, steps: list[Step]) -> None:
+    def _give_up(self, change: int, steps: list[ChangeStep]) -> None:
         """Say that nothing comes of a change, and come back to what it was to do."""
         self._remember(steps)
         self._is_ready = False
-        self._log.write([(DECIDED_KEY, encode_decided(change))])
+        self._write({}, change)
         self._change = change
         self._is_ready = True
 
-    def _remember(self, steps: list[Step]) -> None:
+    def _write(self, activations: Mapping[RuleKey, Activation], change: int) -> None:
+        """Write activations, and behind them that their change is decided."""
+        records = [_record(rule, activation) for rule, activation in activations.items()]
+        self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
+
+    def _remember(self, steps: list[ChangeStep]) -> None:
         """Keep what the next change is to do, because nothing came of this one."""
         rules = {step.key for step in steps}
         self._changed |= rules
         # Of those that were looked at again nothing else is new.
-        self._doubtful |= rules
+        self._unchecked |= rules
         self._failing |= {step.key: step.error or "" for step in steps if step.state == "paused"}
 
     def _tidy(self) -> None:
@@ -527,31 +520,19 @@ class RuleController:
         for rule, activation in list(self._activations.items()):
             if now - self._ended_at.setdefault(rule, now) < KEPT_SECONDS:
                 continue
-            done_with = [self._is_done(rule, span, done) for span in activation.spans]
-            kept = tuple(
-                span for span, over in zip(activation.spans, done_with, strict=True) if not over
-            )
+            over = [span for span in activation.spans if self._is_done(rule, span, done)]
+            if over and not self._is_taken((rule, max(span.change for span in over))):
+                continue
+            kept = tuple(span for span in activation.spans if span not in over)
             if not kept and rule in self._definitions:
                 # Where it has stopped is where it may be told to go on.
                 kept = tuple(only_end(one) for one in activation.spans[-1:] if one.plan is None)
-            key = rules_key(RulesKey("activation", *rule))
             if not kept and rule not in self._definitions:
                 del self._activations[rule]
-                records.append((key, None))
+                records.append(_record(rule, None))
             elif kept != activation.spans:
-                changed = Activation(
-                    activation.tenant,
-                    activation.rule,
-                    activation.state,
-                    activation.version,
-                    activation.change,
-                    activation.error,
-                    kept,
-                    activation.updated_at,
-                    activation.schemas,
-                )
-                self._activations[rule] = changed
-                records.append((key, encode_activation(changed)))
+                self._activations[rule] = replace(activation, spans=kept)
+                records.append(_record(rule, self._activations[rule]))
         if records:
             self._log.write(records)
 
@@ -563,9 +544,9 @@ class RuleController:
     def _look_where_to_begin(self) -> None:
         if self._is_ready:
             self.first = first_needed(self._activations, self._done(), self._ends)
-            self.runs = tuple(
-                Run(tenant, rule, span)
-                for (tenant, rule), activation in self._activations.items()
-                for span in activation.spans
-                if span.plan is not None
-            )
+            self.runs = runs_of(self._activations)
+
+
+def _record(rule: RuleKey, activation: Activation | None) -> tuple[bytes, bytes | None]:
+    value = None if activation is None else encode_activation(activation)
+    return rules_key(RulesKey("activation", *rule)), value

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
-from mqlake.records import DEAD_LETTERS, EVENTS, METRICS, OUTPUTS, RULES
+from mqlake.records import RULES
 from streaming.jvm.functions import java_map, register
 
 _FILTER: Final = "mqlake_has_rules"
@@ -18,36 +18,30 @@ _FILTER_CLASS: Final = "mqlake.rules.RuleFilter"
 _FUNCTION: Final = "mqlake_rules"
 _FUNCTION_CLASS: Final = "mqlake.rules.RuleFunction"
 _FOLLOWER_CLASS: Final = "mqlake.rules.RuleFollower"
+_METRICS_CLASS: Final = "mqlake.rules.RuleMetrics"
 _RETURN_TYPE: Final = (
     "array<struct<topic:string,partition:int,key:binary,value:binary,"
     "headers:array<struct<key:string,value:binary>>>>"
 )
 
 
-def register_rule_functions(spark: SparkSession, client_config: dict[str, str], begun: int) -> None:
+def register_rule_functions(
+    spark: SparkSession, client_config: dict[str, str], begun: int, output_partitions: int
+) -> None:
     """Make the rule functions known to this session.
 
     Args:
         spark: Its JVM has our classes on the class path (`streaming.spark`).
         client_config: How a Kafka client in the executors reaches the log.
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
+        output_partitions: Of `mqlake.outputs`.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     config = java_map(spark, client_config)
-    log_topics = java_map(
-        spark,
-        {
-            "rules": RULES,
-            "metrics": METRICS,
-            "events": EVENTS,
-            "outputs": OUTPUTS,
-            "dead_letters": DEAD_LETTERS,
-        },
-    )
-    filter_ = getattr(jvm, _FILTER_CLASS)(config, log_topics, begun)
+    filter_ = getattr(jvm, _FILTER_CLASS)(config, begun)
     register(spark, _FILTER, filter_, 5, "boolean")
-    function = getattr(jvm, _FUNCTION_CLASS)(config, log_topics)
+    function = getattr(jvm, _FUNCTION_CLASS)(config, output_partitions)
     register(spark, _FUNCTION, function, 8, _RETURN_TYPE)
 
 
@@ -59,6 +53,19 @@ def follow_rules(spark: SparkSession, client_config: dict[str, str]) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     getattr(jvm, _FOLLOWER_CLASS).of(java_map(spark, client_config), RULES)
+
+
+def count_nothing(spark: SparkSession) -> None:
+    """Leave counters of rules to another JVM, which evaluates the same, until `count_from_now`.
+
+    Of the driver's JVM: executors elsewhere count all.
+    """
+    getattr(spark.sparkContext._jvm, _METRICS_CLASS).standBeside()
+
+
+def count_from_now(spark: SparkSession) -> None:
+    """Count what is evaluated from now on."""
+    getattr(spark.sparkContext._jvm, _METRICS_CLASS).takeOver()
 
 
 def rule_outputs(records: DataFrame) -> DataFrame:

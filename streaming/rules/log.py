@@ -1,39 +1,37 @@
 """The log as the rule controller uses it: it follows rules and metrics and appends changes."""
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
-    KafkaError,
     KafkaException,
     Message,
-    Producer,
     TopicPartition,
 )
 
-from mqlake.errors import LogError
-from mqlake.log.security import client_config
-from mqlake.records import ACCESS, METRICS, RULES, Headers
+from mqlake.log.blocking import Append as Record
+from mqlake.log.blocking import BlockingWriter
+from mqlake.log.options import consumer_options
+from mqlake.records import ACCESS, GATEWAYS, METRICS, RULES
 from mqlake.rule_records import rules_barrier_key
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 from streaming.rules.signatures import Signatures
 
+CLIENT_ID: Final = "mqlake-rule-controller"
 APPEND_SECONDS: Final = 5.0
 """Longest that an append takes. Twice as long is less than the evaluation waits at a barrier, so a
 change that is not decided in time is not decided later either."""
 _REQUEST_SECONDS: Final = 5.0
 _MOST_RECORDS: Final = 1000
-
-_Placed = tuple[str, int, bytes | None, bytes | None, Headers]
-"""Log topic, partition, key, value and headers of a record."""
+_CHANGE: Final = "a change of rules was not written"
 
 
 class RuleRecord(NamedTuple):
-    """A record of `mqlake.rules`, `mqlake.access` or `mqlake.metrics`."""
+    """A record of a log topic that the controller follows."""
 
     log_topic: str
     key: bytes
@@ -81,51 +79,38 @@ class KafkaRuleLog:
 
     Args:
         bootstrap_servers: host:port[,host:port…].
-        partitions: Of each source; none for whoever changes no rules.
-        is_controllers: Whether `mqlake.access` is followed too, and `mqlake.metrics` from its end
-            on.
+        partitions: Returns how many each source has; None for whoever changes no rules.
+        is_controllers: Whether `mqlake.access` and `mqlake.gateways` are followed too, and
+            `mqlake.metrics` from its end on.
         signatures: Of activations; None: they have none.
     """
 
     def __init__(
         self,
         bootstrap_servers: str,
-        partitions: dict[str, int],
+        partitions: Callable[[], Mapping[str, int]] | None = None,
         *,
         is_controllers: bool,
         signatures: Signatures | None = None,
     ) -> None:
         self._partitions = partitions
+        self._known: dict[str, int] = {}  # partitions that the writer knows
+        self._lock = threading.Lock()
         self._signatures = signatures
-        common = {
-            **client_config(bootstrap_servers),
-            "client.id": "mqlake-rule-controller",
-            "allow.auto.create.topics": False,
-            "log_level": 2,
-        }
-        self._producer = Producer(
-            {
-                **common,
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "delivery.timeout.ms": round(APPEND_SECONDS * 1000),
-                "queue.buffering.max.messages": 100_000,
-            }
-        )
+        self._servers = bootstrap_servers
+        self._writer: BlockingWriter | None = None  # once something is written
         self._consumer = Consumer(
-            {
-                **common,
-                "group.id": "mqlake",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 500,
-            }
+            consumer_options(
+                bootstrap_servers,
+                CLIENT_ID,
+                {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 500},
+            )
         )
         whole = (RULES, ACCESS) if is_controllers else (RULES,)
         followed = [TopicPartition(one, 0, OFFSET_BEGINNING) for one in whole]
         if is_controllers:
+            # Gateways write without end: nobody waits until all of that is read.
+            followed.append(TopicPartition(GATEWAYS, 0, OFFSET_BEGINNING))
             followed.append(TopicPartition(METRICS, 0, OFFSET_END))
         self._consumer.assign(followed)
         self._next = dict.fromkeys(whole, 0)
@@ -176,33 +161,40 @@ class KafkaRuleLog:
 
     def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
         key = rules_barrier_key(change)
-        places: list[_Placed] = [
-            (log_topic, partition, key, None, [])
-            for log_topic, count in self._partitions.items()
-            for partition in range(count)
-        ]
-        offsets = iter(self._append(places))
+        assert self._partitions is not None, "of the controller"
+        partitions = self._partitions()
+        writer = self._writing()
+        for log_topic, count in partitions.items():
+            if self._known.get(log_topic, count) < count:  # it refuses those that it does not know
+                writer.use_partitions(log_topic, count)
+            self._known[log_topic] = count
+        places = [(one, at) for one, count in partitions.items() for at in range(count)]
+        barriers = [(log_topic, Record(at, key, None, [])) for log_topic, at in places]
+        offsets = iter(writer.append_each(barriers, what=_CHANGE))
         return {
             log_topic: tuple(next(offsets) for _ in range(count))
-            for log_topic, count in self._partitions.items()
+            for log_topic, count in partitions.items()
         }
 
     def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         signatures = self._signatures
-        self._append(
-            [
-                (RULES, 0, key, value, [] if signatures is None else signatures.headers(key, value))
-                for key, value in records
-            ]
-        )
+        signed = [
+            Record(0, key, value, [] if signatures is None else signatures.headers(key, value))
+            for key, value in records
+        ]
+        self._writing().append_all(RULES, signed, what=_CHANGE)
 
-    def append(self, records: Sequence[Append]) -> None:
+    def append(self, records: Sequence[NewRecord]) -> None:
         """Append records to the one partition of their log topics and wait until they are safe.
 
         Raises:
             LogError: Not in time; the first of them may be there.
         """
-        self._append([(one.log_topic, 0, one.key, one.value, one.headers) for one in records])
+        placed = [
+            (one.log_topic, Record(0, one.key or b"", one.value, one.headers, one.timestamp_ms))
+            for one in records
+        ]
+        self._writing().append_each(placed, what=_CHANGE)
 
     def followed(self) -> frozenset[str]:
         """Return the log topics that are read."""
@@ -210,32 +202,14 @@ class KafkaRuleLog:
 
     def close(self) -> None:
         self._consumer.close()
+        if self._writer is not None:
+            self._writer.close()
 
-    def _append(self, records: Sequence[_Placed]) -> list[int]:
-        """Append records; return their offsets."""
-        offsets: dict[int, int] = {}
-        errors: list[KafkaError] = []
-
-        def report(number: int, error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                errors.append(error)
-            else:
-                offsets[number] = message.offset() or 0
-
-        for number, (log_topic, partition, key, value, headers) in enumerate(records):
-            self._producer.produce(
-                log_topic,
-                value,
-                key,
-                partition,
-                on_delivery=partial(report, number),
-                headers=[*headers],
-            )
-        left = self._producer.flush(2 * APPEND_SECONDS)
-        if errors or left or len(offsets) < len(records):
-            reason = errors[0].str() if errors else "no answer"
-            raise LogError(f"a change of rules was not written: {reason}", definite=False)
-        return [offsets[number] for number in range(len(records))]
+    def _writing(self) -> BlockingWriter:
+        with self._lock:
+            if self._writer is None:
+                self._writer = BlockingWriter(self._servers, CLIENT_ID, APPEND_SECONDS)
+            return self._writer
 
 
 def _bytes(data: Any) -> bytes | None:

@@ -2,9 +2,9 @@
 
 from mqlake.clock import Clock
 from mqlake.rule_records import Span
-from rules.makers import ALL, Makers, Rights, why_not
+from rules.makers import ALL, MakerRights, Makers, why_not
 from rules.model import ActionSpec, Rule
-from streaming.rules.changes import Program, tables_of
+from streaming.rules.changes import RuleProgram, tables_of
 
 
 class RuleMakers:
@@ -17,7 +17,7 @@ class RuleMakers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._makers = Makers()
-        self._rights: dict[str, Rights | None] = {}
+        self._rights: dict[str, MakerRights | None] = {}
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Take a record of `mqlake.access`.
@@ -44,7 +44,7 @@ class RuleMakers:
         self._rights = now
         return changed
 
-    def why_not(self, definition: Rule, made: Program | Span) -> str | None:
+    def why_not(self, definition: Rule, made: RuleProgram | Span) -> str | None:
         """Return why a rule is not within the rights of who made it; None: it is."""
         maker = definition.made_by
         why = why_not(
@@ -56,5 +56,5 @@ class RuleMakers:
         )
         return None if why is None else f"made by {maker}, who {why}"
 
-    def _of(self, maker: str | None) -> Rights | None:
+    def _of(self, maker: str | None) -> MakerRights | None:
         return self._makers.rights(maker, self._clock.now_ms())

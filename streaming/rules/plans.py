@@ -1,11 +1,11 @@
-"""The plan of a rule with memory as a streaming query.
+"""The plan of a stateful rule as a streaming query.
 
 records(key, value, headers, topic, partition, offset, timestamp), ticks(timestamp) -> (at BIGINT
 microseconds, row STRING, hops BIGINT)
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -13,16 +13,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.records import (
-    DEAD_LETTERS,
-    EVENTS,
-    INBOUND,
-    METRICS,
-    OUTPUTS,
-    RULES,
-    undelivered_topic,
-)
-from mqlake.rule_records import Span, run_name
+from mqlake.records import EVENTS, INBOUND
+from mqlake.rule_records import Activation, Span, run_name
 from rules.language.plan import (
     AT_COLUMN,
     DETECTED,
@@ -33,26 +25,17 @@ from rules.language.plan import (
     STATE,
     Detection,
     Plan,
-    Stream,
+    StatefulStream,
     decode_plan,
 )
 from streaming.jvm.functions import java_map, register
 from streaming.jvm.vocabulary import STATEFUL_SENDER
 
-_COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
 _FILTER_CLASS: Final = "mqlake.stateful.StreamFilter"
 _FUNCTION_CLASS: Final = "mqlake.stateful.StreamFunction"
 _WRITER_CLASS: Final = "mqlake.stateful.OutputWriter"
 SENDER: Final = STATEFUL_SENDER
 """Under this name the records of the runs wait."""
-_LOG_TOPICS: Final = {
-    "rules": RULES,
-    "metrics": METRICS,
-    "outputs": OUTPUTS,
-    "dead_letters": DEAD_LETTERS,
-    "events": EVENTS,
-    "undelivered": undelivered_topic(SENDER),
-}
 _MICROS: Final = "event_micros"
 _IS_TICK: Final = "is_tick"
 
@@ -62,8 +45,8 @@ Detect = Callable[[SparkSession, DataFrame, Detection], DataFrame]
 
 
 @dataclass(frozen=True)
-class Run:
-    """One version of a rule with memory, from the change that put it in force."""
+class StatefulRun:
+    """One version of a stateful rule, from the change that put it in force."""
 
     tenant: str
     rule: str
@@ -84,33 +67,44 @@ class Run:
         return any(stream.is_receive_time for stream in self.plan.streams)
 
 
-def log_topic(stream: Stream) -> str:
+def runs_of(activations: Mapping[tuple[str, str], Activation]) -> tuple[StatefulRun, ...]:
+    """Return all stateful versions, ended ones too."""
+    return tuple(
+        StatefulRun(tenant, rule, span)
+        for (tenant, rule), activation in activations.items()
+        for span in activation.spans
+        if span.plan is not None
+    )
+
+
+def log_topic(stream: StatefulStream) -> str:
     """Return what a stream reads."""
     return EVENTS if stream.is_events else INBOUND
 
 
+COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
 DETECTED_COLUMNS: Final = {AT_COLUMN: "TIMESTAMP", STATE: "STRING", SINCE: "TIMESTAMP"}
 """What a detection adds to the columns of its stream."""
 
 
-def stream_columns(stream: Stream) -> dict[str, str]:
+def stream_columns(stream: StatefulStream) -> dict[str, str]:
     """Return the columns of a stream's relation and their types."""
     return {EVENT_TIME: "TIMESTAMP"} | {one.name: one.type for one in stream.columns}
 
 
-def expressions(stream: Stream) -> list[str]:
+def expressions(stream: StatefulStream) -> list[str]:
     """Return what is computed of a message: its time in microseconds, then the columns."""
     columns = [f"CAST({one.expression} AS {one.type})" for one in stream.columns]
     return [f"unix_micros({stream.event_time})", *columns]
 
 
-def _place_of_hops(stream: Stream) -> int:
+def _place_of_hops(stream: StatefulStream) -> int:
     """Return which of the expressions stands for HOPS; -1 in a plan that has none yet."""
     names = [EVENT_TIME, *(one.name for one in stream.columns)]
     return names.index(HOPS) if HOPS in names else -1
 
 
-def compile_stream(spark: SparkSession, stream: Stream) -> None:
+def compile_stream(spark: SparkSession, stream: StatefulStream) -> None:
     """Compile what is computed of a message; the layouts of schemas that it names are known then.
 
     Raises:
@@ -123,13 +117,13 @@ def compile_stream(spark: SparkSession, stream: Stream) -> None:
     array = gateway.new_array(jvm.java.lang.String, len(texts))
     for at, text in enumerate(texts):
         array[at] = text
-    getattr(jvm, _COMPILER_CLASS).compileColumns(array)
+    getattr(jvm, COMPILER_CLASS).compileColumns(array)
 
 
 def output_rows(
     spark: SparkSession,
     plan: Plan,
-    relations: Callable[[Stream], DataFrame],
+    relations: Callable[[StatefulStream], DataFrame],
     reference: FindReference,
     detect: Detect,
 ) -> DataFrame:
@@ -173,7 +167,7 @@ class Relations:
 
     def __init__(
         self,
-        run: Run,
+        run: StatefulRun,
         records: DataFrame,
         ticks: DataFrame,
         config: dict[str, str],
@@ -187,7 +181,7 @@ class Relations:
         self._checkpoint = checkpoint
         self._partitions = partitions
 
-    def __call__(self, stream: Stream) -> DataFrame:
+    def __call__(self, stream: StatefulStream) -> DataFrame:
         """Return the rows of a stream, with its watermark."""
         # The query may name layouts too, and nothing knows them after a restart.
         compile_stream(self._records.sparkSession, stream)
@@ -211,12 +205,11 @@ class Relations:
         assert jvm is not None
         return getattr(jvm, _WRITER_CLASS)(
             java_map(spark, self._config),
-            java_map(spark, _LOG_TOPICS),
             self._spec(self._run.plan.streams[0]),
             self._run.has_receive_time,
         )
 
-    def _rows(self, stream: Stream) -> DataFrame:
+    def _rows(self, stream: StatefulStream) -> DataFrame:
         spark = self._records.sparkSession
         jvm = spark.sparkContext._jvm
         assert jvm is not None
@@ -224,9 +217,7 @@ class Relations:
         filter_name, function_name = f"mqlake_filter_{stream.name}", f"mqlake_{stream.name}"
         filter_ = getattr(jvm, _FILTER_CLASS)(spec)
         register(spark, filter_name, filter_, 3, "boolean")
-        function = getattr(jvm, _FUNCTION_CLASS)(
-            java_map(spark, self._config), java_map(spark, _LOG_TOPICS), spec
-        )
+        function = getattr(jvm, _FUNCTION_CLASS)(java_map(spark, self._config), spec)
         # Text travels as bytes: it is UTF-8 on both sides of the function.
         types = [
             (one.name, "BINARY" if one.type == "STRING" else one.type) for one in stream.columns
@@ -256,7 +247,7 @@ class Relations:
             *(F.col(one.name).cast(one.type).alias(one.name) for one in stream.columns),
         )
 
-    def _tick_rows(self, stream: Stream) -> DataFrame:
+    def _tick_rows(self, stream: StatefulStream) -> DataFrame:
         # The time of the batch, which a batch that comes again has too.
         return self._ticks.select(
             F.current_timestamp().alias(EVENT_TIME),
@@ -264,7 +255,7 @@ class Relations:
             F.lit(True).alias(_IS_TICK),
         )
 
-    def _spec(self, stream: Stream) -> str:
+    def _spec(self, stream: StatefulStream) -> str:
         """Return what the Java functions are told: StreamSpec.java reads it."""
         run = self._run
         return json.dumps(

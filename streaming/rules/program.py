@@ -15,16 +15,21 @@ from rules.language.compiler import compile_rule
 from rules.language.plan import DETECTED, Plan, encode_plan
 from rules.model import ActionSpec, Rule
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
-from streaming.rules.changes import Program
-from streaming.rules.plans import DETECTED_COLUMNS, compile_stream, log_topic, stream_columns
+from streaming.rules.changes import RuleProgram
+from streaming.rules.plans import (
+    COMPILER_CLASS,
+    DETECTED_COLUMNS,
+    compile_stream,
+    log_topic,
+    stream_columns,
+)
 
-Compile = Callable[[Rule, SchemaLookup, Mapping[str, Columns]], Program]
+Compile = Callable[[Rule, SchemaLookup, Mapping[str, Columns]], RuleProgram]
 """From a definition, the schemas and the columns of the reference tables there are."""
 
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 """What Delta takes in no name of a column."""
 TABLE_FUNCTION: Final = "table"
-_COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
 
 
 class TableAction(NamedTuple):
@@ -48,7 +53,7 @@ class Programs:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._compiler = getattr(spark.sparkContext._jvm, _COMPILER_CLASS)
+        self._compiler = getattr(spark.sparkContext._jvm, COMPILER_CLASS)
         self._code: dict[tuple[str, str], Any] = {}
         """Java objects; the compiler forgets what nobody holds."""
 
@@ -57,7 +62,7 @@ class Programs:
         rule: Rule,
         schemas: SchemaLookup = NO_SCHEMAS,
         references: Mapping[str, Columns] | None = None,
-    ) -> Program:
+    ) -> RuleProgram:
         """Compile a rule.
 
         Args:
@@ -89,7 +94,7 @@ class Programs:
             check_names(compiled.columns)
         plan = compiled.plan
         sources = None if plan is None else tuple(dict.fromkeys(map(log_topic, plan.streams)))
-        return Program(
+        return RuleProgram(
             filters=compiled.filters,
             is_events=compiled.is_events,
             expression=compiled.expression,

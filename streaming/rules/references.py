@@ -28,7 +28,6 @@ from mqlake.reference_records import (
     ReferenceKey,
     ReferenceRequest,
     ReferenceState,
-    decode_reference_key,
     decode_reference_request,
     decode_reference_state,
     encode_reference_state,
@@ -36,9 +35,12 @@ from mqlake.reference_records import (
     reference_table,
     reference_table_path,
 )
+from mqlake.rule_facts import Fact, keep, read_fact
+from mqlake.rule_records import Kind
 from rules.errors import RuleError
+from rules.sql.quoting import quoted
 from streaming.rules.log import RuleRecord
-from streaming.settings import StreamingSettings
+from streaming.settings.spark import StreamingSettings
 from streaming.spark import HISTORY_POOL, small_session, use_pool
 
 logger = logging.getLogger(__name__)
@@ -169,29 +171,30 @@ class References:
             self._vacuum_at = self._clock.monotonic() + VACUUM_SECONDS
             self._vacuum()
 
-    def _take(self, data: bytes, value: bytes | None) -> None:
-        key = decode_reference_key(data)
-        if key is None:
-            return
-        name = (key.tenant, key.reference)
+    def _take(self, key: bytes, value: bytes | None) -> None:
         try:
-            if value is None:
-                self._forget(key.kind, name)
-            elif key.kind == "request":
-                self._waiting.append(decode_reference_request(value))
-            elif not self._is_ready:
-                # Later on it is one that was written here.
-                with self._lock:
-                    self._states[name] = decode_reference_state(value)
+            match read_fact(key, value):
+                case Fact(Kind.REQUEST, name) as fact:
+                    request = fact.content(decode_reference_request)
+                    if request is None:
+                        self._forget_requests(name)
+                    else:
+                        self._waiting.append(request)
+                case Fact(Kind.STATE, name, None):
+                    self._forget_state(name)
+                case Fact(Kind.STATE, name) as fact if not self._is_ready:
+                    # Later on it is one that was written here.
+                    with self._lock:
+                        keep(self._states, name, fact.content(decode_reference_state))
         except InvalidRecord as error:
-            fields = {"key": data.decode(errors="replace"), "reason": str(error)}
+            fields = {"key": key.decode(errors="replace"), "reason": str(error)}
             logger.warning("record of reference tables ignored", extra={"fields": fields})
 
-    def _forget(self, kind: str, name: Name) -> None:
+    def _forget_requests(self, name: Name) -> None:
+        self._waiting = [one for one in self._waiting if (one.tenant, one.reference) != name]
+
+    def _forget_state(self, name: Name) -> None:
         """Count from 1 again for a deleted table, whose tenant is deleted."""
-        if kind == "request":
-            self._waiting = [one for one in self._waiting if (one.tenant, one.reference) != name]
-            return
         known = self._states.get(name)
         if known is not None and known.version is None:
             with self._lock:
@@ -343,8 +346,8 @@ class References:
     def _name_table(self, tenant: str, reference: str) -> None:
         name = reference_table(tenant, reference)
         path = str(reference_table_path(self._data_dir, tenant, reference))
-        location = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        self._spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}")
+        statement = f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {quoted(path)}"
+        self._spark.sql(statement)
 
     def _vacuum(self) -> None:
         """Delete files that only versions need that are older than is promised."""

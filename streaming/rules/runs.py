@@ -1,4 +1,4 @@
-"""Keeps a query running for each version of a rule with memory, until its version is over.
+"""Keeps a query running for each version of a stateful rule, until its version is over.
 
 Starting a query takes a second, so this has a thread of its own. What fails is started again, later
 each time; when it is the rule that fails, and not the log, the rule is paused after a few times.
@@ -19,45 +19,48 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError
 from rules.errors import RuleError
 from streaming.figures import Watched, progress_of
-from streaming.rules.plans import Run
+from streaming.rules.plans import StatefulRun
+from streaming.supervision import (
+    FIRST_BACK_OFF_SECONDS,
+    LAST_BACK_OFF_SECONDS,
+    MAX_REASON,
+    first_line,
+)
 
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 0.25
-FIRST_BACK_OFF_SECONDS: Final = 1.0
-LAST_BACK_OFF_SECONDS: Final = 30.0
 MOST_FAILURES: Final = 4
 """In a row, without a finished batch between them; then the rule is paused."""
 LINGER_SECONDS: Final = 120.0
 """How long a version that is out of force may take to be done with."""
 SECONDS_PER_RUN: Final = 0.5
 """The interval is at least so long for each run: all of them together leave processors free."""
-_MOST_REASON: Final = 300
 _LOG_AWAY: Final = "the log did not take"
 """As Java says of a record that it could not send."""
 
 
-class Store(Protocol):
+class RunStore(Protocol):
     """What is kept of runs."""
 
-    def has_done(self, run: Run) -> bool: ...
+    def has_done(self, run: StatefulRun) -> bool: ...
 
     def end(self, name: str) -> None: ...
+
+    def fail(self, name: str, reason: str) -> None: ...
 
     def is_ended(self, name: str) -> bool: ...
 
     def forget(self, known: set[str]) -> None: ...
 
 
-Start = Callable[[Run, float], StreamingQuery]
+Start = Callable[[StatefulRun, float], StreamingQuery]
 """Starts the query of a run with an interval in seconds."""
-
-Pause = Callable[[Run, str], None]
 
 
 @dataclass(slots=True)
 class _Kept:
-    run: Run
+    run: StatefulRun
     query: StreamingQuery | None = None
     started_at: float = 0.0
     retry_at: float = 0.0
@@ -76,28 +79,26 @@ class Runs:
         clock: For the time between starts.
         wanted: Returns all runs there are; None while that is not known.
         start: Starts the query of one.
-        store: What is kept of them.
-        pause: Told of a run whose rule fails, and why.
+        store: What is kept of them; told of a run whose rule fails, and why.
         interval_seconds: From one batch to the next, at least.
     """
 
     def __init__(
         self,
         clock: Clock,
-        wanted: Callable[[], tuple[Run, ...] | None],
+        wanted: Callable[[], tuple[StatefulRun, ...] | None],
         start: Start,
-        store: Store,
-        pause: Pause,
+        store: RunStore,
         interval_seconds: float,
     ) -> None:
         self._clock = clock
         self._wanted = wanted
         self._start = start
         self._store = store
-        self._pause = pause
         self._interval_seconds = interval_seconds
         self._kept: dict[str, _Kept] = {}
         self._known: set[str] | None = None
+        self._again: set[str] = set()
         self._figures: dict[str, Any] = {}
 
     def run(self, stopping: threading.Event) -> None:
@@ -109,7 +110,7 @@ class Runs:
                 if stopping.is_set():
                     break
                 # Whatever is wrong with one, the others must go on.
-                logger.exception("rules with memory not checked")
+                logger.exception("stateful rules not checked")
         for kept in self._kept.values():
             self._stop(kept)
 
@@ -134,6 +135,14 @@ class Runs:
             if not is_stopping():
                 self._check(kept)
         self._figures = {name: self._figure(kept) for name, kept in self._kept.items()}
+
+    def restart(self, name: str) -> None:
+        """Have a query read what it is to read by now; from any thread."""
+        self._again.add(name)
+
+    def running(self) -> list[StatefulRun]:
+        """Return the runs whose queries run; from any thread."""
+        return [kept.run for kept in list(self._kept.values()) if kept.query is not None]
 
     def figures(self) -> dict[str, Any]:
         """Return rule, version, batch and restarts of each run."""
@@ -162,6 +171,9 @@ class Runs:
 
     def _check(self, kept: _Kept) -> None:
         now = self._clock.monotonic()
+        if kept.run.name in self._again:
+            self._again.discard(kept.run.name)
+            self._stop(kept)
         if kept.query is not None:
             if not kept.query.isActive:
                 error = kept.query.exception()
@@ -200,20 +212,20 @@ class Runs:
         else:
             kept.started_at = now
             fields = {"rule": kept.run.rule, "version": kept.run.span.version, "run": kept.run.name}
-            logger.info("rule with memory started", extra={"fields": fields})
+            logger.info("stateful rule started", extra={"fields": fields})
 
     def _failed(self, kept: _Kept, reason: str) -> None:
         kept.query = None
-        kept.reason = _sentence(reason)
+        kept.reason = first_line(reason)
         kept.restarts += 1
         kept.retry_at = self._clock.monotonic() + kept.back_off
         fields = {
             "rule": kept.run.rule,
             "run": kept.run.name,
             "again_in_seconds": kept.back_off,
-            "reason": reason[: 10 * _MOST_REASON],
+            "reason": reason[: 10 * MAX_REASON],
         }
-        logger.error("rule with memory failed", extra={"fields": fields})
+        logger.error("stateful rule failed", extra={"fields": fields})
         kept.back_off = min(kept.back_off * 2, LAST_BACK_OFF_SECONDS)
         if not _is_of_the_log(reason):
             kept.failures += 1
@@ -221,10 +233,10 @@ class Runs:
                 self._give_up(kept, kept.reason)
 
     def _give_up(self, kept: _Kept, reason: str) -> None:
+        if not kept.run.span.is_ended:
+            self._store.fail(kept.run.name, f"paused: its query fails: {reason}")
         kept.is_given_up = True
         kept.reason = reason
-        if not kept.run.span.is_ended:
-            self._pause(kept.run, f"paused: its query fails: {reason}")
 
     def _stop(self, kept: _Kept) -> None:
         if kept.query is None:
@@ -232,7 +244,7 @@ class Runs:
         try:
             kept.query.stop()
         except (PySparkException, Py4JError) as error:
-            fields = {"run": kept.run.name, "reason": _sentence(str(error))}
+            fields = {"run": kept.run.name, "reason": first_line(str(error))}
             logger.warning("query did not stop", extra={"fields": fields})
         kept.query = None
 
@@ -250,7 +262,3 @@ class Runs:
 def _is_of_the_log(reason: str) -> bool:
     """Tell whether it is the log that was away, which is no fault of the rule."""
     return "kafka" in reason.lower() or _LOG_AWAY in reason
-
-
-def _sentence(text: str) -> str:
-    return text.strip().partition("\n")[0][:_MOST_REASON]

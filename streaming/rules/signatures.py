@@ -2,7 +2,7 @@
 
 An activation holds Spark SQL. Whoever can write the log topic of rules, and is not us, could have
 any expression run with it. So each has a header with a code of authentication (RFC 2104), made
-with a key that only the Spark application has; what has none, or another, is put in force by
+with a key that router and lake alone have; what has none, or another, is put in force by
 nobody (`Signature.java`).
 """
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.durable import write_durably
-from mqlake.records import Headers
-from mqlake.rule_records import HEADER_MAC, decode_rules_key
+from mqlake.record_versions import Headers
+from mqlake.rule_facts import read_fact
+from mqlake.rule_records import HEADER_MAC, Kind
+from streaming.checkpoints import checkpoints
 from streaming.jvm.vocabulary import KEY_OPTION
-from streaming.settings import StreamingSettings
+from streaming.settings.spark import StreamingSettings
 from streaming.sources import client_config
 
 _NOTE: Final = "rules-signed"
@@ -45,8 +47,8 @@ class Signatures:
     def of(cls, settings: StreamingSettings) -> "Signatures | None":
         """Return those of an application; None when it has no key and signs nothing."""
         key = settings.rules_key
-        folder = settings.data_dir.absolute() / "checkpoints"
-        return None if key is None else cls(key.get_secret_value(), folder / _NOTE)
+        note = checkpoints(settings.data_dir) / _NOTE
+        return None if key is None else cls(key.get_secret_value(), note)
 
     @property
     def is_first(self) -> bool:
@@ -83,5 +85,5 @@ class Signatures:
 
 
 def _is_activation(key: bytes) -> bool:
-    found = decode_rules_key(key)
-    return found is not None and found.kind == "activation"
+    fact = read_fact(key, None)
+    return fact is not None and fact.kind is Kind.ACTIVATION

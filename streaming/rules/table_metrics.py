@@ -6,7 +6,7 @@ from typing import Final
 from uuid import uuid4
 
 from mqlake.errors import LogError
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 from rules.metrics import RuleMetrics
 
 logger = logging.getLogger(__name__)
@@ -24,12 +24,12 @@ class TableMetrics:
 
     def __init__(
         self,
-        append: Callable[[list[Append]], None],
+        append: Callable[[list[NewRecord]], None],
         is_known: Callable[[tuple[str, str]], bool],
     ) -> None:
         self._append = append
         self._is_known = is_known
-        self._unsent: dict[bytes | None, Append] = {}
+        self._unsent: dict[bytes | None, NewRecord] = {}
         self.rules = RuleMetrics(PROCESS, uuid4().hex[:8])
 
     def write(self) -> None:

@@ -33,8 +33,16 @@ from mqlake.records import (
     HEADER_WATERMARK,
     INBOUND,
 )
-from mqlake.rule_records import RERUN, RUN_PREFIX, STAGE_FALLBACK
+from mqlake.rule_records import (
+    RERUN,
+    RUN_PREFIX,
+    SOURCE_EVENTS,
+    SOURCE_INBOUND,
+    STAGE_FALLBACK,
+    Stage,
+)
 from mqlake.tables import DEAD_LETTERS, LATE, Table
+from rules.sql.quoting import quoted_name
 from streaming.sources import header
 
 Mark = tuple[int, str, int]
@@ -171,7 +179,7 @@ def table_rows(
             (F.col("tenant") == tenant) & (F.col("rule") == rule) & (F.col("version") == version)
         )
         ours = ours | is_it
-    ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in schema.items())
+    ddl = ", ".join(f"{quoted_name(name)} {type_}" for name, type_ in schema.items())
     made = outputs.where(ours).withColumn("row", F.from_json(F.col("value").cast("string"), ddl))
     columns = [
         F.concat_ws(
@@ -211,9 +219,11 @@ def late_rows(letters: DataFrame) -> DataFrame:
 
 
 def _letter_rows(letters: DataFrame, table: Table) -> DataFrame:
-    # Of a rule with memory the run's name follows.
+    # Of a stateful rule the run's name follows.
     letter = F.substring_index("source", ".", 1)
-    sources = F.when(letter == "i", F.lit(INBOUND)).when(letter == "e", F.lit(EVENTS))
+    sources = F.when(letter == SOURCE_INBOUND, F.lit(INBOUND)).when(
+        letter == SOURCE_EVENTS, F.lit(EVENTS)
+    )
     columns: dict[str, Any] = {
         "ts": F.col("timestamp"),
         "rule_version": F.col("version"),
@@ -239,12 +249,16 @@ def _letter_rows(letters: DataFrame, table: Table) -> DataFrame:
 
 def is_evaluation() -> Column:
     """Tell of a dead letter whether the engine wrote it, which may write it again."""
-    return _text(HEADER_STAGE).isin("evaluate", "late")
+    return _is_of("evaluate", "late")
 
 
 def is_late() -> Column:
     """Tell whether it is a message that came too late for a window."""
-    return _text(HEADER_STAGE) == "late"
+    return _is_of("late")
+
+
+def _is_of(*stages: Stage) -> Column:
+    return _text(HEADER_STAGE).isin(*stages)
 
 
 def without_ended(marks: Marks, runs: Collection[str]) -> Marks:

@@ -1,9 +1,9 @@
 """An application without a server; its log is a list, what it would follow is put in by hand."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +12,34 @@ import pytest
 from fastapi import FastAPI
 
 from api.access.book import AccessBook
-from api.access.callers import Callers
-from api.access.changes import AccessChanges
-from api.alarms.book import AlarmBook
-from api.alarms.changes import AlarmChanges
-from api.alarms.checks import looking_at
-from api.alarms.watch import AlarmWatch
 from api.app import create_app
-from api.audit.trail import AuditLog
-from api.authentication import Doorkeeper
-from api.bans import BanBook, BanChanges
+from api.audit_log import AuditLog
 from api.cache import CacheWriter
-from api.job_journal import LogJournal
-from api.jobs import Jobs
 from api.live.messages import MessageFeed
-from api.live.metrics import MetricsSource
 from api.live.outputs import OutputFeed
-from api.log import Append, LogAppender
+from api.log import LogAppender
 from api.messages import MadeMessage
+from api.metrics.rules import MetricsBook
+from api.parts import Edges
 from api.presence import Gateways
-from api.publishing import Placed, Publisher
+from api.publishing import ApiPublisher, LogAddress, Placed
 from api.references.book import ReferenceBook
-from api.references.changes import ReferenceChanges
-from api.rights import RightsBook, RightsChanges
 from api.rules.book import RuleBook
-from api.rules.changes import Changes
-from api.rules.metrics import MetricsBook
-from api.schemas.changes import SchemaChanges
+from api.services import Services, make_services
 from api.settings import ApiSettings
-from api.storage import Storage
-from api.tenant_metrics import TenantFigures, TenantMetricsBook
-from api.tenants import TenantBook, TenantChanges
 from mqlake.clock import ManualClock
 from mqlake.credentials import MIN_ITERATIONS
 from mqlake.errors import LogError
-from mqlake.records import INBOUND, Headers
+from mqlake.log.blocking import Append
+from mqlake.record_versions import Headers
+from mqlake.records import INBOUND
 from tests.api.scans import ListScan
 from tests.api.test_api import TOKEN, Client, write_state
 
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 NEVER = 0xFFFF_FFFF
+SERVERS = "127.0.0.1:9092"
+"""Where the log is, in the state of the system."""
 REQUESTS = 2_000
 """That somebody may make; the clock stands still."""
 
@@ -68,13 +56,12 @@ class Appended:
 class MemoryAppender(LogAppender):
     """Keeps what would be in the log."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, servers: Callable[[], str] = lambda: SERVERS) -> None:
+        super().__init__(servers)
         self.records: list[Appended] = []
 
     def append(
         self,
-        bootstrap_servers: str,
         log_topic: str,
         key: bytes,
         value: bytes | None,
@@ -83,28 +70,27 @@ class MemoryAppender(LogAppender):
         headers: Headers | None = None,
         timestamp_ms: int = 0,
     ) -> int:
-        assert bootstrap_servers == "127.0.0.1:9092"
+        assert self.servers() == SERVERS
         self.records.append(Appended(log_topic, key, value, headers or []))
         return len(self.records) - 1
 
-    def append_all(
-        self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
-    ) -> list[int]:
+    def append_all(self, log_topic: str, records: Sequence[Append], *, what: str) -> list[int]:
+        assert self.servers() == SERVERS
         begin = len(self.records)
         for one in records:
             self.records.append(Appended(log_topic, one.key, one.value, one.headers, one.partition))
         return list(range(begin, len(self.records)))
 
 
-class MemoryPublisher(Publisher):
+class MemoryPublisher(ApiPublisher):
     """Publishes into the list; refuses payloads that ask for it."""
 
-    def __init__(self, log: MemoryAppender) -> None:
-        super().__init__()
+    def __init__(self, address: LogAddress, log: MemoryAppender) -> None:
+        super().__init__(address)
         self._log = log
 
-    async def publish(self, servers: str, messages: Sequence[MadeMessage]) -> list[Placed]:
-        assert servers == "127.0.0.1:9092"
+    async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:
+        assert await self._address.known_servers() == SERVERS
         placed = []
         for one in messages:
             if one.value in (b"refuse", b"lose"):
@@ -143,6 +129,17 @@ class Api:
     metrics: MetricsBook = field(default_factory=lambda: MetricsBook(ManualClock()))
     references: ReferenceBook = field(default_factory=ReferenceBook)
     audited: MemoryAppender = field(default_factory=MemoryAppender)
+
+    @property
+    def services(self) -> Services:
+        services: Services = self.client.app.state.services
+        return services
+
+    def put_in(self, group: str = "", **parts: Any) -> None:
+        """Put others in the place of parts: of a group, or of those that are in none."""
+        if group:
+            parts = {group: replace(getattr(self.services, group), **parts)}
+        self.client.app.state.services = replace(self.services, **parts)
 
     def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
@@ -241,64 +238,38 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
         "data_dir": tmp_path,
         "token_file": tmp_path / "api-token",
         "host_names": ("*",),
+        "requests_per_second": REQUESTS,
+        "request_burst": REQUESTS,
     }
-    app = create_app(ApiSettings(**{**known, **settings}))
-    app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
     write_state(tmp_path, healthy=True)
-    clock = ManualClock()
-    app.state.log = log = MemoryAppender()
-    app.state.audit_log = AuditLog(audited := MemoryAppender(), tmp_path, clock)
-    app.state.gateways = gateways = Gateways(clock)
-    app.state.bans = bans = BanBook()
-    app.state.ban_changes = BanChanges(log, bans, clock)
-    bans.complete()
-    app.state.rights = rights = RightsBook()
-    app.state.rights_changes = RightsChanges(log, rights, clock)
-    rights.complete()
-    app.state.tenants = tenants = TenantBook()
-    app.state.tenant_changes = TenantChanges(log, tenants, clock)
-    tenants.complete()
-    app.state.rules = rules = RuleBook()
-    app.state.rule_changes = Changes(log, rules, clock)
-    app.state.schema_changes = SchemaChanges(log, rules, clock)
-    app.state.rule_metrics = metrics = MetricsBook(clock)
-    app.state.tenant_metrics = of_tenants = TenantMetricsBook(gateways)
-    app.state.references = references = ReferenceBook()
-    storage = Storage(tmp_path / "tables", references.names, clock)
-    app.state.tenant_figures = TenantFigures(of_tenants, metrics, app.state.cache, storage)
-    app.state.reference_changes = ReferenceChanges(tmp_path, log, references, clock)
-    app.state.jobs = Jobs(clock, LogJournal(log, tmp_path))
-    app.state.answer_seconds = 0.0  # there is no engine
-    app.state.publisher = MemoryPublisher(log)
-    app.state.message_feed = MemoryMessageFeed(tmp_path)
-    app.state.output_feed = MemoryOutputFeed(tmp_path)
-    app.state.metrics_source = MetricsSource(
-        tmp_path,
-        gateways,
-        rules,
-        metrics,
-        app.state.balancer,
-        app.state.federation,
-        clock,
+    given = ApiSettings(**{**known, **settings})
+    clock, address = ManualClock(), LogAddress(tmp_path)
+    log, audited = MemoryAppender(address.servers), MemoryAppender(address.servers)
+    edges = Edges(
+        clock=clock,
+        log=log,
+        publisher=MemoryPublisher(address, log),
+        messages=MemoryMessageFeed(tmp_path),
+        outputs=MemoryOutputFeed(tmp_path),
+        open_scan=ListScan,
+        password_rounds=MIN_ITERATIONS,
+        answer_seconds=0.0,  # there is no engine
     )
-    app.state.alarms = alarms = AlarmBook()
-    app.state.alarm_changes = AlarmChanges(log, alarms, clock)
-    look = looking_at(app.state)
-    app.state.alarm_watch = AlarmWatch(tmp_path, alarms, app.state.alarm_changes, look, clock)
-    app.state.open_scan = lambda _servers: ListScan()
-    app.state.access = access = AccessBook()
-    app.state.access_changes = AccessChanges(log, access, clock, MIN_ITERATIONS)
-    app.state.doorkeeper = Doorkeeper.make(
-        Callers(TOKEN, access, clock), clock, requests_per_second=REQUESTS, burst=REQUESTS
-    )
-    access.complete()
-    with app.state.cache.writing() as writer:
-        writer.complete()
-        rules.complete()
-        references.complete()
-        alarms.complete()
-        read = (access, rules, metrics, references, audited)
-        yield Api(Client(app), tmp_path, writer, gateways, log, clock, *read)
+    services = make_services(given, edges)
+    services = replace(services, audit_log=AuditLog(audited, clock))
+    app = create_app(services)
+    app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
+    gateways, rules = services.gateways, services.rules
+    with gateways.sessions.writing() as writer:
+        for read in (
+            *(writer, gateways.bans, gateways.rights, gateways.tenants, services.access.book),
+            *(rules.book, rules.references, services.alarms.book),
+        ):
+            read.complete()
+        yield Api(
+            *(Client(app), tmp_path, writer, gateways.heard, log, clock, services.access.book),
+            *(rules.book, rules.metrics, rules.references, audited),
+        )
 
 
 def operations(api: Api) -> list[tuple[str, str, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from api.tracing.scan import Scan, Seen, Stretch
-from mqlake.records import Headers
+from mqlake.record_versions import Headers
 
 
 class ListScan(Scan):
@@ -31,6 +31,9 @@ class ListScan(Scan):
 
     def first_offset(self, log_topic: str, partition: int) -> int:
         return self.removed.get(log_topic, 0)
+
+    def partition_count(self, log_topic: str) -> int:
+        return 4
 
     def close(self) -> None:
         pass

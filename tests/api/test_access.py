@@ -13,13 +13,15 @@ import httpx
 import pytest
 from starlette.requests import HTTPConnection
 
+from api.access.authenticator import FAILURES_BURST, LOGINS_BURST, ApiAuthenticator
 from api.access.callers import Callers
 from api.access.changes import MAX_SESSIONS, MAX_SESSIONS_OF_ONE
-from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, PasswordChecks
+from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, ApiPasswordChecks
 from api.app import create_app
-from api.authentication import COOKIE, CSRF_HEADER, FAILURES_BURST, LOGINS_BURST, Doorkeeper
+from api.authentication import COOKIE, CSRF_HEADER, counting_login
 from api.following import Followed
 from api.problems import Problem
+from api.services import make_services
 from api.settings import ApiSettings
 from mqlake.access_records import LoginSession, access_key, encode_access
 from mqlake.errors import OperationalError
@@ -36,7 +38,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("document")
     (folder / "api-token").write_text(TOKEN)
     found: dict[str, Any] = create_app(
-        ApiSettings(data_dir=folder, token_file=folder / "api-token")
+        make_services(ApiSettings(data_dir=folder, token_file=folder / "api-token"))
     ).openapi()
     return found
 
@@ -372,45 +374,46 @@ def test_after_many_wrong_passwords_one_has_to_wait(api: Api) -> None:
 def test_logins_that_come_at_once_count_before_their_passwords_are_checked(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
-    doorkeeper: Doorkeeper = api.client.app.state.doorkeeper
+    authenticator: ApiAuthenticator = api.services.access.authenticator
     asking = HTTPConnection({"type": "http", "client": ("192.0.2.1", 1), "headers": []})
-    in_flight = [doorkeeper.counting_login(asking, "ann") for _ in range(int(LOGINS_BURST))]
+    in_flight = [counting_login(authenticator, asking, "ann") for _ in range(int(LOGINS_BURST))]
     for one in in_flight:
         one.__enter__()
     with (
         pytest.raises(Problem, match="too many requests"),
-        doorkeeper.counting_login(asking, "ann"),
+        counting_login(authenticator, asking, "ann"),
     ):
         pass
     wrong = Problem(HTTPStatus.UNAUTHORIZED, "wrong", code="wrong_credentials")
     for one in in_flight[1:]:
         assert not one.__exit__(Problem, wrong, None)
     assert caplog.messages.count("login failed") == LOGINS_BURST - 1
-    with pytest.raises(Problem), doorkeeper.counting_login(asking, "ann"):
+    with pytest.raises(Problem), counting_login(authenticator, asking, "ann"):
         pass
     in_flight[0].__exit__(None, None, None)  # that one was right
     for _ in range(3):  # and others that are right take nothing
-        with doorkeeper.counting_login(asking, "ann"):
+        with counting_login(authenticator, asking, "ann"):
             pass
 
 
 def test_logins_under_many_names_are_counted_by_address(api: Api) -> None:
-    doorkeeper: Doorkeeper = api.client.app.state.doorkeeper
+    authenticator: ApiAuthenticator = api.services.access.authenticator
     asking = HTTPConnection({"type": "http", "client": ("192.0.2.1", 1), "headers": []})
     wrong = Problem(HTTPStatus.UNAUTHORIZED, "wrong", code="wrong_credentials")
     for number in range(50):
-        with suppress(Problem), doorkeeper.counting_login(asking, f"name-{number}"):
+        with suppress(Problem), counting_login(authenticator, asking, f"name-{number}"):
             raise wrong
-    with pytest.raises(Problem, match="too many requests"), doorkeeper.counting_login(asking, "x"):
+    counting = counting_login(authenticator, asking, "x")
+    with pytest.raises(Problem, match="too many requests"), counting:
         pass
     other = HTTPConnection({"type": "http", "client": ("192.0.2.2", 1), "headers": []})
-    with doorkeeper.counting_login(other, "x"):
+    with counting_login(authenticator, other, "x"):
         pass
 
 
 @pytest.mark.anyio
 async def test_few_passwords_wait_to_be_checked() -> None:
-    checks = PasswordChecks()
+    checks = ApiPasswordChecks()
     may_end = threading.Event()
     most = CHECKS_AT_ONCE + MAX_WAITING
     waiting = [asyncio.create_task(checks.run(may_end.wait)) for _ in range(most)]
@@ -432,9 +435,9 @@ def test_wrong_tokens_of_one_address_are_slowed_down(api: Api) -> None:
 
 def test_whoever_asks_too_often_has_to_wait(api: Api) -> None:
     key = make_key(api)["key"]
-    doorkeeper = api.client.app.state.doorkeeper
+    authenticator = api.services.access.authenticator
     name = api.request("GET", "/session", bearer(key)).json()["name"]
-    doorkeeper.requests.take(name, REQUESTS - 2)
+    authenticator.requests.take(name, REQUESTS - 2)
     assert api.request("GET", "/session", bearer(key)).status_code == 200
     answer = api.request("GET", "/session", bearer(key))
     assert code_of(answer) == (429, "rate_limited")
@@ -479,11 +482,10 @@ def test_a_session_of_the_token_ends_with_the_token(api: Api) -> None:
     headers, _ = session_of(api, token=TOKEN)
     key_headers, _ = session_of(api, token=make_key(api)["key"])
     assert api.request("GET", "/keys", headers).status_code == 200
-    doorkeeper: Doorkeeper = api.client.app.state.doorkeeper
+    authenticator: ApiAuthenticator = api.services.access.authenticator
     # The API begins anew with another token in its file.
-    api.client.app.state.doorkeeper = replace(
-        doorkeeper, callers=Callers("another", api.access, api.clock)
-    )
+    callers = Callers("another", api.access, api.clock)
+    api.put_in("access", authenticator=replace(authenticator, callers=callers))
     assert api.request("GET", "/keys", headers).status_code == 401
     assert api.request("GET", "/session", key_headers).status_code == 200
     for record in api.log.records:
@@ -511,7 +513,7 @@ def test_answers_have_the_headers_that_keep_browsers_careful(api: Api) -> None:
 
 
 def test_a_mistake_of_ours_is_a_problem_too(api: Api) -> None:
-    api.client.app.state.doorkeeper = None
+    api.put_in("access", authenticator=None)
     answer = api.request("GET", "/session")
     assert code_of(answer) == (500, "internal_error")
     assert answer.headers["x-request-id"]

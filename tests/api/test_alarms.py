@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from api.alarms.book import AlarmBook
 from api.alarms.checks import Found, of_jobs, of_system
-from api.alarms.notify import Mail, Notice, Webhook, channels
+from api.alarms.notify import AlarmWebhook, Mail, Notice, channels
 from api.alarms.watch import KEPT_MS, RETRY_SECONDS, SEEN_MS, SILENT_MS, AlarmWatch
 from api.following import Followed
 from api.jobs import Job
@@ -26,7 +26,6 @@ from mqlake.records import ALARMS
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 
-SERVERS = "127.0.0.1:9092"
 AWAY = Found("alarm", "gateway-2 does not answer", "nothing was heard of it")
 DRAINED = Found("warning", "gateway-1 is draining", "it takes no new clients")
 
@@ -53,9 +52,9 @@ class Watched:
         self.found: list[Found] | None = []
         self.ears = Ears()
         self.api = api
-        state = api.client.app.state
-        self.book: AlarmBook = state.alarms
-        parts = (api.data_dir, state.alarms, state.alarm_changes, lambda: self.found, api.clock)
+        alarms = api.services.alarms
+        self.book = alarms.book
+        parts = (alarms.book, alarms.changes, lambda: self.found, api.clock)
         self.watch = AlarmWatch(*parts, [self.ears], **options)
 
     def look(self, *found: Found) -> None:
@@ -67,7 +66,7 @@ class Watched:
 
 def test_what_is_wrong_is_found(api: Api) -> None:
     metrics = api.get("/metrics")
-    process = {"name": "streaming", "healthy": False, "detail": "starting Spark", "restarts": 1}
+    process = {"name": "router", "healthy": False, "detail": "starting Spark", "restarts": 1}
     process |= {"uptime_seconds": 1, "rss_bytes": 1, "cpu_percent": 1, "figures": {}}
     api.hear("gateway-1")
     shown = api.get("/metrics")["gateways"][0]
@@ -83,10 +82,10 @@ def test_what_is_wrong_is_found(api: Api) -> None:
         ],
         "dropped_per_second": 2.5,
     }
-    source = api.client.app.state.metrics_source
+    source = api.services.metrics.source
     found = list(of_system(type(source.read()).model_validate(metrics)))
     assert [(one.severity, one.what) for one in found] == [
-        ("alarm", "streaming is not healthy"),
+        ("alarm", "router is not healthy"),
         ("warning", "api was started again"),
         ("warning", "gateway-1 is draining"),
         ("warning", "gateway-1 has more to do than it can"),
@@ -95,10 +94,13 @@ def test_what_is_wrong_is_found(api: Api) -> None:
         ("alarm", "the query of rule r is behind"),
         ("warning", "messages are dropped"),
     ]
+    metrics["processes"][1]["uptime_seconds"] = 3_600.0
+    recovered = list(of_system(type(source.read()).model_validate(metrics)))
+    assert [one.what for one in recovered] == [one.what for one in found if one != found[1]]
     assert found[3].detail == ("its overload level is 7 of 10; publishers are read no further")
     assert found[6].tenant == "acme"
     assert len({one.id for one in found}) == len(found)
-    healthy = api.client.app.state.metrics_source.read()
+    healthy = api.services.metrics.source.read()
     assert [one.what for one in of_system(healthy)] == []
 
 
@@ -115,7 +117,7 @@ STATES: Any = ("running", "succeeded", "failed", "interrupted", "cancelled")
 
 
 def test_the_application_looks_at_what_it_knows(api: Api) -> None:
-    watch: AlarmWatch = api.client.app.state.alarm_watch
+    watch: AlarmWatch = api.services.alarms.watch
     api.hear("gateway-1")
     watch.tick()
     assert api.get("/alarms")["items"] == []
@@ -170,7 +172,7 @@ def test_who_could_not_be_told_is_told_later(api: Api) -> None:
     one.ears.is_deaf = True
     one.look(AWAY)
     assert one.watch.problems == {"ears": "nobody listens"}
-    api.client.app.state.alarm_watch = one.watch
+    api.put_in("alarms", watch=one.watch)
     assert api.get("/alarms")["problems"] == {"ears": "nobody listens"}
     key = bearer(make_key(api, tenants=["acme"])["key"])
     assert api.request("GET", "/alarms", key).json()["problems"] == {}
@@ -254,7 +256,7 @@ def test_alarms_of_other_tenants_are_not_shown(api: Api) -> None:
         path = f"/alarms/{found.id}/acknowledge"
         assert api.request("POST", path, key, json={}).status_code == status
         assert api.request("DELETE", path, key).status_code == status
-    api.client.app.state.alarm_changes.forget_tenant(SERVERS, "acme")
+    api.services.alarms.changes.forget_tenant("acme")
     assert {known.id for known in one.book.all()} == {AWAY.id, other.id}
 
 
@@ -319,9 +321,9 @@ def web_server(status: int = 204) -> Iterator[tuple[str, "queue.Queue[Any]"]]:
             thread.join(30)
 
 
-def webhook(url: str, **more: Any) -> Webhook:
+def webhook(url: str, **more: Any) -> AlarmWebhook:
     given = {"url": url, "allowed_networks": ["127.0.0.0/8"], **more}
-    return Webhook(WebhookSettings.model_validate(given), "berlin")
+    return AlarmWebhook(WebhookSettings.model_validate(given), "berlin")
 
 
 def test_a_web_server_is_told() -> None:

@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from api.app import create_app
+from api.services import make_services
 from api.settings import ApiSettings
 from mqlake.errors import OperationalError
 from mqlake.status import (
@@ -53,7 +54,7 @@ def client(tmp_path: Path) -> Client:
     settings = ApiSettings(
         data_dir=tmp_path, token_file=tmp_path / "api-token", host_names=("mqlake",)
     )
-    return Client(create_app(settings))
+    return Client(create_app(make_services(settings)))
 
 
 def write_state(folder: Path, *, healthy: bool) -> SystemState:
@@ -74,7 +75,7 @@ def write_state(folder: Path, *, healthy: bool) -> SystemState:
         gateways=(GatewayAddress("gateway-1", "127.0.0.1", 1883),),
         processes=(
             ProcessReport("log", os.getpid(), True, "serving", start_ticks=ticks),
-            ProcessReport("streaming", os.getpid(), healthy, "starting Spark", start_ticks=ticks),
+            ProcessReport("router", os.getpid(), healthy, "starting Spark", start_ticks=ticks),
         ),
     )
     replace_file(folder / STATE_FILE, state.to_json())
@@ -99,9 +100,9 @@ def test_not_ready_names_the_unhealthy_parts(client: Client, tmp_path: Path) -> 
     assert answer.json() == {
         "title": "Service Unavailable",
         "status": 503,
-        "detail": "not healthy: streaming",
+        "detail": "not healthy: router",
         "code": "unavailable",
-        "unhealthy": [{"name": "streaming", "detail": "starting Spark"}],
+        "unhealthy": [{"name": "router", "detail": "starting Spark"}],
     }
 
 
@@ -252,4 +253,4 @@ def test_api_does_not_start_without_a_token(tmp_path: Path, content: str | None)
         data_dir=tmp_path, token_file=tmp_path / "api-token", host_names=("mqlake",)
     )
     with pytest.raises(OperationalError, match=r"token_file .*api-token"):
-        create_app(settings)
+        create_app(make_services(settings))

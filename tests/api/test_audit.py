@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from api.audit.trail import AuditLog
+from api.audit_log import AuditLog
 from api.authentication import COOKIE, CSRF_HEADER
 from mqlake.audit_records import AUDIT_EVENT, MAX_STATE
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS
 from tests.api.conftest import Api, MemoryAppender, operations
 from tests.api.test_access import bearer, make_key
 
@@ -199,7 +200,7 @@ def test_a_row_that_the_log_does_not_take_is_in_the_log_of_the_process(
         def append(self, *_: Any, **__: Any) -> int:
             raise LogError("it is away", definite=True)
 
-    api.client.app.state.audit_log = AuditLog(Away(), api.data_dir, ManualClock())
+    api.put_in(audit_log=AuditLog(Away(), ManualClock()))
     assert api.request("POST", "/bans", json={"users": ["a"]}).status_code == 201
     (record,) = [one for one in caplog.records if one.message == "not in the audit log"]
     fields: dict[str, Any] = record.__dict__["fields"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ingest.balancer.control_plane import ControlPlane
-from mqlake.local.ports import free_ports
+from launcher.ports import free_ports
 from tests.api.conftest import Api
 from tests.ingest.balancer.serving import served_plane
 

@@ -120,7 +120,7 @@ def test_what_another_process_of_the_api_says_counts() -> None:
 
 
 def test_nobody_is_told_of_part_of_the_bans(api: Api) -> None:
-    api.client.app.state.bans.forget()
+    api.services.gateways.bans.forget()
     for method in ("GET", "POST"):
         answer = api.request(method, "/bans", json={"users": ["a"]})
         assert answer.status_code == 503

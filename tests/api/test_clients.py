@@ -166,7 +166,7 @@ def test_subscriptions_follow_their_sessions(api: Api) -> None:
 
 def test_subscriptions_read_at_the_start_are_as_those_that_come(api: Api) -> None:
     """The first are put in at once, by SQL."""
-    cache = api.client.app.state.cache
+    cache = api.services.gateways.sessions
     values = [
         ("c1", [subscription("a"), subscription("a")]),
         ("c2", []),
@@ -206,7 +206,7 @@ def test_claims_are_not_sessions(api: Api) -> None:
 
 
 def test_nothing_is_shown_before_all_is_read(api: Api) -> None:
-    api.client.app.state.cache.is_complete = False
+    api.services.gateways.sessions.is_complete = False
     for path in ("/clients", "/clients/c", "/clients/c/subscriptions", "/subscriptions"):
         answer = api.request("GET", path)
         assert answer.status_code == 503

@@ -15,7 +15,7 @@ import pytest
 import api.entrance as module
 from api.app import Server, server_config
 from api.entrance import MAX_LOGIN_BYTES
-from mqlake.local.testing import await_condition
+from launcher.testing import await_condition
 from tests.api.conftest import AUTHORIZED, Api, memory_api
 
 HEADERS = [(b"content-length", b"4000000"), (b"content-type", b"application/json")]
@@ -117,7 +117,7 @@ def served(made: Api) -> Iterator[int]:
     config = server_config(made.client.app)
     config.port = 0
     server = Server(config)
-    made.client.app.state.is_stopping = lambda: server.should_exit
+    made.services.live.readers.is_stopping = lambda: server.should_exit
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -9,6 +9,7 @@ from api.presence import Gateways
 from api.problems import MEDIA_TYPE
 from mqlake.clock import ManualClock
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.blocking import Append
 from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
 from tests.api.conftest import Api
 
@@ -157,12 +158,22 @@ def test_nothing_can_be_asked_where_no_system_runs(api: Api) -> None:
 
 
 def test_a_log_that_does_not_answer_is_a_problem(api: Api) -> None:
-    api.client.app.state.log = LogAppender(timeout_seconds=0.2)
+    api.put_in(log=LogAppender(api.log.servers, timeout_seconds=0.2))
     answer = api.request("POST", "/gateways/gateway-1/reload")
     assert answer.status_code == 503
     assert answer.json()["detail"].startswith("control record for gateway-1: ")
 
 
 def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    log = LogAppender(lambda: "127.0.0.1:1", timeout_seconds=0.2)
     with pytest.raises(LogError, match="a letter"):
-        LogAppender(timeout_seconds=0.2).append("127.0.0.1:1", "t", b"k", b"", what="a letter")
+        log.append("t", b"k", b"", what="a letter")
+
+
+def test_the_log_is_where_the_system_says_at_each_append() -> None:
+    places = iter(["127.0.0.1:1", "127.0.0.1:2"])
+    log = LogAppender(lambda: next(places), timeout_seconds=0.2)
+    with pytest.raises(LogError, match=r"a letter: no answer from 127\.0\.0\.1:1 "):
+        log.append("t", b"k", b"", what="a letter")
+    with pytest.raises(LogError, match=r"a letter: no answer from 127\.0\.0\.1:2 "):
+        log.append_all("t", [Append(0, b"k", b"", [])], what="a letter")

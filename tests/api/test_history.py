@@ -3,7 +3,7 @@
 import json
 
 from mqlake.records import EVENTS
-from mqlake.retention import Policy, read_policies
+from mqlake.retention import KeepingPolicy, read_policies
 from tests.api.conftest import Api
 
 
@@ -15,8 +15,8 @@ def test_retention_is_replaced_and_read_back(api: Api) -> None:
     whole = {"table": "messages", "tenant": "*", "topic_filter": "#", "keep_days": 30.0}
     assert answer.json() == api.get("/retention") == {"policies": [policy, whole]}
     assert read_policies(api.data_dir) == (
-        Policy("messages", "default", "a/#", 7.0),
-        Policy(keep_days=30.0),
+        KeepingPolicy("messages", "default", "a/#", 7.0),
+        KeepingPolicy(keep_days=30.0),
     )
 
 

@@ -101,7 +101,7 @@ def of_nobody(api: Api) -> dict[str, Headers]:
 
 def nobody(api: Api, operations: list[Operation]) -> Iterator[Case]:
     for number, headers in enumerate(of_nobody(api).values()):
-        # All operations ask the same doorkeeper: without anything each, else each fourth.
+        # All operations ask the same authenticator: without anything each, else each fourth.
         for operation in operations if number == 0 else operations[number % 4 :: 4]:
             yield Case(headers, operation, 401, "unauthenticated")
 
@@ -139,7 +139,7 @@ def of_tenants(api: Api, operations: list[Operation]) -> Iterator[Case]:
             if not operation.is_for_tenants:
                 yield Case(key, operation, 403, "forbidden")
             elif operation.names_tenant:
-                # All operations ask the same doorkeeper: each in the first way, and in another.
+                # All operations ask the same authenticator: each in the first way, and in another.
                 way = ways[0] if role == "admin" else ways[number % len(ways)]
                 asked = operation._replace(path=operation.path + way)
                 yield Case(key, asked, 403, "forbidden")

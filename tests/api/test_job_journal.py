@@ -8,9 +8,9 @@ import pytest
 from api.following import Followed
 from api.job_journal import JobsTaker, decode_job, encode_job, job_key
 from api.jobs import BEAT_SECONDS, SILENT_MS, Job, JobElsewhere, Jobs, NotResumable
+from launcher.testing import await_condition
 from mqlake.clock import ManualClock
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.local.testing import await_condition
 from mqlake.records import JOBS
 from tests.api.conftest import Api
 
@@ -203,7 +203,7 @@ def test_records_of_others_are_refused() -> None:
 def test_a_job_is_resumed_by_rest(api: Api) -> None:
     assert api.request("POST", "/jobs/nothing/resume").status_code == 404
     job = Job("77", "audit", "default", "r1", 0, state="interrupted", request={}, finished_at_ms=0)
-    api.client.app.state.jobs.take(job)
+    api.services.runs.jobs.take(job)
     answer = api.request("POST", "/jobs/77/resume")
     assert (answer.status_code, answer.json()["detail"]) == (
         *(409,),
@@ -213,12 +213,12 @@ def test_a_job_is_resumed_by_rest(api: Api) -> None:
     request = {"sql": "SELECT * FROM 'a'", "range": range_, "other": None}
     job = Job("78", "dry_run", "default", "r1", 0, state="failed", request=request)
     job.finished_at_ms = 0
-    api.client.app.state.jobs.take(job)
+    api.services.runs.jobs.take(job)
     answer = api.request("POST", "/jobs/78/resume")
     assert answer.status_code == 202
     assert answer.json()["id"] == "78"
     for state in ("succeeded", "running"):
         done = Job("79", "dry_run", "default", "r1", 0, state=state, request=request)
         done.noted_at_ms = api.clock.now_ms()
-        api.client.app.state.jobs.take(done)
+        api.services.runs.jobs.take(done)
         assert api.request("POST", "/jobs/79/resume").status_code == 409

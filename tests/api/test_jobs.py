@@ -15,9 +15,9 @@ from api.jobs import (
     TooManyJobs,
 )
 from api.spark import Cancelled
+from launcher.testing import await_condition
 from mqlake.clock import ManualClock
 from mqlake.errors import MqlakeError
-from mqlake.local.testing import await_condition
 from tests.api.conftest import Api
 
 
@@ -30,7 +30,7 @@ def await_end(job: Job) -> None:
 
 
 def test_a_job_has_progress_an_end_and_a_result(api: Api) -> None:
-    jobs: Jobs = api.client.app.state.jobs
+    jobs: Jobs = api.services.runs.jobs
     go = threading.Event()
 
     def work(job: Job) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_a_job_has_progress_an_end_and_a_result(api: Api) -> None:
 
 
 def test_what_an_administrator_has_begun_an_editor_does_not_end(api: Api) -> None:
-    jobs: Jobs = api.client.app.state.jobs
+    jobs: Jobs = api.services.runs.jobs
     go = threading.Event()
 
     def work(job: Job) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_a_cancelled_job_says_so_where_it_looks() -> None:
 
 
 def test_jobs_are_listed_a_page_at_a_time_the_newest_first(api: Api) -> None:
-    jobs: Jobs = api.client.app.state.jobs
+    jobs: Jobs = api.services.runs.jobs
     started = [start(jobs, lambda _job: {}) for _ in range(5)]
     for job in started:
         await_end(job)

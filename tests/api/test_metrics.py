@@ -20,7 +20,7 @@ def test_metrics_add_up_what_gateways_say(api: Api) -> None:
     assert found["dropped_per_second"] == 4
     first = found["gateways"][0]
     assert first["per_second"] == {"messages_received": 200, "dropped_expired": 2}
-    assert [one["name"] for one in found["processes"]] == ["log", "streaming"]
+    assert [one["name"] for one in found["processes"]] == ["log", "router"]
     assert found["rules"] == {"rules": 0, "running": 0, "matched_per_second": 0}
 
 

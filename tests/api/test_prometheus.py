@@ -6,7 +6,7 @@ from tests.api.conftest import Api
 
 def samples(api: Api) -> dict[tuple[str, ...], float]:
     families = Families()
-    _add_metrics(api.client.app, families)
+    _add_metrics(api.services, families)
     found = list(families)
     assert {family.name for family in found} <= {one.name.removesuffix("_total") for one in API}
     return {
@@ -45,5 +45,5 @@ def test_what_somebody_makes_up_is_no_label(api: Api) -> None:
 def test_every_name_is_in_the_table(api: Api) -> None:
     api.request("GET", "/live")
     families = Families()
-    _add_metrics(api.client.app, families)
+    _add_metrics(api.services, families)
     assert {one.name for one in families} == {one.name.removesuffix("_total") for one in API}

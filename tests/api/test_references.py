@@ -8,22 +8,12 @@ import pytest
 from api.following import Followed
 from mqlake.records import RULES
 from mqlake.reference_records import (
-    KeyKind,
     ReferenceKey,
     ReferenceState,
-    decode_reference_key,
     decode_reference_request,
     encode_reference_state,
     reference_key,
 )
-from mqlake.rule_records import (
-    RulesKey,
-    decode_rerun_key,
-    decode_rules_key,
-    rerun_key,
-    rules_key,
-)
-from mqlake.schema_records import decode_schema_key
 from tests.api.conftest import AUTHORIZED, Api, memory_api
 
 CSV = {"Content-Type": "text/csv"}
@@ -169,16 +159,6 @@ def test_an_upload_may_be_larger_than_other_bodies(tmp_path: Path) -> None:
     with memory_api(tmp_path, max_body_bytes=1024) as api:
         assert put(api, "\n".join(["id", *map(str, range(1000))])).status_code == 202
         assert api.request("POST", "/rules", json={"sql": "x" * 2000}).status_code == 413
-
-
-@pytest.mark.parametrize("kind", ["request", "state"])
-def test_records_of_references_are_no_other_records(kind: KeyKind) -> None:
-    key = reference_key(ReferenceKey(kind, "default", "r1"))
-    others: list[Any] = [decode_rules_key(key), decode_rerun_key(key), decode_schema_key(key)]
-    assert others == [None, None, None]
-    theirs = [rules_key(RulesKey(one, "default", "r1")) for one in ("definition", "activation")]
-    for other in (*theirs, rerun_key("default", "r1")):
-        assert decode_reference_key(other) is None
 
 
 def test_there_may_be_so_many_tables(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

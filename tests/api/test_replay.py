@@ -16,17 +16,16 @@ import pytest
 from api.jobs import Job
 from api.messages import MessageMaker
 from api.replay.job import Replay
-from api.replay.order import COLUMNS, Order, Place, ordered_query
-from api.replay.targets import OneClient, Published, ReplayError, Target
+from api.replay.order import COLUMNS, Place, ReplayOrder, ordered_query
+from api.replay.targets import OneClient, Published, ReplayError, ReplayTarget
 from api.spark import Cancelled, SparkConnect
 from api.sql.checking import CheckedQuery
 from api.sql.results import Format, Result, ResultColumn
-from api.sql.running import Limits, QueryRunner
+from api.sql.running import QueryLimits, QueryRunner
 from mqlake.clock import ManualClock
 from mqlake.records import INBOUND, decode_message, delivery_topic
 from tests.api.conftest import Api, MemoryAppender
 
-SERVERS = "127.0.0.1:9092"
 NOW = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
 QUERY = "SELECT * FROM messages WHERE topic LIKE 'plant/%'"
 
@@ -65,7 +64,7 @@ class StoredRunner(QueryRunner):
         self,
         query: CheckedQuery,
         form: Format,
-        limits: Limits,
+        limits: QueryLimits,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Result]:
         self.asked.append(query)
@@ -87,7 +86,7 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def order(**fields: Any) -> Order:
+def order(**fields: Any) -> ReplayOrder:
     request = {
         "query": QUERY,
         "prefix": "",
@@ -99,25 +98,25 @@ def order(**fields: Any) -> Order:
         "username": "ann",
         **fields,
     }
-    return Order.from_request("default", request)
+    return ReplayOrder.from_request("default", request)
 
 
 def published(log: MemoryAppender, *, keep_retain: bool = False) -> Published:
     maker = MessageMaker("local", 0, ManualClock())
-    return Published(log, SERVERS, maker, "default", "ann", "j0b", keep_retain=keep_retain)
+    return Published(log, maker, "default", "ann", "j0b", keep_retain=keep_retain)
 
 
 def replay(
     folder: Path,
     rows: Sequence[dict[str, Any]],
-    target: Target,
-    asked: Order,
+    target: ReplayTarget,
+    asked: ReplayOrder,
     job: Job,
     **more: Any,
 ) -> tuple[dict[str, Any], Waits]:
     waits = Waits()
     job.cancelling = waits
-    limits = Limits(1_000, 10.0, 1_000_000)
+    limits = QueryLimits(1_000, 10.0, 1_000_000)
     runner = StoredRunner(folder, rows, **more)
     work = Replay(job, asked, runner, limits, target, 1_000, monotonic=lambda: waits.now)
     return work.run(), waits
@@ -221,7 +220,7 @@ def test_a_cancelled_job_sends_no_more(tmp_path: Path, job: Job) -> None:
             job.cancelling.set()
 
     maker = MessageMaker("local", 0, ManualClock())
-    target = Cancelling(log, SERVERS, maker, "default", "ann", "j0b", keep_retain=False)
+    target = Cancelling(log, maker, "default", "ann", "j0b", keep_retain=False)
     rows = [row(number) for number in range(5)]
     with pytest.raises(Cancelled):
         replay(tmp_path, rows, target, order(rate=10), job)
@@ -236,8 +235,8 @@ def test_a_client_gets_them_from_its_gateway_as_they_were(
     api: Api, tmp_path: Path, job: Job
 ) -> None:
     api.put_session("alice", gateway="gateway-2")
-    cache = api.client.app.state.cache
-    target = OneClient(api.log, SERVERS, cache, api.gateways, "default", "alice")
+    cache = api.services.gateways.sessions
+    target = OneClient(api.log, cache, api.gateways, "default", "alice")
     (tmp_path / "replay").mkdir()
     replay(tmp_path / "replay", [row(1), row(2)], target, order(client_id="alice"), job)
     (record,) = api.log.records
@@ -252,8 +251,8 @@ def test_a_client_gets_them_from_its_gateway_as_they_were(
 
 def test_a_replay_ends_when_its_client_connects_anew(api: Api) -> None:
     api.put_session("alice")
-    cache = api.client.app.state.cache
-    target = OneClient(api.log, SERVERS, cache, api.gateways, "default", "alice")
+    cache = api.services.gateways.sessions
+    target = OneClient(api.log, cache, api.gateways, "default", "alice")
     api.put_session("alice", connected_at=1_600_000_000_001)
     with pytest.raises(ReplayError, match="connected anew"):
         target.send([])
@@ -263,8 +262,8 @@ def test_a_replay_ends_when_its_client_connects_anew(api: Api) -> None:
 
 
 def test_for_a_client_without_a_stored_session_every_gateway_is_asked(api: Api) -> None:
-    cache = api.client.app.state.cache
-    target = OneClient(api.log, SERVERS, cache, api.gateways, "default", "bob")
+    cache = api.services.gateways.sessions
+    target = OneClient(api.log, cache, api.gateways, "default", "bob")
     with pytest.raises(ReplayError, match="no gateway"):
         target.send([])
     api.hear("gateway-1")
@@ -286,7 +285,7 @@ def test_a_replay_is_a_job_that_keeps_what_was_asked_for(api: Api) -> None:
     assert (view["kind"], view["rule_id"], view["tenant"]) == ("replay", "", "default")
     kept = json.loads(api.log.records[0].value or b"")["request"]
     assert (kept["prefix"], kept["speed"], kept["rate"]) == ("again/", 2.0, 1000)
-    assert Order.from_request("default", kept).prefix == "again/"
+    assert ReplayOrder.from_request("default", kept).prefix == "again/"
 
 
 def test_what_makes_no_replay_is_refused(api: Api) -> None:

@@ -125,7 +125,7 @@ def test_rights_are_for_administrators(api: Api, role: str) -> None:
 
 
 def test_part_of_the_versions_is_shown_to_nobody(api: Api) -> None:
-    api.client.app.state.rights.forget()
+    api.services.gateways.rights.forget()
     for method, path in (("GET", "/rights"), ("PUT", "/rights"), ("POST", "/rights/plan")):
         assert api.request(method, path, json={"rules": []}).status_code == 503
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from api.following import Followed
+from api.jobs import TooManyJobs
 from mqlake.records import METRICS, RULES
 from mqlake.rule_records import (
     Activation,
     ActivationState,
-    Range,
+    OffsetRange,
     RulesKey,
     Span,
     encode_activation,
@@ -44,14 +45,16 @@ def activate(
     missed: tuple[int, int] | None = None,
 ) -> None:
     """Say what the engine would."""
-    span = Span(version, ("plant/+/temp",), "NULL", (), None, {"mqlake.inbound": Range((7, 9))})
+    span = Span(
+        version, ("plant/+/temp",), "NULL", (), None, {"mqlake.inbound": OffsetRange((7, 9))}
+    )
     spans = (replace(span, missed=None if missed is None else {"mqlake.inbound": missed}),)
     value = encode_activation(
         Activation("default", rule_id, state, version, 1, error or None, spans)
     )
     key = rules_key(RulesKey("activation", "default", rule_id))
     api.rules.take([Followed(RULES, len(api.log.records), key, value)], is_old=False)
-    api.log.append("127.0.0.1:9092", RULES, key, value, what="activation")
+    api.log.append(RULES, key, value, what="activation")
 
 
 def written(api: Api) -> list[tuple[str, int | None]]:
@@ -160,7 +163,8 @@ def test_a_paused_rule_goes_on_from_where_it_paused(
     assert answer.status_code == 200
     found = answer.json()
     assert (found["rule"]["state"], found["job"]["kind"]) == ("running", "backfill")
-    job = api.client.app.state.jobs.get(found["job"]["id"])
+    job = api.services.runs.jobs.get(found["job"]["id"])
+    assert job is not None
     assert job.request == {"version": 2, "from_ms": None, "missed": True, "rate": 7}
     asked = {"json": {"missed": True}}
     activate(api, "r1", 2)
@@ -336,11 +340,32 @@ def count(api: Api, run: str, **counters: Any) -> None:
     api.metrics.take([Followed(METRICS, len(api.log.records), key, value)], is_old=False)
 
 
+def test_a_job_too_many_is_to_be_asked_for_later(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    post(api, "r1", actions=[REPUBLISH])
+
+    def refuse(*_: object) -> None:
+        raise TooManyJobs("20 jobs wait already: try again later")
+
+    monkeypatch.setattr(api.services.runs.jobs, "start", refuse)
+    answer = api.request("POST", "/rules/r1/dry_run", json={})
+    assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+    assert answer.headers["Retry-After"] == "10"
+
+
 def test_metrics_are_summed_over_runs_and_reset(api: Api) -> None:
     post(api, "r1", actions=[REPUBLISH])
     zero = api.get("/rules/r1/metrics")
     assert (zero["matched"], zero["actions"][0]["success"], zero["reset_at"]) == (0, 0, None)
-    count(api, "engine/1", matched=10, passed=6, no_result=3, failed=1, outputs=7)
+    count(
+        api,
+        "engine/1",
+        matched=10,
+        passed=6,
+        no_result=3,
+        failed=1,
+        outputs=7,
+        evaluation_ns=3_999_999,
+    )
     api.clock.advance(10)
     count(api, "engine/2", matched=20, passed=20, no_result=0, failed=0, outputs=20)
     action = {"function": "republish", "failed": 1, "retried": 2, "dropped": 0}
@@ -352,6 +377,7 @@ def test_metrics_are_summed_over_runs_and_reset(api: Api) -> None:
     assert [found[name] for name in ("matched", "passed", "no_result", "failed", "outputs")] == [
         *(30, 26, 3, 1, 27)
     ]
+    assert found["evaluation_ms"] == 3
     (shown,) = found["actions"]
     assert (shown["success"], shown["failed"], shown["queued"]) == (10, 2, 2)
     assert (shown["latency_ms_mean"], shown["latency"]) == (10.0, {"1": 10})

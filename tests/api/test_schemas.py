@@ -9,8 +9,8 @@ from api.following import Followed
 from api.rules.rerun_log import Begin, decode_begin, encode_begin
 from mqlake.errors import InvalidRecord
 from mqlake.records import RULES
-from mqlake.rule_records import rerun_key
-from mqlake.schema_records import decode_schema_key
+from mqlake.rule_facts import read_fact
+from mqlake.rule_records import Kind, rerun_key
 from rules.schemas import model
 from tests.api.conftest import Api
 from tests.api.test_rules import activate, post
@@ -49,8 +49,9 @@ def test_a_schema_is_registered_changed_and_deleted(api: Api) -> None:
     assert status(api, "DELETE", "/schemas/s/versions/1")[0] == 404
     assert status(api, "DELETE", "/schemas/s")[0] == 204
     assert status(api, "GET", "/schemas/s")[0] == 404
-    keys = [decode_schema_key(one.key) for one in api.log.records if one.log_topic == RULES]
-    assert [(key.version, one.value is None) for key, one in zip(keys, api.log.records) if key] == [  # noqa: B905
+    said = [read_fact(one.key, one.value) for one in api.log.records if one.log_topic == RULES]
+    schemas = [one for one in said if one is not None and one.kind is Kind.SCHEMA]
+    assert [(one.version, one.value is None) for one in schemas] == [
         (1, False),
         (2, False),
         (1, True),

@@ -42,11 +42,11 @@ NOT_ASKED = [
 def test_every_operation_is_as_the_document_says(tmp_path_factory: pytest.TempPathFactory) -> None:
     findings: list[str] = []
     with memory_api(tmp_path_factory.mktemp("api"), live_seconds=0.01) as api:
-        doorkeeper = api.client.app.state.doorkeeper
+        authenticator = api.services.access.authenticator
         endless = RateLimiter(api.clock, per_second=1.0, burst=float("inf"))
-        api.client.app.state.doorkeeper = replace(
-            doorkeeper, requests=endless, failures=endless, logins=endless, login_addresses=endless
-        )
+        names = ("requests", "failures", "logins", "login_addresses")
+        limits: dict[str, Any] = dict.fromkeys(names, endless)
+        api.put_in("access", authenticator=replace(authenticator, **limits))
         api.put_session("c1", subscriptions=[subscription("a/#")])
         api.hear("gateway-1", site="local", clients=1)
         schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", api.client.app)

@@ -218,7 +218,8 @@ def test_a_new_certificate_is_shown_and_one_that_is_wrong_is_not(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     with secure_api(tmp_path, authority) as (api, port):
-        certificate: ServedCertificate = api.client.app.state.certificate
+        certificate = api.services.certificate
+        assert certificate is not None
         first = shown(port)
         key = (tmp_path / "api.key").read_bytes()
         write(tmp_path, authority)

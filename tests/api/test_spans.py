@@ -1,45 +1,41 @@
 import asyncio
-from typing import Any, NamedTuple
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from api.messages import MadeMessage, MessageMaker
-from api.spans import TracingPublisher
+from api.messages import MessageMaker
+from api.publishing import LogAddress
+from api.spans import TracingApiPublisher
 from mqlake.clock import ManualClock
-from mqlake.errors import LogError
-from mqlake.records import HEADER_TRACEPARENT
+from mqlake.errors import LogError, OperationalError
+from mqlake.log.contract import LogWriter
+from mqlake.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.records import HEADER_TRACEPARENT, INBOUND
 from mqlake.tracing import Tracer
+from tests.api.test_api import write_state
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Record(NamedTuple):
-    def partition(self) -> int:
-        return 2
+class InMemory(TracingApiPublisher):
+    """Appends to a log in memory, which takes so many at once."""
 
-    def offset(self) -> int:
-        return 7
+    def __init__(self, data_dir: Path, tracer: Tracer, most: int = 10) -> None:
+        super().__init__(LogAddress(data_dir), tracer)
+        write_state(data_dir, healthy=True)
+        self.log = MemoryLog()
+        self.log.create(INBOUND, 1)
+        self._most = most
 
-
-class InMemory(TracingPublisher):
-    """Appends to a list."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        super().__init__(tracer)
-        self.messages: list[MadeMessage] = []
-
-    def _produce(self, servers: str, message: MadeMessage, report: Any) -> None:
-        if message.value == b"refuse":
-            raise LogError("full", definite=True)
-        self.messages.append(message)
-        report(None, Record())
+    async def _writer_for(self, servers: str) -> LogWriter:
+        return MemoryLogWriter(self.log, max_queued_records=self._most)
 
 
-def test_sampled_messages_bear_their_span() -> None:
+def test_sampled_messages_bear_their_span(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
-    publisher = InMemory(Tracer("api", 0.0, SimpleSpanProcessor(exporter)))
+    publisher = InMemory(tmp_path, Tracer("api", 0.0, SimpleSpanProcessor(exporter)))
     maker = MessageMaker("site", 0, ManualClock())
     traced = maker.make(
         "default",
@@ -50,23 +46,34 @@ def test_sampled_messages_bear_their_span() -> None:
         properties={"user_property": [("traceparent", SAMPLED)]},
     )
     plain = maker.make("default", "a/b", b"x", qos=0, retain=False)
-    placed = asyncio.run(publisher.publish("", [traced, plain]))
-    assert [(one.partition, one.offset) for one in placed] == [(2, 7)] * 2
+    placed = asyncio.run(publisher.publish([traced, plain]))
+    assert [(one.partition, one.offset) for one in placed] == [(0, 0), (0, 1)]
     (span,) = exporter.get_finished_spans()
     assert span.name == "accept"
     assert (span.attributes or {})["messaging.destination.name"] == "a/b"
-    headers = [dict(one.headers).get(HEADER_TRACEPARENT) for one in publisher.messages]
+    headers = [dict(one.headers).get(HEADER_TRACEPARENT) for one in publisher.log.records(INBOUND)]
     assert span.context is not None
     assert headers == [f"00-{SAMPLED[3:35]}-{span.context.span_id:016x}-01".encode(), None]
-    publisher.close()
+    asyncio.run(publisher.close())
 
 
-def test_a_span_of_what_the_log_refuses_ends_with_the_reason() -> None:
+def test_a_span_of_what_the_log_refuses_ends_with_the_reason(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
-    publisher = InMemory(Tracer("api", 1.0, SimpleSpanProcessor(exporter)))
+    publisher = InMemory(tmp_path, Tracer("api", 1.0, SimpleSpanProcessor(exporter)), most=0)
     maker = MessageMaker("site", 0, ManualClock())
-    refused = maker.make("default", "a", b"refuse", qos=1, retain=False)
+    refused = maker.make("default", "a", b"x", qos=1, retain=False)
     with pytest.raises(LogError):
-        asyncio.run(publisher.publish("", [refused]))
+        asyncio.run(publisher.publish([refused]))
     (span,) = exporter.get_finished_spans()
-    assert (span.attributes or {})["error.message"] == "full"
+    assert (span.attributes or {})["error.message"] == "0 records wait for the log, no more fit"
+
+
+def test_a_span_ends_with_the_reason_where_no_system_runs(tmp_path: Path) -> None:
+    exporter = InMemorySpanExporter()
+    publisher = InMemory(tmp_path, Tracer("api", 1.0, SimpleSpanProcessor(exporter)))
+    (tmp_path / "state.json").unlink()
+    message = MessageMaker("site", 0, ManualClock()).make("default", "a", b"x", qos=1, retain=False)
+    with pytest.raises(OperationalError):
+        asyncio.run(publisher.publish([message]))
+    (span,) = exporter.get_finished_spans()
+    assert str((span.attributes or {})["error.message"]).startswith("no system runs on ")

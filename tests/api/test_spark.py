@@ -12,7 +12,7 @@ import pytest
 from grpc import RpcError
 from pyspark.errors.exceptions.connect import AnalysisException
 
-from api.spark import Cancelled, EvaluationError, OutOfMemory, Spark, SparkAway
+from api.spark import Cancelled, EvaluationError, OutOfMemory, Spark, SparkAway, SparkEnded
 from mqlake.query_application import End
 
 
@@ -75,7 +75,7 @@ def fails(error: Exception) -> Callable[[Any], None]:
         ),
         (
             End("its heap of 640 MiB was full", "memory", was_alone=False),
-            SparkAway,
+            SparkEnded,
             "ended before it had answered, or for what else it was asked: its heap",
         ),
         (

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from api.storage import KEPT_SECONDS, Storage, Stored
+from api.storage import KEPT_SECONDS, Storage, StoredPart
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.reference_records import reference_table
@@ -47,9 +47,9 @@ def test_rows_and_bytes_are_divided_by_tenant(
     assert storage.all() == {}, "what was found is good for a while"
     clock.advance(KEPT_SECONDS)
     found = storage.all()
-    assert found["acme"] == {"messages": Stored(11, own + round(shared / 4))}
-    assert found["beta"] == {"messages": Stored(3, round(shared * 3 / 4))}
-    assert found[LONG] == {"rule_hot": Stored(2, rule)}
+    assert found["acme"] == {"messages": StoredPart(11, own + round(shared / 4))}
+    assert found["beta"] == {"messages": StoredPart(3, round(shared * 3 / 4))}
+    assert found[LONG] == {"rule_hot": StoredPart(2, rule)}
     assert sorted(read) == ["messages", "rule_hot"], "of a file of one tenant statistics say it"
     write(tmp_path, "retained", ["beta"])
     clock.advance(KEPT_SECONDS)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -13,9 +13,9 @@ from api import tenant_deletion
 from api.following import Followed
 from api.jobs import Job
 from api.rules.rerun_log import Begin, encode_begin
-from api.tenant_deletion import DELETE_TENANT, TABLES, Parts, deletion_work
+from api.tenant_deletion import DELETE_TENANT, TABLES, deletion_work
+from launcher.testing import await_condition
 from mqlake.errors import OperationalError
-from mqlake.local.testing import await_condition
 from mqlake.records import CONTROL_KEY_PREFIX, EVENTS, GATEWAYS, INBOUND, RULES
 from mqlake.reference_records import (
     KeyKind,
@@ -31,8 +31,6 @@ from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 from tests.api.test_jobs import await_end
 from tests.api.test_retained import put
-
-SERVERS = "127.0.0.1:9092"
 
 
 class Spark:
@@ -63,7 +61,8 @@ class Spark:
 @pytest.fixture
 def spark(api: Api, monkeypatch: pytest.MonkeyPatch) -> Spark:
     found = Spark()
-    api.client.app.state.spark = found
+    parts: Any = {"spark": found}
+    api.put_in("runs", tenants=replace(api.services.runs.tenants, **parts))
     for name in ("rules", "rule_heat", "audit_log", "ref_x"):
         (api.data_dir / "tables" / name).mkdir(parents=True)
     monkeypatch.setattr(tenant_deletion, "SETTLE_SECONDS", 0.0)
@@ -90,8 +89,8 @@ def furnished(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
     api.hear("gateway-1")
     append = api.log.append
 
-    def obey(servers: str, log_topic: str, key: bytes, value: bytes | None, **more: Any) -> int:
-        offset = append(servers, log_topic, key, value, **more)
+    def obey(log_topic: str, key: bytes, value: bytes | None, **more: Any) -> int:
+        offset = append(log_topic, key, value, **more)
         if key == CONTROL_KEY_PREFIX + b"disconnect":
             asked = json.loads(value or b"")
             assert asked["end_session"]
@@ -106,8 +105,7 @@ def furnished(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
 
 
 def run(api: Api, job: Job) -> dict[str, Any]:
-    request: Any = SimpleNamespace(app=api.client.app)
-    return deletion_work(Parts.of(request, SERVERS), "acme", "ann")(job)
+    return deletion_work(api.services.runs.tenants, "acme", "ann")(job)
 
 
 def new_job() -> Job:
@@ -162,7 +160,7 @@ def test_no_key_of_the_log_names_it_any_more(furnished: Api, spark: Spark) -> No
             is_old=False,
         )
         furnished.references.take(deleted_reference(tenant), is_old=False)
-        finished = furnished.client.app.state.jobs.start("dry_run", tenant, "hot", lambda _: {})
+        finished = furnished.services.runs.jobs.start("dry_run", tenant, "hot", lambda _: {})
         await_end(finished)
     asked = run(furnished, new_job())
     assert asked["rules"] == 1
@@ -177,7 +175,7 @@ def test_no_key_of_the_log_names_it_any_more(furnished: Api, spark: Spark) -> No
     for kind in ("request", "state"):
         key = reference_key(ReferenceKey(kind, "acme", "machines"))
         assert (RULES, key) in latest(furnished)
-    jobs = furnished.client.app.state.jobs.all()
+    jobs = furnished.services.runs.jobs.all()
     assert [one.tenant for one in jobs if one.kind == "dry_run"] == ["beta"]
     made = furnished.request(
         "POST", "/rules", json={"id": "hot", "sql": rule["sql"]}, params={"tenant": "acme"}

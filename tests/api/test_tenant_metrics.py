@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.following import Followed
-from api.tenant_metrics import TenantFigures, forget_tenant_metrics
+from api.metrics.tenants import TenantFigures, forget_tenant_metrics
 from mqlake.metrics.names import MOST, OTHER, TENANTS
 from mqlake.records import METRICS
 from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
@@ -42,7 +42,7 @@ def say(api: Api, gateway: str, tenant: str, value: int, incarnation: str = "1")
 
 
 def put(api: Api, key: bytes, value: bytes | None) -> None:
-    book = api.client.app.state.tenant_metrics
+    book = api.services.metrics.tenants
     refused = book.take([Followed(METRICS, 1, key, value)], is_old=False)
     refused += api.metrics.take([Followed(METRICS, 1, key, value)], is_old=False)
     assert len(refused) == (value == b"{")
@@ -56,7 +56,8 @@ def furnished(api: Api, tmp_path: Path) -> Api:
         say(api, "gateway-1", tenant, 100 * number)
         say(api, "gateway-2", tenant, 1_000 * number)
         for rule in ("hot", f"{tenant}-cold"):
-            value = json.dumps({"matched": 7 * number, "outputs": 5, "failed": 1}).encode()
+            counted = {"matched": 7 * number, "outputs": 5, "failed": 1}
+            value = json.dumps(counted | {"evaluation_ns": 1_500_000_000}).encode()
             put(api, rule_metrics_key(RuleMetricsKey("engine", "1", tenant, rule)), value)
         api.put_session(f"of-{tenant}", tenant=tenant)
     rows = {"tenant": ["acme", "acme", "beta"]}
@@ -74,6 +75,7 @@ def test_an_operator_is_told_of_all(furnished: Api) -> None:
     assert found["mqlake_tenant_messages_received_total", "acme", "gateway-2"] == 1_001
     assert found["mqlake_tenant_messages_dropped_total", "beta", "gateway-1"] == 205
     assert found["mqlake_tenant_rule_evaluations_total", "beta"] == 28
+    assert found["mqlake_tenant_rule_evaluation_seconds_total", "beta"] == 3.0
     assert found["mqlake_tenant_sessions", "acme"] == 1
     assert found["mqlake_tenant_stored_rows", "acme", "messages"] == 2
     assert found["mqlake_tenant_stored_bytes", "beta", "messages"] > 0
@@ -127,9 +129,10 @@ def test_gateways_that_are_gone_or_began_anew_do_not_count(furnished: Api) -> No
 
 
 def test_usage_has_the_same_in_sql(furnished: Api) -> None:
-    figures: TenantFigures = furnished.client.app.state.tenant_figures
+    figures: TenantFigures = furnished.services.metrics.figures
     found = {(kind, name): value for kind, name, value in figures.rows("beta")}
     assert found["rule_evaluations", "beta-cold"] == 14
+    assert found["rule_evaluation_ms", "beta-cold"] == 1_500
     assert found["connections", "gateway-2"] == 2_000
     assert found["messages_received", "gateway-1"] == 201
     assert (found["stored_rows", "messages"], found["sessions", ""]) == (1, 1)
@@ -139,9 +142,9 @@ def test_usage_has_the_same_in_sql(furnished: Api) -> None:
 
 
 def test_a_deleted_tenant_is_forgotten(furnished: Api) -> None:
-    state = furnished.client.app.state
-    forget_tenant_metrics(state.log, "127.0.0.1:9092", state.tenant_metrics, "acme")
+    tenants = furnished.services.metrics.tenants
+    forget_tenant_metrics(furnished.log, tenants, "acme")
     gone = {one.key for one in furnished.log.records if one.log_topic == METRICS}
     assert gone == {b"tenants/gateway-1/acme", b"tenants/gateway-2/acme"}
-    assert not state.tenant_metrics.keys("acme")
-    assert len(state.tenant_metrics.keys("beta")) == 2
+    assert not tenants.keys("acme")
+    assert len(tenants.keys("beta")) == 2

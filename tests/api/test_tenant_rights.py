@@ -71,7 +71,7 @@ def test_tenants_are_listed_that_are_ones_own(api: Api) -> None:
 
 
 def test_jobs_are_those_of_ones_own_tenants(api: Api) -> None:
-    jobs: Jobs = api.client.app.state.jobs
+    jobs: Jobs = api.services.runs.jobs
 
     def work(job: Job) -> dict[str, Any]:
         return {"done": job.tenant}
@@ -133,11 +133,13 @@ def test_other_tenants_count_at_once(api: Api) -> None:
     body = {"name": "ann", "role": "viewer", "password": PASSWORD, "tenants": ["acme"]}
     api.request("POST", "/accounts", json=body)
     headers, _ = session_of(api)
-    caller = api.client.app.state.doorkeeper.callers.by_session(headers["Cookie"].split("=")[1])
+    callers = api.services.access.authenticator.callers
+    caller = callers.by_session(headers["Cookie"].split("=")[1])
+    assert caller is not None
     assert api.request("GET", "/clients?tenant=acme", headers).status_code == 200
     api.request("PUT", "/accounts/ann", json={"tenants": ["beta"]})
     assert api.request("GET", "/clients?tenant=acme", headers).status_code == 403
-    assert not api.client.app.state.doorkeeper.callers.is_current(caller), "live streams end"
+    assert not callers.is_current(caller), "live streams end"
     shown = api.request("PUT", "/accounts/ann", json={"tenants": None}).json()
     assert shown["tenants"] is None
     assert api.request("GET", "/clients", headers).status_code == 200

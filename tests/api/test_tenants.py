@@ -105,7 +105,7 @@ def test_a_change_is_audited_with_what_was_before(api: Api) -> None:
 
 
 def test_nothing_is_said_before_all_was_read(api: Api) -> None:
-    api.client.app.state.tenants.forget()
+    api.services.gateways.tenants.forget()
     assert api.request("GET", "/tenants").status_code == 503
     assert api.request("PUT", "/tenants/acme", json={}).status_code == 503
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.replay.order import Order
+from api.replay.order import ReplayOrder
 from api.replay.rows import RowError, read_row
 from api.sql.checking import check
 from api.sql.errors import QueryError
@@ -209,7 +209,7 @@ def test_live_streams_end_when_the_topics_of_an_account_change(api: Api) -> None
     body = {"name": "ann", "role": "viewer", "password": PASSWORD}
     api.request("POST", "/accounts", json=body)
     headers, _ = session_of(api)
-    callers = api.client.app.state.doorkeeper.callers
+    callers = api.services.access.authenticator.callers
     caller = callers.by_session(headers["Cookie"].partition("=")[2])
     assert caller is not None
     assert callers.is_current(caller)
@@ -223,8 +223,9 @@ def test_a_replay_reads_and_sends_ones_own_topics(api: Api, tmp_path: Path) -> N
     started = api.request("POST", "/replay", key, json=asked)
     assert started.status_code == 202, started.text
     job = started.json()["id"]
-    kept = api.client.app.state.jobs.get(job).request
-    order = Order.from_request("default", kept)
+    kept = api.services.runs.jobs.get(job)
+    assert kept is not None
+    order = ReplayOrder.from_request("default", kept.request or {})
     assert "topic_matches(topic, 'lab/#')" in order.query.sql
     refused = api.request("POST", "/replay", key, json={"query": "SELECT * FROM subscriptions"})
     assert refused.status_code == 422

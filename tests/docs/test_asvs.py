@@ -46,7 +46,7 @@ def test_nothing_of_webrtc_is_there() -> None:
     words = re.compile(r"RTCPeerConnection|RTCDataChannel|aiortc|\bDTLS\b|\bTURN\b.*server", re.I)
     sources = [
         path
-        for folder in ("api", "ingest", "mqlake", "rules", "streaming")
+        for folder in ("api", "cli", "ingest", "launcher", "mqlake", "rules", "streaming")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in {".py", ".js", ".java"} and "vendor" not in path.parts
     ]

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mqlake.audit import AUDITS, COLUMNS
+from api.relations.audits import AUDITS, COLUMNS
 from resilience.checkers import CHECKERS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.cli.app import main
-from mqlake.local.ports import free_ports
+from cli.app import main
+from launcher.ports import free_ports
 from tests.api.conftest import Api, api
 from tests.mqlake.test_api_client import served
 
@@ -42,7 +42,7 @@ class Newcomer:
         """Run a command that fails; return what it prints."""
         self.typed = words
         self.monkeypatch.setattr(sys, "argv", ["mqlake", *words])
-        with pytest.raises(SystemExit) as ended:  # as `mqlake.__main__` ends
+        with pytest.raises(SystemExit) as ended:  # as `cli.__main__` ends
             sys.exit(main())
         assert ended.value.code in (1, 2), words
         printed = self.capsys.readouterr()
@@ -80,8 +80,8 @@ def newcomer(
     def start(*_: object) -> None:
         raise AssertionError("the system would have started")
 
-    monkeypatch.setattr("mqlake.local.launch._supervise", start)
-    monkeypatch.setattr("mqlake.local.launch._prepare_log", start)
+    monkeypatch.setattr("launcher.launch._supervise", start)
+    monkeypatch.setattr("launcher.launch._prepare_log", start)
     monkeypatch.setattr("os.umask", lambda mask: mask)
     return Newcomer(folder, monkeypatch, capsys, request)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mqlake.cli.app import mqlake
+from cli.app import mqlake
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -44,7 +44,7 @@ def test_every_command_and_option_that_a_document_shows_exists(document: Path) -
 def test_the_page_of_commands_lists_every_command_of_a_user() -> None:
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     # Started by `up`, or by hand in a cluster.
-    processes = {"gateway", "streaming", "query", "rules-runner", "api"}
+    processes = {"gateway", "router", "lake", "query", "rules-runner", "api"}
     for name in set(group().list_commands(click.Context(group()))) - processes:
         assert f"bin/mqlake {name}" in text
 
@@ -62,3 +62,10 @@ def test_changelog_names_the_version_of_the_project() -> None:
     version = re.search(r'^version = "(.+)"', project, re.MULTILINE)
     assert version is not None
     assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_index_lists_every_page() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\]\(([\w-]+\.md)", index))
+    assert listed == {page.name for page in docs.glob("*.md")} - {"README.md"}

@@ -9,8 +9,9 @@ import pytest
 from api.app import create_app
 from api.references.reading import UploadError, read_schema, read_upload
 from api.references.views import UploadProblemDetails
+from api.services import make_services
 from api.settings import ApiSettings
-from mqlake.cli.references import command
+from cli.references import command
 from mqlake.reference_records import COLUMN_TYPES
 from rules.language.compiler import compile_rule
 from rules.references import (
@@ -33,7 +34,9 @@ def blocks(language: str) -> list[str]:
 def test_every_route_is_described_and_no_other(tmp_path: Path) -> None:
     token = tmp_path / "api-token"
     token.write_text("t")
-    app = create_app(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
+    app = create_app(
+        make_services(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
+    )
     routes = {
         (method.upper(), nameless(path.removeprefix("/api/v1")))
         for path, methods in app.openapi()["paths"].items()

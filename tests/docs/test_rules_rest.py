@@ -8,6 +8,7 @@ from typing import get_args
 from api.app import create_app
 from api.routes.rule_trials import RuleTest, RuleTestResult
 from api.rules.views import NewRule
+from api.services import make_services
 from api.settings import ApiSettings
 from rules.model import RuleState
 
@@ -25,7 +26,9 @@ def nameless(path: str) -> str:
 def test_every_route_of_rules_and_jobs_is_described_and_no_other(tmp_path: Path) -> None:
     token = tmp_path / "api-token"
     token.write_text("t")
-    app = create_app(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
+    app = create_app(
+        make_services(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
+    )
     routes = {
         (method.upper(), nameless(path.removeprefix("/api/v1")))
         for path, methods in app.openapi()["paths"].items()

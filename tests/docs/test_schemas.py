@@ -6,6 +6,7 @@ from pathlib import Path
 
 from api.app import create_app
 from api.schemas.views import NewSchema
+from api.services import make_services
 from api.settings import ApiSettings
 from rules.schemas.model import MAX_SCHEMAS, MAX_SOURCE_CHARACTERS, MAX_VERSIONS
 from tests.docs.test_rules_rest import REQUEST, nameless
@@ -24,7 +25,9 @@ def registered() -> NewSchema:
 def test_every_route_of_schemas_is_described_and_no_other(tmp_path: Path) -> None:
     token = tmp_path / "api-token"
     token.write_text("t")
-    app = create_app(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
+    app = create_app(
+        make_services(ApiSettings(data_dir=tmp_path, token_file=token, host_names=("mqlake",)))
+    )
     routes = {
         (method.upper(), nameless(path.removeprefix("/api/v1")))
         for path, methods in app.openapi()["paths"].items()

@@ -1,9 +1,9 @@
 """The real things, for tests that need them: an embedded log, and a whole system.
 
-`kafka` is one broker for the session, `engine` the streaming application on it, which tests kill,
-and `system` one system with two gateways. Each is started when the first test asks for it; `engine`
-and `system` end before tests that do not. A test that would harm them for others starts its own
-from `mqlake.local.testing` or `mqlake.local.kafka`; these come last.
+`kafka` is one broker for the session, `engine` the router on it and, for who asks for `lake`, the
+lake, which tests kill, and `system` one system with two gateways. Each is started when the first
+test asks for it; `engine` and `system` end before tests that do not. A test that would harm them
+for others starts its own from `launcher.testing` or `launcher.kafka`; these come last.
 """
 
 import shutil
@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from mqlake.local.kafka import KafkaServer, running_kafka
-from mqlake.local.testing import LocalSystem, running_system
+from launcher.kafka import KafkaServer, running_kafka
+from launcher.testing import LocalSystem, running_system
 from tests.integration.engine import Engine, running_engine
 
 _shared: Final = {"system": ExitStack(), "engine": ExitStack()}
@@ -39,6 +39,12 @@ def engine(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield stack.enter_context(running_engine(kafka, tmp_path_factory.mktemp("engine")))
 
 
+@pytest.fixture
+def lake(engine: Engine) -> None:
+    """Have the engine keep tables and stateful rules."""
+    engine.start_lake()
+
+
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     # One filter is refused: paho-mqtt's tests want a server that refuses some.
@@ -51,7 +57,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     }
     data_dir = tmp_path_factory.mktemp("system") / "data"
     with _shared["system"] as stack:
-        yield stack.enter_context(running_system(data_dir, gateways=2, environment=environment))
+        made = stack.enter_context(running_system(data_dir, gateways=2, environment=environment))
+        made.await_healthy()  # the lake, too, for which `up` does not wait
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.local.installation import DEV_LOCK, select_packages
-from mqlake.local.paths import CONFIG, RUNTIME
+from launcher.installation import DEV_LOCK, select_packages
+from launcher.paths import CONFIG, RUNTIME
 
 TIMEOUT_SECONDS = 300
 

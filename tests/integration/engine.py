@@ -1,4 +1,4 @@
-"""The streaming application on a log, as the tests of rules see it: its records, its end."""
+"""Router and lake on a log, as the tests of rules see them: their records, their end."""
 
 import os
 import signal
@@ -7,17 +7,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from launcher.kafka import KafkaServer
+from launcher.parts import LAKE, NEXT, ROUTER, STOP_TIMEOUT_SECONDS
+from launcher.paths import RUNTIME
+from launcher.testing import await_condition
 from mqlake.heartbeat import read_heartbeat
-from mqlake.local.kafka import KafkaServer
-from mqlake.local.parts import STOP_TIMEOUT_SECONDS, STREAMING
-from mqlake.local.paths import RUNTIME
-from mqlake.local.testing import await_condition
 from mqlake.log.admin import ensure_log_topics
 from mqlake.records import INBOUND, OUTPUTS, RULES, Message, message_headers, message_key
 from mqlake.rule_records import (
@@ -30,15 +31,18 @@ from mqlake.rule_records import (
     rules_key,
 )
 from rules.model import Rule
+from streaming.poison_file import PLACES_FILE
 from streaming.rules.signatures import Signatures
 from tests.integration.thrift import NO_STATE_TABLES
 
 PARTITIONS = 4
+HEALTHY_SECONDS = 240.0
+"""A start takes ten seconds alone, and two minutes beside all that a busy machine has to do."""
 RULES_KEY = "a key of thirty-two bytes, or more"
 
 
 class Engine:
-    """The streaming application on a log, and what a test does with it."""
+    """Router and lake on a log, and what a test does with them; the lake once it is asked for."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self.servers = servers
@@ -46,53 +50,89 @@ class Engine:
         self.producer = Producer(
             {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0}
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._wanted = [ROUTER]
 
     def start(self) -> None:
+        for name in self._wanted:
+            self._start(name)
+        for name in self._wanted:
+            self._await_healthy(name, f"{name} is healthy")
+
+    def start_lake(self) -> None:
+        """Have the lake from now on."""
+        if LAKE not in self._wanted:
+            self._wanted.append(LAKE)
+            self._start(LAKE)
+            self._await_healthy(LAKE, "the lake is healthy")
+
+    def follow(self) -> None:
+        """Have another router follow the one that runs, as the supervisor does."""
+        first = self._processes[ROUTER]
+        beside = self._heartbeat(NEXT.format(ROUTER))
+        beside.unlink(missing_ok=True)
+        self._start(ROUTER, "--beside")
+        self._await_healthy(ROUTER, "all flows beside it", beside)
+        first.terminate()
+        assert first.wait(STOP_TIMEOUT_SECONDS[ROUTER]) == 0
+        self._await_healthy(ROUTER, "it is the router")
+
+    def _await_healthy(self, name: str, what: str, heartbeat: Path | None = None) -> None:
+        healthy = partial(self._is_healthy, name, heartbeat)
+        await_condition(healthy, what, timeout_seconds=HEALTHY_SECONDS)
+
+    def _start(self, name: str, *options: str) -> None:
+        prefix = f"MQLAKE_{name.upper()}_"
         environment = os.environ | {
-            "MQLAKE_STREAMING_DATA_DIR": str(self.folder),
-            "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
-            "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.servers,
-            "MQLAKE_STREAMING_RULES_KEY": RULES_KEY,
-            "MQLAKE_STREAMING_HEARTBEAT_FILE": str(self._heartbeat),
-            "MQLAKE_STREAMING_LOG_FILE": str(self.folder / "streaming.log"),
+            f"{prefix}DATA_DIR": str(self.folder),
+            f"{prefix}JARS_DIR": str(RUNTIME / "jars"),
+            f"{prefix}LOG__BOOTSTRAP_SERVERS": self.servers,
+            f"{prefix}RULES_KEY": RULES_KEY,
+            f"{prefix}HEARTBEAT_FILE": str(self._heartbeat(name)),
+            f"{prefix}LOG_FILE": str(self.folder / f"{name}.log"),
             **NO_STATE_TABLES,
         }
-        self._heartbeat.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mqlake", "streaming"], env=environment
+        if not options:
+            self._heartbeat(name).unlink(missing_ok=True)
+        self._processes[name] = subprocess.Popen(
+            [sys.executable, "-m", "cli", name, *options], env=environment
         )
-        await_condition(self._is_healthy, "healthy")
 
-    @property
-    def _heartbeat(self) -> Path:
-        return self.folder / "heartbeat.json"
+    def _heartbeat(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What it says of itself."""
-        beat = read_heartbeat(self._heartbeat)
+        """What the router says of itself."""
+        beat = read_heartbeat(self._heartbeat(ROUTER))
         return {} if beat is None else beat.figures
 
-    def _is_healthy(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, "it ended"
-        beat = read_heartbeat(self._heartbeat)
-        return beat is not None and beat.healthy
+    @property
+    def places(self) -> list[Path]:
+        """Where the router notes what it evaluates: one of these, or both."""
+        return [path for path in self.folder.glob(f"router/*/{PLACES_FILE}") if path.exists()]
+
+    def _is_healthy(self, name: str, heartbeat: Path | None = None) -> bool:
+        process = self._processes[name]
+        assert process.poll() is None, "it ended"
+        beat = read_heartbeat(heartbeat or self._heartbeat(name))
+        return beat is not None and beat.healthy and beat.pid == process.pid
 
     def kill(self) -> None:
         """Kill Python and Java at once."""
-        assert self.process is not None
-        beat = read_heartbeat(self._heartbeat)
-        assert beat is not None
-        for pid in (beat.figures["java_pid"], self.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        for name, process in self._processes.items():
+            beat = read_heartbeat(self._heartbeat(name))
+            assert beat is not None
+            for pid in (beat.figures["java_pid"], process.pid):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait()
 
     def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(STOP_TIMEOUT_SECONDS[STREAMING])
+        for process in self._processes.values():
+            process.terminate()
+        for name, process in self._processes.items():
+            process.wait(STOP_TIMEOUT_SECONDS[name])
 
     def define(self, *rules: Rule) -> None:
         for rule in rules:

@@ -13,10 +13,10 @@ from api.cache import ClientFilter, SessionCache
 from api.follower import Follower
 from api.presence import Gateways
 from api.rights import RightsBook
+from launcher.kafka import KafkaServer
+from launcher.testing import await_condition
 from mqlake.bans import ban_key
 from mqlake.clock import SystemClock
-from mqlake.local.kafka import KafkaServer
-from mqlake.local.testing import await_condition
 from mqlake.log.admin import ensure_log_topics
 from mqlake.records import GATEWAYS, SESSIONS
 from mqlake.status import STATE_FILE, replace_file

@@ -10,9 +10,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from api.access.book import AccessBook
 from api.access.callers import Callers
 from api.access.follower import AccessFollower
+from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from mqlake.clock import SystemClock
-from mqlake.local.testing import LocalSystem, await_condition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -86,7 +86,7 @@ def test_metrics_tell_of_gateways_and_processes(api: ApiClient, system: LocalSys
     found = api.get("/metrics")
     assert [one["name"] for one in found["gateways"]] == ["gateway-1", "gateway-2"]
     assert "messages_received" in found["gateways"][0]["counters"]
-    assert {"log", "streaming", "api"} <= {one["name"] for one in found["processes"]}
+    assert {"log", "router", "lake", "api"} <= {one["name"] for one in found["processes"]}
     name, live = next(api.events("/live/metrics"))
     assert (name, len(live["gateways"])) == ("metrics", 2)
 

@@ -14,8 +14,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from playwright.sync_api import expect
 
+from launcher.testing import LocalSystem, await_condition, running_system
 from mqlake.api_client import ApiClient
-from mqlake.local.testing import LocalSystem, await_condition, running_system
 from tests.integration.dashboard.browser import WIDE, open_page, running_browser
 from tests.integration.thrift import NO_STATE_TABLES
 
@@ -143,6 +143,7 @@ def test_everything_is_shown(balanced: LocalSystem, clients: list[Client]) -> No
         lambda: all(one["cpu_percent"] is not None for one in balancer(balanced)["nodes"]),
         "each gateway has said where its metrics are",
     )
+    balanced.await_healthy()  # the lake starts last
     doctor = json.loads(balanced.run("doctor", "--json").stdout)
     mine = [one for one in doctor["findings"] if one["check"] in ("balancer", "ports")]
     assert {one["level"] for one in mine} == {"ok"}, mine

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.bench.connector import hold_connections
-from mqlake.bench.programs import build_programs
-from mqlake.bench.system import fresh_gateway
-from mqlake.local.testing import LocalSystem, await_condition
+from bench.connector import hold_connections
+from bench.programs import build_programs
+from bench.system import fresh_gateway
+from launcher.testing import LocalSystem, await_condition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -38,7 +38,7 @@ def test_the_bench_measures_a_running_system(system: LocalSystem) -> None:
     assert figures["new subscription to SUBACK, p50"]["median"] > 0
     assert figures["memory, gateway-1"]["unit"] == "MiB"
     whole = figures["memory, whole system"]["median"]
-    assert whole > figures["memory, streaming"]["median"] > figures["memory, gateway-1"]["median"]
+    assert whole > figures["memory, router"]["median"] > figures["memory, gateway-1"]["median"]
 
 
 def test_a_gateway_for_a_measurement_comes_and_goes(system: LocalSystem, tmp_path: Path) -> None:

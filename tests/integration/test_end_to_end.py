@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from ingest.protocol.packets import Publish, Suback, Subscribe, Subscription
-from mqlake.local.testing import LocalSystem, await_condition, running_system
+from launcher.testing import LocalSystem, await_condition, running_system
 from tests.ingest.gateway.harness import Client
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.thrift import NO_STATE_TABLES
@@ -167,7 +167,7 @@ def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> 
 
 
 def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: Path) -> None:
-    environment = {"MQLAKE_STREAMING_MASTER": "local-cluster[2,1,1024]", **NO_STATE_TABLES}
+    environment = {"MQLAKE_ROUTER_MASTER": "local-cluster[2,1,1024]", **NO_STATE_TABLES}
     with running_system(tmp_path / "data", gateways=3, environment=environment) as system:
         ports = [system.mqtt_port + number for number in range(3)]
         subscribers = collect_at_once((port, "all/#") for port in ports)

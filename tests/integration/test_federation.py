@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 from paho.mqtt.enums import CallbackAPIVersion
 
+from cli.federation import command
+from launcher.ports import free_ports
+from launcher.testing import LocalSystem, await_condition, running_system
 from mqlake.api_client import ApiClient
-from mqlake.cli.federation import command
 from mqlake.errors import OperationalError
-from mqlake.local.ports import free_ports
-from mqlake.local.testing import LocalSystem, await_condition, running_system
 from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]

@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mqlake.local.ports import free_ports, is_free
-from mqlake.local.testing import PROGRAM, LocalSystem, await_condition
+from launcher.ports import free_ports, is_free
+from launcher.testing import PROGRAM, LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.log.security import client_config, environment_of
 from mqlake.records import delivery_topic
@@ -133,7 +133,7 @@ def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
 ) -> None:
     """The router knows it, too: nothing comes to a topic that is not there any more."""
     name, port = "gateway-gone", free_ports(1)[0]
-    restarts = system.process("streaming")["restarts"]
+    restarts = system.process("router")["restarts"]
     servers = system.state().bootstrap_servers
     environment = {
         **os.environ,
@@ -167,7 +167,7 @@ def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
     back = subscribe(system.mqtt_port, "kept", None, received)
     await_condition(lambda: len(received) >= 20, "every message")
     assert received == [b"%d" % number for number in range(20)]
-    assert system.process("streaming")["restarts"] == restarts
+    assert system.process("router")["restarts"] == restarts
     for client in (publisher, back):
         client.disconnect()
         client.loop_stop()

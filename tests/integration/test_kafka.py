@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 
 from api.control import ask_gateway
 from api.log import LogAppender
+from launcher.kafka import Brokers, KafkaServer, running_kafka
+from launcher.kafka_probe import is_serving
+from launcher.ports import is_free
 from mqlake.errors import LogError, OperationalError
-from mqlake.local.kafka import Brokers, KafkaServer, running_kafka
-from mqlake.local.kafka_probe import is_serving
-from mqlake.local.ports import is_free
 from mqlake.log.admin import LogAdmin
 from mqlake.log.security import ClientSecurity, client_config
 from mqlake.records import delivery_topic
@@ -64,7 +64,7 @@ def test_log_listens_on_this_machine_alone(kafka: KafkaServer) -> None:
 def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) -> None:
     log_topic = delivery_topic("asked")
     LogAdmin(kafka.bootstrap_servers).ensure(log_topic, {})
-    ask_gateway(LogAppender(), kafka.bootstrap_servers, "asked", "reload")
+    ask_gateway(LogAppender(lambda: kafka.bootstrap_servers), "asked", "reload")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(log_topic, 0, 0)])
     record = consumer.poll(30)
@@ -74,8 +74,9 @@ def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) 
 
 
 def test_what_the_api_asks_of_a_gateway_that_never_was_is_refused(kafka: KafkaServer) -> None:
+    log = LogAppender(lambda: kafka.bootstrap_servers, timeout_seconds=3)
     with pytest.raises(LogError, match="control record for nobody"):
-        ask_gateway(LogAppender(timeout_seconds=3), kafka.bootstrap_servers, "nobody", "reload")
+        ask_gateway(log, "nobody", "reload")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mqlake.local.testing import LocalSystem, await_condition, running_system
+from launcher.testing import LocalSystem, await_condition, running_system
 from mqlake.log.admin import LogAdmin
 from mqlake.log.security import client_config
 from mqlake.records import INBOUND
@@ -30,10 +30,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     """A system that may delete from its log what is beyond 64 MiB."""
     environment = {
         "MQLAKE_LOCAL_LOG_RETENTION_BYTES": str(RETENTION_BYTES),
-        "MQLAKE_STREAMING_ROUTER_BATCH_SECONDS": "5",
+        "MQLAKE_ROUTER_BATCH_SECONDS": "5",
     }
     data_dir = tmp_path_factory.mktemp("lossless") / "data"
     with running_system(data_dir, environment=environment) as system:
+        system.await_healthy()  # the lake, too, for which `up` does not wait
         yield system
 
 
@@ -46,12 +47,15 @@ def query(system: LocalSystem, statement: str) -> list[dict[str, object]]:
 
 @contextmanager
 def spark_standing_still(system: LocalSystem) -> Iterator[None]:
-    pid = system.process("streaming")["figures"]["java_pid"]
-    os.kill(pid, signal.SIGSTOP)
+    """Have both applications stand still: neither routes, keeps tables, or deletes."""
+    pids = [system.process(name)["figures"]["java_pid"] for name in ("router", "lake")]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def await_retention(servers: str) -> None:

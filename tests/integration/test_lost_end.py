@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from mqlake.local.child import Program
-from mqlake.local.kafka import KafkaServer, running_kafka
-from mqlake.local.log_recovery import recover_log
-from mqlake.local.progress import PlainProgress
+from launcher.child import ChildProgram
+from launcher.kafka import KafkaServer, running_kafka
+from launcher.log_recovery import recover_log
+from launcher.progress import PlainProgress
 from mqlake.log.admin import LogAdmin
 from mqlake.log.kafka_reader import KafkaLogReader
-from mqlake.log.lost_end import SKIPPED, Gap, noted_gaps
+from mqlake.log.lost_end import SKIPPED, LogGap, noted_gaps
 from mqlake.records import INBOUND, RULES, SKIPPED_KEY
 from streaming.rules.log import KafkaRuleLog
 
@@ -52,7 +52,7 @@ def test_offsets_that_may_have_been_lost_are_not_given_again(tmp_path: Path) -> 
         admin.ensure(RULES, {"cleanup.policy": "compact"})
         assert [_append(server, b"kept") for _ in range(3)] == [0, 1, 2]
     (server.log_dir / ".kafka_cleanshutdown").unlink()
-    program = Program(
+    program = ChildProgram(
         name="log",
         command=tuple(server.command()),
         directory=server.directory,
@@ -63,15 +63,15 @@ def test_offsets_that_may_have_been_lost_are_not_given_again(tmp_path: Path) -> 
     )
     recover_log(server, program, tmp_path / "checkpoints", PlainProgress())
     assert noted_gaps(tmp_path / "checkpoints") == [
-        Gap(INBOUND, 0, 3, 3 + SKIPPED),
-        Gap(RULES, 0, 0, SKIPPED),
+        LogGap(INBOUND, 0, 3, 3 + SKIPPED),
+        LogGap(RULES, 0, 0, SKIPPED),
     ]
 
     with running_kafka(tmp_path) as server:
         # Before anything is written: the end is found by those who read up to it.
         assert asyncio.run(_keys(server, RULES)) == []
         assert asyncio.run(_keys(server, INBOUND)) == [b"key"]
-        rules = KafkaRuleLog(server.bootstrap_servers, {}, is_controllers=False)
+        rules = KafkaRuleLog(server.bootstrap_servers, is_controllers=False)
         assert [record.key for record in rules.read(30)] == [SKIPPED_KEY]
         assert rules.is_caught_up()
         consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "test"})

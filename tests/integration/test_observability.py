@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher.testing import LocalSystem, await_condition
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS
 from tests.integration.clients.publishing import publish
 
@@ -48,13 +48,14 @@ def test_every_process_tells_its_metrics(system: LocalSystem) -> None:
     publish(system.mqtt_port, "observed/x", b"1")
     urls = system.status()["metrics"]
     assert list(urls) == [
-        *("supervisor", "streaming", "rules", "api", "query", "gateway-1", "gateway-2"),
+        *("supervisor", "router", "lake", "rules", "api", "query", "gateway-1", "gateway-2"),
     ]
     ask(system, "/live")  # so that the API has something to tell
     for name, url in urls.items():
         found = samples(url)
         assert found["mqlake_healthy"] == 1, name
         kind = name.partition("-")[0]
+        kind = "router and lake" if kind in ("router", "lake") else kind
         table = (*EVERY_PROCESS, *BY_PROCESS[kind])
         names = {metric.name for metric in table}
         assert {one.removesuffix("_count") for one in found} <= names, name

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.bench.authentication import PASSWORD, USERS, write_settings
-from mqlake.bench.connector import Login, run_cycles
-from mqlake.bench.flood import flood
-from mqlake.bench.gateways import Fleet, running_fleet
-from mqlake.bench.loader import Load, run_load
-from mqlake.bench.overload import GATEWAY_NAME, Seconds, overload
-from mqlake.bench.programs import build_programs
+from bench.authentication import PASSWORD, USERS, write_settings
+from bench.connector import BenchLogins, run_cycles
+from bench.flood import flood
+from bench.gateways import BenchFleet, running_fleet
+from bench.loader import Load, run_load
+from bench.overload import GATEWAY_NAME, Seconds, overload
+from bench.programs import build_programs
 from mqlake.errors import OperationalError
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -28,14 +28,14 @@ MOST_WAIT_SECONDS = 10.0
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BenchFleet]:
     with running_fleet(tmp_path_factory.mktemp("fleet")) as found:
         found.start(GATEWAY_NAME)
         yield found
 
 
 def test_all_is_acknowledged_in_bounded_memory_and_then_all_is_well(
-    fleet: Fleet, tmp_path: Path
+    fleet: BenchFleet, tmp_path: Path
 ) -> None:
     programs = build_programs(tmp_path)
     seconds = Seconds(quiet=1, before=1, stopped=3, after=2)
@@ -47,7 +47,7 @@ def test_all_is_acknowledged_in_bounded_memory_and_then_all_is_well(
     assert seen.resident_bytes - seen.begun_bytes < MOST_MORE_BYTES
 
 
-def test_a_client_is_served_while_others_connect_without_end(fleet: Fleet) -> None:
+def test_a_client_is_served_while_others_connect_without_end(fleet: BenchFleet) -> None:
     quiet, floods = asyncio.run(flood(fleet, FLOOD, quiet_seconds=1))
     assert quiet
     for kind, seen in floods.items():
@@ -55,15 +55,15 @@ def test_a_client_is_served_while_others_connect_without_end(fleet: Fleet) -> No
         assert seen.waits[-1] < MOST_WAIT_SECONDS, kind
 
 
-def test_what_is_measured_of_logins_is_let_in(fleet: Fleet, tmp_path: Path) -> None:
+def test_what_is_measured_of_logins_is_let_in(fleet: BenchFleet, tmp_path: Path) -> None:
     """The files that the measurement writes are such that its clients come in."""
     programs = build_programs(tmp_path)
     fleet.start("asks", settings=write_settings(tmp_path))
     address = [fleet.gateway("asks").address]
-    login = Login(USERS, PASSWORD)
+    login = BenchLogins(USERS, PASSWORD)
     done = run_cycles(programs.connector, address, cycles=2 * USERS, in_flight=20, login=login)
     assert done.cycles == 2 * USERS
-    wrong = Login(USERS, "wrong")
+    wrong = BenchLogins(USERS, "wrong")
     with pytest.raises(OperationalError, match="CONNACK with return code"):
         run_cycles(programs.connector, address, cycles=1, login=wrong)
     load = Load(publish_to=address, publishers=2, window=10, seconds=0.5, warmup_seconds=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.local.testing import LocalSystem
+from launcher.testing import LocalSystem
 from tests.integration.downloads import source_distribution
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from mqlake.local.testing import await_condition
-from mqlake.poison import Poison
+from launcher.testing import await_condition
 from mqlake.records import DEAD_LETTERS, INBOUND, message_key
 from mqlake.rule_records import (
     DeadLetter,
     decode_dead_letter,
 )
+from streaming.poison_file import Poison
 from tests.integration.engine import Engine, a_rule
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -47,10 +47,9 @@ def await_stuck(engine: Engine, rule: str, topic: str) -> None:
         if record.key() == key and record.value() == b"poison"
     )
     begin = struct.pack(">iiq", 1, record.partition(), record.offset())
-    places = Poison(engine.folder).places
 
     def is_noted() -> bool:
-        data = places.read_bytes()
+        data = b"".join(places.read_bytes() for places in engine.places)
         slots = [data[start : start + 256] for start in range(0, len(data), 256)]
         return any(slot.startswith(begin) and f"/{rule}".encode() in slot for slot in slots)
 

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.prepared import TENANT, PastMessage, write_messages, write_sessions
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
-from mqlake.bench.prepared import TENANT, PastMessage, write_messages, write_sessions
-from mqlake.local.kafka import KafkaServer, running_kafka
+from launcher.kafka import KafkaServer, running_kafka
 from mqlake.log.admin import ensure_log_topics
-from mqlake.log.contract import LogRecord
 from mqlake.log.kafka_reader import to_record
-from mqlake.records import INBOUND, SESSIONS, decode_message
+from mqlake.records import INBOUND, SESSIONS, LogRecord, decode_message
 from mqlake.session_records import decode_progress
 from mqlake.shard_records import Run, shard_of
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -13,12 +14,14 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher.testing import LocalSystem, await_condition
 from mqlake.status import start_ticks
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 SLOW: Final = "SELECT count(*) FROM range(100000000000) WHERE pmod(hash(id), 7) = 8"
+MODEST: Final = "SELECT count(*) FROM range(2000000000) WHERE pmod(hash(id), 7) = 8"
+"""Takes seconds."""
 LONGEST_SECONDS: Final = 10.0
 """That a message may take while machines are busy; an engine that ends is away for longer."""
 
@@ -101,13 +104,13 @@ class Traffic:
 @contextmanager
 def undisturbed(system: LocalSystem) -> Iterator[None]:
     """Have messages flow meanwhile, none lost or late, and the engine be the same afterwards."""
-    before = system.process("streaming")
+    before = system.process("router")
     traffic = Traffic(system)
     try:
         yield
     finally:
         traffic.end()
-    after = system.process("streaming")
+    after = system.process("router")
     for name in ("pid", "restarts"):
         assert after[name] == before[name]
     assert after["figures"]["java_pid"] == before["figures"]["java_pid"]
@@ -151,6 +154,29 @@ def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSyste
         assert "it was killed by signal 9" in answer.json()["detail"]
         assert ask_sql(system, "SELECT 2 AS two").json()["rows"] == [[2]]
     assert system.process("query")["restarts"] == 0, "its keeper goes on"
+
+
+def test_queries_that_ran_beside_another_are_answered_though_spark_ended(
+    system: LocalSystem,
+) -> None:
+    answers: list[httpx.Response] = []
+
+    def both() -> list[threading.Thread]:
+        ask_once = partial(ask_sql, system, MODEST, seconds=240)
+        threads = [threading.Thread(target=lambda: answers.append(ask_once())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    for thread in both():
+        thread.join(250)  # two sessions are kept
+    await_condition(lambda: uses(system) == 0, "nobody asks")
+    threads = both()
+    await_condition(lambda: uses(system) == 2, "both are asked")
+    os.kill(system.process("query")["figures"]["java_pid"], signal.SIGKILL)
+    for thread in threads:
+        thread.join(300)
+    assert [one.status_code for one in answers] == [200] * 4, [one.text for one in answers]
 
 
 def test_a_keeper_that_is_killed_is_back_for_the_next(system: LocalSystem) -> None:

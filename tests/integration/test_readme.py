@@ -6,24 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.local.testing import PROGRAM, LocalSystem
+from launcher.testing import LocalSystem
+from tests.integration.documents import shell_lines, typed_at
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 README = Path(__file__).parents[2] / "README.md"
 
-STARTED_AND_STOPPED_BY_THE_FIXTURE = ("git clone", "bin/mqlake up", "bin/mqlake down")
-
 
 def first_minute() -> list[str]:
     text = README.read_text(encoding="utf-8")
     section = text.partition("## First minute")[2].partition("\n## ")[0]
-    lines = [
-        line
-        for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-        for line in block.splitlines()
-    ]
-    return [line for line in lines if not line.startswith(STARTED_AND_STOPPED_BY_THE_FIXTURE)]
+    return shell_lines(section)
 
 
 @pytest.mark.usefixtures("mosquitto_clients")
@@ -33,9 +27,7 @@ def test_first_minute_does_what_it_says(system: LocalSystem, tmp_path: Path) -> 
     assert script.count("bin/mqlake ") >= 3
     for here, there in (("1883", system.mqtt_port), ("1884", system.mqtt_port + 1)):
         script = script.replace(f"-p {here}", f"-p {there}")
-    script = re.sub(
-        r"bin/mqlake ((?:rules )?[\w-]+)", rf"'{PROGRAM}' \1 --data-dir '{system.data_dir}'", script
-    )
+    script = typed_at(system, script)
     # A person types slower than a script: the second line when the first has subscribed.
     script = script.replace(
         " -v &", f" -v -d -C 1 > '{received}' &\nuntil grep -q SUBACK '{received}'; do :; done"

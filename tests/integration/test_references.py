@@ -12,13 +12,13 @@ from api.references.book import Reference, ReferenceBook
 from api.references.changes import ReferenceChanges
 from api.references.reading import read_upload
 from api.references.tables import ReferenceTables
+from launcher.testing import await_condition
 from mqlake.clock import SystemClock
-from mqlake.local.testing import await_condition
 from mqlake.records import RULES
 from rules.model import Rule
 from tests.integration.engine import Engine
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("lake"), pytest.mark.system, pytest.mark.timeout(300)]
 
 JOINED = 'SELECT m.site AS site, payload.n AS n FROM "r/+" JOIN machines AS m ON m.id = topic(2)'
 ABSENT = "SELECT topic, state FROM \"alive/+\" WHERE absent('3 seconds')"
@@ -30,12 +30,13 @@ class Api:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.book = ReferenceBook()
-        self.changes = ReferenceChanges(engine.folder, LogAppender(), self.book, SystemClock())
+        log = LogAppender(lambda: engine.servers)
+        self.changes = ReferenceChanges(engine.folder, log, self.book, SystemClock())
         self.tables = ReferenceTables(engine.folder)
 
     def put(self, name: str, text: str) -> int:
         upload = read_upload(text.encode(), "csv")
-        return self.changes.put(self._engine.servers, "default", name, upload, "")
+        return self.changes.put("default", name, upload, "")
 
     def await_answer(self, name: str, number: int) -> Reference:
         found: Reference | None = None
@@ -88,7 +89,7 @@ def test_rules_join_the_newest_version_and_say_when_it_is_gone(engine: Engine, a
     engine.producer.flush(30)
     await_condition(lambda: {"site": "Kiel", "n": 2} in rows(engine, "joined"), "joined")
 
-    api.await_answer("machines", api.changes.delete(engine.servers, "default", "machines"))
+    api.await_answer("machines", api.changes.delete("default", "machines"))
     failed = engine.await_state("joined", 1, "failed")
     assert failed.error is not None
     assert "machines" in failed.error

@@ -15,7 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from api.tracing.scan import KafkaScan, Seen, Stretch
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher.testing import LocalSystem, await_condition
 from mqlake.records import INBOUND
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]

@@ -79,7 +79,8 @@ def test_a_gateway_that_stays_dead_and_a_crash_of_all_lose_nothing(
         assert verdicts["lost"]["checked"] >= 2 * 2 * 800
         assert verdicts["duplicate-qos2"]["checked"] == 2 * 800 + 400
         assert verdicts["share-group"]["checked"] == 400
-        assert verdicts["never-acknowledged"]["unknown"] == 0
+        # Two clients subscribe again and again; a fault may cut off the last request of each.
+        assert verdicts["never-acknowledged"]["unknown"] <= 2
         for name in ("order", "retained", "session-present", "will"):
             assert verdicts[name]["checked"]
         assert result["figures"]["doubled_percent"] <= REPEATED_PERCENT

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher.testing import LocalSystem, await_condition
 from mqlake.log.admin import ensure_delivery_topic
 from mqlake.log.security import client_config
 from mqlake.records import (
@@ -247,7 +247,7 @@ def test_records_of_others_harm_neither_router_nor_history(
 ) -> None:
     ghost.barrier(ghost.route("ghost/#"))
     ghost.next()
-    restarts = system.process("streaming")["restarts"]
+    restarts = system.process("router")["restarts"]
     ghost.append(INBOUND, None, b"no key")
     ghost.append(INBOUND, b"no slash", b"x")
     ghost.append(INBOUND, b"\xff\xfe/\xff", b"not utf-8")
@@ -263,7 +263,7 @@ def test_records_of_others_harm_neither_router_nor_history(
         lambda: '"n": 1' in system.run("sql", query, "--format", "json").stdout,
         "the history goes on",
     )
-    process = system.process("streaming")
+    process = system.process("router")
     assert (process["restarts"], process["healthy"]) == (restarts, True)
 
 
@@ -298,7 +298,7 @@ def test_a_share_group_changes_where_a_barrier_stands_and_stays_so_after_a_crash
     assert messages(other, joined) == []
     assert messages(other, other.barrier(-1)[0]) == after
 
-    system.kill("streaming")
+    system.kill("router")
     ends = [gateway.barrier(-1)[0] for gateway in (ghost, other)]
     again, by_other = messages(ghost, ends[0]), messages(other, ends[1])
     assert again + by_other == sorted(again + by_other)
@@ -311,7 +311,7 @@ def test_a_delivery_topic_that_was_deleted_is_told_and_holds_nobody_up(
     system: LocalSystem, ghost: Ghost
 ) -> None:
     servers = system.state().bootstrap_servers
-    restarts = system.process("streaming")["restarts"]
+    restarts = system.process("router")["restarts"]
     gone = Ghost(servers)
     topic = f"ghost/{uuid.uuid4().hex[:8]}"
     for one in (ghost, gone):
@@ -331,7 +331,7 @@ def test_a_delivery_topic_that_was_deleted_is_told_and_holds_nobody_up(
 
     await_condition(lambda: told() == 20, "all are told")
     gone.close()
-    process = system.process("streaming")
+    process = system.process("router")
     assert (process["restarts"], process["healthy"]) == (restarts, True)
 
 

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mqlake.local import testing
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher import testing
+from launcher.testing import LocalSystem, await_condition
 from mqlake.log.security import client_config
 from mqlake.records import INBOUND, JOBS
 
@@ -65,6 +65,17 @@ class Rest:
     def get(self, path: str) -> Any:
         status, found = self.ask("GET", path)
         assert status == 200, found
+        return found
+
+    def make(self, path: str, rule: dict[str, Any]) -> Any:
+        """Make a rule; return it when it is in force, which takes a busy machine a while."""
+        status, made = self.ask("POST", path, rule)
+        assert status in {201, 202}, made
+        where, _, query = path.partition("?")
+        own = f"{where}/{made['id']}?{query}"
+        await_condition(lambda: self.get(own)["state"] != "starting", "it was looked at")
+        found = self.get(own)
+        assert found["state"] == "running", found
         return found
 
     def run(self, path: str, body: dict[str, Any]) -> Any:
@@ -124,8 +135,7 @@ def republish(place: str) -> dict[str, Any]:
 def test_a_rule_lives_from_its_making_to_its_end(rest: Rest, listener: Listener) -> None:
     listener.publish({"t": 99, "n": 0})  # before the rule
     rule = {"id": "api-rule", "sql": SQL, "actions": [republish("one")]}
-    status, made = rest.ask("POST", "/rules", rule)
-    assert (status, made["state"]) == (201, "running"), made
+    rest.make("/rules", rule)
     listener.publish({"t": 60})
     listener.publish({"t": 40})
     row = {"t": 60, "clientid": PUBLISHER}
@@ -202,8 +212,7 @@ def test_a_backfill_and_live_evaluation_take_each_message_once(
         listener.publish({"t": 1000 + number})
         if number == 100:
             write_foreign_records(system)
-            status, rule = rest.ask("POST", "/rules", made)
-            assert (status, rule["state"]) == (201, "running"), rule
+            rest.make("/rules", made)
         if number == 150:
             status, job = rest.ask("POST", "/rules/api-backfill/backfill", {})
             assert status == 202, job
@@ -248,8 +257,7 @@ def test_a_rule_that_many_make_fail_is_paused_and_goes_on_from_there(
     listener.messages.clear()
     sql = "SELECT 12 / payload.z AS q FROM 'rules-api/paused/+'"
     made = {"id": "api-paused", "sql": sql, "actions": [republish("resumed")]}
-    status, rule = rest.ask("POST", "/rules", made)
-    assert (status, rule["state"]) == (201, "running"), rule
+    rest.make("/rules", made)
 
     def made_of(*values: int) -> bool:
         return [row["q"] for _, row in listener.messages] == [12 / one for one in values]
@@ -281,8 +289,7 @@ def test_a_rule_has_the_rights_of_the_key_that_made_it(rest: Rest, listener: Lis
     sql = "SELECT payload.goal AS goal FROM 'rules-api/in' WHERE payload.goal IS NOT NULL"
     action = {"function": "republish", "args": {"topic": "${goal}", "qos": 1}}
     rule = {"id": "limited", "sql": sql, "actions": [action]}
-    status, shown = limited.ask("POST", "/rules", rule)
-    assert (status, shown["state"]) == (201, "running"), shown
+    limited.make("/rules", rule)
 
     def sent() -> list[str]:  # other rules are there, and send what they make of these messages
         found = [(topic, row["goal"]) for topic, row in listener.messages if "goal" in row]
@@ -343,8 +350,7 @@ def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -
     }
     failing = {"id": "api-failing", "sql": "SELECT payload.t / 0 AS x FROM 'rules-api/in'"}
     for rule in (of_deliveries, of_failures, failing):
-        status, made = rest.ask("POST", "/rules", rule)
-        assert (status, made["state"]) == (201, "running"), made
+        rest.make("/rules", rule)
 
     def told(place: str) -> list[Any]:
         return [row for topic, row in listener.messages if topic == f"rules-api/out/{place}"]
@@ -369,8 +375,7 @@ def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
     table = {"function": "table", "args": {"name": "api_missed"}}
     http = {"function": "http", "args": {"url": "http://127.0.0.1:9/"}, "fallback": [table]}
     rule = {"id": "api-fallback", "sql": "SELECT payload.t AS t FROM 'rules-api/in'"}
-    status, made = rest.ask("POST", "/rules", {**rule, "actions": [http]})
-    assert (status, made["state"]) == (201, "running"), made
+    rest.make("/rules", {**rule, "actions": [http]})
     for number in range(3):
         listener.publish({"t": 2000 + number})
     query = "SELECT CAST(t AS int) AS t FROM rule_api_missed ORDER BY t"

@@ -1,4 +1,4 @@
-"""Rules with memory through the real engine and the log: a change, and a kill.
+"""Stateful rules through the real engine and the log: a change, and a kill.
 
 What their queries make of messages is the matter of tests/streaming/test_stateful_query.py.
 """
@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from api.spark import JOB_START_SECONDS, SparkConnect
-from mqlake.local.doctor.machine import is_open
-from mqlake.local.paths import RUNTIME
-from mqlake.local.ports import free_ports
-from mqlake.local.testing import await_condition
+from launcher.doctor.machine import is_open
+from launcher.paths import RUNTIME
+from launcher.ports import free_ports
+from launcher.testing import await_condition
 from mqlake.query_application import SOCKET_FILE
 from mqlake.records import INBOUND
 from mqlake.tables import rule_tables
 from rules.model import ActionSpec, Rule
 from tests.integration.engine import Engine
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("lake"), pytest.mark.system, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def connect(engine: Engine) -> Iterator[SparkConnect]:
         "MQLAKE_QUERY_CONNECT_PORT": str(port),
         "MQLAKE_QUERY_CONNECT_TOKEN": "token",
     }
-    with subprocess.Popen([sys.executable, "-m", "mqlake", "query"], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-m", "cli", "query"], env=environment) as process:
         socket = engine.folder / SOCKET_FILE
         await_condition(lambda: is_open(f"unix://{socket}"), "it takes uses")
         opened = SparkConnect(engine.folder)

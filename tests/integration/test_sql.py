@@ -16,12 +16,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from ingest.balancer.history import History
+from api.relations.views import view_columns
+from ingest.balancer.history import BalancerHistory
 from ingest.balancer.settings import HistorySettings
+from launcher.testing import LocalSystem, await_condition
 from mqlake.clock import SystemClock
-from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.tables import MESSAGES
-from mqlake.views import view_columns
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -95,7 +95,7 @@ def test_the_balancer_gets_its_rates_and_subscriptions(rows: LocalSystem, tmp_pa
     client.unsubscribe("sql/left")
     file = tmp_path / "loads.csv"
     settings = HistorySettings(data_dir=rows.data_dir, every_seconds=77)
-    history = History(settings, ["default"], file, SystemClock())
+    history = BalancerHistory(settings, ["default"], file, SystemClock())
 
     def there() -> bool:
         assert asyncio.run(history.make()) == 77, history.state.problem

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher.testing import LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets, partition_count
 from mqlake.log.security import client_config
 from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
@@ -166,7 +166,7 @@ def test_spark_killed_again_and_again_leaves_retained_right_and_each_event_once(
         committed = committed_offsets(table)
         if kill % 2:  # in the rest after a batch that Spark has not noted yet, or else before it
             await_commit(table, after=committed)
-        system.kill("streaming")
+        system.kill("lake")
         system.await_healthy()
     writer.publish("kill/last", "1")
     writer.flush()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
-from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.log_topics import COMPACTED_LOG_TOPICS
 from mqlake.records import GATEWAYS, ROUTES, SESSIONS
@@ -51,8 +51,7 @@ def published(rest: Rest) -> dict[str, str]:
     rule: dict[str, Any] = {"id": "doors", "sql": "SELECT payload.x AS x FROM 'doors/in'"}
     for tenant in TENANTS[:2]:
         action = {"function": "republish", "args": {"topic": "doors/out"}}
-        status, made = rest.ask("POST", f"/rules?tenant={tenant}", {**rule, "actions": [action]})
-        assert (status, made["state"]) == (201, "running"), made
+        rest.make(f"/rules?tenant={tenant}", {**rule, "actions": [action]})
     identifiers = {}
     for tenant in TENANTS:
         message = {"topic_name": "doors/in", "payload": {"x": f"of-{tenant}"}, "retain": True}
@@ -101,7 +100,8 @@ def test_no_query_reads_another_tenants_rows(rest: Rest, published: dict[str, st
 
 
 def test_what_a_tenant_uses_is_in_sql(rest: Rest, published: dict[str, str]) -> None:
-    text = "SELECT kind, name, value FROM usage WHERE kind LIKE 'rule%' ORDER BY kind"
+    counted = "kind LIKE 'rule%' AND kind <> 'rule_evaluation_ms'"
+    text = f"SELECT kind, name, value FROM usage WHERE {counted} ORDER BY kind"
     kinds = (("rule_evaluations", 1), ("rule_failures", 0), ("rule_outputs", 1))
     expected = [[kind, "doors", value] for kind, value in kinds]
     for tenant in TENANTS[:2]:
@@ -111,6 +111,41 @@ def test_what_a_tenant_uses_is_in_sql(rest: Rest, published: dict[str, str]) -> 
     stored = "SELECT value FROM usage WHERE kind = 'stored_rows' AND name = 'messages'"
     for tenant in TENANTS[:2]:  # one that came in, and one that the rule made
         await_condition(partial(is_answered, rest, tenant, stored, [[2]]), "what it has stored")
+
+
+def test_a_tenant_whose_rules_cost_too_much_takes_nothing_from_another(rest: Rest) -> None:
+    limits = {"rule_ms_per_second": 1}
+    assert rest.ask("PUT", "/tenants/costs-a", {"limits": limits})[0] == 200
+    hashes = ", ".join(f"sha512(repeat(topic, {8000 - n})) AS h{n}" for n in range(100))
+    for tenant, rule, sql in (
+        ("costs-a", "costly", f"SELECT {hashes} FROM 'costs/in'"),
+        ("costs-b", "cheap", "SELECT payload.n AS n FROM 'costs/in'"),
+    ):
+        action = {"function": "republish", "args": {"topic": "costs/out"}}
+        made = {"id": rule, "sql": sql, "actions": [action]}
+        rest.make(f"/rules?tenant={tenant}", made)
+    sent = 0
+
+    def is_paused() -> bool:
+        nonlocal sent
+        sent += 1
+        for tenant in ("costs-a", "costs-b"):
+            message = {"topic_name": "costs/in", "payload": {"n": sent}}
+            assert rest.ask("POST", f"/publish?tenant={tenant}", message)[0] == 200
+        return bool(rest.get("/rules/costly?tenant=costs-a")["state"] == "paused")
+
+    await_condition(is_paused, "more than 60 ms of a minute were taken")
+    paused = rest.get("/rules/costly?tenant=costs-a")
+    assert "the rules of tenant 'costs-a' took" in paused["error"], paused
+    assert "1 are allowed (rule_ms_per_second)" in paused["error"], paused
+    taken = partial(rest.get, "/rules/costly/metrics?tenant=costs-a")
+    await_condition(lambda: taken()["evaluation_ms"] > 60, "the API has heard of it, too")
+    assert rest.get("/rules/cheap?tenant=costs-b")["state"] == "running"
+    made_of = partial(rest.get, "/rules/cheap/metrics?tenant=costs-b")
+    await_condition(lambda: made_of()["actions"][0]["success"] == sent, "all outputs of the other")
+    assert rest.ask("PUT", "/tenants/costs-a", {})[0] == 200
+    status, made = rest.ask("POST", "/rules/costly/resume?tenant=costs-a", {"from": "now"})
+    assert (status, made["rule"]["state"]) == (200, "running"), made
 
 
 def test_a_message_is_traced_by_its_own_tenant_alone(rest: Rest, published: dict[str, str]) -> None:
@@ -182,6 +217,39 @@ def test_a_key_for_one_tenant_gets_nothing_of_another(
         assert bound.ask("GET", f"{path}?tenant=doors-a&topic_filter=doors/in")[0] == 403
     assert bound.ask("POST", "/sql?tenant=doors-a", {"query": "SELECT 1"})[0] == 403
     assert bound.ask("GET", "/gateways")[0] == 403
+
+
+def test_no_log_shows_what_tenants_send_or_keep_secret(
+    system: LocalSystem, rest: Rest, published: dict[str, str]
+) -> None:
+    """The engine, the lake and the runner say what fails, of whichever tenant, in one log each."""
+    hidden, sent = "hidden-of-costs-c", "sent-by-costs-c"
+    assert rest.ask("PUT", "/tenants/costs-c", {})[0] == 200
+    asked = {"role": "editor", "description": "costs", "tenants": ["costs-c"]}
+    key = rest.ask("POST", "/keys", asked)[1]["key"]
+    bound = rest.as_caller(key)
+    headers = {"Authorization": f"Bearer {hidden}"}
+    for rule, sql in (
+        ("fails", "SELECT 12 / payload.z AS x FROM 'costs/hidden'"),
+        ("refused", "SELECT * FROM 'costs/hidden'"),
+    ):
+        http = {"url": f"http://127.0.0.1:9/{hidden}", "headers": headers, "body": "${payload}"}
+        made = {"id": rule, "sql": sql, "actions": [{"function": "http", "args": http}]}
+        bound.make("/rules?tenant=costs-c", made)
+    message = {"topic_name": "costs/hidden", "payload": {"z": 0, "x": sent}}
+    assert bound.ask("POST", "/publish?tenant=costs-c", message)[0] == 200
+
+    def stages() -> list[str]:
+        return sorted(one["stage"] for one in bound.get("/dead_letters?tenant=costs-c")["items"])
+
+    await_condition(lambda: stages() == ["action", "evaluate"], "both failures are rows")
+    words = [hidden, sent, key, *(f"of-{tenant}" for tenant in TENANTS[:2])]
+    logs = [path for path in (system.data_dir / "logs").iterdir() if path.is_file()]
+    assert {"router.log", "lake.log", "rules.log", "api.log"} <= {path.name for path in logs}
+    shown = {
+        (path.name, word) for path in logs for word in words if word.encode() in path.read_bytes()
+    }
+    assert not shown
 
 
 def keys_of(system: LocalSystem, tenant: str) -> set[bytes]:

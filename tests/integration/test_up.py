@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
-from mqlake.local.testing import LocalSystem, await_condition
+from launcher.parts import SYSTEM_STOP_TIMEOUT_SECONDS
+from launcher.testing import LocalSystem, await_condition
 from mqlake.log.security import client_config, read_security
 from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish
@@ -76,7 +76,7 @@ class TestRunningSystem:
         status = json.loads(result.stdout)
         names = [process["name"] for process in status["processes"]]
         assert names == [
-            *("supervisor", "log", "streaming", "rules", "api", "query"),
+            *("supervisor", "log", "router", "rules", "api", "query", "lake"),
             *("gateway-1", "gateway-2"),
         ]
         assert all(process["healthy"] for process in status["processes"])
@@ -85,9 +85,9 @@ class TestRunningSystem:
             "the memory of every process is known",
         )
 
-    def test_memory_of_streaming_includes_its_jvm(self, system: LocalSystem) -> None:
+    def test_memory_of_the_router_includes_its_jvm(self, system: LocalSystem) -> None:
         await_condition(
-            lambda: system.process("streaming")["rss_bytes"] > 300e6, "Python alone is far smaller"
+            lambda: system.process("router")["rss_bytes"] > 300e6, "Python alone is far smaller"
         )
 
     def test_the_supervisor_stays_small(self, system: LocalSystem) -> None:
@@ -126,7 +126,8 @@ class TestRunningSystem:
             for one in (supervisor, *supervisor.children(recursive=True))
         ]
         told += [path for path in (system.data_dir / "logs").iterdir() if path.is_file()]
-        told += [system.data_dir / "state.json", *(system.data_dir / "run").iterdir()]
+        told += [system.data_dir / "state.json"]
+        told += [path for path in (system.data_dir / "run").rglob("*") if path.is_file()]
         shown = {
             str(path)
             for path in told
@@ -298,7 +299,7 @@ def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     system = LocalSystem.in_folder(tmp_path / "data")
     up = system.up_in_foreground()
     await_condition(
-        lambda: (system.data_dir / "run" / "streaming.json").exists(), "streaming has been started"
+        lambda: (system.data_dir / "run" / "router.json").exists(), "the router has been started"
     )
     up.send_signal(signal.SIGTERM)
     up.communicate(timeout=SYSTEM_STOP_TIMEOUT_SECONDS)

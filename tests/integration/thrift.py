@@ -2,7 +2,7 @@
 
 from typing import Final
 
-NO_STATE_TABLES: Final = {"MQLAKE_STREAMING_STATE_INTERVAL_SECONDS": "3600"}
+NO_STATE_TABLES: Final = {"MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "3600"}
 """Environment of a system whose tables of sessions, retained messages and events nobody reads.
 
 The first batch into them takes 30 s of a processor, while Java has compiled nothing of it.

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from mqlake.logs import _JsonFormatter, _LineFormatter
 
-SOURCES = ("mqlake", "ingest", "api", "rules", "streaming")
+SOURCES = ("mqlake", "ingest", "api", "rules", "streaming", "launcher")
 """Packages whose lines are read: what others say of their own at this level nobody logs."""
 
 

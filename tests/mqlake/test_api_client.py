@@ -11,11 +11,11 @@ import uvicorn
 from click.testing import CliRunner
 
 from api.rules.book import RuleBook
+from cli.app import mqlake
+from launcher.ports import free_ports
+from launcher.testing import await_condition
 from mqlake.api_client import ApiClient, ApiError
-from mqlake.cli.app import mqlake
 from mqlake.errors import OperationalError
-from mqlake.local.ports import free_ports
-from mqlake.local.testing import await_condition
 from mqlake.status import STATE_FILE, replace_file
 from tests.api.conftest import Api, api
 from tests.api.test_api import TOKEN, write_state
@@ -63,7 +63,8 @@ def test_lists_come_page_by_page(served: Api, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_about_to_be_ready_is_asked_again(
     served: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served.client.app.state.rules = book = RuleBook()
+    book = RuleBook()
+    served.put_in("rules", book=book)
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -74,7 +75,7 @@ def test_what_is_about_to_be_ready_is_asked_again(
     monkeypatch.setattr("mqlake.api_client.time", clock)
     assert ApiClient(served.data_dir).get("/rules")["items"] == []
     assert slept == [1], "as Retry-After says"
-    served.client.app.state.rules = RuleBook()
+    served.put_in("rules", book=RuleBook())
     monkeypatch.setattr("mqlake.api_client.FOLLOW_SECONDS", 0.5)
     with pytest.raises(ApiError, match=r"the API is reading mqlake\.rules: ask again"):
         ApiClient(served.data_dir).get("/rules")
@@ -150,7 +151,7 @@ def test_a_drain_is_asked_for_and_awaited(served: Api) -> None:
 def test_a_gateway_that_does_not_drain_is_an_error(
     served: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqlake.cli.drain._BEGIN_SECONDS", 0.0)
+    monkeypatch.setattr("cli.drain._BEGIN_SECONDS", 0.0)
     served.hear("gateway-1", state="serving")
     with pytest.raises(OperationalError, match="gateway-1 is still serving"):
         run(served, "drain", "gateway-1", "--wait")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scramp import ScramMechanism
 
 from mqlake import credentials
-from mqlake.argon2_verifiers import Argon2Error, Argon2Verifier, Work, make_argon2_verifier
+from mqlake.argon2_verifiers import Argon2Error, Argon2Verifier, CheckWork, make_argon2_verifier
 from mqlake.credentials import (
     CredentialsError,
     Verifier,
@@ -219,7 +219,7 @@ def test_name_that_a_line_cannot_hold_is_refused(path: Path) -> None:
 # Argon2id
 
 
-WORK = Work(7 * 1024, 1, 1)
+WORK = CheckWork(7 * 1024, 1, 1)
 
 
 def test_argon2_verifier_is_what_another_implementation_reads(path: Path) -> None:
@@ -237,7 +237,7 @@ def test_argon2_verifier_is_what_another_implementation_reads(path: Path) -> Non
 
 def test_argon2_verifier_shows_nothing() -> None:
     verifier = make_argon2_verifier("pencil", WORK)
-    assert repr(verifier) == "Argon2Verifier(work=Work(memory_kib=7168, passes=1, lanes=1))"
+    assert repr(verifier) == "Argon2Verifier(work=CheckWork(memory_kib=7168, passes=1, lanes=1))"
     assert verifier != make_argon2_verifier("pencil", WORK)
 
 

@@ -1,6 +1,9 @@
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mqlake.offsets import have_reached, latest
+from mqlake.offsets import advance, at, earliest, have_reached, latest, widened
+
+OFFSETS = st.lists(st.integers(0, 5), max_size=4)
 
 
 def test_each_partition_has_its_own_latest_offset() -> None:
@@ -19,8 +22,31 @@ def test_all_partitions_must_have_reached_their_goals() -> None:
     assert not have_reached([3, 4], [3, 5])
 
 
-def test_lists_of_different_logs_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        latest([1], [1, 2])
-    with pytest.raises(ValueError, match="zip"):
-        have_reached([1], [1, 2])
+def test_a_shorter_list_stands_at_the_beginning_of_what_it_lacks() -> None:
+    assert at([4], 0) == 4
+    assert at([4], 1) == 0
+    assert latest([4], [1, 2]) == [4, 2]
+    assert latest([1, 2], [4]) == [4, 2]
+    assert earliest([4, 9], [5], [6, 7, 8]) == [4, 0, 0]
+    assert have_reached([4], [4, 0])
+    assert not have_reached([4], [4, 1])
+    assert have_reached([4, 1], [4])
+    assert widened([4], 3) == [4, 0, 0]
+    assert widened([4, 5], 1) == [4, 5]
+
+
+def test_a_partition_moves_on_and_never_back() -> None:
+    offsets = [4]
+    advance(offsets, 0, 3)
+    advance(offsets, 2, 7)
+    advance(offsets, 0, 6)
+    assert offsets == [6, 0, 7]
+
+
+@given(OFFSETS, OFFSETS)
+def test_the_greater_of_two_has_reached_both(first: list[int], second: list[int]) -> None:
+    both = latest(first, second)
+    assert have_reached(both, first)
+    assert have_reached(both, second)
+    assert have_reached(first, earliest(first, second))
+    assert have_reached(first, second) == (latest(first, second) == widened(first, len(both)))

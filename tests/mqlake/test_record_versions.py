@@ -4,13 +4,14 @@ import pytest
 
 from mqlake.errors import InvalidRecord, NewerRecord
 from mqlake.record_versions import (
+    HEADER_MQTT,
     OLDEST_READ,
     RECORD_VERSION,
     VERSION_HEADER,
     check_version,
     in_version,
 )
-from mqlake.records import HEADER_ID, HEADER_MQTT, mqtt_header
+from mqlake.records import HEADER_ID, mqtt_header
 from mqlake.session_records import MarksRecord, decode_marks, encode_marks
 
 

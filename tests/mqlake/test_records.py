@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from mqlake import records
 from mqlake.errors import InvalidRecord
+from mqlake.record_versions import HEADER_MQTT, RECORD_VERSION, Headers
 from mqlake.records import (
-    HEADER_MQTT,
     Barrier,
-    Headers,
     Message,
     Route,
     Source,
@@ -207,7 +206,7 @@ def test_every_header_and_log_topic_is_in_the_document() -> None:
         if name.startswith("HEADER_") or name in LOG_TOPICS:
             assert value in spelled, f"{name} = {value!r} is not in {DOCUMENT.name}"
     assert "mqlake.delivery.<gateway>" in spelled
-    assert f"version {records.RECORD_VERSION}" in document
+    assert f"version {RECORD_VERSION}" in document
 
 
 def a_message() -> Message:

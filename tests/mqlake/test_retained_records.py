@@ -13,16 +13,21 @@ from mqlake.retained_records import (
     decode_question,
     encode_answer,
     encode_question,
+    partitions_of,
+    place_of,
+    rank_of,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NUMBER = st.integers(0, 2**62)
 
+PLACES = st.tuples(st.integers(0, 20), st.integers(0, 2**40))
+
 MESSAGES = st.builds(
     RetainedMessage,
     topic_name=TEXT,
     qos=st.integers(0, 2),
-    offset=NUMBER,
+    rank=NUMBER,
     received_at_ms=NUMBER,
     properties=st.none() | st.binary(min_size=1, max_size=20),
     payload=st.binary(max_size=20),
@@ -36,6 +41,7 @@ MESSAGES = st.builds(
         position=st.none() | TEXT,
         max_messages=NUMBER,
         max_bytes=NUMBER,
+        through=st.integers(1, 64),
     )
 )
 def test_a_question_comes_back(question: RetainedQuestion) -> None:
@@ -79,3 +85,20 @@ def test_the_form_of_both() -> None:
         b'"messages":[["a/b",1,9,1700000000000,2,2],["a/c",0,8,1700000000000,null,1]]}'
         b"{}123"
     )
+
+
+@given(st.integers(1, 64), st.integers(0, 1_000), st.integers(0, 2**47))
+def test_a_rank_says_where_a_message_is(shards: int, partition: int, offset: int) -> None:
+    rank = rank_of(partition, offset, shards)
+    assert place_of(rank, partition % shards, shards) == (partition, offset)
+    assert rank < 2**63, "an integer of the store"
+    assert partition in partitions_of(partition % shards, shards, partition + 1)
+
+
+@given(st.integers(1, 8), st.lists(PLACES, min_size=2, max_size=2, unique=True), st.integers(0, 7))
+def test_the_later_message_of_a_topic_has_the_greater_rank(
+    shards: int, places: list[tuple[int, int]], shard: int
+) -> None:
+    shard %= shards
+    earlier, later = sorted((generation * shards + shard, at) for generation, at in places)
+    assert rank_of(*earlier, shards) < rank_of(*later, shards)

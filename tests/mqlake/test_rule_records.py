@@ -6,15 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.records import Headers
+from mqlake.record_versions import Headers
 from mqlake.rule_records import (
     Activation,
     DeadLetter,
+    OffsetRange,
     Output,
     Position,
-    Range,
     RuleMetricsKey,
-    RulesKey,
     Span,
     dead_letter_headers,
     decode_activation,
@@ -23,14 +22,12 @@ from mqlake.rule_records import (
     decode_output,
     decode_position,
     decode_rule_metrics_key,
-    decode_rules_key,
     encode_activation,
     encode_decided,
     output_headers,
     rule_metrics_key,
     rule_record_key,
     rules_barrier_key,
-    rules_key,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -44,7 +41,9 @@ SPANS = st.builds(
     expression=st.none() | TEXT,
     actions=st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2).map(tuple),
     schema=st.none() | TEXT,
-    sources=st.dictionaries(NAMES, st.builds(Range, OFFSETS, st.none() | OFFSETS), max_size=2),
+    sources=st.dictionaries(
+        NAMES, st.builds(OffsetRange, OFFSETS, st.none() | OFFSETS), max_size=2
+    ),
     plan=st.none() | st.dictionaries(TEXT, TEXT, max_size=2),
     change=st.integers(0, 2**53),
     ended_at_ms=st.none() | st.integers(0, 2**45),
@@ -96,21 +95,6 @@ DEAD_LETTERS = st.builds(
 )
 
 
-@given(
-    st.builds(RulesKey, st.sampled_from(["definition", "activation"]), NAMES, NAMES)
-    | st.builds(RulesKey, st.just("version"), NAMES, NAMES, VERSIONS)
-)
-def test_a_key_of_the_rules_topic_comes_back(key: RulesKey) -> None:
-    assert decode_rules_key(rules_key(key)) == key
-
-
-@pytest.mark.parametrize(
-    "key", [b"", b"c", b"d/t", b"d/t/r/1", b"v/t/r", b"v/t/r/x", b"x/t/r", b"\xff"]
-)
-def test_other_keys_of_the_rules_topic_are_told_apart(key: bytes) -> None:
-    assert decode_rules_key(key) is None
-
-
 def test_a_barrier_of_rules_looks_like_no_message() -> None:
     assert rules_barrier_key(17) == b"\0rules/17"
 
@@ -121,8 +105,8 @@ def test_an_activation_comes_back_from_its_record(activation: Activation) -> Non
 
 
 def test_the_last_span_is_in_force_until_it_ends() -> None:
-    first = Span(1, ("a",), "x", (), None, {"mqlake.inbound": Range((1, 2), (3, 4))})
-    second = replace(first, version=2, sources={"mqlake.inbound": Range((3, 4))})
+    first = Span(1, ("a",), "x", (), None, {"mqlake.inbound": OffsetRange((1, 2), (3, 4))})
+    second = replace(first, version=2, sources={"mqlake.inbound": OffsetRange((3, 4))})
     activation = Activation("t", "r", "running", 2, 1, spans=(first, second))
     assert activation.current == second
     assert replace(activation, spans=(first,)).current is None
@@ -218,3 +202,10 @@ def test_the_key_of_metrics_comes_back(key: RuleMetricsKey) -> None:
 def test_other_metrics_are_told_apart() -> None:
     assert decode_rule_metrics_key(b"gateway/1/clients") is None
     assert decode_rule_metrics_key(b"engine/1/other/t/r") is None
+
+
+def test_what_comes_of_an_added_partition_is_an_order_of_its_own() -> None:
+    old, added = Position("i", 1, 5, 0), Position("i", 5, 2, 0)
+    assert old.order(1) == "i", "as it has always been"
+    assert added.order(1) == "i:5"
+    assert Position("b7", 5, 2, 0).order(1) == "b7:5"

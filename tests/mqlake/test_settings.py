@@ -101,6 +101,30 @@ def test_a_wrong_variable_is_refused_by_its_key(monkeypatch: pytest.MonkeyPatch)
         load(SampleSettings)
 
 
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        (
+            "MQLAKE_SAMPLE_PROT",
+            r"SAMPLE_PROT: there is no such .*, did you mean MQLAKE_SAMPLE_PORT\?",
+        ),
+        (
+            "mqlake_sample_prot",
+            r"variable mqlake_sample_prot: .*, did you mean MQLAKE_SAMPLE_PORT\?",
+        ),
+        ("MQLAKE_SAMPLE_LOG_SERVERS", "MQLAKE_SAMPLE_LOG_SERVERS: there is no such setting"),
+        ("MQLAKE_SAMPLE_LIMIT__MAX_CLIENTS", r"did you mean MQLAKE_SAMPLE_LIMITS\?"),
+        ("MQLAKE_SAMPLE_LIMITS__MAX", r"limits\.max: there is no such setting \(environment"),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(SettingsError, match=message):
+        load(SampleSettings)
+
+
 def test_a_variable_for_a_group_that_is_no_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQLAKE_SAMPLE_LIMITS", "many")
     with pytest.raises(SettingsError, match="limits"):

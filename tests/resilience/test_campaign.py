@@ -85,7 +85,7 @@ def test_files_are_struck_where_a_target_says_that_they_are() -> None:
     scenario = load("damage-bit")
     (strike,) = make_plan(scenario, MOSQUITTO, NODES, 1).strikes
     assert strike.part == "broker"
-    nowhere = replace(MOSQUITTO, parts={"broker": definitions.Part(port="1")})
+    nowhere = replace(MOSQUITTO, parts={"broker": definitions.TargetPart(port="1")})
     assert "does not say where they are" in obstacle(scenario, nowhere)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mqlake.cli.resilience import command
+from cli.resilience import command
 from resilience.command import main
 from resilience.double.proof import history
 from resilience.history import Writer

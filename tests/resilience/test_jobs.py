@@ -7,13 +7,13 @@ import pytest
 
 from resilience import definition as definitions
 from resilience import plan
-from resilience.campaign import Settings, order_of
+from resilience.campaign import CampaignSettings, order_of
 from resilience.jobs import Work, _work, run_all, split
 from resilience.machines.machine import CLOCK, missing
 
 
 def work(folder: Path, *names: str) -> Work:
-    return [(plan.load(name), Settings(folder / name, runs=1, seed=1)) for name in names]
+    return [(plan.load(name), CampaignSettings(folder / name, runs=1, seed=1)) for name in names]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

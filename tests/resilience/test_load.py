@@ -14,7 +14,7 @@ import pytest
 
 from resilience.command import main
 from resilience.load import deliveries, summary
-from resilience.usage import Sampler, taken_by, with_descendants
+from resilience.usage import UsageSampler, taken_by, with_descendants
 
 BUSY = """
 import subprocess, sys, time
@@ -47,8 +47,8 @@ def test_processes_are_looked_at_with_all_that_they_have_started() -> None:
     assert taken_by(pids[:1]).memory_bytes == 0
 
 
-async def _watch(pids: list[int], output: IO[bytes]) -> Sampler:
-    async with Sampler(pids, seconds=0.05) as sampler:
+async def _watch(pids: list[int], output: IO[bytes]) -> UsageSampler:
+    async with UsageSampler(pids, seconds=0.05) as sampler:
         assert await asyncio.to_thread(output.readline) == b"done\n"
     return sampler
 
@@ -61,8 +61,8 @@ def test_a_burst_shorter_than_an_interval_has_a_peak() -> None:
     assert 2.5 < sampler.peak_percent <= 100 * used / 0.2
 
 
-async def _burst() -> Sampler:
-    async with Sampler([os.getpid()], seconds=0.2) as sampler:
+async def _burst() -> UsageSampler:
+    async with UsageSampler([os.getpid()], seconds=0.2) as sampler:
         begin = time.process_time()
         while time.process_time() < begin + 0.005:
             pass

@@ -18,7 +18,7 @@ from resilience.errors import TargetError
 from resilience.faults import strike
 from resilience.local import LocalTarget
 from resilience.machines.clock import COMPILER
-from resilience.machines.machine import CLOCK, DISK, PACKETS, Machine, missing
+from resilience.machines.machine import CLOCK, DISK, PACKETS, LocalMachine, missing
 from resilience.machines.switch import CLEAR, CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
 
@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_missing_here_is_said(tmp_path: Path) -> None:
-    machine = Machine("a", tmp_path, None, disk_mebibytes=1, has_disk=False)
+    machine = LocalMachine("a", tmp_path, None, disk_mebibytes=1, has_disk=False)
     machine.start()
     assert machine.disk.is_dir()
     assert machine.host == "127.0.0.1"
@@ -243,7 +243,7 @@ def test_nothing_is_left_of_a_network() -> None:
 
 @with_disk
 def test_power_loss_takes_what_was_not_synced_and_keeps_the_rest(folder: Path) -> None:
-    machine = Machine("a", folder, None, disk_mebibytes=32, has_disk=True)
+    machine = LocalMachine("a", folder, None, disk_mebibytes=32, has_disk=True)
     machine.start()
     try:
         command = machine.command([sys.executable, "-c", WRITER, str(machine.disk)])
@@ -266,7 +266,7 @@ def test_power_loss_takes_what_was_not_synced_and_keeps_the_rest(folder: Path) -
 
 @with_disk
 def test_after_a_power_loss_programs_see_another_boot(folder: Path) -> None:
-    machine = Machine("a", folder, None, disk_mebibytes=16, has_disk=True)
+    machine = LocalMachine("a", folder, None, disk_mebibytes=16, has_disk=True)
     machine.start()
     try:
         ask = machine.command(["cat", "/proc/sys/kernel/random/boot_id"])
@@ -316,7 +316,7 @@ def test_a_full_disk_takes_nothing_until_it_is_emptied(folder: Path) -> None:
 
 @pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
 def test_a_clock_steps_for_those_on_the_machine_alone(folder: Path) -> None:
-    machine = Machine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine = LocalMachine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
     machine.start()
     command = machine.command([sys.executable, "-c", CLOCKS])
     with subprocess.Popen(
@@ -336,7 +336,7 @@ def test_a_clock_steps_for_those_on_the_machine_alone(folder: Path) -> None:
 @pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
 def test_a_sleep_takes_as_long_as_it_does_without_such_a_clock(folder: Path) -> None:
     """By libfaketime alone `time.sleep` fails: it sleeps until a time of the monotonic clock."""
-    machine = Machine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine = LocalMachine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
     machine.start()
     machine.set_clock(-3600.0)
     code = "import time; a = time.monotonic(); time.sleep(0.01); print(time.monotonic() - a)"
@@ -382,7 +382,7 @@ def test_a_wait_for_another_thread_takes_as_long_as_it_does_without_such_a_clock
     subprocess.run(
         [COMPILER, "-o", folder / "wait", folder / "wait.c", "-lpthread"], check=True, timeout=60
     )
-    machine = Machine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine = LocalMachine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
     machine.start()
     machine.set_clock(-3600.0)
     done = subprocess.run(

@@ -115,6 +115,6 @@ def test_a_quick_run_waits_as_long_as_ever_for_what_nobody_acknowledges() -> Non
 
 def test_numbered_nodes_get_the_names_of_the_target() -> None:
     parts = ("@1", "@3", "log", "@store")
-    made = plan.Plan((), tuple(Strike("kill", part) for part in parts))
+    made = plan.RunPlan((), tuple(Strike("kill", part) for part in parts))
     struck = [strike.part for strike in fit(made, ("a", "b"), "disk").strikes]
     assert struck == ["a", "a", "log", "disk"]

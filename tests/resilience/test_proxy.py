@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from resilience.proxy import Proxy
+from resilience.proxy import FaultProxy
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def echo_through_proxy() -> AsyncIterator[tuple[Proxy, Streams]]:
+async def echo_through_proxy() -> AsyncIterator[tuple[FaultProxy, Streams]]:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65_536):
@@ -24,7 +24,7 @@ async def echo_through_proxy() -> AsyncIterator[tuple[Proxy, Streams]]:
             writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    proxy = Proxy("127.0.0.1", server.sockets[0].getsockname()[1])
+    proxy = FaultProxy("127.0.0.1", server.sockets[0].getsockname()[1])
     reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.start())
     try:
         yield proxy, (reader, writer)
@@ -34,7 +34,7 @@ async def echo_through_proxy() -> AsyncIterator[tuple[Proxy, Streams]]:
         server.close()
 
 
-def through(test: Callable[[Proxy, Streams], Awaitable[None]]) -> None:
+def through(test: Callable[[FaultProxy, Streams], Awaitable[None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(20), echo_through_proxy() as (proxy, streams):
             await test(proxy, streams)
@@ -43,7 +43,7 @@ def through(test: Callable[[Proxy, Streams], Awaitable[None]]) -> None:
 
 
 def test_bytes_go_both_ways_and_the_end_too() -> None:
-    async def test(_proxy: Proxy, streams: Streams) -> None:
+    async def test(_proxy: FaultProxy, streams: Streams) -> None:
         reader, writer = streams
         data = bytes(range(256)) * 2_000
         writer.write(data)
@@ -54,7 +54,7 @@ def test_bytes_go_both_ways_and_the_end_too() -> None:
 
 
 def test_a_reset_is_an_error_and_not_an_end() -> None:
-    async def test(proxy: Proxy, streams: Streams) -> None:
+    async def test(proxy: FaultProxy, streams: Streams) -> None:
         reader, writer = streams
         writer.write(b"a")
         assert await reader.readexactly(1) == b"a"
@@ -66,7 +66,7 @@ def test_a_reset_is_an_error_and_not_an_end() -> None:
 
 
 def test_what_is_held_comes_later_and_whole() -> None:
-    async def test(proxy: Proxy, streams: Streams) -> None:
+    async def test(proxy: FaultProxy, streams: Streams) -> None:
         reader, writer = streams
         proxy.hold(held=True)
         writer.write(b"abc")
@@ -80,7 +80,7 @@ def test_what_is_held_comes_later_and_whole() -> None:
 
 
 def test_a_delay_counts_both_ways_and_holds_no_byte_up_behind_another() -> None:
-    async def test(proxy: Proxy, streams: Streams) -> None:
+    async def test(proxy: FaultProxy, streams: Streams) -> None:
         reader, writer = streams
         loop = asyncio.get_running_loop()
         proxy.delay(0.1)
@@ -96,7 +96,7 @@ def test_a_delay_counts_both_ways_and_holds_no_byte_up_behind_another() -> None:
 
 
 def test_a_slow_reader_gets_no_more_than_its_rate() -> None:
-    async def test(proxy: Proxy, streams: Streams) -> None:
+    async def test(proxy: FaultProxy, streams: Streams) -> None:
         reader, writer = streams
         loop = asyncio.get_running_loop()
         proxy.slow(20_000)

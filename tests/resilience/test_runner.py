@@ -13,8 +13,8 @@ from resilience.double.target import DoubleTarget
 from resilience.drivers.client import MqttClient
 from resilience.drivers.frames import ConnectOptions, Frame
 from resilience.history import Recorder
-from resilience.plan import ClientPlan, Plan, Step, Strike
-from resilience.runner import Run, execute
+from resilience.plan import ClientPlan, RunPlan, Step, Strike
+from resilience.runner import PlanRunner, execute
 
 SUBSCRIBER = ClientPlan(
     "sub", (Step("connect"), Step("subscribe", {"filter": "t", "qos": 1})), clean=False
@@ -27,7 +27,7 @@ PUBLISHER = ClientPlan(
 
 
 def play(
-    plan: Plan,
+    plan: RunPlan,
     owes: Callable[[], bool] = lambda: False,
     prepare: Callable[[DoubleTarget], None] = lambda _: None,
 ) -> tuple[list[str], list[dict[str, Any]]]:
@@ -38,7 +38,7 @@ def play(
         target = DoubleTarget(rng)
         prepare(target)
         recorder = Recorder({}, asyncio.get_running_loop().time)
-        problems = await execute(Run(plan, target, recorder, rng, owes=owes))
+        problems = await execute(PlanRunner(plan, target, recorder, rng, owes=owes))
         return problems, recorder.operations
 
     return run(main())
@@ -52,7 +52,7 @@ def seconds(operations: list[dict[str, Any]], process: str, f: str, type_: str) 
     ]
 
 
-def drained(plan: Plan, owes: Callable[[], bool]) -> float:
+def drained(plan: RunPlan, owes: Callable[[], bool]) -> float:
     """Return how many seconds the drain took."""
     problems, operations = play(plan, owes)
     assert problems == []
@@ -64,15 +64,15 @@ def drained(plan: Plan, owes: Callable[[], bool]) -> float:
 def test_a_run_waits_for_what_is_late_and_not_for_ever() -> None:
     clients = (SUBSCRIBER, PUBLISHER)
     answers = iter([True, True, False])
-    late = Plan(clients, quiet_seconds=2.0, late_seconds=30.0)
+    late = RunPlan(clients, quiet_seconds=2.0, late_seconds=30.0)
     assert 6 <= drained(late, lambda: next(answers)) < 8
     assert 32 <= drained(late, lambda: True) < 35
-    assert 2 <= drained(Plan(clients, quiet_seconds=2.0), lambda: True) < 3
+    assert 2 <= drained(RunPlan(clients, quiet_seconds=2.0), lambda: True) < 3
 
 
 def test_a_client_stays_away_for_as_long_as_its_plan_says() -> None:
     client = ClientPlan("a", (Step("connect"), Step("wait", {"seconds": 2.0})), away_seconds=5.0)
-    problems, operations = play(Plan((client,), (Strike("reset", "node-1", at=1.0),)))
+    problems, operations = play(RunPlan((client,), (Strike("reset", "node-1", at=1.0),)))
     first, second = seconds(operations, "a", "connect", "invoke")
     (closed,) = seconds(operations, "a", "closed", "ok")
     assert problems == []
@@ -84,17 +84,17 @@ def test_a_connection_that_breaks_in_a_plan_without_breaks_is_a_problem() -> Non
     strikes = (Strike("reset", "node-1", at=1.0),)
     steps = (Step("connect"), Step("wait", {"seconds": 2.0}), Step("abort"), Step("connect"))
     clients = (ClientPlan("a", steps),)
-    assert play(Plan(clients, unbroken=True))[0] == []
-    assert play(Plan(clients, strikes))[0] == []
-    assert play(Plan(clients, strikes, unbroken=True))[0] == ["a connection of a broke"]
+    assert play(RunPlan(clients, unbroken=True))[0] == []
+    assert play(RunPlan(clients, strikes))[0] == []
+    assert play(RunPlan(clients, strikes, unbroken=True))[0] == ["a connection of a broke"]
 
 
 def test_messages_that_were_refused_are_a_problem() -> None:
     def forbid(target: DoubleTarget) -> None:
         target.double.set_right("pub", "publish", "t", allowed=False)
 
-    assert play(Plan((PUBLISHER,)))[0] == []
-    assert play(Plan((PUBLISHER,)), prepare=forbid)[0] == ["3 messages of pub were refused"]
+    assert play(RunPlan((PUBLISHER,)))[0] == []
+    assert play(RunPlan((PUBLISHER,)), prepare=forbid)[0] == ["3 messages of pub were refused"]
 
 
 class Wire:
@@ -148,7 +148,7 @@ def test_a_client_that_is_not_done_leaves_nothing_but_a_problem(
 ) -> None:
     patient = ClientPlan("pub", (Step("connect"), Step("wait", {"client": "sub", "count": 1})))
     endless = ClientPlan("sub", (Step("connect"), Step("wait", {"seconds": 1e6})))
-    problems, _ = play(Plan((patient, endless), limit_seconds=5.0))
+    problems, _ = play(RunPlan((patient, endless), limit_seconds=5.0))
     gc.collect()
     assert problems == ["not done after 5 s: pub, sub"]
     assert caplog.messages == []

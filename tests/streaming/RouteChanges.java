@@ -1,16 +1,17 @@
 package mqlake.routing;
 
+import mqlake.Vocabulary;
+
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashSet;
 import java.util.Random;
-import mqlake.Vocabulary;
 
 /**
  * Readers ask a table while it changes, and compare with a list of all states that it goes through.
  *
- * A gateway must be found that had a filter for the topic in every state from the last change that was
- * over before the question to the last one begun before the answer; none may be found that had none in
- * any of them.
+ * <p>A gateway must be found that had a filter for the topic in every state from the last change
+ * that was over before the question to the last one begun before the answer; none may be found that
+ * had none in any of them.
  */
 public final class RouteChanges implements Runnable {
     private static final int CHANGES = 200000;
@@ -24,10 +25,13 @@ public final class RouteChanges implements Runnable {
     private static final RouteTable TABLE = new RouteTable();
     private static final String[] filters = new String[FILTERS];
     private static final String[] topics = new String[TOPICS];
+
     /** By topic the filters that match it, as bits. */
     private static final long[] matching = new long[TOPICS];
+
     /** By change and gateway the filters that it has after it, as bits. */
     private static final long[][] states = new long[CHANGES + 1][GATEWAYS];
+
     private static volatile int begun;
     private static volatile int over;
     private static volatile String wrong;
@@ -43,8 +47,7 @@ public final class RouteChanges implements Runnable {
         LinkedHashSet<String> different = new LinkedHashSet<>();
         different.add("#");
         while (different.size() < FILTERS) {
-            different.add(
-                    levels(random, LEVELS.length) + (random.nextInt(4) == 0 ? "/#" : ""));
+            different.add(levels(random, LEVELS.length) + (random.nextInt(4) == 0 ? "/#" : ""));
         }
         different.toArray(filters);
         for (int i = 0; i < TOPICS; i++) {
@@ -69,8 +72,14 @@ public final class RouteChanges implements Runnable {
             int gateway = changed[i] % GATEWAYS;
             begun = i;
             TABLE.apply(
-                    NAMES[gateway], "t", filters[filter],
-                    (int) (states[i][gateway] >>> filter & 1), Vocabulary.STRATEGY_RANDOM, 0, 0, 0);
+                    NAMES[gateway],
+                    "t",
+                    filters[filter],
+                    (int) (states[i][gateway] >>> filter & 1),
+                    Vocabulary.STRATEGY_RANDOM,
+                    0,
+                    0,
+                    0);
             over = i;
         }
         for (int i = 0; i < READERS; i++) {
@@ -78,7 +87,14 @@ public final class RouteChanges implements Runnable {
         }
         for (int i = 0; i < FILTERS * GATEWAYS; i++) {
             TABLE.apply(
-                    NAMES[i % GATEWAYS], "t", filters[i / GATEWAYS], 0, Vocabulary.STRATEGY_RANDOM, 0, 0, 0);
+                    NAMES[i % GATEWAYS],
+                    "t",
+                    filters[i / GATEWAYS],
+                    0,
+                    Vocabulary.STRATEGY_RANDOM,
+                    0,
+                    0,
+                    0);
         }
         if (wrong == null && !TABLE.isEmpty()) {
             wrong = "something is left after all was taken out";
@@ -101,7 +117,8 @@ public final class RouteChanges implements Runnable {
     private static void ask(int topic) {
         int first = over;
         byte[] key = ("t/" + topics[topic]).getBytes(StandardCharsets.UTF_8);
-        String[] found = TABLE.match(key, false, key, 0, 0, RouteTable.NEWEST).gateways;
+        String[] found =
+                TABLE.match(key, RouteTable.NOT_RETAINED, key, 0, 0, RouteTable.NEWEST).gateways;
         int last = begun;
         for (int gateway = 0; gateway < GATEWAYS; gateway++) {
             long always = -1L;
@@ -116,8 +133,15 @@ public final class RouteChanges implements Runnable {
             }
             if (!isFound && (always & matching[topic]) != 0
                     || isFound && (sometimes & matching[topic]) == 0) {
-                wrong = NAMES[gateway] + (isFound ? " found" : " not found") + " for "
-                        + topics[topic] + " in states " + first + " to " + last;
+                wrong =
+                        NAMES[gateway]
+                                + (isFound ? " found" : " not found")
+                                + " for "
+                                + topics[topic]
+                                + " in states "
+                                + first
+                                + " to "
+                                + last;
             }
         }
     }

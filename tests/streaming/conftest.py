@@ -17,15 +17,15 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
-from mqlake.local.kafka import Brokers, running_brokers
-from mqlake.local.ports import free_ports
+from launcher.kafka import Brokers, running_brokers
+from launcher.ports import free_ports
 from mqlake.query_application import SOCKET_FILE, Cause
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import Jvm, start_jvm
 from streaming.query.java import Java
-from streaming.query.keeper import Keeper
-from streaming.settings import StreamingSettings
+from streaming.query.keeper import SparkKeeper
+from streaming.settings.lake import LakeSettings
 from streaming.spark import start_spark
 
 JARS = Path(__file__).parents[2] / ".runtime" / "jars"
@@ -52,7 +52,7 @@ def running_gateway(jars: list[Path]) -> Iterator[tuple[Jvm, ClientServer]]:
         yield jvm, gateway
     if jvm.process.poll() is None:
         gateway.shutdown()
-    jvm.stop(timeout_seconds=5)
+    jvm.kill()
 
 
 @pytest.fixture(scope="session")
@@ -94,11 +94,12 @@ def routing_jvm(routing_gateway: ClientServer) -> Any:
 
 
 @pytest.fixture(scope="session")
-def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> StreamingSettings:
+def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> LakeSettings:
     (port,) = free_ports(1)
-    return StreamingSettings(
+    return LakeSettings(
         data_dir=tmp_path_factory.mktemp("data"),
         jars_dir=JARS,
+        master="local[32]",
         spark={
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
@@ -108,13 +109,14 @@ def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> StreamingSet
 
 
 @pytest.fixture(scope="session")
-def spark(streaming_settings: StreamingSettings) -> Iterator[SparkSession]:
+def spark(streaming_settings: LakeSettings) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # It lives long enough for Java's second compiler to pay, which `bin/test` leaves out.
         patch.delenv("JAVA_TOOL_OPTIONS", raising=False)
         umask = os.umask(0o077)  # as the supervisor has it
         try:
-            session, jvm = start_spark(streaming_settings)
+            folder = streaming_settings.data_dir / "jvm"
+            session, jvm = start_spark(streaming_settings, "tests", folder, heap_mb=640)
         finally:
             os.umask(umask)
     # As the query application does, in the one JVM of these tests.
@@ -124,11 +126,11 @@ def spark(streaming_settings: StreamingSettings) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
-    jvm.stop(timeout_seconds=5)
+    jvm.kill()
 
 
 @pytest.fixture(scope="session")
-def connect_port(streaming_settings: StreamingSettings) -> int:
+def connect_port(streaming_settings: LakeSettings) -> int:
     """Where Spark Connect is."""
     return int(streaming_settings.spark["spark.connect.grpc.binding.port"])
 
@@ -154,7 +156,7 @@ class _Ready:
 
 @pytest.fixture(scope="session")
 def query_dir(
-    spark: SparkSession, streaming_settings: StreamingSettings, connect_port: int
+    spark: SparkSession, streaming_settings: LakeSettings, connect_port: int
 ) -> Iterator[Path]:
     """The data directory, by which `SparkConnect` finds Spark: its keeper runs there."""
     folder = streaming_settings.data_dir
@@ -164,7 +166,7 @@ def query_dir(
         return _Ready()
 
     async def keep(is_open: threading.Event, is_over: asyncio.Event) -> None:
-        keeper = Keeper(start, connect_port, start_timeout_seconds=10.0, idle_seconds=3_600.0)
+        keeper = SparkKeeper(start, connect_port, start_timeout_seconds=10.0, idle_seconds=3_600.0)
         await keeper.open(folder / SOCKET_FILE)
         keeping = asyncio.create_task(keeper.run())
         is_open.set()

@@ -6,10 +6,10 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
+from api.relations.audits import AUDITS, audit_select
+from api.relations.catalog import VIEWS, made_by
 from api.sql.checking import check
-from mqlake.audit import AUDITS, audit_select
-from mqlake.catalog import VIEWS, made_by
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -158,7 +158,7 @@ def literal(value: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, streaming_settings: StreamingSettings) -> dict[str, Found]:
+def found(spark: SparkSession, streaming_settings: LakeSettings) -> dict[str, Found]:
     create_tables(spark, streaming_settings)
     for view in VIEWS:
         for statement in made_by(f"mqlake.{view}", streaming_settings.data_dir / "tables"):

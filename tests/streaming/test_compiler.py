@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.paths import RUNTIME
 from mqlake.errors import OperationalError
-from mqlake.local.paths import RUNTIME
 from streaming.jvm import compiler
 from streaming.jvm.compiler import RELEASE, SOURCES, build_jar
 

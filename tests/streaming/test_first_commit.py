@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from mqlake.tables import TABLES, Table
 from streaming.first_commit import write_first_commit
-from streaming.settings import StreamingSettings
-from streaming.tables import create_tables, table_properties
+from streaming.settings.lake import LakeSettings
+from streaming.tables import create_tables, make_tables, table_properties
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -67,14 +67,17 @@ def test_it_is_what_delta_writes(spark: SparkSession, tmp_path: Path, table: Tab
 
 
 def test_tables_are_made_where_an_earlier_start_was_killed(
-    spark: SparkSession, streaming_settings: StreamingSettings, tmp_path: Path
+    spark: SparkSession, streaming_settings: LakeSettings, tmp_path: Path
 ) -> None:
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
     for table in TABLES:  # of another module, elsewhere
         spark.sql(f"DROP TABLE IF EXISTS {table.name}")
     (tmp_path / "tables" / "events" / "_delta_log").mkdir(parents=True)
-    for _ in range(2):  # made, and found
-        create_tables(spark, settings)
+    names = {table.name for table in TABLES}
+    assert make_tables(settings) == names
+    assert make_tables(settings) == set(), "found"
+    for made in (names, set()):
+        create_tables(spark, settings, made)
     spark.sql("INSERT INTO events (event, client_id) VALUES ('client.connected', 'c')")
     for table in TABLES:
         rows = 1 if table.name == "events" else 0

@@ -1,13 +1,17 @@
 """What the history takes for a message is what everybody takes for one."""
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
 
 from mqlake.errors import InvalidRecord
-from mqlake.records import Headers, decode_message, is_message
+from mqlake.records import decode_message, is_message
 from streaming.history import messages
+
+if TYPE_CHECKING:
+    from mqlake.record_versions import Headers
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 

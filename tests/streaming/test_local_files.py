@@ -8,6 +8,7 @@ import pytest
 
 from resilience.machines import volume
 from resilience.machines.volume import Volume
+from streaming.jvm.vocabulary import EXPENDABLE_OPTION
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,7 +31,7 @@ class _Files:
         self._jvm = jvm
         self._root = root
         configuration = jvm.org.apache.hadoop.conf.Configuration(False)
-        configuration.set("mqlake.expendable.folders", expendable)
+        configuration.set(EXPENDABLE_OPTION, expendable)
         self._files = jvm.mqlake.spark.LocalFiles()
         self._files.initialize(jvm.java.net.URI("file:///"), configuration)
 

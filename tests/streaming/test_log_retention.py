@@ -1,6 +1,7 @@
 """What is deleted from the log, and what is told of it; without a log."""
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, INBOUND, RECORD_VERSION
-from rules.actions.contract import Append
-from streaming.log_retention import LogRetention, Reader, Retention, figures
-from streaming.unread import Unread
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS, INBOUND
+from rules.actions.contract import NewRecord
+from streaming.checkpoints import Offsets
+from streaming.log_retention import LogRetention, RetainingReader, Retention, figures
+from streaming.unread import LOOK_SECONDS, Unread
 
 HOUR_MS = 3_600_000
 
@@ -41,7 +44,7 @@ class Log:
         self.deleted.append(places)
         self.beginning = self.beginning | places
 
-    def append(self, records: Sequence[Append]) -> None:
+    def append(self, records: Sequence[NewRecord]) -> None:
         if self.refuses:
             raise LogError("no answer", definite=False)
         for record in records:
@@ -54,7 +57,7 @@ class World:
         self.log = Log()
         self.folder = folder
         self.clock = ManualClock()
-        self.readers: list[Reader] | None = []
+        self.readers: list[RetainingReader] | None = []
         self.unread = Unread(self.log.begins, self.log.append, self.clock)
         self.retention = LogRetention(
             self.log,  # type: ignore[arg-type]
@@ -79,8 +82,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def reader(name: str, *offsets: int, **more: Any) -> Reader:
-    return Reader(name, {INBOUND: dict(enumerate(offsets))}, **more)
+def reader(name: str, *offsets: int, **more: Any) -> RetainingReader:
+    return RetainingReader(name, {INBOUND: dict(enumerate(offsets))}, **more)
 
 
 def test_what_is_old_goes_when_all_have_read_it(world: World) -> None:
@@ -117,7 +120,7 @@ def test_nothing_goes_while_a_reader_is_not_known(world: World) -> None:
     world.log.old = {0: 600, 1: 400}
     world.readers = None
     world.retention.check()
-    world.readers = [reader("router", 1000, 500), Reader("history", {INBOUND: None})]
+    world.readers = [reader("router", 1000, 500), RetainingReader("history", {INBOUND: None})]
     world.retention.check()
     assert world.log.deleted == []
     assert world.retention.held_by == {INBOUND: ["history"]}
@@ -125,7 +128,10 @@ def test_nothing_goes_while_a_reader_is_not_known(world: World) -> None:
 
 def test_readers_of_other_log_topics_hold_nothing_up(world: World) -> None:
     world.log.old = {0: 600, 1: 400}
-    world.readers = [reader("router", 1000, 500), Reader("runner", {"mqlake.outputs": None})]
+    world.readers = [
+        reader("router", 1000, 500),
+        RetainingReader("runner", {"mqlake.outputs": None}),
+    ]
     world.retention.check()
     assert world.log.deleted == [{0: 600, 1: 400}]
 
@@ -163,13 +169,6 @@ def test_what_others_have_deleted_is_told_once(world: World) -> None:
     assert details == [("router", 60), ("history", 60)]
 
 
-def test_what_a_query_has_read_beyond_its_checkpoint_is_not_missed(world: World) -> None:
-    world.log.beginning = {0: 0, 1: 200}
-    world.readers = [reader("router", 10, 150, reached={INBOUND: {1: 180}})]
-    world.retention.check()
-    assert [one["count"] for one in world.log.appended] == [20]
-
-
 def test_a_query_that_has_passed_over_a_gap_is_found(world: World) -> None:
     world.readers = [reader("history", 100, 500)]
     world.retention.check()
@@ -201,4 +200,26 @@ def test_a_query_begins_where_the_log_does_once_that_is_told(world: World) -> No
     for _ in range(2):
         found = world.unread.look("router", {INBOUND: {0: 10, 1: 150}})
         assert found == {INBOUND: {0: 10, 1: 200}}
+    assert [one["count"] for one in world.log.appended] == [50]
+
+
+def test_who_reads_without_deleting_looks_now_and_then(world: World) -> None:
+    """As the router does; a log that does not answer is asked again."""
+    looks = iter((False, False, False, True))
+
+    class Stopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout == LOOK_SECONDS
+            return next(looks)
+
+    places: dict[str, Offsets] = {"router": {INBOUND: {0: 10, 1: 150}}}
+    answers = iter((LogError("away", definite=False), None, None))
+
+    def at() -> dict[str, Offsets]:
+        if error := next(answers):
+            raise error
+        return places
+
+    world.log.beginning = {0: 0, 1: 200}
+    world.unread.run(at, Stopping())
     assert [one["count"] for one in world.log.appended] == [50]

@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JJavaError
 
+from launcher.kafka import Brokers
+from launcher.testing import await_condition
 from mqlake.errors import LogError
-from mqlake.local.kafka import Brokers
-from mqlake.local.testing import await_condition
 from mqlake.log.admin import LogAdmin
 from mqlake.log.log_topics import KEPT_UNTIL_READ
 from streaming.figures import parse_positions

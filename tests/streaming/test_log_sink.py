@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from launcher.kafka import Brokers
+from launcher.testing import await_condition
 from mqlake.clock import SystemClock
-from mqlake.local.kafka import Brokers
-from mqlake.local.testing import await_condition
 from mqlake.log.admin import LogAdmin, ensure_delivery_topic, ensure_log_topics
 from mqlake.records import (
     EVENTS,
@@ -28,11 +28,13 @@ from mqlake.records import (
     undelivered_topic,
 )
 from mqlake.settings import LogSettings
-from streaming.checkpoints import Offsets, committed, ends_of, finished, last_batch
+from streaming import queries
+from streaming.checkpoints import Offsets, checkpoint, committed, last_batch
 from streaming.figures import read_done
 from streaming.jobs import router
 from streaming.positions import Positions
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
+from streaming.settings.router import RouterSettings
 from streaming.sinks import read_undelivered
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Reader:
 class Router:
     """The query, and what goes in."""
 
-    def __init__(self, spark: SparkSession, settings: StreamingSettings, brokers: Brokers) -> None:
+    def __init__(self, spark: SparkSession, settings: RouterSettings, brokers: Brokers) -> None:
         self.servers = brokers.bootstrap_servers
         self._spark = spark
         self.settings = settings
@@ -91,19 +93,33 @@ class Router:
         self.query: StreamingQuery
         log = LogAdmin(self.servers)
         self._positions = Positions(
-            router.checkpoint(settings), (INBOUND,), log.begins, log.ends, SystemClock()
+            checkpoint(settings.data_dir, queries.ROUTER),
+            (INBOUND,),
+            log.begins,
+            log.ends,
+            SystemClock(),
         )
+        self.folder = settings.data_dir / "spark"
 
     def start(self, *, real_time: bool = True) -> Offsets | None:
-        """Start the query; return where, when it is not where its checkpoint is."""
-        first = self._positions.begin(self._positions.look())
-        self.query = router.start(self._spark, self.settings, first, real_time=real_time)
+        """Start the query; return where."""
+        first = self._positions.look()
+        self.query = router.start(
+            self._spark,
+            self.settings,
+            self.folder,
+            first,
+            partitions=len(PARTITIONS),
+            shards=len(PARTITIONS),
+            real_time=real_time,
+        )
         return first
 
     def note(self) -> Offsets:
         """Do what is done once a second; return how far it has come."""
-        self._positions.note(read_done(self._spark).get(router.NAME, {}))
-        return committed(router.checkpoint(self.settings)) or {}
+        done = read_done(self._spark).get(queries.ROUTER, {})
+        self._positions.note(done, last_batch(self.folder))
+        return committed(checkpoint(self.settings.data_dir, queries.ROUTER)) or {}
 
     def add(self, name: str, broker: int | None = None) -> Reader:
         """Add a gateway that wants everything; its deliveries are on one broker alone."""
@@ -160,17 +176,16 @@ def log_topics(brokers: Brokers) -> None:
 @pytest.fixture
 def routing(
     spark: SparkSession,
-    streaming_settings: StreamingSettings,
+    streaming_settings: LakeSettings,
     brokers: Brokers,
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Router]:
-    settings = streaming_settings.model_copy(
-        update={
-            "data_dir": tmp_path,
-            "log": LogSettings(bootstrap_servers=brokers.bootstrap_servers),
-            "router_batch_seconds": request.param,
-        }
+    settings = RouterSettings(
+        data_dir=tmp_path,
+        jars_dir=streaming_settings.jars_dir,
+        log=LogSettings(bootstrap_servers=brokers.bootstrap_servers),
+        batch_seconds=request.param,
     )
     running = Router(spark, settings, brokers)
     yield running
@@ -196,7 +211,7 @@ def test_a_target_that_is_away_holds_nobody_up_and_misses_nothing(
             routing.publish(5)
             await_condition(lambda: routing.has_all(other), "the other gateway goes on")
         (waiting,) = read_undelivered(spark)
-        assert (waiting.query, waiting.partition) == (router.NAME, 0)
+        assert (waiting.query, waiting.partition) == (queries.ROUTER, 0)
         assert waiting.log_topic.startswith(delivery_topic("away-"))
         assert 0 < waiting.records < waiting.size_bytes
         age_seconds = time.time() - waiting.oldest_ms / 1000
@@ -213,7 +228,7 @@ def test_a_target_that_is_away_holds_nobody_up_and_misses_nothing(
     log = LogAdmin(routing.servers)
 
     def left() -> int:
-        log_topic = undelivered_topic(router.NAME)
+        log_topic = undelivered_topic(queries.ROUTER)
         return log.ends(log_topic)[0] - log.begins(log_topic)[0]
 
     await_condition(lambda: left() == 0, "nothing waits any more")
@@ -229,7 +244,6 @@ def test_a_router_begins_where_it_was_and_not_at_its_last_batch(
 ) -> None:
     away, other = routing.add("away", STOPPED), routing.add("other")
     log = LogAdmin(routing.servers)
-    checkpoint = router.checkpoint(routing.settings)
 
     def both_have_all() -> bool:
         return routing.has_all(away) and routing.has_all(other)
@@ -255,7 +269,7 @@ def test_a_router_begins_where_it_was_and_not_at_its_last_batch(
     assert routing.start(real_time=False) == noted
     routing.publish()
     await_condition(both_have_all, "both, in micro-batches")
-    await_condition(lambda: last_batch(checkpoint) is not None, "a batch is done")
+    await_condition(lambda: last_batch(routing.folder) is not None, "a batch is done")
     routing.query.stop()
     routing.start()
     routing.publish(100)
@@ -271,10 +285,8 @@ def test_a_router_begins_where_it_was_and_not_at_its_last_batch(
         routing.query.stop()
     left = sum(log.ends(INBOUND).values()) - sum(noted[INBOUND].values())
     repeated = other.repeated
-    batch = finished(checkpoint)[0] + 1
-    assert noted != last_batch(checkpoint)
-    assert routing.start() is None
-    assert ends_of(checkpoint, batch) == noted
+    assert last_batch(routing.folder) is None, "its batch lasts a day"
+    assert routing.start() == noted
     routing.publish(50)
     await_condition(both_have_all, "both again")
     assert other.repeated - repeated <= left

@@ -8,9 +8,9 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.log.lost_end import Gap, note_gaps, noted_gaps
+from mqlake.log.lost_end import LEFT_FILE, LogGap, note_gaps, noted_gaps
 from mqlake.records import EVENTS, INBOUND
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 from streaming.checkpoints import (
     committed,
     ends_of,
@@ -19,9 +19,18 @@ from streaming.checkpoints import (
     write_positions,
     write_settled,
 )
-from streaming.lost_end import REASON, pass_over_lost_end
+from streaming.lost_end import REASON, pass_over_lost_end, pass_over_what_is_told
 
-GAP = Gap(INBOUND, 0, 100, 1000)
+GAP = LogGap(INBOUND, 0, 100, 1000)
+OWN = ("router", "rules")
+"""Queries of the router."""
+
+
+def _pass_over(folder: Path, told: list[NewRecord]) -> dict[str, int]:
+    """Do what the router does, then what the lake does."""
+    pass_over_lost_end(folder, OWN, told.extend, ManualClock())
+    assert noted_gaps(folder) == []
+    return pass_over_what_is_told(folder, OWN)
 
 
 def _checkpoint(folder: Path, batches: dict[int, dict[str, int]], *, done: bool = True) -> Path:
@@ -39,8 +48,8 @@ def test_a_query_goes_on_behind_the_gap_and_tells_what_it_had_read(tmp_path: Pat
     history = _checkpoint(tmp_path / "history", {3: {"0": 90, "1": 50}, 4: {"0": 150, "1": 60}})
     run = _checkpoint(tmp_path / "stateful" / "run", {0: {"0": 120, "1": 60}}, done=False)
     note_gaps(tmp_path, [GAP])
-    told: list[Append] = []
-    assert not any(pass_over_lost_end(tmp_path, told.extend, ManualClock()).values())
+    told: list[NewRecord] = []
+    assert not any(_pass_over(tmp_path, told).values())
     assert planned(history) == {INBOUND: {0: 1000, 1: 60}}
     assert ends_of(history, 3) == {INBOUND: {0: 90, 1: 50}}
     assert planned(run) == {INBOUND: {0: 1000, 1: 60}}
@@ -52,46 +61,53 @@ def test_a_query_goes_on_behind_the_gap_and_tells_what_it_had_read(tmp_path: Pat
     assert (event["reason"], event["count"], event["topic"]) == (REASON, 50, INBOUND)
     assert "offsets 100 to 149 of partition 0" in event["detail"]
     assert "history" in event["detail"]
-    assert noted_gaps(tmp_path) == []
+    assert noted_gaps(tmp_path, LEFT_FILE) == []
 
 
 def test_a_gap_that_nobody_stood_in_is_not_told(tmp_path: Path) -> None:
     router = _checkpoint(tmp_path / "router", {0: {"0": 100}})
     write_positions(router, {INBOUND: {0: 150}})
     note_gaps(tmp_path, [GAP])
-    told: list[Append] = []
-    pass_over_lost_end(tmp_path, told.extend, ManualClock())
+    told: list[NewRecord] = []
+    _pass_over(tmp_path, told)
     assert told == []
     assert committed(router) == planned(router) == {INBOUND: {0: 1000}}
 
 
-def test_what_is_settled_goes_on_behind_the_gap(tmp_path: Path) -> None:
-    """So it does of a query in its first batch, which may last a day."""
-    router = _checkpoint(tmp_path / "router", {})
+def test_what_is_settled_goes_on_behind_the_gap_and_the_lake_follows(tmp_path: Path) -> None:
+    """The router tells for all; then the lake, which may start later, moves its own."""
+    router = tmp_path / "router"
     write_settled(router, {INBOUND: {0: 120, 1: 7}})
+    history = _checkpoint(tmp_path / "history", {3: {"0": 110}})
     note_gaps(tmp_path, [GAP])
-    pass_over_lost_end(tmp_path, lambda _: None, ManualClock())
+    told: list[NewRecord] = []
+    pass_over_lost_end(tmp_path, OWN, told.extend, ManualClock())
     assert committed(router) == settled(router) == {INBOUND: {0: 1000, 1: 7}}
+    assert planned(history) == {INBOUND: {0: 110}}, "the lake does that itself"
+    assert noted_gaps(tmp_path) == []
+    assert [json.loads(one.value or b"")["count"] for one in told] == [20], "once, for all of them"
+    pass_over_what_is_told(tmp_path, OWN)
+    assert planned(history) == {INBOUND: {0: 1000}}
 
 
 def test_a_query_before_a_gap_may_take_it_with_one_batch(tmp_path: Path) -> None:
     behind = _checkpoint(tmp_path / "state", {0: {"0": 99, "1": 7}})
     note_gaps(tmp_path, [GAP])
-    told: list[Append] = []
-    assert pass_over_lost_end(tmp_path, told.extend, ManualClock()) == {"state": 900}
+    told: list[NewRecord] = []
+    assert _pass_over(tmp_path, told) == {"state": 900}
     assert planned(behind) == {INBOUND: {0: 99, 1: 7}}
     assert told == []
-    assert noted_gaps(tmp_path) == []
+    assert _pass_over(tmp_path, told) == {}
 
 
 def test_what_the_log_does_not_take_is_told_at_the_next_start(tmp_path: Path) -> None:
     history = _checkpoint(tmp_path / "history", {4: {"0": 150}})
     note_gaps(tmp_path, [GAP])
 
-    def refuse(_records: Sequence[Append]) -> None:
+    def refuse(_records: Sequence[NewRecord]) -> None:
         raise LogError("no answer", definite=False)
 
     with pytest.raises(LogError):
-        pass_over_lost_end(tmp_path, refuse, ManualClock())
+        pass_over_lost_end(tmp_path, OWN, refuse, ManualClock())
     assert planned(history) == {INBOUND: {0: 150}}
     assert noted_gaps(tmp_path) == [GAP]

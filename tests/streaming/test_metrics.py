@@ -2,7 +2,7 @@ from pathlib import Path
 
 from mqlake.clock import ManualClock
 from mqlake.metrics.families import Families
-from mqlake.metrics.names import STREAMING
+from mqlake.metrics.names import ROUTER_AND_LAKE
 from streaming.figures import Heap
 from streaming.metrics import add_queries
 from streaming.sinks import Waiting
@@ -24,7 +24,7 @@ def test_every_query_tells_all_that_is_in_the_table(tmp_path: Path) -> None:
     add_queries(families, world.figures, clock)
     found = list(families)
     assert {family.name for family in found} == {
-        metric.name.removesuffix("_total") for metric in STREAMING
+        metric.name.removesuffix("_total") for metric in ROUTER_AND_LAKE
     }
     samples = [one for family in found for one in family.samples]
     history = {one.name: one.value for one in samples if one.labels.get("query") == "history"}

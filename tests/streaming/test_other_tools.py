@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mqlake.catalog import FUNCTIONS, VIEWS, made_by
+from api.relations.catalog import FUNCTIONS, VIEWS, made_by
 from mqlake.tables import TABLES
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -29,9 +29,9 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def settings(
     spark: SparkSession,
-    streaming_settings: StreamingSettings,
+    streaming_settings: LakeSettings,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[StreamingSettings]:
+) -> Iterator[LakeSettings]:
     for table in TABLES:
         spark.sql(f"DROP TABLE IF EXISTS {table.name}")
     data_dir = tmp_path_factory.mktemp("tools") / "data"
@@ -53,7 +53,7 @@ def settings(
 
 @pytest.mark.parametrize("tool", EXPECTED)
 def test_an_example_works_as_it_stands(
-    settings: StreamingSettings, connect_port: int, tool: str
+    settings: LakeSettings, connect_port: int, tool: str
 ) -> None:
     (example,) = [code for code in EXAMPLES if tool in code]
     code = example.replace("localhost:15002", f"localhost:{connect_port}")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqlake.poison import Place, Poison
 from mqlake.rule_records import DeadLetter, Output
+from streaming.poison_file import PLACES_FILE, Poison, PoisonPlace
 from tests.streaming.test_rule_table import Engine, a_span
 
 pytestmark = pytest.mark.spark
@@ -20,31 +20,29 @@ def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
 
 @pytest.fixture
 def poison(routing_jvm: Any, tmp_path: Path) -> Iterator[Poison]:
-    poison = Poison(tmp_path)
-    poison.places.parent.mkdir()
-    routing_jvm.mqlake.rules.Places.open(str(poison.places))
-    yield poison
+    routing_jvm.mqlake.rules.Places.open(str(tmp_path / PLACES_FILE))
+    yield Poison(tmp_path)
     routing_jvm.mqlake.rules.Places.forget()
 
 
-def test_nothing_is_noted_between_records(engine: Engine, poison: Poison) -> None:
+def test_nothing_is_noted_between_records(engine: Engine, poison: Poison, tmp_path: Path) -> None:
     engine.activate(a_span('SELECT 1 AS x FROM "a"', version=7), rule="noted")
     engine.publish("a", partition=3, offset=2**40)
-    assert poison.take_deaths(1) == []
+    assert poison.take_deaths(tmp_path / PLACES_FILE, 1) == []
 
 
-def test_python_reads_what_java_has_noted(engine: Engine, poison: Poison) -> None:
+def test_python_reads_what_java_has_noted(engine: Engine, poison: Poison, tmp_path: Path) -> None:
     engine.activate(a_span('SELECT 1 AS x FROM "a"', version=7, begin=(0,) * 4), rule="noted")
     engine.publish("a", partition=3, offset=2**40)
-    data = bytearray(poison.places.read_bytes())
+    data = bytearray((tmp_path / PLACES_FILE).read_bytes())
     (start,) = [
         place - 28 for place in range(len(data)) if data[place:].startswith(b"default/noted")
     ]
     assert data[start : start + 4] == bytes(4)
     data[start + 3] = 1  # as it is while the record is evaluated
-    poison.places.write_bytes(data)
-    (entry,) = poison.take_deaths(1)
-    assert (entry.place, entry.version) == (Place("default", "noted", "i", 3, 2**40), 7)
+    (tmp_path / PLACES_FILE).write_bytes(data)
+    (entry,) = poison.take_deaths(tmp_path / PLACES_FILE, 1)
+    assert (entry.place, entry.version) == (PoisonPlace("default", "noted", "i", 3, 2**40), 7)
 
 
 def test_a_buried_place_is_a_dead_letter_and_the_next_record_is_evaluated(

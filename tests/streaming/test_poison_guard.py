@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from mqlake.clock import ManualClock
-from mqlake.poison import Place, Poison
 from streaming.poison import PoisonGuard
-from tests.mqlake.test_poison import die, slot
+from streaming.poison_file import Poison, PoisonPlace
+from tests.streaming.test_poison_file import die, slot
 
 
 def test_rules_are_asked_to_be_paused_again_and_again(tmp_path: Path) -> None:
     poison = Poison(tmp_path)
     for _ in range(2):
-        die(poison, slot())
-        PoisonGuard(tmp_path, ManualClock()).find()
-    poison.skip(Place("default", "other", "i", 0, 1), 1)
-    guard = PoisonGuard(tmp_path, ManualClock())
+        die(tmp_path, slot())
+        PoisonGuard(tmp_path, tmp_path, ManualClock()).find()
+    poison.skip(PoisonPlace("default", "other", "i", 0, 1), 1)
+    guard = PoisonGuard(tmp_path, tmp_path, ManualClock())
     asked: list[tuple[tuple[str, str], int]] = []
     for _ in range(2):
         guard.pause(poison.buried(), lambda rule, version, _: asked.append((rule, version)))
@@ -26,10 +26,20 @@ def test_rules_are_asked_to_be_paused_again_and_again(tmp_path: Path) -> None:
 def test_a_damaged_file_does_not_keep_the_engine_from_starting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    poison = Poison(tmp_path)
-    die(poison, slot())
+    die(tmp_path, slot())
     (tmp_path / "poison.json").write_text("{")
-    guard = PoisonGuard(tmp_path, ManualClock())
+    guard = PoisonGuard(tmp_path, tmp_path, ManualClock())
     guard.find()
     guard.find()
     assert [record.message for record in caplog.records] == ["poison is not known"]
+
+
+def test_what_others_died_of_that_do_not_run_is_found(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    die(other, slot())
+    PoisonGuard(tmp_path, tmp_path, ManualClock()).find([other])
+    (entry,) = Poison(tmp_path).entries()
+    assert entry.deaths == 1
+    PoisonGuard(tmp_path, tmp_path, ManualClock()).find([other])
+    assert Poison(tmp_path).entries() == [entry], "each death counts once"

@@ -11,8 +11,6 @@ from streaming.checkpoints import (
     POSITIONS,
     SETTLED,
     committed,
-    last_batch,
-    planned,
     settled,
     write_positions,
     write_settled,
@@ -47,68 +45,84 @@ def log() -> Log:
 def test_without_anything_it_begins_at_the_beginning(tmp_path: Path, log: Log) -> None:
     positions = log.positions(tmp_path)
     assert positions.look() is None
-    assert positions.begin(None) is None
     positions.note({})
     assert committed(tmp_path) is None
 
 
-def test_without_a_note_the_checkpoint_counts(tmp_path: Path, log: Log) -> None:
-    finish_batch(tmp_path, 0, {0: 10, 1: 20})
-    positions = log.positions(tmp_path)
-    assert positions.begin(positions.look()) is None
-    assert (tmp_path / "commits" / "0").exists()
-
-
-def test_a_note_counts_before_any_batch_is_done(tmp_path: Path, log: Log) -> None:
+def test_a_note_counts(tmp_path: Path, log: Log) -> None:
     positions = log.positions(tmp_path)
     positions.look()
     positions.note({INBOUND: {0: 7}})
     expected = {INBOUND: {0: 7, 1: 5}}  # in 1 there was nothing yet
     assert committed(tmp_path) == expected
-    (tmp_path / "sources" / "0").mkdir(parents=True)
-    (tmp_path / "metadata").write_text("{}")
-    positions = log.positions(tmp_path)
-    assert positions.begin(positions.look()) == expected
-    # Only the note is left, which another crash finds at once.
+    assert log.positions(tmp_path).look() == expected
     assert [path.name for path in tmp_path.iterdir()] == [POSITIONS]
-    again = log.positions(tmp_path)
-    assert again.begin(again.look()) == expected
 
 
-def test_of_each_partition_the_later_counts(tmp_path: Path, log: Log) -> None:
+def test_a_batch_that_is_done_counts_also_after_a_power_failure(tmp_path: Path, log: Log) -> None:
     positions = log.positions(tmp_path)
     positions.look()
-    positions.note({INBOUND: {0: 30, 1: 10}})
-    finish_batch(tmp_path, 3, {0: 20, 1: 25})
-    assert last_batch(tmp_path) == {INBOUND: {0: 20, 1: 25}}
-    expected = {INBOUND: {0: 30, 1: 25}}
-    positions = log.positions(tmp_path)
-    assert positions.look() == expected
-    # As if a batch more were done: it counts also when the machine is started again.
-    assert positions.begin(expected) is None
-    assert last_batch(tmp_path) == planned(tmp_path) == expected
-    assert (tmp_path / "offsets" / "4").read_text().splitlines()[:2] == ["v1", "{}"]
-    positions.note({INBOUND: {1: 40}})
-    assert committed(tmp_path) == {INBOUND: {0: 30, 1: 40}}
+    positions.note({INBOUND: {0: 30, 1: 10}}, {INBOUND: {0: 20, 1: 25}})
+    assert committed(tmp_path) == {INBOUND: {0: 30, 1: 25}}
+    assert settled(tmp_path) == {INBOUND: {0: 20, 1: 25}}
+    positions.note({}, {INBOUND: {0: 60, 1: 20}})
+    assert settled(tmp_path) == {INBOUND: {0: 60, 1: 25}}
+    written = (tmp_path / SETTLED).stat().st_ino
+    positions.note({INBOUND: {0: 70}}, {INBOUND: {0: 60, 1: 20}})
+    assert (tmp_path / SETTLED).stat().st_ino == written, "once"
 
 
-def test_a_batch_that_is_not_done_gives_way(tmp_path: Path, log: Log) -> None:
+def test_what_an_earlier_version_kept_by_batches_counts_until_it_is_kept_otherwise(
+    tmp_path: Path, log: Log
+) -> None:
     finish_batch(tmp_path, 3, {0: 20, 1: 25})
     finish_batch(tmp_path, 4, {0: 60, 1: 60})
-    finish_batch(tmp_path, 5, {0: 90, 1: 90})
-    for batch in ("4", "5"):
-        (tmp_path / "commits" / batch).unlink()
+    (tmp_path / "commits" / "4").unlink()
     write_positions(tmp_path, {INBOUND: {0: 30, 1: 10}})
     positions = log.positions(tmp_path)
-    assert positions.begin(positions.look()) is None
-    assert last_batch(tmp_path) == planned(tmp_path) == {INBOUND: {0: 30, 1: 25}}
+    assert positions.look() == {INBOUND: {0: 30, 1: 25}}
+    positions.note({INBOUND: {1: 40}}, {INBOUND: {0: 35, 1: 40}})
+    assert not (tmp_path / "offsets").exists()
+    assert not (tmp_path / "commits").exists()
+    assert settled(tmp_path) == committed(tmp_path) == {INBOUND: {0: 35, 1: 40}}
 
 
-def test_a_note_before_the_last_batch_changes_nothing(tmp_path: Path, log: Log) -> None:
-    write_positions(tmp_path, {INBOUND: {0: 5, 1: 6}})
-    finish_batch(tmp_path, 0, {0: 10, 1: 20})
+def test_who_begins_beside_another_believes_what_that_one_notes_meanwhile(
+    tmp_path: Path, log: Log
+) -> None:
+    first = log.positions(tmp_path)
+    first.look()
+    first.note({INBOUND: {0: 100, 1: 100}})
+    write_settled(tmp_path, {INBOUND: {0: 10, 1: 10}})
+
+    def ends(_log_topic: str) -> dict[int, int]:
+        first.note({INBOUND: {0: 105, 1: 105}})  # it goes on
+        return dict(log.end)
+
+    second = Positions(tmp_path, (INBOUND,), lambda _: dict(log.begin), ends, log.clock)
+    assert second.look() == {INBOUND: {0: 100, 1: 100}}
+    assert committed(tmp_path) == {INBOUND: {0: 105, 1: 105}}
+
+
+def test_who_follows_another_goes_on_from_what_that_one_has_noted(tmp_path: Path, log: Log) -> None:
+    first, second = log.positions(tmp_path), log.positions(tmp_path)
+    first.look()
+    first.note({INBOUND: {0: 30, 1: 10}})
+    begun = second.look()
+    assert begun == {INBOUND: {0: 30, 1: 10}}
+    second.begin(begun)
+    first.note({INBOUND: {0: 50, 1: 20}})
+    second.take_over()
+    second.note({INBOUND: {0: 40, 1: 60}})
+    assert committed(tmp_path) == {INBOUND: {0: 50, 1: 60}}
+
+
+def test_what_has_not_begun_follows_nobody(tmp_path: Path, log: Log) -> None:
+    write_positions(tmp_path, {INBOUND: {0: 30}})
     positions = log.positions(tmp_path)
-    assert positions.begin(positions.look()) is None
+    positions.take_over()
+    positions.note({})
+    assert committed(tmp_path) == {INBOUND: {0: 30}}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +156,6 @@ def test_a_disk_that_takes_nothing_costs_a_repetition(
     positions = log.positions(folder)
     positions.look()
     positions.note({INBOUND: {0: 7}})
-    assert positions.begin({INBOUND: {0: 7, 1: 5}}) is None
     assert "a query's position is not noted" in caplog.text
 
 
@@ -191,18 +204,7 @@ class TestSettled:
             '{"boot": "another", "positions": {"mqlake.inbound": {"0": 50, "1": 50}}}'
         )
         positions = log.positions(tmp_path)
-        found = positions.look()
-        assert found == settled(tmp_path) == {INBOUND: {0: 40, 1: 20}}
-        assert positions.begin(found) is None
-        assert last_batch(tmp_path) == found
-
-    def test_it_counts_before_any_batch_is_done(self, tmp_path: Path, log: Log) -> None:
-        write_settled(tmp_path, {INBOUND: {0: 40, 1: 50}})
-        (tmp_path / "offsets").mkdir()
-        positions = log.positions(tmp_path)
-        assert positions.begin(positions.look()) == {INBOUND: {0: 40, 1: 50}}
-        assert not (tmp_path / "offsets").exists()
-        assert settled(tmp_path) == {INBOUND: {0: 40, 1: 50}}, "also for the next power failure"
+        assert positions.look() == settled(tmp_path) == {INBOUND: {0: 40, 1: 20}}
 
     def test_it_counts_when_the_log_has_lost_its_end(self, tmp_path: Path, log: Log) -> None:
         write_settled(tmp_path, {INBOUND: {0: 60, 1: 60}})

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from launcher.kafka import running_kafka
 from mqlake.federation_records import (
     CONFIG,
     FEDERATION,
@@ -14,19 +14,16 @@ from mqlake.federation_records import (
     LinkPlaces,
     encode_checkpoint,
 )
-from mqlake.local.kafka import running_kafka
 from mqlake.log.admin import LogAdmin
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.records import EVENTS, INBOUND
-from streaming.checkpoints import write_positions, write_settled
-from streaming.jobs import router, rules
-from streaming.log_retention import Reader
+from streaming import queries
+from streaming.checkpoints import checkpoint, committed, write_positions, write_settled
+from streaming.log_retention import RetainingReader
 from streaming.readers import FederationPlaces, LastRecord, Readers
-from streaming.settings import StreamingSettings
-
-if TYPE_CHECKING:
-    from streaming.rules.controller import RuleController
-    from streaming.rules.plans import Run
+from streaming.rules.in_force import RulesInForce
+from streaming.settings.lake import LakeSettings
+from tests.streaming.test_rule_controller import MemoryLog, a_controller
 
 CHECKPOINT = FederationCheckpoint(
     epoch=1,
@@ -46,46 +43,54 @@ def test_a_log_without_federation_is_kept_for_none() -> None:
 
 def test_nothing_goes_that_a_neighbour_has_not_had_or_a_new_run_reads_again() -> None:
     places = FederationPlaces(lambda: encode_checkpoint(CHECKPOINT))()
-    assert places == Reader("federation", {INBOUND: {0: 40, 1: 60}})
+    assert places == RetainingReader("federation", {INBOUND: {0: 40, 1: 60}})
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"v": 2, "epoch": 1}'])
 def test_nothing_goes_while_it_is_not_known(value: bytes | None) -> None:
-    assert FederationPlaces(lambda: value)() == Reader("federation", {INBOUND: None})
-
-
-class Controller:
-    """Rules as far as readers of the log ask for them."""
-
-    def __init__(self) -> None:
-        self.runs: tuple[Run, ...] = ()
-        self.first = {INBOUND: {0: 100}, EVENTS: {0: 3}}
+    assert FederationPlaces(lambda: value)() == RetainingReader("federation", {INBOUND: None})
 
 
 def test_nothing_goes_that_router_or_rules_may_fall_back_behind(
-    tmp_path: Path, streaming_settings: StreamingSettings
+    tmp_path: Path, streaming_settings: LakeSettings
 ) -> None:
     """What is noted once a second does not count when the machine loses power."""
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
-    for query in (router, rules):
-        write_positions(query.checkpoint(settings), {INBOUND: {0: 900}, EVENTS: {0: 90}})
-    controller = cast("RuleController", Controller())
-    readers = Readers(settings, controller, dict, dict, lambda: None, lambda: None)
+    folders = [checkpoint(tmp_path, query) for query in queries.OF_THE_ROUTER]
+    for folder in folders:
+        write_positions(folder, {INBOUND: {0: 900, 1: 900}, EVENTS: {0: 90}})
+    log = MemoryLog()
+    log.define("r", 1)
+    a_controller(log).step()
+    log.next = 0
+    in_force = RulesInForce(log)
+    readers = Readers(settings, in_force, dict, lambda: None, lambda: None)
+    assert readers() is None, "it is not known which rules there are"
+    in_force.step()
+    starts = log.activations()["r"].spans[0].sources[INBOUND].starts
 
     def places() -> dict[str, object]:
-        found = {reader.name: reader.places for reader in readers() or ()}
-        return {name: found[name] for name in (router.NAME, rules.NAME)}
+        found = {reader.name: reader for reader in readers() or ()}
+        assert not found[queries.ROUTER].misses, "it tells itself what it misses"
+        return {name: found[name].places for name in (queries.ROUTER, queries.RULES)}
 
     assert places() == {
-        router.NAME: {INBOUND: None},
-        rules.NAME: {INBOUND: {0: 100}, EVENTS: {0: 3}},
+        queries.ROUTER: {INBOUND: None},
+        queries.RULES: {INBOUND: dict(enumerate(starts))},
     }
-    for query in (router, rules):
-        write_settled(query.checkpoint(settings), {INBOUND: {0: 800}, EVENTS: {0: 80}})
+    for folder in folders:
+        write_settled(folder, {INBOUND: {0: 800, 1: 0}, EVENTS: {0: 80}})
     assert places() == {
-        router.NAME: {INBOUND: {0: 800}},
-        rules.NAME: {INBOUND: {0: 800}, EVENTS: {0: 80}},
+        queries.ROUTER: {INBOUND: {0: 800, 1: 0}},
+        queries.RULES: {INBOUND: {0: 800, 1: starts[1]}},
     }
+    for folder in folders:
+        write_settled(folder, {INBOUND: {0: 800, 1: 0, 2: 7}, EVENTS: {0: 80}})
+    more = {INBOUND: {0: 800, 1: starts[1], 2: 7}}
+    assert places()[queries.RULES] == more, "of a partition that has come since it needs no more"
+    found = {one.name: one for one in readers.of_messages(committed) or ()}
+    assert found[queries.ROUTER].places == {INBOUND: {0: 900, 1: 900, 2: 7}}
+    assert {queries.HISTORY, queries.STATE} < found.keys()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from mqlake.reference_records import (
 from rules.errors import RuleError
 from streaming.rules.log import RuleRecord
 from streaming.rules.references import ATTEMPTS, FORGOTTEN_SECONDS, References, relation
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from tests.api.conftest import AUTHORIZED, Api, api
 
 __all__ = ["api"]  # a fixture
@@ -65,7 +65,7 @@ class MemoryLog:
 class System:
     """The API, the application that writes tables, and what is between them."""
 
-    def __init__(self, api: Api, spark: SparkSession, settings: StreamingSettings) -> None:
+    def __init__(self, api: Api, spark: SparkSession, settings: LakeSettings) -> None:
         self.api = api
         self.spark = spark
         self.settings = settings.model_copy(update={"data_dir": api.data_dir})
@@ -114,7 +114,7 @@ class System:
 
 
 @pytest.fixture
-def system(api: Api, spark: SparkSession, streaming_settings: StreamingSettings) -> System:
+def system(api: Api, spark: SparkSession, streaming_settings: LakeSettings) -> System:
     return System(api, spark, streaming_settings)
 
 
@@ -232,7 +232,7 @@ def test_a_table_of_a_deleted_tenant_leaves_no_number(system: System, is_restart
     assert system.api.request("DELETE", path, params={"wait": 0}).status_code == 202
     system.references.step(0)
     written = len(system.log.written)
-    system.api.client.app.state.reference_changes.forget("127.0.0.1:9092", "default")
+    system.api.services.rules.reference_changes.forget("default")
     if is_restarted:
         system.start()
     system.references.step(0)

@@ -1,6 +1,6 @@
 """Which rows of the history go, as conditions."""
 
-from mqlake.retention import Policy
+from mqlake.retention import KeepingPolicy
 from streaming.retention import DAY_MS, expired
 
 NOW_MS = 1_700_000_000_000
@@ -9,11 +9,11 @@ DAY_BEGIN_MS = NOW_MS // DAY_MS * DAY_MS
 
 def test_without_a_policy_nothing_goes() -> None:
     assert expired([], "messages", NOW_MS) is None
-    assert expired([Policy("drops", keep_days=1)], "messages", NOW_MS) is None
+    assert expired([KeepingPolicy("drops", keep_days=1)], "messages", NOW_MS) is None
 
 
 def test_rows_go_by_whole_days() -> None:
-    everything = Policy(keep_days=2)
+    everything = KeepingPolicy(keep_days=2)
     condition = f"((true) AND ts < timestamp_millis({DAY_BEGIN_MS - 2 * DAY_MS}))"
     assert expired([everything], "messages", NOW_MS) == condition
     assert expired([everything], "messages", DAY_BEGIN_MS + DAY_MS - 1) == condition
@@ -22,7 +22,7 @@ def test_rows_go_by_whole_days() -> None:
 
 def test_the_first_policy_that_fits_counts() -> None:
     found = expired(
-        [Policy(tenant="a'b", topic_filter="x/y", keep_days=1), Policy(keep_days=2)],
+        [KeepingPolicy(tenant="a'b", topic_filter="x/y", keep_days=1), KeepingPolicy(keep_days=2)],
         "messages",
         NOW_MS,
     )
@@ -33,6 +33,6 @@ def test_the_first_policy_that_fits_counts() -> None:
 
 
 def test_the_beginning_of_a_filter_is_a_range() -> None:
-    found = expired([Policy(topic_filter="plant/+/temp", keep_days=1)], "messages", NOW_MS)
+    found = expired([KeepingPolicy(topic_filter="plant/+/temp", keep_days=1)], "messages", NOW_MS)
     assert found is not None
     assert "topic >= 'plant' AND topic < 'plant0' AND topic RLIKE" in found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqlake.local.paths import RUNTIME
+from launcher.paths import RUNTIME
 from mqlake.matching import TopicFilterTrie, filter_matches
 from mqlake.records import Barrier, retained_route, route_headers
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
@@ -88,7 +88,9 @@ def _match(
     in_force: int = NEWEST,
 ) -> dict[str, list[str]]:
     topic = f"{tenant}/{topic_name}".encode()
-    found = table.match(topic, retained, publisher.encode(), partition, offset, in_force)
+    found = table.match(
+        topic, partition if retained else -1, publisher.encode(), partition, offset, in_force
+    )
     return {
         gateway: _filters(found.sharedFilters(at)) for at, gateway in enumerate(found.gateways())
     }
@@ -394,7 +396,7 @@ def test_a_message_of_another_site_is_not_for_groups_or_for_those_alone_that_it_
     for number, share in enumerate(("one", "two", "ä")):
         _apply(table, f"s{number}", "default", f"$share/{share}/a/+", 1)
     topic = b"default/a/b"
-    unshared = table.matchUnshared(topic, False, 0)
+    unshared = table.matchUnshared(topic, -1)
     assert list(unshared.gateways()) == ["g1"]
     assert unshared.sharedFilters(0) is None
     lines = "\n$share/ä/a/+\n$share/one/a/+\n$share/one/b".encode()

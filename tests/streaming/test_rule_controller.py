@@ -11,22 +11,24 @@ from hypothesis import strategies as st
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import ACCESS, EVENTS, INBOUND, METRICS, RULES
+from mqlake.records import ACCESS, EVENTS, GATEWAYS, INBOUND, METRICS, RULES
 from mqlake.reference_records import (
     ReferenceKey,
     ReferenceState,
     encode_reference_state,
     reference_key,
 )
+from mqlake.rule_facts import keep, read_fact
 from mqlake.rule_records import (
     DECIDED_KEY,
     Activation,
-    Range,
+    Kind,
+    OffsetRange,
     RuleMetricsKey,
     RulesKey,
+    Span,
     decode_activation,
     decode_decided,
-    decode_rules_key,
     encode_activation,
     encode_decided,
     rule_metrics_key,
@@ -35,15 +37,15 @@ from mqlake.rule_records import (
     run_name,
 )
 from mqlake.schema_records import SchemaKey, schema_key
+from mqlake.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
 from rules.errors import RuleError
-from rules.model import ActionSpec, Rule
+from rules.model import Rule
 from rules.schemas.errors import UnknownSchema
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import SchemaLookup
-from streaming.rules.changes import Failures, Program, first_needed
+from streaming.rules.changes import Failures, RuleProgram, first_needed, withdrawn
 from streaming.rules.controller import KEPT_SECONDS, TIDY_SECONDS, RuleController
 from streaming.rules.log import RuleRecord
-from streaming.rules.program import TableAction
 from tests.streaming.decoding import schema
 
 
@@ -69,7 +71,7 @@ class MemoryLog:
     inbound: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
     events: list[bytes] = field(default_factory=list)
     rules: list[tuple[bytes, bytes | None]] = field(default_factory=list)
-    metrics: list[RuleRecord] = field(default_factory=list)
+    metrics: list[RuleRecord] = field(default_factory=list)  # and of gateways
     access: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     unread_access: int = 0
     next_access: int = 0
@@ -125,12 +127,9 @@ class MemoryLog:
     def activations(self) -> dict[str, Activation]:
         found: dict[str, Activation] = {}
         for data, value in self.rules:
-            key = decode_rules_key(data)
-            if key is not None and key.kind == "activation":
-                if value is None:
-                    found.pop(key.rule, None)
-                else:
-                    found[key.rule] = decode_activation(value)
+            fact = read_fact(data, value)
+            if fact is not None and fact.kind is Kind.ACTIVATION:
+                keep(found, fact.name[1], fact.content(decode_activation))
         return found
 
     def decided(self) -> list[int]:
@@ -140,7 +139,7 @@ class MemoryLog:
         return [int(key.rpartition(b"/")[2]) for key in self.inbound[0]]
 
 
-def compile_(rule: Rule, schemas: SchemaLookup, references: Any) -> Program:
+def compile_(rule: Rule, schemas: SchemaLookup, references: Any) -> RuleProgram:
     if rule.sql == "bad":
         raise RuleError("no statement")
     if rule.sql.startswith("decode"):
@@ -153,21 +152,22 @@ def compile_(rule: Rule, schemas: SchemaLookup, references: Any) -> Program:
     actions = tuple(action.model_dump(mode="json") for action in rule.actions)
     if rule.sql.startswith(("memory", "decode memory")):
         plan: dict[str, Any] = {"streams": [], "references": [], "detection": None, "query": ""}
-        return Program(("a",), False, None, actions, None, plan, (INBOUND, EVENTS))
+        return RuleProgram(("a",), False, None, actions, None, plan, (INBOUND, EVENTS))
     if rule.sql == "joins":
         if "table" not in (references or {}):
             raise RuleError("there is no reference table 'table'")
         joined = [{"name": "r0", "table": "table", "columns": []}]
         columns = str(references["table"])
         plan = {"streams": [], "references": joined, "detection": None, "query": columns}
-        return Program(("a",), False, None, actions, None, plan, (INBOUND,))
-    return Program((rule.sql,), rule.sql == "events", rule.sql, actions, "x INT")
+        return RuleProgram(("a",), False, None, actions, None, plan, (INBOUND,))
+    return RuleProgram((rule.sql,), rule.sql == "events", rule.sql, actions, "x INT")
 
 
 @dataclass
 class PauseSettings:
     rules_pause_failures: int = 100
     rules_pause_share: float = 0.5
+    rules_ms_per_second: int = 0
 
 
 def a_controller(log: MemoryLog, clock: ManualClock | None = None, **more: Any) -> RuleController:
@@ -417,6 +417,22 @@ def test_there_is_nothing_to_evaluate_once_all_versions_have_ended_and_are_passe
     assert first_needed({}, None, {}) is None
 
 
+def test_partitions_that_have_come_since_a_version_began_are_its_own_from_their_beginning() -> None:
+    span = Span(1, ("a",), "x", (), None, {INBOUND: OffsetRange((5, 7))})
+    active = Activation("default", "r", "running", 1, 2, spans=(span,))
+    ends = {INBOUND: (9, 9, 9, 9)}
+    assert first_needed({("default", "r"): active}, None, ends) == {
+        INBOUND: {0: 5, 1: 7, 2: 0, 3: 0}
+    }
+    (cut,) = withdrawn(active, {INBOUND: {0: 6, 1: 6, 2: 4}}, 3).spans
+    assert cut.sources == {INBOUND: OffsetRange((5, 7), (6, 7, 4))}
+    ended = replace(
+        active, spans=(replace(span, sources={INBOUND: OffsetRange((5, 7), (9, 9, 3, 1))}),)
+    )
+    (cut,) = withdrawn(ended, {INBOUND: {0: 6, 1: 6, 2: 4}}, 3).spans
+    assert cut.sources == {INBOUND: OffsetRange((5, 7), (6, 7, 3, 0))}
+
+
 def test_a_rule_with_memory_is_a_run_from_one_change_to_the_next() -> None:
     log, clock = MemoryLog(), ManualClock()
     ended: set[str] = set()
@@ -429,7 +445,6 @@ def test_a_rule_with_memory_is_a_run_from_one_change_to_the_next() -> None:
     (run,) = controller.runs
     assert (run.name, run.span.change) == (run_name("default", "r", 2), 2)
     assert run.span.sources.keys() == {INBOUND, EVENTS}
-    assert controller.run_names() == {run.name}
     log.define("r", 2, sql="memory")
     controller.step()
     old, new = controller.runs
@@ -509,9 +524,9 @@ def test_an_engine_that_starts_evaluates_nothing_again_by_a_rule_that_nobody_wan
     assert (found.state, found.error) == (
         ("paused", "why") if end == "paused" else ("stopped", None)
     )
-    assert [span.sources for span in found.spans] == [{INBOUND: Range((1, 1), (4, 1))}]
+    assert [span.sources for span in found.spans] == [{INBOUND: OffsetRange((1, 1), (4, 1))}]
     other = log.activations()["other"]
-    assert [span.sources for span in other.spans] == [{INBOUND: Range((1, 1))}]
+    assert [span.sources for span in other.spans] == [{INBOUND: OffsetRange((1, 1))}]
     # What it withdrew stands in the log before the change that evaluation waits for.
     assert next_.begun is not None
     begun = log.rules.index((DECIDED_KEY, encode_decided(next_.begun)))
@@ -589,17 +604,44 @@ def test_a_rule_follows_the_tables_that_it_joins() -> None:
     assert log.activations()["other"].change < changes
 
 
-def test_the_tables_of_a_version_are_known_after_a_restart() -> None:
-    log = MemoryLog()
-    action = ActionSpec(function="table", args={"name": "t"})
-    log.define("r", 1, actions=(action,))
-    a_controller(log).step()
-    controller = a_controller(log)
-    assert not controller.has_rules
+def test_a_version_is_known_until_the_tables_have_what_it_made() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    taken: set[tuple[tuple[str, str], int]] = set()
+    done = {INBOUND: {0: 100, 1: 100}}
+    controller = a_controller(log, clock, done=lambda: done, is_taken=taken.__contains__)
+    log.define("r", 1)
     controller.step()
-    assert controller.has_rules
-    assert controller.table_actions(("default", "r", 1)) == (TableAction("rule_t", "x INT", 0),)
-    assert controller.table_actions(("default", "r", 2)) == ()
+    log.define("r", 2)
+    controller.step()
+    clock.advance(KEPT_SECONDS + TIDY_SECONDS)
+    controller.step()
+    assert [span.version for span in log.activations()["r"].spans] == [1, 2]
+    taken.add((("default", "r"), 2))
+    clock.advance(TIDY_SECONDS)
+    controller.step()
+    assert [span.version for span in log.activations()["r"].spans] == [2]
+
+
+def test_who_looks_on_changes_nothing_and_goes_on_when_the_other_has_ended() -> None:
+    log = MemoryLog()
+    log.define("r", 1)
+    log.define("gone", 1)
+    first = a_controller(log)
+    first.step()
+    log.delete("gone")
+    first.step()
+    written = list(log.rules)
+    ends = {INBOUND: (9, 9), EVENTS: (9,)}
+    second = a_controller(log)
+    assert second.look_on(ends)
+    assert second.begun == 3
+    assert second.first == {INBOUND: {0: 1, 1: 1}, EVENTS: {0: 9}}
+    assert log.rules == written
+    log.define("later", 1)
+    second.step()
+    assert second.begun == 3, "its query has begun with that"
+    assert log.activations()["later"].state == "running"
+    assert log.decided()[-1] == log.activations()["later"].change
 
 
 def report(
@@ -695,6 +737,71 @@ def current_change(log: MemoryLog, rule: str = "r") -> int:
     current = log.activations()[rule].current
     assert current is not None
     return current.change
+
+
+def spend(log: MemoryLog, rule: str, milliseconds: int) -> None:
+    """Report what evaluating a rule has taken so far."""
+    key = rule_metrics_key(RuleMetricsKey("engine", "1", "default", rule))
+    failing = {"change": 0, "failed": 0, "beyond": 0}
+    value = {"matched": 0, "failing": failing, "evaluation_ns": milliseconds * 1_000_000}
+    log.metrics.append(RuleRecord(METRICS, key, json.dumps(value).encode()))
+
+
+def allow(log: MemoryLog, milliseconds: int) -> None:
+    limits = TenantLimits(rule_ms_per_second=milliseconds)
+    kept = KeptTenant(limits=limits, created_at=0, at=0, by="olga")
+    log.metrics.append(RuleRecord(GATEWAYS, tenant_key("default"), encode_tenant(kept)))
+
+
+def states(log: MemoryLog) -> dict[str, str]:
+    return {rule: one.state for rule, one in log.activations().items()}
+
+
+def test_the_costliest_rule_is_paused_when_its_tenant_may_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    log.define("cheap", 1)
+    log.define("costly", 1)
+    allow(log, 100)
+    for rule in ("cheap", "costly"):
+        spend(log, rule, 0)
+    controller.step()
+    for at in range(1, 60):
+        clock.advance(1)
+        spend(log, "cheap", 10 * at)
+        spend(log, "costly", 110 * at)
+        controller.step()
+        if states(log)["costly"] == "paused":
+            break
+    assert at == 51, "6,000 ms in a minute are allowed, 120 a second were taken"
+    assert states(log) == {"cheap": "running", "costly": "paused"}
+    error = log.activations()["costly"].error or ""
+    assert error.startswith("paused: over the last minute the rules of tenant 'default' took 102.0")
+    assert "100 are allowed (rule_ms_per_second)" in error
+    clock.advance(1)
+    spend(log, "costly", 110 * 60)  # told late: what it took until it was paused
+    controller.step()
+    log.define("costly", 2)
+    allow(log, 5)
+    controller.step()
+    assert states(log)["costly"] == "running", "it has taken nothing since it was resumed"
+    assert states(log)["cheap"] == "paused", "the limit counts at once"
+
+
+def test_a_pause_for_costs_is_not_forgotten_when_the_log_fails() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    log.define("r", 1)
+    allow(log, 1)
+    spend(log, "r", 0)
+    controller.step()
+    spend(log, "r", 1_000)
+    controller = step_that_fails(controller, log, 1, is_killed=False)
+    for _ in range(2):
+        controller.step()
+    assert states(log) == {"r": "paused"}
 
 
 def test_failures_count_for_a_minute() -> None:

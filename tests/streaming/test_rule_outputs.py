@@ -22,14 +22,16 @@ from mqlake.rule_records import (
     table_row_headers,
 )
 from mqlake.tables import rule_tables
-from rules.actions.contract import Append
+from rules.actions.contract import NewRecord
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
-from streaming.jobs.outputs import Outputs, checkpoint, columns
+from streaming import queries
+from streaming.checkpoints import checkpoint
+from streaming.jobs.outputs import Outputs, columns
 from streaming.rules.program import Programs, TableAction, check_names, table_actions
 from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import Marks, without_ended
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -43,15 +45,15 @@ RECORDS = (
 class Writer:
     """The writer of rule tables, and batches as they come from the log."""
 
-    def __init__(self, spark: SparkSession, settings: StreamingSettings) -> None:
+    def __init__(self, spark: SparkSession, settings: LakeSettings) -> None:
         self.spark = spark
         self.actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self.waits: list[float] = []
         self.clock = ManualClock()
-        self.told: list[Append] = []
+        self.told: list[NewRecord] = []
         self.metrics = TableMetrics(self.told.extend, lambda rule: rule != ("default", "gone"))
         self._settings = settings
-        folder = checkpoint(settings)
+        folder = checkpoint(settings.data_dir, queries.OUTPUTS)
         folder.mkdir(parents=True)
         (folder / "metadata").write_text('{"id": "query-1"}')
         self.outputs = self.restarted()
@@ -124,7 +126,7 @@ def letter(offset: int, *, rule: str = "r", stage: Any = "evaluate") -> DeadLett
 
 @pytest.fixture
 def writer(
-    spark: SparkSession, streaming_settings: StreamingSettings, tmp_path: Path
+    spark: SparkSession, streaming_settings: LakeSettings, tmp_path: Path
 ) -> Iterator[Writer]:
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
     create_tables(spark, settings)
@@ -188,10 +190,10 @@ def test_rows_count_for_their_actions(writer: Writer) -> None:
 
 
 def test_metrics_that_the_log_did_not_take_are_told_later() -> None:
-    told: list[Append] = []
+    told: list[NewRecord] = []
     is_away = True
 
-    def append(records: list[Append]) -> None:
+    def append(records: list[NewRecord]) -> None:
         if is_away:
             raise LogError("away", definite=False)
         told.extend(records)

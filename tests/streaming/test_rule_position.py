@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mqlake.records import EVENTS, INBOUND
 from streaming.checkpoints import committed
-from streaming.sources import starting_offsets
+from streaming.sources import EARLIEST, starting_offsets
 
 
 def batch(folder: Path, number: int, ends: dict[str, dict[str, int]], *, done: bool = True) -> None:
@@ -27,4 +27,6 @@ def test_what_is_certainly_done_is_the_last_batch_that_was_committed(tmp_path: P
 
 
 def test_offsets_are_written_as_the_connector_reads_them() -> None:
-    assert json.loads(starting_offsets({INBOUND: {0: 10, 1: 20}})) == {INBOUND: {"0": 10, "1": 20}}
+    assert json.loads(
+        starting_offsets({INBOUND: {0: 10, 1: 20, 2: 30}}, {INBOUND: 2, EVENTS: 1})
+    ) == {INBOUND: {"0": 10, "1": 20}, EVENTS: {"0": EARLIEST}}

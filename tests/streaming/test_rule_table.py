@@ -12,16 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqlake.local.testing import await_condition
+from launcher.testing import await_condition
 from mqlake.matching import TopicFilterTrie
-from mqlake.record_versions import NEWEST_READ, READ_VERSIONS
+from mqlake.record_versions import NEWEST_READ, READ_VERSIONS, Headers
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
     HEADER_PEERHOST,
     INBOUND,
     OUTPUTS,
-    Headers,
     Message,
     message_headers,
     message_key,
@@ -30,8 +29,8 @@ from mqlake.rule_records import (
     MAX_FAILURES_TOLD,
     Activation,
     DeadLetter,
+    OffsetRange,
     Output,
-    Range,
     Span,
     decode_dead_letter,
     decode_output,
@@ -39,7 +38,7 @@ from mqlake.rule_records import (
     encode_decided,
 )
 from rules.language.compiler import compile_rule
-from rules.language.quoting import quoted
+from rules.sql.quoting import quoted
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +55,9 @@ class Event(NamedTuple):
     key: bytes
     value: bytes
     chain: bytes
+
+
+OUTPUT_PARTITIONS = 4
 
 
 class Limits:
@@ -81,7 +83,7 @@ class Engine:
         self.table = jvm.mqlake.rules.RuleTable()
         self.events: list[Event] = []
         self._evaluation = jvm.mqlake.rules.RuleEvaluation(
-            EVENTS, OUTPUTS, DEAD_LETTERS, self.limits
+            EVENTS, OUTPUTS, OUTPUT_PARTITIONS, DEAD_LETTERS, self.limits
         )
 
     def activate(self, *spans: Span, rule: str = "r", tenant: str = "default") -> None:
@@ -163,6 +165,21 @@ def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
     return Engine(routing_jvm, routing_gateway)
 
 
+def test_who_takes_over_counts_nothing_of_before(engine: Engine) -> None:
+    """Until then another JVM counts the same messages."""
+    metrics = engine.jvm.mqlake.rules.RuleMetrics
+    metrics.standBeside()
+    engine.activate(a_span('SELECT payload.n AS n FROM "over/#" WHERE payload.n > 1'), rule="over")
+    for number in range(3):
+        engine.publish("over/x", b'{"n": %d}' % number, offset=number)
+    assert engine.counters("over")["matched"] == 3
+    metrics.takeOver()
+    assert not any(value for value in engine.counters("over").values() if isinstance(value, int))
+    engine.publish("over/x", b'{"n": 7}', offset=3)
+    counters = engine.counters("over")
+    assert (counters["matched"], counters["passed"], counters["outputs"]) == (1, 1, 1)
+
+
 def a_span(
     sql: str,
     version: int = 1,
@@ -171,7 +188,7 @@ def a_span(
 ) -> Span:
     rule = compile_rule(sql)
     source = EVENTS if rule.is_events else INBOUND
-    sources = {source: Range(begin, end)}
+    sources = {source: OffsetRange(begin, end)}
     return Span(version, rule.filters, rule.expression, (), None, sources)
 
 
@@ -184,6 +201,42 @@ def outcomes(made: list[Output | DeadLetter]) -> list[tuple[str, Any]]:
     return [
         ("passed", one.row) if isinstance(one, Output) else ("failed", one.error) for one in made
     ]
+
+
+def evaluated(engine: Engine, rule: str, span: Span, offsets: range) -> int:
+    """Return the nanoseconds of evaluation that a rule has counted for messages at some offsets."""
+    before = engine.counters(rule)["evaluation_ns"]
+    engine.activate(span, rule=rule)
+    for offset in offsets:
+        made = engine.publish(rule, offset=offset)
+        assert [one.error for one in made if isinstance(one, DeadLetter)] == []
+    return engine.counters(rule)["evaluation_ns"] - before
+
+
+def test_one_of_many_cheap_evaluations_is_measured_and_counts_for_all(engine: Engine) -> None:
+    cheap = a_span('SELECT topic FROM "cheap"')
+    assert evaluated(engine, "cheap", cheap, range(1, 9)) == 0, "none of the sample"
+    measured = evaluated(engine, "cheap", cheap, range(1))
+    assert measured > 0
+    assert measured % 256 == 0
+
+
+def test_each_costly_evaluation_is_measured(engine: Engine) -> None:
+    rule = "costly-costly"
+    asked = ", ".join(f"sha512(repeat(topic, {5000 - n})) AS h{n}" for n in range(50))
+    costly = a_span(f'SELECT {asked} FROM "{rule}"')
+    evaluated(engine, rule, costly, range(1, 2))  # none of the sample, but it is noticed
+    clock = engine.jvm.java.lang.management.ManagementFactory.getThreadMXBean()
+    begin = clock.getCurrentThreadCpuTime()
+    measured = evaluated(engine, rule, costly, range(2, 12))
+    taken = clock.getCurrentThreadCpuTime() - begin
+    assert taken / 2 < measured < taken, "the rest reads and writes records"
+
+
+def test_who_waits_takes_no_processor_time(engine: Engine) -> None:
+    sleep = "array(reflect('java.lang.Thread', 'sleep', 300L))"
+    idle = Span(1, ("idle",), sleep, (), None, {INBOUND: OffsetRange((0,))})
+    assert evaluated(engine, "idle", idle, range(1)) < 256 * 1_000_000
 
 
 def test_a_row_has_what_the_record_says(engine: Engine) -> None:
@@ -274,7 +327,7 @@ def test_rules_are_evaluated_in_the_order_of_their_identifiers(engine: Engine) -
 def test_a_rule_that_throws_gives_a_dead_letter_and_others_go_on(engine: Engine) -> None:
     engine.activate(a_span('SELECT 1 / payload.zero AS x FROM "a"'), rule="bad")
     engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="good")
-    broken = Span(1, ("a",), "no_such_function(1)", (), None, {INBOUND: Range((0,))})
+    broken = Span(1, ("a",), "no_such_function(1)", (), None, {INBOUND: OffsetRange((0,))})
     engine.activate(broken, rule="broken")
     made = engine.publish("a", b'{"zero": 0}', offset=9)
     assert [type(one) for one in made] == [DeadLetter, DeadLetter, Output]
@@ -585,7 +638,9 @@ def test_fields_of_the_payload_are_what_catalyst_makes_of_them(
             for number, (path, field) in enumerate(product(paths, fields))
         )
         expression = f"array(to_json(named_struct({columns})))"
-        engine.activate(Span(1, ("a",), expression, (), None, {INBOUND: Range((0, 0))}), rule=rule)
+        engine.activate(
+            Span(1, ("a",), expression, (), None, {INBOUND: OffsetRange((0, 0))}), rule=rule
+        )
     for value in values:
         text = str(value) if isinstance(value, Decimal) else json.dumps(value)
         computed, constant = engine.publish("a", f'{{"v": {text}}}'.encode())
@@ -748,11 +803,11 @@ def test_live_and_replayed_evaluation_give_the_same(
                 begin = last.sources[INBOUND].starts
                 before[-1] = Span(
                     *(last.version, last.filters, last.expression, (), None),
-                    {INBOUND: Range(begin, (offset,))},
+                    {INBOUND: OffsetRange(begin, (offset,))},
                 )
             if filters is not None:
                 expression = f"array(to_json(named_struct('version', {version}, 'topic', topic)))"
-                sources = {INBOUND: Range((offset,))}
+                sources = {INBOUND: OffsetRange((offset,))}
                 before.append(Span(version, tuple(filters), expression, (), None, sources))
                 trie[rule, version] = TopicFilterTrie()
                 for topic_filter in filters:

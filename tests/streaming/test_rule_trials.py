@@ -12,21 +12,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.jobs import Job, Jobs
-from api.rules.backfill import BackfillError, Order, backfill, live_range, missed_since
+from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
 from api.rules.book import Entry
 from api.rules.checking import compiled, warnings
 from api.rules.dry_run import Compared, DryRunError, dry_run
-from api.rules.dry_run import Range as Messages
+from api.rules.dry_run import DryRunRange as Messages
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule
 from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
+from launcher.testing import await_condition
 from mqlake.clock import SystemClock
-from mqlake.local.testing import await_condition
 from mqlake.records import DEAD_LETTERS, INBOUND
-from mqlake.rule_records import Activation, Range, Span, decode_dead_letter, decode_output
+from mqlake.rule_records import Activation, OffsetRange, Span, decode_dead_letter, decode_output
 from rules.model import ActionSpec, Rule
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.api.test_api import write_state
@@ -44,7 +44,7 @@ HOT = "SELECT payload.t AS t, clientid FROM 'plant/+/temp' WHERE payload.t > 50 
 @pytest.fixture(scope="module")
 def connect(
     spark: SparkSession,
-    streaming_settings: StreamingSettings,
+    streaming_settings: LakeSettings,
     query_dir: Path,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
@@ -353,7 +353,7 @@ def test_a_rule_with_memory_is_tried_as_if_there_was_one_message(connect: SparkC
 def entry(version: int = 2, missed: tuple[int, ...] | None = None) -> Entry:
     """Return a rule that runs, live from offset 25 of each partition on."""
     sql = "SELECT payload.n AS n FROM 'plant/+/temp' WHERE payload.t > 50"
-    span = Span(version, (), "", (), None, {INBOUND: Range((25,) * 8)})
+    span = Span(version, (), "", (), None, {INBOUND: OffsetRange((25,) * 8)})
     if missed is not None:
         span = replace(span, missed={INBOUND: missed})
     rule = Rule(
@@ -365,7 +365,7 @@ def entry(version: int = 2, missed: tuple[int, ...] | None = None) -> Entry:
 def fill(connect: SparkConnect, current: Entry | None, **more: Any) -> tuple[Any, MemoryAppender]:
     log = more.get("log") or MemoryAppender()
     given = entry()
-    order = Order(
+    order = BackfillOrder(
         TENANT,
         "r1",
         2,
@@ -377,7 +377,7 @@ def fill(connect: SparkConnect, current: Entry | None, **more: Any) -> tuple[Any
     )
     job = more.get("job") or Job("77", "backfill", TENANT, "r1", 0)
     look = more.get("look") or (lambda: current)
-    return backfill(job, order, connect, log, "nowhere", look), log
+    return backfill(job, order, connect, log, look), log
 
 
 def test_a_backfill_gives_what_is_before_the_rule_in_order_and_once(

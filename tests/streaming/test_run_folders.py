@@ -8,34 +8,37 @@ from pathlib import Path
 import pytest
 
 from mqlake.records import INBOUND
-from mqlake.rule_records import Range, Span
+from mqlake.rule_records import OffsetRange, Span
 from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
-from streaming.jobs.stateful import QUIET_SECONDS, Checkpoints, checkpoints, is_ended
-from streaming.rules.plans import Run
-from streaming.settings import StreamingSettings
+from streaming.jobs.stateful import QUIET_SECONDS, RunCheckpoints, checkpoints
+from streaming.rules.plans import StatefulRun
+from streaming.rules.run_marks import failure, is_ended
+from streaming.settings.lake import LakeSettings
 
 
-def a_run(time_argument: str, *, ended: bool = True, ends: tuple[int, ...] = (9, 7)) -> Run:
+def a_run(time_argument: str, *, ended: bool = True, ends: tuple[int, ...] = (9, 7)) -> StatefulRun:
     sql = f"SELECT count(*) AS n FROM \"a\" GROUP BY tumble({time_argument}, '1 minute')"
     plan = compile_rule(sql).plan
     assert plan is not None
-    range_ = Range((5, 5), ends if ended else None)
+    range_ = OffsetRange((5, 5), ends if ended else None)
     span = Span(
         *(1, ("a",), None, (), None, {INBOUND: range_}),
         plan=encode_plan(plan),
         change=3,
         ended_at_ms=1000 if ended else None,
     )
-    return Run("default", "r", span)
+    return StatefulRun("default", "r", span)
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> StreamingSettings:
-    return StreamingSettings(data_dir=tmp_path)
+def settings(tmp_path: Path) -> LakeSettings:
+    return LakeSettings(data_dir=tmp_path)
 
 
-def note(settings: StreamingSettings, run: Run, batch: int, first: int, watermark: int = 0) -> Path:
+def note(
+    settings: LakeSettings, run: StatefulRun, batch: int, first: int, watermark: int = 0
+) -> Path:
     """Write what Spark notes of a finished batch."""
     folder = checkpoints(settings) / run.name
     for name in ("offsets", "commits"):
@@ -48,8 +51,8 @@ def note(settings: StreamingSettings, run: Run, batch: int, first: int, watermar
     return commit
 
 
-def test_windows_by_receipt_are_waited_for(settings: StreamingSettings) -> None:
-    run, folders = a_run("timestamp"), Checkpoints(settings)
+def test_windows_by_receipt_are_waited_for(settings: LakeSettings) -> None:
+    run, folders = a_run("timestamp"), RunCheckpoints(settings)
     assert not folders.has_done(run)
     note(settings, run, 0, 8, 2000)
     assert not folders.has_done(run), "a record is to come"
@@ -61,13 +64,13 @@ def test_windows_by_receipt_are_waited_for(settings: StreamingSettings) -> None:
 
 
 def test_a_run_that_counts_for_no_record_has_nothing_to_wait_for(
-    settings: StreamingSettings,
+    settings: LakeSettings,
 ) -> None:
-    assert Checkpoints(settings).has_done(a_run("timestamp", ends=(5, 5)))
+    assert RunCheckpoints(settings).has_done(a_run("timestamp", ends=(5, 5)))
 
 
-def test_what_the_last_message_completes_is_waited_for(settings: StreamingSettings) -> None:
-    run, folders = a_run("payload.ts"), Checkpoints(settings)
+def test_what_the_last_message_completes_is_waited_for(settings: LakeSettings) -> None:
+    run, folders = a_run("payload.ts"), RunCheckpoints(settings)
     commit = note(settings, run, 4, 9)
     assert not folders.has_done(run)
     old = time.time() - 2 * QUIET_SECONDS
@@ -78,14 +81,17 @@ def test_what_the_last_message_completes_is_waited_for(settings: StreamingSettin
     assert folders.has_done(run)
 
 
-def test_what_ended_leaves_a_mark_until_nobody_knows_it(settings: StreamingSettings) -> None:
-    run, folders = a_run("timestamp"), Checkpoints(settings)
+def test_what_ended_leaves_a_mark_until_nobody_knows_it(settings: LakeSettings) -> None:
+    run, folders = a_run("timestamp"), RunCheckpoints(settings)
     note(settings, run, 0, 9)
-    assert not is_ended(settings, run.name)
+    assert not is_ended(settings.data_dir, run.name)
     folders.end(run.name)
-    assert is_ended(settings, run.name)
+    assert is_ended(settings.data_dir, run.name)
     assert [path.name for path in (checkpoints(settings) / run.name).iterdir()] == ["ended"]
     folders.forget({run.name})
     assert folders.is_ended(run.name)
+    assert failure(settings.data_dir, run.name) is None
+    folders.fail(run.name, "why")
+    assert failure(settings.data_dir, run.name) == "why"
     folders.forget(set())
     assert not folders.is_ended(run.name)

@@ -1,4 +1,4 @@
-"""When queries of rules with memory start, start again, end and are given up; without Spark."""
+"""When queries of stateful rules start, start again, end and are given up; without Spark."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,27 +10,27 @@ from pyspark.errors import PySparkException
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.records import INBOUND
-from mqlake.rule_records import Range, Span, run_name
+from mqlake.rule_records import OffsetRange, Span, run_name
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
-from streaming.rules.plans import Run
+from streaming.rules.plans import StatefulRun
 from streaming.rules.runs import LINGER_SECONDS, MOST_FAILURES, Runs
 
 SQL = "SELECT count(*) AS n FROM \"a/#\" GROUP BY topic, tumble(timestamp, '1 minute')"
 
 
-def a_run(change: int = 3, *, rule: str = "r", ended: bool = False) -> Run:
+def a_run(change: int = 3, *, rule: str = "r", ended: bool = False) -> StatefulRun:
     plan = compile_rule(SQL).plan
     assert plan is not None
     span = Span(
         *(1, ("a/#",), None, (), None),
-        {INBOUND: Range((5,), (9,) if ended else None)},
+        {INBOUND: OffsetRange((5,), (9,) if ended else None)},
         plan=encode_plan(plan),
         change=change,
         ended_at_ms=100 if ended else None,
     )
-    return Run("default", rule, span)
+    return StatefulRun("default", rule, span)
 
 
 @dataclass
@@ -55,11 +55,11 @@ class Query:
 class World:
     """What `Runs` is told, and what it does."""
 
-    wanted: tuple[Run, ...] | None = ()
+    wanted: tuple[StatefulRun, ...] | None = ()
     done: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     known: set[str] = field(default_factory=set)
-    paused: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
     started: list[tuple[str, float, Query]] = field(default_factory=list)
     refuse: Callable[[], None] = lambda: None
     clock: ManualClock = field(default_factory=ManualClock)
@@ -70,21 +70,23 @@ class World:
             lambda: self.wanted,
             self.start,  # type: ignore[arg-type]
             self,
-            lambda run, reason: self.paused.append((run.rule, reason)),
             1.0,
         )
 
-    def start(self, run: Run, interval_seconds: float) -> Query:
+    def start(self, run: StatefulRun, interval_seconds: float) -> Query:
         self.refuse()
         query = Query()
         self.started.append((run.name, interval_seconds, query))
         return query
 
-    def has_done(self, run: Run) -> bool:
+    def has_done(self, run: StatefulRun) -> bool:
         return run.name in self.done
 
     def end(self, name: str) -> None:
         self.ended.add(name)
+
+    def fail(self, name: str, reason: str) -> None:
+        self.failed.append((name, reason))
 
     def is_ended(self, name: str) -> bool:
         return name in self.ended
@@ -151,7 +153,7 @@ def test_what_fails_starts_again_later_each_time_and_pauses_its_rule() -> None:
         assert len(world.started) == 2 + failure, "not at once"
         world.clock.advance(60.0)
         runs.check()
-    assert world.paused == [("r", "paused: its query fails: [DIVIDE_BY_ZERO] by zero")]
+    assert world.failed == [(a_run().name, "paused: its query fails: [DIVIDE_BY_ZERO] by zero")]
     assert len(world.started) == 1 + MOST_FAILURES
     assert other.isActive
 
@@ -169,7 +171,7 @@ def test_that_the_log_is_away_or_a_batch_was_done_pauses_nothing(error: str) -> 
         runs.check()
         world.clock.advance(60.0)
         runs.check()
-    assert not world.paused
+    assert not world.failed
     assert world.query.isActive
 
 
@@ -184,8 +186,8 @@ def test_what_cannot_start_is_paused_at_once_if_it_is_the_rules_fault() -> None:
     runs.check()
     world.clock.advance(60.0)
     runs.check()
-    assert [rule for rule, _ in world.paused] == ["r"]
-    assert "no reference table" in world.paused[0][1]
+    assert [name for name, _ in world.failed] == [a_run().name]
+    assert "no reference table" in world.failed[0][1]
     # Paused, its version ends; there is nothing to wait for.
     world.wanted = (a_run(ended=True),)
     runs.check()
@@ -205,7 +207,7 @@ def test_while_the_log_is_away_nothing_starts_and_nothing_is_paused() -> None:
         world.clock.advance(60.0)
     world.refuse = lambda: None
     runs.check()
-    assert not world.paused
+    assert not world.failed
     assert len(world.started) == 2
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.rule_records import DeadLetter, Output, Range, Span
+from mqlake.rule_records import DeadLetter, OffsetRange, Output, Span
 from rules.language.compiler import compile_rule
 from rules.schemas.model import SchemaBody
 from tests.docs.test_schemas import EXAMPLES, TEXT, registered
@@ -27,7 +27,7 @@ def test_an_example_gives_what_it_says(
     payload = message.get("payload", "").encode() or bytes.fromhex(message["payload_hex"])
     rule = compile_rule(sql, schemas=known)
     engine = Engine(routing_jvm, routing_gateway)
-    sources = {"mqlake.inbound": Range((0,))}
+    sources = {"mqlake.inbound": OffsetRange((0,))}
     engine.activate(Span(1, rule.filters, rule.expression, (), None, sources))
     made = engine.publish(message["topic"], payload)
     if kind == "text":

@@ -15,9 +15,9 @@ from api.rules import dead_letters
 from api.rules.book import Entry
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted, list_query
-from api.rules.dry_run import Range as Messages
+from api.rules.dry_run import DryRunRange as Messages
 from api.rules.dry_run import dry_run
-from api.rules.rerun import Order, RerunError, rerun
+from api.rules.rerun import RerunError, RerunOrder, rerun
 from api.rules.rerun_log import Begin, Left
 from api.rules.samples import make_sample
 from api.rules.trial import Outcome, try_rule
@@ -26,8 +26,8 @@ from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.rule_records import (
     Activation,
     DeadLetter,
+    OffsetRange,
     Output,
-    Range,
     Span,
     decode_dead_letter,
     decode_output,
@@ -36,7 +36,7 @@ from rules.language.compiler import compile_rule
 from rules.model import Rule
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import Schemas
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.streaming.decoding import schema, schemas
@@ -84,7 +84,7 @@ def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
 
 def activate(engine: Engine, sql: str, known: Schemas, rule: str = "r") -> None:
     made = compile_rule(sql, schemas=known)
-    sources = {"mqlake.inbound": Range((0,))}
+    sources = {"mqlake.inbound": OffsetRange((0,))}
     engine.activate(Span(1, made.filters, made.expression, (), None, sources), rule=rule)
 
 
@@ -161,7 +161,7 @@ def test_two_versions_of_a_schema_are_told_apart(engine: Engine, known: Schemas)
 @pytest.fixture(scope="module")
 def connect(
     spark: SparkSession,
-    streaming_settings: StreamingSettings,
+    streaming_settings: LakeSettings,
     query_dir: Path,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
@@ -270,20 +270,20 @@ class Reruns:
             Rule(id=self.rule, tenant=TENANT, sql=sql, version=2, created_at=0, updated_at=0),
             Activation(TENANT, self.rule, "running", 2, 1),
         )
-        order = Order(
+        order = RerunOrder(
             2, compiled(sql, known), Wanted(TENANT, self.rule, "evaluate", **wanted), 50_000
         )
         log = self.log
         append = log.append_all
 
-        def append_all(servers: str, log_topic: str, records: Any, *, what: str) -> list[int]:
+        def append_all(log_topic: str, records: Any, *, what: str) -> list[int]:
             if killed and log_topic == DEAD_LETTERS:
                 raise Killed
-            offsets = append(servers, log_topic, records, what=what)
+            offsets = append(log_topic, records, what=what)
             self.flush()
             return offsets
 
-        log.append_all = append_all  # type: ignore[assignment,method-assign]
+        log.append_all = append_all  # type: ignore[method-assign]
         try:
             return rerun(
                 Job("j", "rerun", TENANT, self.rule, 0),
@@ -291,7 +291,6 @@ class Reruns:
                 self.connect,
                 log,
                 MemoryRerunLog(log),
-                "127.0.0.1:9092",
                 self.begun[-1] if self.begun else None,
                 self.begun.append,
                 lambda: entry,
@@ -389,20 +388,10 @@ def test_a_run_ends_when_the_rule_has_changed(
     spark: SparkSession, connect: SparkConnect, known: Schemas, tmp_path: Path
 ) -> None:
     log = MemoryAppender()
-    order = Order(2, compiled(SQL, known), Wanted(TENANT, "gone", "evaluate"), 1)
+    order = RerunOrder(2, compiled(SQL, known), Wanted(TENANT, "gone", "evaluate"), 1)
     job = Job("j", "rerun", TENANT, "gone", 0)
     with pytest.raises(RerunError, match="no longer at version 2"):
-        rerun(
-            job,
-            order,
-            connect,
-            log,
-            MemoryRerunLog(log),
-            "127.0.0.1:9092",
-            None,
-            lambda _: None,
-            lambda: None,
-        )
+        rerun(job, order, connect, log, MemoryRerunLog(log), None, lambda _: None, lambda: None)
 
 
 def test_letters_are_listed_the_newest_first_by_pages(

@@ -1,17 +1,20 @@
 """Both languages know the same activations as ours."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from mqlake.records import HEADER_RULE, Headers
+from mqlake.records import HEADER_RULE
 from mqlake.rule_records import DECIDED_KEY, RulesKey, rules_key
 from streaming.jvm.functions import java_map
 from streaming.jvm.vocabulary import KEY_OPTION
 from streaming.rules.signatures import Signatures, rules_client_config
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
+
+if TYPE_CHECKING:
+    from mqlake.record_versions import Headers
 
 SECRET = "a key of thirty-two bytes, or more"
 KEY = rules_key(RulesKey("activation", "default", "r"))
@@ -58,14 +61,14 @@ def test_what_is_not_signed_counts_until_all_is(tmp_path: Path) -> None:
 
 def test_a_short_key_is_refused_and_none_is_no_key(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="at least 32"):
-        StreamingSettings(rules_key=SecretStr("short"))
-    settings = StreamingSettings(data_dir=tmp_path)
+        LakeSettings(rules_key=SecretStr("short"))
+    settings = LakeSettings(data_dir=tmp_path)
     assert Signatures.of(settings) is None
     assert KEY_OPTION not in rules_client_config(settings)
 
 
 @pytest.mark.spark
-def test_java_knows_the_same(streaming_settings: StreamingSettings, spark: Any) -> None:
+def test_java_knows_the_same(streaming_settings: LakeSettings, spark: Any) -> None:
     settings = streaming_settings.model_copy(update={"rules_key": SecretStr(SECRET)})
     ours = Signatures.of(settings)
     assert ours is not None

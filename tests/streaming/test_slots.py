@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from streaming.settings import StreamingSettings
+from streaming.settings.router import RouterSettings
 from streaming.slots import router_mode, rules_mode, task_slots
 
 
-def some_settings(**fields: Any) -> StreamingSettings:
-    return StreamingSettings(**fields)
+def some_settings(**fields: Any) -> RouterSettings:
+    return RouterSettings(**fields)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_the_default_has_slots_for_both_and_more_partitions_than_the_default() -
 
 
 def test_micro_batches_are_for_all() -> None:
-    settings = some_settings(router_trigger="micro-batch")
+    settings = some_settings(trigger="micro-batch")
     mode = router_mode(settings, 4)
     assert not rules_mode(settings, mode, 4, 1).real_time

@@ -29,12 +29,12 @@ from mqlake.records import (
 )
 from mqlake.tables import TABLES
 from streaming import state as state_module
+from streaming.maintenance import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Maintenance, small_files
 from streaming.retained import committed_offsets
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.spark import small_session
-from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, State, StateClosedError
+from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, StateClosedError, StateWriter
 from streaming.tables import create_tables, table_path
-from streaming.upkeep import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Upkeep, small_files
 from tests.rules.masked import MASKED
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -49,7 +49,7 @@ NOW_MS = 1_700_000_000_000
 class Log:
     """Records as the Kafka source gives them, and the batches that the state makes of them."""
 
-    def __init__(self, spark: SparkSession, settings: StreamingSettings, checkpoint: Path) -> None:
+    def __init__(self, spark: SparkSession, settings: LakeSettings, checkpoint: Path) -> None:
         self.spark = small_session(spark)
         self.settings = settings
         self.checkpoint = checkpoint
@@ -63,9 +63,9 @@ class Log:
         self._pending: list[tuple[Any, ...]] = []
         self._batches: list[list[tuple[Any, ...]]] = []
 
-    def restarted(self) -> State:
+    def restarted(self) -> StateWriter:
         """Return the state as a new process has it."""
-        return State(self.settings, self.checkpoint, self.clock, self.rests.append)
+        return StateWriter(self.settings, self.checkpoint, self.clock, self.rests.append)
 
     def append(
         self,
@@ -141,9 +141,7 @@ class Log:
 
 
 @pytest.fixture
-def log(
-    spark: SparkSession, streaming_settings: StreamingSettings, tmp_path: Path
-) -> Iterator[Log]:
+def log(spark: SparkSession, streaming_settings: LakeSettings, tmp_path: Path) -> Iterator[Log]:
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
     create_tables(spark, settings)
     yield Log(spark, settings, tmp_path / "checkpoints" / "state")
@@ -253,18 +251,18 @@ class TestRetained:
         assert log.rows(f"SELECT {counts}") == [(0,)]
 
     def test_a_row_goes_when_its_message_expires(self, log: Log) -> None:
-        upkeep = Upkeep(log.spark, log.settings, log.state, log.clock)
+        maintenance = Maintenance(log.spark, log.settings, log.state, log.clock)
         log.publish("short", b"1", properties={"message_expiry_interval": 90})
         log.publish("long", b"1", properties={"message_expiry_interval": 4294967295})
         log.publish("ever", b"1")
         log.apply()
-        upkeep.check()
+        maintenance.check()
         assert set(log.retained()) == {"short", "long", "ever"}
         log.clock.advance(EXPIRE_SECONDS)
-        upkeep.check()
+        maintenance.check()
         assert set(log.retained()) == {"short", "long", "ever"}
         log.clock.advance(EXPIRE_SECONDS)
-        upkeep.check()
+        maintenance.check()
         assert set(log.retained()) == {"long", "ever"}
         assert log.committed() == {0: 3, 1: 0}
 
@@ -310,9 +308,9 @@ class TestOffsets:
         for number in range(3):
             log.publish(str(number), b"1")
             log.apply()
-        upkeep = Upkeep(log.spark, log.settings, log.state, log.clock)
+        maintenance = Maintenance(log.spark, log.settings, log.state, log.clock)
         retained = log.retained()
-        with upkeep._writing(TABLES[1]):
+        with maintenance._writing(TABLES[1]):
             log.spark.sql("OPTIMIZE retained")
         assert (log.retained(), log.committed()) == (retained, {0: 3, 1: 0})
 
@@ -630,11 +628,11 @@ def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:
     assert log.retained() == {"a": b"1"}
 
 
-def test_upkeep_joins_the_small_files_of_a_table_that_has_many(
+def test_maintenance_joins_the_small_files_of_a_table_that_has_many(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.upkeep.MOST_SMALL_FILES", 3)
-    upkeep = Upkeep(log.spark, log.settings, log.state, log.clock)
+    monkeypatch.setattr("streaming.maintenance.MOST_SMALL_FILES", 3)
+    maintenance = Maintenance(log.spark, log.settings, log.state, log.clock)
     events, messages = (table_path(log.settings, TABLES[number]) for number in (4, 0))
     for _ in range(3):
         log.tell("client.connected")
@@ -646,10 +644,10 @@ def test_upkeep_joins_the_small_files_of_a_table_that_has_many(
         )
     assert (small_files(events), small_files(messages)) == (3, 3)
     log.clock.advance(OPTIMIZE_SECONDS)
-    upkeep.check()
+    maintenance.check()
     assert (small_files(events), small_files(messages)) == (1, 1)
     assert log.rows("SELECT count(*) FROM events") == [(3,)]
-    upkeep.vacuum()
+    maintenance.vacuum()
     assert log.rows("SELECT count(*) FROM messages") == [(3,)]
 
 

@@ -1,4 +1,4 @@
-"""The query of a rule with memory, on records in files, without a log: its rows, once, whatever
+"""The query of a stateful rule, on records in files, without a log: its rows, once, whatever
 comes again; what is late; what fails; where it begins and ends. Compared with a batch query.
 
 What the query writes to the log is kept by Kafka's own producer for tests.
@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from api.rules import history, plans
+from launcher.testing import await_condition
 from mqlake.clock import SystemClock
-from mqlake.local.testing import await_condition
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
@@ -37,8 +37,8 @@ from mqlake.rule_records import (
     UNNAMED_RULE,
     Activation,
     DeadLetter,
+    OffsetRange,
     Output,
-    Range,
     Span,
     decode_dead_letter,
     decode_output,
@@ -55,8 +55,8 @@ from streaming.checkpoints import watermark_ms
 from streaming.jobs import stateful
 from streaming.jvm.functions import java_map
 from streaming.rules.detections import detected
-from streaming.rules.plans import SENDER, Relations, Run, output_rows
-from streaming.settings import StreamingSettings
+from streaming.rules.plans import SENDER, Relations, StatefulRun, output_rows
+from streaming.settings.lake import LakeSettings
 from streaming.sources import client_config
 from tests.streaming.decoding import schemas
 
@@ -73,7 +73,7 @@ OUTPUT_PARTITIONS = 3
 class World:
     """A rule table and a log without a broker, in the JVM of Spark."""
 
-    def __init__(self, spark: SparkSession, settings: StreamingSettings) -> None:
+    def __init__(self, spark: SparkSession, settings: LakeSettings) -> None:
         self.spark = spark
         self.config = client_config(settings)
         jvm: Any = spark.sparkContext._jvm
@@ -83,11 +83,13 @@ class World:
         self.table.apply("c", encode_decided(1_000_000))
         kafka_map = java_map(spark, self.config)
         follower = self._make(
-            "rules.RuleFollower", ["java.util.Map", "java.lang.String"], kafka_map, RULES
+            "rules.RuleFollower",
+            ["java.util.Map", "java.lang.String", "long", "boolean"],
+            *(kafka_map, RULES, 20_000, False),
         )
         self._field("log.LogFollower", "table").set(follower, self.table)
         self._field("rules.RuleFollower", "FOLLOWERS").get(None).put(
-            f"{RULES}@{self._servers}", follower
+            f"runs of {RULES}@{self._servers}", follower
         )
         metrics = self._make(
             "rules.RuleMetrics", ["java.util.Map", "java.lang.String"], kafka_map, "mqlake.metrics"
@@ -160,6 +162,8 @@ class World:
         return found
 
     def _class(self, name: str) -> Any:
+        if name in ("long", "boolean"):
+            return getattr(self._jvm.java.lang, name.capitalize()).TYPE
         full = name if name.startswith(("java.", "org.")) else f"mqlake.{name}"
         return self._jvm.java.lang.Class.forName(full)
 
@@ -181,7 +185,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(spark: SparkSession, streaming_settings: StreamingSettings) -> World:
+def world(spark: SparkSession, streaming_settings: LakeSettings) -> World:
+    stateful.count_task_time(spark)
     return World(spark, streaming_settings)
 
 
@@ -190,7 +195,7 @@ class Engine:
     """One run of a rule: records go in, outputs are in the world's log."""
 
     world: World
-    settings: StreamingSettings
+    settings: LakeSettings
     folder: Path
     rule: str
     sql: str
@@ -219,8 +224,8 @@ class Engine:
         return self.folder / self.run.name
 
     @property
-    def run(self) -> Run:
-        range_ = Range((self.starts,), None if self.ends is None else (self.ends,))
+    def run(self) -> StatefulRun:
+        range_ = OffsetRange((self.starts,), None if self.ends is None else (self.ends,))
         filters = self.plan.streams[0].filters
         span = Span(
             *(1, filters, None, (), None, {INBOUND: range_}),
@@ -228,7 +233,7 @@ class Engine:
             change=self.change,
             ended_at_ms=self.ended_at_ms,
         )
-        return Run("default", self.rule, span)
+        return StatefulRun("default", self.rule, span)
 
     def activate(self) -> None:
         activation = Activation(
@@ -253,7 +258,8 @@ class Engine:
             .trigger(processingTime="200 milliseconds")
         )
         writer._jwrite.foreachBatch(relations.writer(session))
-        self.query = writer.start()
+        with stateful.tasks_of(session, self.run):
+            self.query = writer.start()
 
     def stop(self) -> None:
         if self.query is not None:
@@ -330,7 +336,7 @@ class Engine:
 
 @pytest.fixture
 def start(
-    world: World, streaming_settings: StreamingSettings, tmp_path: Path
+    world: World, streaming_settings: LakeSettings, tmp_path: Path
 ) -> Iterator[Callable[..., Engine]]:
     engines: list[Engine] = []
 
@@ -517,6 +523,27 @@ def test_a_version_counts_from_its_first_offset_to_its_last(
     engine.process()
     assert not engine.rows(), "what is open at the end is dropped"
     assert engine.world.counters("span")["matched"] == 2
+
+
+def test_a_rule_pays_for_the_tasks_of_its_query_and_of_no_other(
+    start: Callable[..., Engine],
+) -> None:
+    """Reading, sorting, keeping and writing, though the evaluation itself takes microseconds."""
+
+    def spent(engine: Engine) -> int:
+        return engine.world.counters(engine.rule)["evaluation_ns"]
+
+    one, other = start("pays", WINDOWS["tumble"]), start("idles", WINDOWS["tumble"])
+    for engine in (one, other):
+        engine.publish({"ts": BEGIN, "k": 1, "v": 1})
+        engine.process()
+    await_condition(lambda: spent(one) > 0 < spent(other), "tasks are counted")
+    other.stop()
+    of_other, of_one = spent(other), spent(one)
+    one.publish(*({"ts": BEGIN + n, "k": n, "v": 1} for n in range(200)))
+    one.process()
+    await_condition(lambda: spent(one) > of_one + 1_000_000, "a batch takes more than 1 ms")
+    assert spent(other) == of_other
 
 
 def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine]) -> None:

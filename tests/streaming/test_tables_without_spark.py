@@ -20,7 +20,7 @@ from ingest.gateway.store.retained import RetainedRow
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.tables import MESSAGES, RETAINED, TABLES, Table
 from streaming.retained import delete_expired, merge_retained, note_offsets
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables, table_path
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -46,8 +46,8 @@ ROW = {
 
 @pytest.fixture
 def settings(
-    spark: SparkSession, streaming_settings: StreamingSettings, tmp_path: Path
-) -> Iterator[StreamingSettings]:
+    spark: SparkSession, streaming_settings: LakeSettings, tmp_path: Path
+) -> Iterator[LakeSettings]:
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
     create_tables(spark, settings)
     yield settings
@@ -70,7 +70,7 @@ def answer(data_dir: Path, operation: str, *arguments: Any) -> tuple[list[Any], 
 
 
 def test_messages_appended_and_put_together_by_spark(
-    spark: SparkSession, settings: StreamingSettings
+    spark: SparkSession, settings: LakeSettings
 ) -> None:
     for offset in range(4):
         rows = [{"topic": f"t/{offset % 2}", "log_offset": offset}]
@@ -98,7 +98,7 @@ def test_messages_appended_and_put_together_by_spark(
 
 
 def test_retained_merged_deleted_and_put_together_by_spark(
-    spark: SparkSession, settings: StreamingSettings
+    spark: SparkSession, settings: LakeSettings
 ) -> None:
 
     def merge(next_offset: int, *rows: dict[str, Any], gone: bool = False) -> None:
@@ -115,7 +115,7 @@ def test_retained_merged_deleted_and_put_together_by_spark(
     rows, offsets = answer(settings.data_dir, RETAINED_OPERATION, list(range(8)))
     assert offsets == {7: 9}
     ours = sorted(row for row in rows if row.tenant == "test-lake")
-    assert [(row.topic_name, row.payload, row.offset) for row in ours] == [
+    assert [(row.topic_name, row.payload, row.rank) for row in ours] == [
         ("r/0", b"new", 2),
         ("r/3", b"\0\xff", 1),
     ]
@@ -128,15 +128,13 @@ def test_retained_merged_deleted_and_put_together_by_spark(
         client_id="c1",
         received_at_ms=1_577_836_800_123,
         expires_at_ms=None,
-        partition=7,
-        offset=2,
+        shard=7,
+        rank=2,
     )
 
 
 @pytest.mark.parametrize("table", [MESSAGES, RETAINED], ids=lambda table: table.name)
-def test_our_tables_ask_nothing_special_of_a_reader(
-    settings: StreamingSettings, table: Table
-) -> None:
+def test_our_tables_ask_nothing_special_of_a_reader(settings: LakeSettings, table: Table) -> None:
     protocol = DeltaTable(str(table_path(settings, table))).protocol()
     assert protocol.min_reader_version == 1
     assert not protocol.reader_features

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from api.replay.order import Order, Place, ordered_query
+from api.replay.order import Place, ReplayOrder, ordered_query
 from api.replay.rows import read_row, read_rows
-from api.spark import SparkConnect
-from api.sql.running import Limits, QueryRunner
+from api.spark import Row, SparkConnect
+from api.sql.running import QueryLimits, QueryRunner
 from api.tracing.tables import TraceTables
-from streaming.settings import StreamingSettings
+from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -34,16 +34,21 @@ def event(offset: int, name: str, at_ms: int, client_id: str, **fields: Any) -> 
     )
 
 
+class _Patient(SparkConnect):
+    """Waits longer than a trace does: each kind of query takes many times as long at first."""
+
+    def rows(self, query: str, timeout_seconds: float = 120.0) -> list[Row]:
+        return super().rows(query, timeout_seconds)
+
+
 @pytest.fixture(scope="module")
 def connect(
     spark: SparkSession,
-    streaming_settings: StreamingSettings,
+    streaming_settings: LakeSettings,
     query_dir: Path,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
-    opened = SparkConnect(query_dir)
-    # The first query of a session takes many times as long as others, more than a trace waits.
-    opened.rows("SELECT count(*) FROM mqlake.events", timeout_seconds=120)
+    opened = _Patient(query_dir)
     yield opened
     opened.close()
 
@@ -110,9 +115,9 @@ def test_a_replay_reads_its_messages_in_order_and_from_its_place(
         "keep_retain": False,
         "username": "ann",
     }
-    order = Order.from_request(TENANT, request)
+    order = ReplayOrder.from_request(TENANT, request)
     queries = QueryRunner(connect, tmp_path / "results", at_once=1)
-    limits = Limits(rows=10, seconds=60, bytes=1 << 20)
+    limits = QueryLimits(rows=10, seconds=60, bytes=1 << 20)
 
     def read(before_ms: int, after: Place | None) -> list[int]:
         query = ordered_query(order, before_ms, after)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from mqlake.clock import Clock
     from mqlake.errors import LogError
-    from mqlake.log.contract import LogReader, LogRecord
+    from mqlake.log.contract import LogReader
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 

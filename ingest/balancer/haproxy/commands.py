@@ -12,7 +12,7 @@ from mqlake.errors import InvalidRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ingest.balancer.haproxy.configuration import Layout
+    from ingest.balancer.haproxy.configuration import ProxyLayout
     from ingest.balancer.snapshot import Snapshot
 
 MAINTENANCE: Final = 0x01 | 0x02 | 0x20
@@ -24,7 +24,7 @@ MAP_LINES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerSlot:
     """A slot of one backend: what it is, or is to be."""
 
     address: str
@@ -33,14 +33,14 @@ class Server:
     is_ready: bool
 
 
-Servers = dict[tuple[str, int], Server]
+Servers = dict[tuple[str, int], ServerSlot]
 """By backend and slot."""
 
 
-def wanted_servers(layout: Layout, snapshot: Snapshot) -> Servers:
+def wanted_servers(layout: ProxyLayout, snapshot: Snapshot) -> Servers:
     """Return the servers of all backends; free slots are left out, see `is_as_wanted`."""
     return {
-        (backend_of(frontend), node.slot): Server(
+        (backend_of(frontend), node.slot): ServerSlot(
             node.address, port, node.weight, node.takes_clients
         )
         for frontend in layout.frontends
@@ -67,7 +67,7 @@ def parse_servers(text: str) -> Servers:
             if not name.startswith("s") or not name[1:].isdecimal():
                 continue
             is_ready = not int(row["srv_admin_state"]) & (MAINTENANCE | _DRAIN)
-            found[row["be_name"], int(name[1:])] = Server(
+            found[row["be_name"], int(name[1:])] = ServerSlot(
                 row["srv_addr"], int(row["srv_port"]), int(row["srv_uweight"]), is_ready
             )
     except (KeyError, ValueError) as exc:
@@ -75,7 +75,7 @@ def parse_servers(text: str) -> Servers:
     return found
 
 
-def missing_slots(layout: Layout, wanted: Servers, found: Servers) -> list[str]:
+def missing_slots(layout: ProxyLayout, wanted: Servers, found: Servers) -> list[str]:
     """Return what the proxy's configuration lacks; it is to be written anew and reloaded then."""
     backends = {backend for backend, _ in found}
     lacking = [
@@ -86,7 +86,7 @@ def missing_slots(layout: Layout, wanted: Servers, found: Servers) -> list[str]:
     return lacking + [f"{name}/s{slot}" for name, slot in wanted if (name, slot) not in found]
 
 
-def commands(layout: Layout, wanted: Servers, found: Servers) -> Iterator[str]:
+def commands(layout: ProxyLayout, wanted: Servers, found: Servers) -> Iterator[str]:
     """Yield what leads from one to the other; nothing when it is the same.
 
     No new client comes to a server while its place changes. Live connections stay in all cases.
@@ -128,7 +128,7 @@ def is_as_wanted(wanted: Servers, found: Servers) -> bool:
     return wanted.keys() <= found.keys()
 
 
-def is_same_place(one: Server, other: Server) -> bool:
+def is_same_place(one: ServerSlot, other: ServerSlot) -> bool:
     if one.port != other.port:
         return False
     try:

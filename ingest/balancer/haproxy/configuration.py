@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ingest.balancer.placement import Strategy
-    from ingest.balancer.snapshot import Placed, Snapshot
+    from ingest.balancer.snapshot import PlacedNode, Snapshot
 
 Kind = Literal["tcp", "tls", "tls_passthrough", "websocket"]
 
@@ -73,7 +73,7 @@ class Frontend:
     def sees_client_id(self) -> bool:
         return self.kind in ("tcp", "tls")
 
-    def port_of(self, node: Placed) -> int | None:
+    def port_of(self, node: PlacedNode) -> int | None:
         """Return the node's port behind this frontend; None: it has none."""
         kind, ports = NODE_KIND[self.kind], dict(node.ports)
         if self.send_proxy and kind + PROXIED in ports:
@@ -98,7 +98,7 @@ class Proxy:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ProxyLayout:
     """What is the same for all proxies."""
 
     strategy: Strategy
@@ -134,7 +134,7 @@ def backend_of(frontend: Frontend) -> str:
     return f"nodes_{frontend.name}"
 
 
-def render(layout: Layout, proxy: Proxy, snapshot: Snapshot) -> str:
+def render(layout: ProxyLayout, proxy: Proxy, snapshot: Snapshot) -> str:
     """Return the configuration of one proxy that begins with a snapshot."""
     sections = [_global(layout, proxy), _defaults(layout), _peers(layout)]
     for frontend in layout.frontends:
@@ -143,7 +143,7 @@ def render(layout: Layout, proxy: Proxy, snapshot: Snapshot) -> str:
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
-def maps_of(layout: Layout, proxy: Proxy, snapshot: Snapshot) -> dict[str, dict[str, str]]:
+def maps_of(layout: ProxyLayout, proxy: Proxy, snapshot: Snapshot) -> dict[str, dict[str, str]]:
     """Return the entries of each map file; no map without a node that takes clients."""
     if not layout.uses_maps or not snapshot.buckets:
         return {}
@@ -157,7 +157,7 @@ def render_map(entries: Mapping[str, str]) -> str:
     return "".join(f"{key} {value}\n" for key, value in entries.items())
 
 
-def _global(layout: Layout, proxy: Proxy) -> list[str]:
+def _global(layout: ProxyLayout, proxy: Proxy) -> list[str]:
     api = proxy.runtime_api
     socket, mode = (f"unix@{api}", "mode 600 ") if "/" in api else (f"ipv4@{api}", "")
     # A reload takes the listening sockets over: nobody who connects meanwhile is refused.
@@ -173,7 +173,7 @@ def _global(layout: Layout, proxy: Proxy) -> list[str]:
     ]
 
 
-def _defaults(layout: Layout) -> list[str]:
+def _defaults(layout: ProxyLayout) -> list[str]:
     return [
         "defaults",
         "    mode tcp",
@@ -191,14 +191,14 @@ def _defaults(layout: Layout) -> list[str]:
     ]
 
 
-def _peers(layout: Layout) -> list[str]:
+def _peers(layout: ProxyLayout) -> list[str]:
     """Return the proxies that tell each other where clients are; one alone tells its successor."""
     if not layout.has_peers:
         return []
     return ["peers proxies", *(f"    peer {one.name} {one.peer}" for one in layout.proxies)]
 
 
-def _frontend(layout: Layout, proxy: Proxy, frontend: Frontend) -> list[str]:
+def _frontend(layout: ProxyLayout, proxy: Proxy, frontend: Frontend) -> list[str]:
     options = " accept-proxy" if frontend.accept_proxy else ""
     if frontend.certificate:
         options += f" ssl crt {frontend.certificate}"
@@ -225,7 +225,7 @@ def _frontend(layout: Layout, proxy: Proxy, frontend: Frontend) -> list[str]:
     return lines
 
 
-def _key_rules(layout: Layout, proxy: Proxy, frontend: Frontend) -> list[str]:
+def _key_rules(layout: ProxyLayout, proxy: Proxy, frontend: Frontend) -> list[str]:
     """Return the rules that find tenant and client identifier, and the slot that a map has for it.
 
     Each waits until the CONNECT is whole, the buffer is full or the delay is over; a client is
@@ -257,7 +257,7 @@ def _key_rules(layout: Layout, proxy: Proxy, frontend: Frontend) -> list[str]:
     ]
 
 
-def _backend(layout: Layout, frontend: Frontend, snapshot: Snapshot) -> list[str]:
+def _backend(layout: ProxyLayout, frontend: Frontend, snapshot: Snapshot) -> list[str]:
     lines = [f"backend {backend_of(frontend)}", f"    balance {_BALANCE[layout.strategy]}"]
     is_web = frontend.kind == "websocket"
     if is_web:
@@ -283,7 +283,7 @@ def _backend(layout: Layout, frontend: Frontend, snapshot: Snapshot) -> list[str
     return lines
 
 
-def _stick_rules(layout: Layout, frontend: Frontend) -> list[str]:
+def _stick_rules(layout: ProxyLayout, frontend: Frontend) -> list[str]:
     peers = " peers proxies" if layout.has_peers else ""
     kind, key = "ipv6", "src"
     if frontend.sees_client_id:
@@ -293,7 +293,7 @@ def _stick_rules(layout: Layout, frontend: Frontend) -> list[str]:
     return [f"    stick-table type {kind} {size}{peers}", f"    stick on {key}"]
 
 
-def _server(slot: int, frontend: Frontend, node: Placed | None, options: str) -> str:
+def _server(slot: int, frontend: Frontend, node: PlacedNode | None, options: str) -> str:
     port = None if node is None else frontend.port_of(node)
     if node is None or port is None:
         address, port, weight, takes_clients = *NOWHERE, 1, False

@@ -28,7 +28,7 @@ from ingest.balancer.haproxy.runtime_api import ProxyError, RuntimeApi
 from mqlake.errors import InvalidRecord
 
 if TYPE_CHECKING:
-    from ingest.balancer.haproxy.configuration import Layout, Proxy
+    from ingest.balancer.haproxy.configuration import Proxy, ProxyLayout
     from ingest.balancer.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Driver:
         repair_seconds: How often it is looked at.
     """
 
-    def __init__(self, layout: Layout, proxy: Proxy, repair_seconds: float) -> None:
+    def __init__(self, layout: ProxyLayout, proxy: Proxy, repair_seconds: float) -> None:
         self._layout = layout
         self._proxy = proxy
         self._repair_seconds = repair_seconds

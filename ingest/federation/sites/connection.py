@@ -33,39 +33,39 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 10.0
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who is told what becomes of a connection."""
 
     def authenticate(self, connect: Connect) -> int | None:
         """Return which site a client is; None: none that may connect."""
         ...
 
-    def is_made(self, connection: Connection) -> None:
+    def is_made(self, connection: SiteConnection) -> None:
         """The other side is reached; from here on `is_closed` follows."""
         ...
 
-    def is_open(self, connection: Connection) -> None:
+    def is_open(self, connection: SiteConnection) -> None:
         """Both sides have agreed: say hello."""
         ...
 
-    def receive(self, connection: Connection, publish: Publish) -> None:
+    def receive(self, connection: SiteConnection, publish: Publish) -> None:
         """Take what the other side publishes."""
         ...
 
-    def acknowledged(self, connection: Connection, packet_id: int) -> None:
+    def acknowledged(self, connection: SiteConnection, packet_id: int) -> None:
         """Hear that the other side has a message."""
         ...
 
-    def returned(self, connection: Connection, packet_id: int) -> None:
+    def returned(self, connection: SiteConnection, packet_id: int) -> None:
         """Hear that the other side has no member for a message of a share group."""
         ...
 
-    def is_closed(self, connection: Connection) -> None:
+    def is_closed(self, connection: SiteConnection) -> None:
         """It has ended, whether it was open or not."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class SiteConnection(asyncio.Protocol):
     """One connection between two sites.
 
     Args:
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: ConnectionOwner,
         connect: Connect | None,
         site: int | None,
         *,

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.pauses import Pauses
-from ingest.federation.sites.connection import Connection
+from ingest.federation.sites.connection import SiteConnection
 from ingest.protocol.packets import MQTT_5_0, Connect
 from mqlake.errors import OperationalError
 
 if TYPE_CHECKING:
     from ingest.federation.settings import FederationSettings, NeighborSettings
-    from ingest.federation.sites.connection import Owner
+    from ingest.federation.sites.connection import ConnectionOwner
     from ingest.federation.sites.link import SiteLink
 
 _logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 GOODBYE_SECONDS: Final = 1.0
 
 
-class Connections:
+class SiteConnections:
     """All connections of a site, by whomever they are made. Make it inside the event loop.
 
     Args:
@@ -34,8 +34,8 @@ class Connections:
         made: Those that have not ended.
     """
 
-    def __init__(self, settings: FederationSettings, owner: Owner) -> None:
-        self.made: set[Connection] = set()
+    def __init__(self, settings: FederationSettings, owner: ConnectionOwner) -> None:
+        self.made: set[SiteConnection] = set()
         self._settings = settings
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -103,8 +103,8 @@ class Connections:
             },
         )
 
-    def _new(self, neighbour: NeighborSettings | None = None) -> Connection:
-        return Connection(
+    def _new(self, neighbour: NeighborSettings | None = None) -> SiteConnection:
+        return SiteConnection(
             self._owner,
             None if neighbour is None else self._connect_packet(neighbour),
             None if neighbour is None else neighbour.id,

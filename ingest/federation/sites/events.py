@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from mqlake import compact_json
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS
 
 if TYPE_CHECKING:
     from mqlake.clock import Clock

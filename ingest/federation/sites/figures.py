@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ingest.federation.sites.service import SiteService
+    from collections.abc import Mapping
+
+    from ingest.federation.sites.link import SiteLink
+    from ingest.federation.sites.retaining import Retaining
+    from ingest.federation.sites.spreading import Spreading
+    from ingest.federation.sites.taking import Taking
 
 MOST_SHOWN: Final = 20
 """Filters of a link."""
 
 
-def figures_of(service: SiteService) -> dict[str, Any]:
+def figures_of(
+    links: Mapping[int, SiteLink], spreading: Spreading, retaining: Retaining, taking: Taking
+) -> dict[str, Any]:
     """Return counters and links, fit for JSON."""
-    streams, wanted = service.inlet.streams, service.spreading.wanted
+    streams, wanted = taking.inlet.streams, spreading.wanted
     return {
-        "site": service.site,
-        "epoch": service.epoch,
         "links": [
             {
                 "site": site,
@@ -29,20 +34,19 @@ def figures_of(service: SiteService) -> dict[str, Any]:
                 "bytes": link.sent_bytes,
                 "wants": len(wanted.of(site)),
                 "carries": sorted(wanted.of(site))[:MOST_SHOWN],
-                "counters": _counted(link.counters),
+                "counters": counted(link.counters),
             }
-            for site, link in service.links.items()
+            for site, link in links.items()
         ],
         "streams": len(streams),
         "gaps": streams.gaps,
-        "retained": len(service.retaining.retained),
-        "shown_again": service.retaining.retained.shown_again,
-        "asked": service.taking.bodies.asked,
-        "interests": len(service.spreading.subscriptions),
-        "overlay": service.finding.figures(),
-        "counters": {**_counted(service.inlet.counters), "strangers": service.strangers},
+        "retained": len(retaining.retained),
+        "shown_again": retaining.retained.shown_again,
+        "asked": taking.bodies.asked,
+        "interests": len(spreading.subscriptions),
     }
 
 
-def _counted(counters: Any) -> dict[str, int]:
+def counted(counters: Any) -> dict[str, int]:
+    """Return counters by their names."""
     return {name: getattr(counters, name) for name in counters.__slots__}

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ingest.federation.sites.groups import PREFIX, Groups, neighbour_of, to_local, way_name
+from ingest.federation.sites.group_names import PREFIX, neighbour_of, to_local, way_name
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import (
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from ingest.federation.prefixes import Prefixes
-    from mqlake.log.contract import LogAccess, LogReader, LogRecord
+    from ingest.federation.sites.groups import SiteGroups
+    from mqlake.log.contract import LogAccess, LogReader
+    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class GroupRoutes:
         site: int,
         tenant: str,
         prefixes: Prefixes,
-        groups: Groups,
+        groups: SiteGroups,
         log: LogAccess,
         make_topic: Callable[[str], Awaitable[None]],
         run: int,

@@ -13,62 +13,17 @@ them, and has no ways.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
-
-from ingest.federation.filters import meet
-from mqlake.topics import SHARE_PREFIX, split_shared
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ingest.federation.prefixes import Prefixes
     from ingest.federation.sites.interest import Interest
-    from ingest.federation.sites.subscriptions import Subscriptions
+    from ingest.federation.sites.subscriptions import SiteSubscriptions
 
 Way = tuple[int, str]
 """A neighbour, and a group of the federation that it leads to members of."""
 
-PREFIX: Final = "federation-"
-_WAY: Final = re.compile(rf"{PREFIX}\d+-\d+", re.ASCII)
 
-
-def way_name(site: int, neighbour: int) -> str:
-    """Return the name that stands for a neighbour where routes have that of a gateway."""
-    return f"{PREFIX}{site}-{neighbour}"
-
-
-def is_way(gateway: str) -> bool:
-    """Tell whether a name is one of `way_name`, of any site."""
-    return _WAY.fullmatch(gateway) is not None
-
-
-def neighbour_of(site: int, gateway: str) -> int | None:
-    """Undo `way_name`; None: it is a gateway."""
-    before = f"{PREFIX}{site}-"
-    number = gateway.removeprefix(before)
-    return int(number) if gateway.startswith(before) and number.isdecimal() else None
-
-
-def to_federated(group: str, prefixes: Prefixes) -> str:
-    """Return what other sites call a group of this one."""
-    found = split_shared(group)
-    return f"{SHARE_PREFIX}{found.share_name}/{prefixes.to_federated(found.topic_filter)}"
-
-
-def to_local(group: str, prefixes: Prefixes) -> str:
-    """Undo `to_federated`."""
-    found = split_shared(group)
-    return f"{SHARE_PREFIX}{found.share_name}/{prefixes.to_local(found.topic_filter)}"
-
-
-def may_come(group: str, allowed: Iterable[str]) -> bool:
-    """Tell whether messages of a group may come from other sites at all."""
-    topic_filter = split_shared(group).topic_filter
-    return not topic_filter.startswith("$") and any(meet(one, topic_filter) for one in allowed)
-
-
-class Groups:
+class SiteGroups:
     """What one site does with the groups of the federation; nothing here knows a log.
 
     Args:
@@ -76,7 +31,7 @@ class Groups:
         subscriptions: Of this one.
     """
 
-    def __init__(self, interest: Interest, subscriptions: Subscriptions) -> None:
+    def __init__(self, interest: Interest, subscriptions: SiteSubscriptions) -> None:
         self._interest = interest
         self._subscriptions = subscriptions
         self._deaf: set[int] = set()

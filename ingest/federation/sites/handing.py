@@ -12,8 +12,8 @@ from functools import partial as bind
 from typing import TYPE_CHECKING
 
 from ingest.federation.envelope import InvalidEnvelope
-from ingest.federation.sites.groups import to_local
-from ingest.federation.sites.inlet import Verdict
+from ingest.federation.sites.group_names import to_local
+from ingest.federation.sites.inlet import InletVerdict
 from ingest.federation.sites.log_messages import of_publish, to_group_record
 from mqlake.errors import LogError
 from mqlake.records import INBOUND
@@ -21,12 +21,12 @@ from mqlake.records import INBOUND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.federation.envelope import Message
+    from ingest.federation.envelope import SiteMessage
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
-    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.group_routes import GroupRoutes
-    from ingest.federation.sites.groups import Groups
+    from ingest.federation.sites.groups import SiteGroups
     from ingest.federation.sites.inlet import Inlet
     from ingest.federation.sites.link import SiteLink
     from ingest.federation.sites.log_messages import Carried
@@ -55,7 +55,7 @@ class Handing:
         prefixes: Prefixes,
         writer: LogWriter,
         inlet: Callable[[], Inlet],
-        groups: Groups,
+        groups: SiteGroups,
         routes: GroupRoutes,
         spreading: Spreading,
         on_failure: Callable[[BaseException], None],
@@ -72,7 +72,7 @@ class Handing:
         self._spreading = spreading
         self._on_failure = on_failure
 
-    def take(self, link: SiteLink, connection: Connection, publish: Publish) -> None:
+    def take(self, link: SiteLink, connection: SiteConnection, publish: Publish) -> None:
         """Take a message that a neighbour hands over, or give it back.
 
         Raises:
@@ -93,9 +93,9 @@ class Handing:
             connection.give_back(publish.packet_id)
             return
         verdict = inlet.take(named, acknowledge)
-        if verdict is Verdict.DUPLICATE:
+        if verdict is InletVerdict.DUPLICATE:
             acknowledge()
-        elif verdict is Verdict.NEW:
+        elif verdict is InletVerdict.NEW:
             inlet.counters.for_groups += 1
             carried.sender = link.site
             self._append(carried)
@@ -119,9 +119,9 @@ class Handing:
             acknowledge()
             return
         verdict = inlet.take(carried.handed.named(), acknowledge)
-        if verdict is Verdict.DUPLICATE:
+        if verdict is InletVerdict.DUPLICATE:
             acknowledge()
-        elif verdict is Verdict.NEW:
+        elif verdict is InletVerdict.NEW:
             carried.sender = self._site
             self._routes.when_known(bind(self._append, carried))
 
@@ -140,7 +140,7 @@ class Handing:
             self._on_failure(exc)
 
     def _appended(
-        self, named: Message, partition: int, offset: int, error: LogError | None
+        self, named: SiteMessage, partition: int, offset: int, error: LogError | None
     ) -> None:
         if error is not None:
             self._on_failure(error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ingest.federation.envelope import InvalidEnvelope, Message
+from ingest.federation.envelope import InvalidEnvelope, SiteMessage
 from ingest.federation.sites.log_messages import place_of
 from ingest.federation.sites.streams import StreamKey, Streams
 from mqlake.federation_records import Offsets
@@ -20,7 +20,7 @@ from mqlake.records import LogRecord
 Acknowledge = Callable[[], None]
 
 
-class Verdict(Enum):
+class InletVerdict(Enum):
     """What becomes of a message of a neighbour."""
 
     NEW = auto()
@@ -80,36 +80,36 @@ class Inlet:
                 self._note(message)
             self.read[record.partition] = record.offset + 1
 
-    def take(self, message: Message, acknowledge: Acknowledge) -> Verdict:
+    def take(self, message: SiteMessage, acknowledge: Acknowledge) -> InletVerdict:
         """Hear of a message; `acknowledge` is called when it is durable, if not at once."""
         key = stream_of(message)
         if self.streams.has(key, message.sequence):
             self.counters.duplicates += 1
-            return Verdict.DUPLICATE
+            return InletVerdict.DUPLICATE
         waiting = self._pending.get((key, message.sequence))
         if waiting is not None:
             self.counters.duplicates += 1
             waiting.append(acknowledge)
-            return Verdict.PENDING
+            return InletVerdict.PENDING
         self._pending[key, message.sequence] = [acknowledge]
-        return Verdict.NEW
+        return InletVerdict.NEW
 
-    def has_had(self, message: Message) -> bool:
+    def has_had(self, message: SiteMessage) -> bool:
         """Tell whether a message is in the log or on its way there."""
         key, sequence = stream_of(message), message.sequence
         return self.streams.has(key, sequence) or (key, sequence) in self._pending
 
-    def hear_offer(self, number: tuple[StreamKey, int], acknowledge: Acknowledge) -> Verdict:
+    def hear_offer(self, number: tuple[StreamKey, int], acknowledge: Acknowledge) -> InletVerdict:
         """Hear that a neighbour has a message; of one that is new `Bodies` is told."""
         if self.streams.has(*number):
-            return Verdict.DUPLICATE
+            return InletVerdict.DUPLICATE
         waiting = self._pending.get(number)
         if waiting is None:
-            return Verdict.NEW
+            return InletVerdict.NEW
         waiting.append(acknowledge)
-        return Verdict.PENDING
+        return InletVerdict.PENDING
 
-    def appended(self, message: Message, partition: int, offset: int) -> None:
+    def appended(self, message: SiteMessage, partition: int, offset: int) -> None:
         """Hear where the log has a message."""
         self._note(message)
         self.read[partition] = max(offset + 1, self.read.get(partition, 0))
@@ -117,10 +117,10 @@ class Inlet:
         for acknowledge in self._pending.pop((stream_of(message), message.sequence)):
             acknowledge()
 
-    def _note(self, message: Message) -> None:
+    def _note(self, message: SiteMessage) -> None:
         self.streams.add(stream_of(message), message.after, message.sequence)
 
 
-def stream_of(message: Message) -> StreamKey:
+def stream_of(message: SiteMessage) -> StreamKey:
     """Return the stream of a message between logs."""
     return StreamKey(message.key.origin, message.key.epoch, message.partition)

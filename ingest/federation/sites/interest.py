@@ -22,7 +22,7 @@ MOST_FILTERS: Final = 10_000
 """Of one site."""
 
 
-class Entry(NamedTuple):
+class InterestEntry(NamedTuple):
     """That a site wants something."""
 
     version: int
@@ -46,7 +46,7 @@ class Ways(NamedTuple):
     """All neighbours that lead to any."""
 
 
-News = dict[int, Entry | None]
+News = dict[int, InterestEntry | None]
 """By site that wants; None: it is reached on this way no longer."""
 
 
@@ -59,14 +59,14 @@ class Interest:
     """
 
     def __init__(self, site: int, hop_limit: int) -> None:
-        self.own = Entry(0, (site,), ())
+        self.own = InterestEntry(0, (site,), ())
         self._is_untold = True
         """In each run what is wanted gets a number of its own, be it nothing: others may know
         something else under the last one."""
         self._site = site
         self._hop_limit = hop_limit
-        self._heard: dict[int, dict[int, Entry]] = {}
-        self._told: dict[int, dict[int, Entry]] = {}
+        self._heard: dict[int, dict[int, InterestEntry]] = {}
+        self._told: dict[int, dict[int, InterestEntry]] = {}
         self._repeated: dict[int, set[int]] = {}
         self._up: set[int] = set()
         self._found: dict[str, Ways] | None = None
@@ -77,7 +77,7 @@ class Interest:
         if wanted == self.own.filters and not self._is_untold:
             return False
         self._is_untold = False
-        self.own = Entry(max(now_ms, self.own.version + 1), (self._site,), wanted)
+        self.own = InterestEntry(max(now_ms, self.own.version + 1), (self._site,), wanted)
         return True
 
     def open(self, neighbour: int) -> None:
@@ -92,7 +92,7 @@ class Interest:
         self._up.discard(neighbour)
         self._found = None
 
-    def hear(self, neighbour: int, news: Mapping[int, Entry | None]) -> bool:
+    def hear(self, neighbour: int, news: Mapping[int, InterestEntry | None]) -> bool:
         """Hear what a neighbour tells; return whether it changes anything here."""
         heard = self._heard.setdefault(neighbour, {})
         has_changed = False
@@ -190,7 +190,7 @@ class Interest:
     def _sites(self) -> set[int]:
         return {self._site, *(site for heard in self._heard.values() for site in heard)}
 
-    def _leads(self, neighbour: int, site: int, entry: Entry) -> bool:
+    def _leads(self, neighbour: int, site: int, entry: InterestEntry) -> bool:
         """Tell whether a path may be true and is of use here."""
         path = entry.path
         return (
@@ -200,11 +200,11 @@ class Interest:
             and len(set(path)) == len(path)
         )
 
-    def _newest(self, site: int) -> Entry:
+    def _newest(self, site: int) -> InterestEntry:
         """Return what was told last of a site, by whomever."""
         return max(heard[site] for heard in self._heard.values() if site in heard)
 
-    def _best(self, site: int, listener: int) -> Entry | None:
+    def _best(self, site: int, listener: int) -> InterestEntry | None:
         """Return what a neighbour is told of a site: the nearest way that it is not on."""
         if site == self._site:
             return self.own if self.own.version else None
@@ -245,7 +245,7 @@ class Interest:
 
 
 def read_news(found: Any) -> News:
-    """Read what a neighbour tells: by site a list of the fields of `Entry`, or null.
+    """Read what a neighbour tells: by site a list of the fields of `InterestEntry`, or null.
 
     Raises:
         InvalidRecord: It is something else.
@@ -263,13 +263,13 @@ def read_news(found: Any) -> News:
                 raise ValueError(f"{len(filters)} filters, expected at most {MOST_FILTERS}")
             for one in filters:
                 validate_topic_filter(one)
-            news[int(site)] = Entry(version, tuple(path), tuple(filters), away)
+            news[int(site)] = InterestEntry(version, tuple(path), tuple(filters), away)
     except (TypeError, ValueError, AttributeError, InvalidTopic) as exc:
         raise InvalidRecord(f"interest cannot be read: {exc!r}") from exc
     return news
 
 
-class Wanted:
+class NeighbourInterest:
     """What each neighbour gets: of what it may get, what somebody behind it wants.
 
     Retained messages it gets all of what it may, for who subscribes later is to have them.

@@ -12,9 +12,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.sites.events import LINK_DOWN, LINK_UP, RECORDS_GONE
-from ingest.federation.sites.groups import way_name
+from ingest.federation.sites.group_names import way_name
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.pace import Pace, size_of
+from ingest.federation.sites.pace import SendingPace, size_of
 from mqlake.errors import LogError, OffsetGone
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND, delivery_topic
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
-    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.events import LinkEvents
-    from ingest.federation.sites.words import Ways
+    from ingest.federation.sites.words import DeliveryWays
     from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
     from mqlake.federation_records import LinkPlaces
-    from mqlake.log.contract import LogReader, LogRecord
+    from mqlake.growth import Growth
+    from mqlake.log.contract import LogReader
+    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class SiteLink:
         self.site = neighbour.id
         self.places = places
         self.counters = OutletCounters()
-        self.connection: Connection | None = None
+        self.connection: SiteConnection | None = None
         self.reason = NOT_YET
         self.ends: Mapping[int, int] = {}
         self.gone = 0
@@ -141,7 +143,7 @@ class SiteLink:
         """Tell whether messages of a topic of the federation may come over this link."""
         return bool(self._may_bring.match(topic))
 
-    def attach(self, connection: Connection, lower: int) -> bool:
+    def attach(self, connection: SiteConnection, lower: int) -> bool:
         """Take a connection; return False when the one that is there is to stay.
 
         Args:
@@ -162,7 +164,7 @@ class SiteLink:
         self.detached.clear()
         return True
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: SiteConnection) -> None:
         """Give the neighbour what is wanted behind it, from where it is."""
         if self._outlet is not None:
             return
@@ -184,7 +186,7 @@ class SiteLink:
         _logger.info("a link is up", extra={"fields": {"site": self.site}})
         self._events.add(LINK_UP, self.site)
 
-    def acknowledge(self, connection: Connection, publish: Publish) -> None:
+    def acknowledge(self, connection: SiteConnection, publish: Publish) -> None:
         """Tell the neighbour that its message is durable here, when its rate allows another."""
         if connection is self.connection:
             self._durable.append((publish.packet_id, size_of(publish)))
@@ -213,13 +215,13 @@ class SiteLink:
 
         take_back(publish, acknowledge)
 
-    def direct(self, ways: Ways) -> None:
+    def direct(self, ways: DeliveryWays) -> None:
         """Hear which messages the neighbour wants whole."""
         if self._outlet is not None:
             self._outlet.direct(*ways)
             self._send()
 
-    def detach(self, connection: Connection) -> None:
+    def detach(self, connection: SiteConnection) -> None:
         """Do without a connection; what was not acknowledged goes over the next one."""
         if connection is not self.connection:
             return
@@ -243,7 +245,7 @@ class SiteLink:
         await asyncio.gather(*readings, return_exceptions=True)
 
     async def _read(
-        self, connection: Connection, outlet: Outlet, reader: LogReader, handed: LogReader
+        self, connection: SiteConnection, outlet: Outlet, reader: LogReader, handed: LogReader
     ) -> None:
         """Follow the log until cancelled; a log that does not answer ends the connection."""
         taken = _Taken(self, outlet)
@@ -264,11 +266,15 @@ class SiteLink:
             await reader.close()
             await handed.close()
 
-    def see(self, ends: Mapping[int, int]) -> None:
+    def see(self, ends: Mapping[int, int], growth: Growth | None) -> None:
         """Hear where the log ends; a partition that is new is read from its start.
 
-        The connection ends for it: the next one goes on everywhere.
+        When the log grows, not before what its topics had in an older one. The connection ends for
+        it: the next one goes on everywhere.
         """
+        if growth is not None:
+            count = growth.readable(self.places.cursor)
+            ends = {partition: end for partition, end in ends.items() if partition < count}
         self.ends = ends
         added = ends.keys() - self.places.cursor.keys()
         if not added:
@@ -335,7 +341,7 @@ class SiteLink:
             timer.cancel()
         self._timers.clear()
 
-    def _wait_for(self, pace: Pace, action: Callable[[], None]) -> None:
+    def _wait_for(self, pace: SendingPace, action: Callable[[], None]) -> None:
         """Go on when a rate allows it again, once; at once if it does so by now."""
         if action in self._timers:
             return
@@ -364,11 +370,11 @@ class _Taken:
         self._link.lose(self._outlet, error)
 
 
-def _paces(neighbour: NeighborSettings) -> tuple[Pace, Pace]:
+def _paces(neighbour: NeighborSettings) -> tuple[SendingPace, SendingPace]:
     """Return how fast messages may go out, and come in."""
     return (
-        Pace(neighbour.messages_out_per_second, neighbour.bytes_out_per_second),
-        Pace(neighbour.messages_in_per_second, neighbour.bytes_in_per_second),
+        SendingPace(neighbour.messages_out_per_second, neighbour.bytes_out_per_second),
+        SendingPace(neighbour.messages_in_per_second, neighbour.bytes_in_per_second),
     )
 
 

@@ -15,7 +15,7 @@ from ingest.federation.envelope import (
     ROUTING,
     ChainKey,
     InvalidEnvelope,
-    Message,
+    SiteMessage,
     from_header,
     from_mqtt,
     to_header,
@@ -25,6 +25,7 @@ from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import MQTT_5_0, Publish
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from mqlake.errors import InvalidTopic
+from mqlake.record_versions import HEADER_MQTT, Headers
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
@@ -32,12 +33,10 @@ from mqlake.records import (
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
-    HEADER_MQTT,
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_TRACEPARENT,
     HEADER_USERNAME,
-    Headers,
     LogRecord,
     decode_properties,
     encode_properties,
@@ -48,7 +47,7 @@ from mqlake.records import (
 from mqlake.topics import split_shared, validate_topic_filter
 
 HEADER_HANDED: Final = "mqlake-handed"
-"""Of a record that a neighbour has handed over for a share group: `Place` in numbers with dots."""
+"""Of a record that a neighbour has handed over for a share group: a `GroupOrigin`, with dots."""
 
 HANDED: Final = "mqlake-handed"
 """User property with the share group, and the place that the message is handed over from."""
@@ -70,7 +69,7 @@ _ID_BYTES: Final = 16
 _MQTT_BYTES: Final = 3
 
 
-class Place(NamedTuple):
+class GroupOrigin(NamedTuple):
     """Where a message that is for one share group alone was handed over from, by whom."""
 
     site: int
@@ -84,7 +83,7 @@ class Place(NamedTuple):
     group: str
     """As `$share/<share name>/<topic filter>`, of the federation."""
 
-    def named(self) -> Message:
+    def named(self) -> SiteMessage:
         """Return what stands for it among the messages that a site has had.
 
         Its stream is one of each group: that of a message for all has the same numbers.
@@ -92,7 +91,7 @@ class Place(NamedTuple):
         digest = blake2b(self.group.encode(), digest_size=8).digest()
         stream = int.from_bytes(digest) << 16 | self.partition
         key = ChainKey(~self.site, self.epoch, "")
-        message = Message(key, self.sequence, self.after, 0, 0, b"", 0, retain=False)
+        message = SiteMessage(key, self.sequence, self.after, 0, 0, b"", 0, retain=False)
         message.partition = stream
         return message
 
@@ -101,14 +100,14 @@ class Place(NamedTuple):
 class Carried:
     """A message on its way and what its record says of it beside."""
 
-    message: Message
+    message: SiteMessage
     protocol_level: int
     """Of the publisher."""
     headers: Headers
     """Identifier, client, origin, …"""
     sender: int
     """The site that it comes from; this one for what its own clients have published."""
-    handed: Place | None = None
+    handed: GroupOrigin | None = None
     """It is for one share group, which no member has had it of."""
     is_again: bool = False
     """This site shows again what it has had, as the latest retained message of its topic."""
@@ -159,7 +158,7 @@ def of_handed(record: LogRecord, group: str, after: int, site: int, epoch: int) 
     carried = _carried(record, headers, topic, site, epoch)
     sequence = record.offset + 1
     before = after if 0 < after < sequence else sequence - 1
-    carried.handed = Place(site, epoch, record.partition, sequence, before, group)
+    carried.handed = GroupOrigin(site, epoch, record.partition, sequence, before, group)
     return carried
 
 
@@ -171,7 +170,7 @@ def _carried(
     envelope = headers.get(NAME)
     sender = site
     if envelope is None:
-        message = Message(
+        message = SiteMessage(
             ChainKey(site, epoch, topic),
             record.offset + 1,
             record.offset,
@@ -261,14 +260,16 @@ def of_publish(publish: Publish, *, prefix: str) -> Carried:
     return Carried(message, level, headers, sender, place)
 
 
-def _read_place(text: str) -> Place:
+def _read_place(text: str) -> GroupOrigin:
     try:
         *numbers, group = json.loads(text)
-        if len(numbers) != len(Place._fields) - 1 or any(type(one) is not int for one in numbers):
+        if len(numbers) != len(GroupOrigin._fields) - 1 or any(
+            type(one) is not int for one in numbers
+        ):
             raise ValueError("expected five numbers and a group")
         validate_topic_filter(group)
         site, epoch, partition, sequence, after = numbers
-        place = Place(site, epoch, partition, sequence, after, group)
+        place = GroupOrigin(site, epoch, partition, sequence, after, group)
         if min(numbers) < 0 or place.after >= place.sequence or place.partition >= 1 << 16:
             raise ValueError("numbers that cannot be")
         if not split_shared(group).share_name:
@@ -331,16 +332,16 @@ def to_group_record(
     return key, value, [(HEADER_MQTT, mqtt), *headers[1:], (HEADER_HANDED, text.encode())]
 
 
-def _read_handed(value: bytes) -> Place:
+def _read_handed(value: bytes) -> GroupOrigin:
     try:
         *numbers, group = value.decode().split(".", 5)
         site, epoch, partition, sequence, after = map(int, numbers)
     except ValueError as exc:
         raise InvalidEnvelope(f"header {HEADER_HANDED} cannot be read: {exc!r}") from exc
-    return Place(site, epoch, partition, sequence, after, group)
+    return GroupOrigin(site, epoch, partition, sequence, after, group)
 
 
-def place_of(record: LogRecord) -> Message | None:
+def place_of(record: LogRecord) -> SiteMessage | None:
     """Return what a record says of where in another log it is from; None: it is from none.
 
     Raises:

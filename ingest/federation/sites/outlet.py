@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ingest.federation.envelope import InvalidEnvelope
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.groups import to_federated
-from ingest.federation.sites.inlet import Acknowledge, Verdict, stream_of
-from ingest.federation.sites.interest import Wanted
+from ingest.federation.sites.group_names import to_federated
+from ingest.federation.sites.inlet import Acknowledge, InletVerdict, stream_of
+from ingest.federation.sites.interest import NeighbourInterest
 from ingest.federation.sites.log_messages import (
     Carried,
     of_handed,
@@ -26,7 +26,7 @@ from ingest.federation.sites.log_messages import (
     to_offer,
     to_publish,
 )
-from ingest.federation.sites.pace import Pace, size_of
+from ingest.federation.sites.pace import SendingPace, size_of
 from ingest.federation.sites.retained import Stamps
 from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import Publish
@@ -59,9 +59,9 @@ class SiteLog:
     """First level of the topics by which federators speak."""
     hop_limit: int
     prefixes: Prefixes
-    wanted: Wanted
+    wanted: NeighbourInterest
     """Who gets what: what one neighbour does not get may come to it on another path."""
-    hear: Callable[[tuple[StreamKey, int], Acknowledge], Verdict]
+    hear: Callable[[tuple[StreamKey, int], Acknowledge], InletVerdict]
     """Tells whether this site has had a number; of one on its way it says when it is there."""
 
 
@@ -211,9 +211,9 @@ class Outlet:
                 sent = _Sent(record.offset + (number == len(publishes)), 0)
                 way.append(sent)
                 verdict = self._log.hear(place, bind(self._settle_all, HANDED, sent))
-                if verdict is Verdict.NEW:
+                if verdict is InletVerdict.NEW:
                     self._queue.append(_Waiting(publish, sent, HANDED, NOBODY))
-                elif verdict is Verdict.DUPLICATE:  # it was returned, and is chosen for anew
+                elif verdict is InletVerdict.DUPLICATE:  # it was returned, and is chosen for anew
                     self._settle_all(HANDED, sent)
             if not publishes:
                 if way:
@@ -226,7 +226,7 @@ class Outlet:
         found = self._unacknowledged.get(packet_id)
         return None if found is None else found.publish
 
-    def ready(self, pace: Pace | None = None, now: float = 0.0) -> list[Publish]:
+    def ready(self, pace: SendingPace | None = None, now: float = 0.0) -> list[Publish]:
         """Return what may be sent now, with packet identifiers.
 
         Args:

@@ -8,7 +8,7 @@ from ingest.protocol.packets import Publish
 from ingest.session.rates import TokenBucket
 
 
-class Pace:
+class SendingPace:
     """A rate of messages, one of their bytes, or both.
 
     Args:

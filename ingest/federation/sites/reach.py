@@ -27,7 +27,7 @@ class Debt(NamedTuple):
     """Of its filters."""
 
 
-class Reach:
+class SiteReach:
     """What one site waits for. Nothing outlives a connection."""
 
     def __init__(self) -> None:

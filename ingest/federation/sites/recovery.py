@@ -20,7 +20,8 @@ from mqlake.federation_records import (
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
-    from mqlake.log.contract import LogAccess, LogRecord
+    from mqlake.log.contract import LogAccess
+    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ingest.federation.envelope import NAME, InvalidEnvelope, Message, to_header
+from ingest.federation.envelope import NAME, InvalidEnvelope, SiteMessage, to_header
 from ingest.federation.sites.log_messages import Carried, of_record
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPlaces
@@ -69,7 +69,7 @@ class _Topic:
     """Of what stands last in the log with RETAIN: that is what subscribers get."""
 
 
-class Retained:
+class SiteRetained:
     """What one site knows of retained messages.
 
     Args:
@@ -110,7 +110,7 @@ class Retained:
         """Return how many topics are known."""
         return len(self._topics)
 
-    def is_latest(self, topic: str, message: Message) -> bool:
+    def is_latest(self, topic: str, message: SiteMessage) -> bool:
         """Tell whether a neighbour's retained message is to be retained here, too.
 
         Args:
@@ -226,6 +226,6 @@ def _is_wrong(known: _Topic) -> bool:
     return known.shown is not None and known.shown < known.latest and known.at is not None
 
 
-def _rank(message: Message) -> Rank:
+def _rank(message: SiteMessage) -> Rank:
     origin, epoch, _ = message.key
     return Rank(message.stamp, origin, epoch, message.partition, message.sequence)

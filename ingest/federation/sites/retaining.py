@@ -12,7 +12,7 @@ from functools import partial as bind
 from typing import TYPE_CHECKING
 
 from ingest.federation.sites.log_messages import of_record, to_record
-from ingest.federation.sites.retained import Retained
+from ingest.federation.sites.retained import SiteRetained
 from mqlake.errors import LogError, OffsetGone
 from mqlake.federation_records import (
     FEDERATION,
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ingest.federation.sites.recovery import Recovered
     from ingest.federation.sites.retained import Place, Rank
     from mqlake.identifiers import MessageIdentifiers
-    from mqlake.log.contract import LogAccess, LogReader, LogRecord
+    from mqlake.log.contract import LogAccess, LogReader
+    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -169,9 +170,9 @@ class Retaining:
         elif self._saving.get(topic) is record:
             del self._saving[topic]
 
-    def _make(self, places: LinkPlaces) -> Retained:
+    def _make(self, places: LinkPlaces) -> SiteRetained:
         settings = self._settings
-        return Retained(
+        return SiteRetained(
             settings.host.id,
             self._epoch,
             settings.tenant,

@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.envelope import ROUTING, InvalidEnvelope
-from ingest.federation.finding import Finding
+from ingest.federation.finding import SiteOverlay
 from ingest.federation.overlay_events import WayDown, WayUp
 from ingest.federation.packets import InvalidPacket
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.connections import Connections
+from ingest.federation.sites.connections import SiteConnections
 from ingest.federation.sites.events import LinkEvents
-from ingest.federation.sites.figures import figures_of
+from ingest.federation.sites.figures import counted, figures_of
 from ingest.federation.sites.group_routes import GroupRoutes
 from ingest.federation.sites.handing import Handing
 from ingest.federation.sites.link import SiteLink
@@ -30,7 +30,7 @@ from ingest.federation.sites.recovery import recover
 from ingest.federation.sites.retaining import Retaining
 from ingest.federation.sites.spreading import Spreading
 from ingest.federation.sites.taking import Taking
-from ingest.federation.sites.words import Hello, InvalidWord, Reached, Ways, decode
+from ingest.federation.sites.words import DeliveryWays, Hello, InvalidWord, Reached, decode
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import (
@@ -48,13 +48,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
-    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.inlet import Inlet
     from ingest.federation.sites.interest import News
     from ingest.protocol.packets import Connect
     from mqlake.clock import Clock
     from mqlake.federation_records import Offsets
-    from mqlake.log.contract import LogAccess, LogRecord
+    from mqlake.growth import Growth
+    from mqlake.log.contract import LogAccess
+    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class SiteService:
         clock: Of the machine.
         log: Of the site.
         make_topic: Makes a log topic unless it is there.
+        growth: Returns how the log grows.
     """
 
     def __init__(
@@ -83,8 +86,10 @@ class SiteService:
         clock: Clock,
         log: LogAccess,
         make_topic: Callable[[str], Awaitable[None]],
+        growth: Callable[[], Growth | None],
     ) -> None:
         self.settings = settings
+        self._growth = growth
         self.site = settings.host.id
         self.links: dict[int, SiteLink] = {}
         self.strangers = 0
@@ -98,7 +103,7 @@ class SiteService:
         self._due = asyncio.Event()
         """Set when a checkpoint does not wait for its second."""
         self._run = clock.now_ms()
-        self.finding = Finding(settings, self._run, clock.monotonic())
+        self.finding = SiteOverlay(settings, self._run, clock.monotonic())
         self.spreading = Spreading(
             settings,
             self._prefixes,
@@ -151,7 +156,7 @@ class SiteService:
         self._epoch = 0
         self._ends: Mapping[int, int] = {}
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self.connections = Connections(settings, self)
+        self.connections = SiteConnections(settings, self)
         self._connecting: dict[int, asyncio.Task[None]] = {}
 
     # The process.
@@ -310,7 +315,7 @@ class SiteService:
                 self.inlet.read[partition] = max(end, self.inlet.read.get(partition, 0))
         self._ends = ends
         for link in self.links.values():
-            link.see(ends)
+            link.see(ends, self._growth())
         now = self._clock.monotonic()
         if self.inlet.streams.gaps <= FEW_GAPS or now > self._had_at + MANY_GAPS_SECONDS:
             self._had = (dict(self.inlet.read), self.inlet.streams.to_json())
@@ -362,11 +367,11 @@ class SiteService:
         _logger.warning("somebody is refused who is no neighbour", extra={"fields": fields})
         return None
 
-    def is_made(self, connection: Connection) -> None:
+    def is_made(self, connection: SiteConnection) -> None:
         """Know it, to end it with this run."""
         self.connections.made.add(connection)
 
-    def is_open(self, connection: Connection) -> None:
+    def is_open(self, connection: SiteConnection) -> None:
         """Say what is wanted, if the connection is to stay."""
         link = self._link_of(connection)
         if link is None or not link.attach(connection, min(self.site, link.site)):
@@ -377,7 +382,7 @@ class SiteService:
         self.finding.step(WayUp(link.site), self._clock.monotonic())
         self._say_map()
 
-    def is_closed(self, connection: Connection) -> None:
+    def is_closed(self, connection: SiteConnection) -> None:
         """Do without it."""
         self.connections.made.discard(connection)
         link = self._link_of(connection)
@@ -388,19 +393,19 @@ class SiteService:
             self.finding.step(WayDown(link.site), self._clock.monotonic())
             self._say_map()
 
-    def acknowledged(self, connection: Connection, packet_id: int) -> None:
+    def acknowledged(self, connection: SiteConnection, packet_id: int) -> None:
         """Move the neighbour's cursor."""
         link = self._link_of(connection)
         if link is not None and link.connection is connection:
             link.acknowledged(packet_id)
 
-    def returned(self, connection: Connection, packet_id: int) -> None:
+    def returned(self, connection: SiteConnection, packet_id: int) -> None:
         """Take a message of a share group back."""
         link = self._link_of(connection)
         if link is not None and link.connection is connection:
             link.returned(packet_id, self.handing.take_back)
 
-    def receive(self, connection: Connection, publish: Publish) -> None:
+    def receive(self, connection: SiteConnection, publish: Publish) -> None:
         """Take a message of a neighbour, or what it says beside."""
         link = self._link_of(connection)
         if link is None or link.connection is not connection:
@@ -425,9 +430,12 @@ class SiteService:
                 connection.acknowledge(publish.packet_id)
 
     def _hear(
-        self, link: SiteLink, connection: Connection, word: Hello | News | Reached | Ways
+        self,
+        link: SiteLink,
+        connection: SiteConnection,
+        word: Hello | News | Reached | DeliveryWays,
     ) -> None:
-        if isinstance(word, Ways):
+        if isinstance(word, DeliveryWays):
             link.direct(word)
         elif isinstance(word, Reached):
             self.spreading.hear_reached(link, word)
@@ -439,7 +447,7 @@ class SiteService:
             self.spreading.complete(link, word)
             link.begin(connection)
 
-    def _link_of(self, connection: Connection) -> SiteLink | None:
+    def _link_of(self, connection: SiteConnection) -> SiteLink | None:
         return None if connection.site is None else self.links.get(connection.site)
 
     def _fail(self, error: BaseException) -> None:
@@ -462,7 +470,13 @@ class SiteService:
 
     def figures(self) -> dict[str, Any]:
         """Return what `mqlake federation status` shows."""
-        return figures_of(self)
+        return {
+            "site": self.site,
+            "epoch": self.epoch,
+            **figures_of(self.links, self.spreading, self.retaining, self.taking),
+            "overlay": self.finding.figures(),
+            "counters": {**counted(self.inlet.counters), "strangers": self.strangers},
+        }
 
     @property
     def inlet(self) -> Inlet:

@@ -13,10 +13,10 @@ from functools import partial as bind
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.packets import CONTROL
-from ingest.federation.sites.groups import Groups
-from ingest.federation.sites.interest import Interest, News, Wanted, common
-from ingest.federation.sites.reach import OURSELVES, Reach
-from ingest.federation.sites.subscriptions import LOG_TOPICS, Subscriptions
+from ingest.federation.sites.groups import SiteGroups
+from ingest.federation.sites.interest import Interest, NeighbourInterest, News, common
+from ingest.federation.sites.reach import OURSELVES, SiteReach
+from ingest.federation.sites.subscriptions import LOG_TOPICS, SiteSubscriptions
 from ingest.federation.sites.words import (
     Hello,
     Reached,
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
-    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.link import SiteLink
     from mqlake.clock import Clock
     from mqlake.errors import LogError
-    from mqlake.log.contract import LogAccess, LogReader, LogRecord
+    from mqlake.log.contract import LogAccess, LogReader
+    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -87,14 +88,14 @@ class Spreading:
         self.groups_end = NO_ROUTE
         """Offset of the last route of a share group that was read."""
         self.interest = Interest(settings.host.id, settings.hop_limit)
-        self.wanted = Wanted()
+        self.wanted = NeighbourInterest()
         allowed = {*settings.filters_in}
         for one in settings.neighbors:
             allowed.update(one.filters_in or ())
-        self.subscriptions = Subscriptions(
+        self.subscriptions = SiteSubscriptions(
             settings.tenant, prefixes, allowed, settings.interests, settings.max_meshes
         )
-        self.groups = Groups(self.interest, self.subscriptions)
+        self.groups = SiteGroups(self.interest, self.subscriptions)
         self._site = settings.host.id
         self._topic = f"{settings.control_prefix}/{CONTROL}/{self._site}"
         self._log = log
@@ -108,7 +109,7 @@ class Spreading:
         self._timer: asyncio.TimerHandle | None = None
         self._narrowing: asyncio.Task[None] | None = None
         self._narrowing_took = 0.0
-        self._reach = Reach()
+        self._reach = SiteReach()
         self._asked = self._owed = NO_ROUTE
         """Offsets of the last route whose gateway asks whether others know, and of the last one
         that waits for their answers."""
@@ -163,7 +164,7 @@ class Spreading:
         self.wanted.forget(site)
         self._change()
 
-    def open(self, link: SiteLink, connection: Connection) -> None:
+    def open(self, link: SiteLink, connection: SiteConnection) -> None:
         """Say all that is wanted, and then what the neighbour may bring."""
         self.interest.open(link.site)
         self._reach.open(link.site)
@@ -260,7 +261,7 @@ class Spreading:
         self._settle()
         self._on_spread()
 
-    def _tell(self, site: int, connection: Connection) -> None:
+    def _tell(self, site: int, connection: SiteConnection) -> None:
         news = self.interest.news_for(site)
         self._reach.tell(site, news)
         connection.publish(Publish(self._topic, one) for one in encode_news(news))

@@ -28,7 +28,7 @@ class StreamKey(NamedTuple):
     partition: int
 
 
-class Stream:
+class NumberedStream:
     """The numbers that were had of one stream.
 
     Args:
@@ -109,9 +109,9 @@ class Streams:
     """All streams of which a site has had something."""
 
     def __init__(self) -> None:
-        self._known: dict[StreamKey, Stream] = {}
+        self._known: dict[StreamKey, NumberedStream] = {}
 
-    def __iter__(self) -> Iterator[tuple[StreamKey, Stream]]:
+    def __iter__(self) -> Iterator[tuple[StreamKey, NumberedStream]]:
         return iter(self._known.items())
 
     def __len__(self) -> int:
@@ -131,10 +131,10 @@ class Streams:
         return stream is not None and stream.has(number)
 
     def add(self, key: StreamKey, after: int, number: int) -> None:
-        """Note that a message was had; see `Stream.add`."""
+        """Note that a message was had; see `NumberedStream.add`."""
         stream = self._known.get(key)
         if stream is None:
-            stream = self._known[key] = Stream()
+            stream = self._known[key] = NumberedStream()
         stream.add(after, number)
 
     def to_json(self) -> list[list[Any]]:
@@ -153,7 +153,7 @@ class Streams:
             for origin, epoch, partition, mark, gaps in found:
                 pairs = [(int(first), int(last)) for first, last in gaps]
                 key = StreamKey(int(origin), int(epoch), int(partition))
-                streams._known[key] = Stream(int(mark), pairs)
+                streams._known[key] = NumberedStream(int(mark), pairs)
         except (TypeError, ValueError) as exc:
             raise InvalidRecord(f"streams of a federation cannot be read: {exc!r}") from exc
         return streams

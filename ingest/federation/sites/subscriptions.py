@@ -2,7 +2,7 @@
 
 Three log topics say it: `mqlake.routes` of the clients that are connected, `mqlake.sessions` of
 those that have a session and may be away, `mqlake.rules` of the rules that run. A filter, or a
-share group (`groups`), counts for as long as one record names it.
+share group (`group_names`), counts for as long as one record names it.
 
 The summary grows by what it does not cover. To see what it covers in vain all filters are looked at
 (a second for 100,000), so that is done seldom, and by somebody who may be interrupted.
@@ -16,11 +16,12 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.filters import covers, summarise, uncovered
-from ingest.federation.sites.groups import is_way, may_come, to_federated
+from ingest.federation.sites.group_names import is_way, may_come, to_federated
 from ingest.federation.sites.interest import common
 from mqlake.errors import InvalidRecord
 from mqlake.records import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
-from mqlake.rule_records import decode_activation, decode_rules_key
+from mqlake.rule_facts import read_fact
+from mqlake.rule_records import Kind, decode_activation
 from mqlake.session_records import (
     SESSION,
     SUBSCRIPTION,
@@ -41,7 +42,7 @@ MOST_GROUPS: Final = 1_000
 """Share groups that other sites are told of: each by its name, so nothing summarises them."""
 
 
-class Subscriptions:
+class SiteSubscriptions:
     """The filters of one site's subscribers, and the few that tell other sites of them.
 
     Args:
@@ -226,10 +227,11 @@ def _of_session(record: LogRecord, tenant: str) -> list[str] | None:
 
 
 def _of_rule(record: LogRecord, tenant: str) -> list[str] | None:
-    key = decode_rules_key(record.key or b"")
-    if key is None or key.kind != "activation" or key.tenant != tenant:
+    fact = read_fact(record.key, record.value)
+    if fact is None or fact.kind is not Kind.ACTIVATION or fact.name[0] != tenant:
         return None
-    current = None if record.value is None else decode_activation(record.value).current
+    activation = fact.content(decode_activation)
+    current = None if activation is None else activation.current
     return [] if current is None else list(current.filters)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.federation.packets import CONTROL
 from ingest.federation.sites.bodies import Bodies
-from ingest.federation.sites.inlet import Inlet, Verdict, stream_of
+from ingest.federation.sites.inlet import Inlet, InletVerdict, stream_of
 from ingest.federation.sites.log_messages import of_offer, of_publish, to_record
 from ingest.federation.sites.streams import Streams
-from ingest.federation.sites.words import Ways, encode_ways
+from ingest.federation.sites.words import DeliveryWays, encode_ways
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError
 from mqlake.records import INBOUND
@@ -19,10 +19,10 @@ from mqlake.records import INBOUND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.federation.envelope import Message
+    from ingest.federation.envelope import SiteMessage
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
-    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.link import SiteLink
     from ingest.federation.sites.log_messages import Carried
     from mqlake.clock import Clock
@@ -56,7 +56,7 @@ class Taking:
         writer: LogWriter,
         clock: Clock,
         links: dict[int, SiteLink],
-        is_latest: Callable[[str, Message], bool],
+        is_latest: Callable[[str, SiteMessage], bool],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.inlet = Inlet(Streams(), {})
@@ -78,14 +78,14 @@ class Taking:
     def close(self, site: int) -> None:
         """Hear that a connection has ended: other neighbours send all messages whole."""
         for other in self.bodies.close(site):
-            self._tell(other, Ways())
+            self._tell(other, DeliveryWays())
 
     def stop(self) -> None:
         """Ask for nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def take(self, link: SiteLink, connection: Connection, publish: Publish) -> None:
+    def take(self, link: SiteLink, connection: SiteConnection, publish: Publish) -> None:
         """Take a message.
 
         Raises:
@@ -106,16 +106,16 @@ class Taking:
             return
         verdict = self.inlet.take(message, acknowledge)
         origin = message.key.origin
-        if verdict is Verdict.NEW:
+        if verdict is InletVerdict.NEW:
             self.bodies.brought(link.site, origin)
             self._append(link, carried)
             return
-        if verdict is Verdict.DUPLICATE:
+        if verdict is InletVerdict.DUPLICATE:
             acknowledge()
         if self.bodies.repeated(link.site, origin, self._clock.monotonic()):
-            self._tell(link.site, Ways(spare=(origin,)))
+            self._tell(link.site, DeliveryWays(spare=(origin,)))
 
-    def hear_offer(self, link: SiteLink, connection: Connection, publish: Publish) -> None:
+    def hear_offer(self, link: SiteLink, connection: SiteConnection, publish: Publish) -> None:
         """Take the offer of a message, which is acknowledged when the log has it.
 
         Raises:
@@ -128,15 +128,15 @@ class Taking:
             return
         origin = number[0].origin
         verdict = self.inlet.hear_offer(number, acknowledge)
-        if verdict is not Verdict.NEW:
+        if verdict is not InletVerdict.NEW:
             self.bodies.offered_late(link.site, origin)
-            if verdict is Verdict.DUPLICATE:
+            if verdict is InletVerdict.DUPLICATE:
                 acknowledge()
             return
         now = self._clock.monotonic()
         self.bodies.offer(link.site, number, acknowledge, now)
         if self.bodies.is_faster(link.site, origin, now):
-            self._tell(link.site, Ways(whole=(origin,)))
+            self._tell(link.site, DeliveryWays(whole=(origin,)))
         self._schedule()
 
     def _append(self, link: SiteLink, carried: Carried) -> None:
@@ -170,10 +170,10 @@ class Taking:
         """Ask for what is offered and has not come."""
         self._timer = None
         for site, origin in self.bodies.overdue(self._clock.monotonic()):
-            self._tell(site, Ways(whole=(origin,)))
+            self._tell(site, DeliveryWays(whole=(origin,)))
         self._schedule()
 
-    def _tell(self, site: int, ways: Ways) -> None:
+    def _tell(self, site: int, ways: DeliveryWays) -> None:
         link = self._links.get(site)
         if link is not None and link.connection is not None:
             link.connection.publish([Publish(self._topic, encode_ways(ways))])

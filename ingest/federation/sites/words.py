@@ -36,7 +36,7 @@ class Hello(NamedTuple):
     """It takes messages for share groups."""
 
 
-class Ways(NamedTuple):
+class DeliveryWays(NamedTuple):
     """How messages are to come from here on, each once on one of several paths."""
 
     spare: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ def encode_reached(reached: Reached) -> bytes:
     return _encode({"reached": reached.versions})
 
 
-def encode_ways(ways: Ways) -> bytes:
+def encode_ways(ways: DeliveryWays) -> bytes:
     """Return the payload that tells a neighbour how to send."""
     return _encode({"spare": ways.spare, "whole": ways.whole})
 
@@ -73,7 +73,7 @@ def encode_news(news: News) -> Iterator[bytes]:
         yield _encode({"interest": {site: entry}})
 
 
-def decode(payload: bytes) -> Hello | News | Reached | Ways:
+def decode(payload: bytes) -> Hello | News | Reached | DeliveryWays:
     """Undo `encode_hello`, `encode_news`, `encode_reached` and `encode_ways`.
 
     Raises:
@@ -91,7 +91,7 @@ def decode(payload: bytes) -> Hello | News | Reached | Ways:
                 raise InvalidWord(f"numbers that are none: {versions!r}")
             return Reached(versions)
         if "spare" in found:
-            told = Ways(*(tuple(found[name]) for name in Ways._fields))
+            told = DeliveryWays(*(tuple(found[name]) for name in DeliveryWays._fields))
             if any(type(one) is not int for numbers in told for one in numbers):
                 raise InvalidWord(f"ways that are no numbers: {told!r}")
             return told

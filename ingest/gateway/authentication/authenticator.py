@@ -6,7 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.authentication.failures import FailedLogins
-from ingest.gateway.authentication.outcomes import Accepted, Exchange, Refused, Verdict
+from ingest.gateway.authentication.outcomes import (
+    Accepted,
+    AuthenticationExchange,
+    Refused,
+    Verdict,
+)
 from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.scram import ScramServer
 from ingest.protocol.reason_codes import ConnackReasonCode
@@ -19,7 +24,9 @@ if TYPE_CHECKING:
 
     from mqlake.clock import Clock
 
-METHODS: Final[dict[str, Callable[[Credentials, str], Exchange]]] = {"SCRAM-SHA-256": ScramServer}
+METHODS: Final[dict[str, Callable[[Credentials, str], AuthenticationExchange]]] = {
+    "SCRAM-SHA-256": ScramServer
+}
 """Authentication methods by the name they have in CONNECT."""
 
 ANONYMOUS: Final = Refused(ConnackReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
@@ -98,7 +105,9 @@ class Authenticator:
             return TOO_MANY_CHECKS
         return self._check(name, prepared, verifier, address)
 
-    def open_exchange(self, method: str, address: str, prefix: str = "") -> Exchange | Refused:
+    def open_exchange(
+        self, method: str, address: str, prefix: str = ""
+    ) -> AuthenticationExchange | Refused:
         """Open an exchange of enhanced authentication; refuse a method there is not.
 
         Args:

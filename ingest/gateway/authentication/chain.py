@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqlake.credentials import PasswordVerifier
 
 
-class Link(Protocol):
+class AuthenticatorLink(Protocol):
     """Implemented by each kind of authenticator, see `ingest.gateway.authentication.links`."""
 
     async def check(self, attempt: Attempt) -> Verdict | Next:
@@ -53,7 +53,7 @@ class Chain:
     def __init__(
         self,
         authenticator: Authenticator,
-        links: Mapping[str, Link],
+        links: Mapping[str, AuthenticatorLink],
         prefixes: Mapping[str, str],
         *,
         allow_anonymous: bool,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingest.gateway.authentication.outcomes import Challenge, Exchange, Outcome, Refused
+from ingest.gateway.authentication.outcomes import (
+    AuthenticationExchange,
+    Challenge,
+    Outcome,
+    Refused,
+)
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.reason_codes import (
     AuthReasonCode,
@@ -54,7 +59,7 @@ class EnhancedAuthentication:
         self._username = username
         self._address = address
         self._prefix = prefix
-        self._exchange: Exchange | None = None
+        self._exchange: AuthenticationExchange | None = None
         self._is_authenticated = False
 
     def begin(self, data: bytes | None) -> Outcome:

@@ -23,7 +23,7 @@ from mqlake.rights.grants import Grants, GrantsError, read_grants
 from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
-    from ingest.gateway.authentication.ldap_messages import Entry
+    from ingest.gateway.authentication.ldap_messages import LdapEntry
     from ingest.gateway.authentication.outcomes import Attempt
     from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
 
@@ -107,7 +107,7 @@ class LdapAuthenticator:
             raise NoAnswer(f"it answers a user's bind with the result {code}")
         return accepted
 
-    async def _find(self, connection: LdapConnection, name: str) -> Entry | None:
+    async def _find(self, connection: LdapConnection, name: str) -> LdapEntry | None:
         settings = self._settings
         if settings.bind_name is not None:
             try:
@@ -133,7 +133,7 @@ class LdapAuthenticator:
             raise NoAnswer(f"it answers the search with the result {code}")
         return entries[0] if entries else None
 
-    def _name_in(self, entry: Entry, asked: str) -> str:
+    def _name_in(self, entry: LdapEntry, asked: str) -> str:
         """Return the user's name as the directory writes it: it compares without regard to case."""
         values = entry.attributes.get(self._settings.user_attribute.lower(), ())
         try:
@@ -146,7 +146,7 @@ class LdapAuthenticator:
             raise NoAnswer(f"an entry has {len(names)} names, and another one was asked for")
         return names.pop()
 
-    def _grants_in(self, entry: Entry) -> Grants:
+    def _grants_in(self, entry: LdapEntry) -> Grants:
         settings = self._settings
         groups = entry.attributes.get(settings.roles_attribute.lower(), ())
         names = (group.decode(errors="replace").casefold() for group in groups)
@@ -166,7 +166,7 @@ class LdapAuthenticator:
             ) from exc
 
 
-def _only(entry: Entry, attribute: str) -> bytes | None:
+def _only(entry: LdapEntry, attribute: str) -> bytes | None:
     """Return the value of an attribute; None: it has none."""
     values = entry.attributes.get(attribute.lower(), ())
     if len(values) > 1:  # a rule that denies must not miss one of them

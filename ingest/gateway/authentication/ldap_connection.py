@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.authentication.ldap_messages import (
-    Entry,
+    LdapEntry,
     LdapMessageError,
-    Result,
+    LdapResult,
     decode,
     encode_bind,
     encode_search,
@@ -69,7 +69,7 @@ class LdapConnection:
         """
         self._number += 1
         found = await self._ask(encode_start_tls(self._number), is_extended=True)
-        if not isinstance(found, Result) or found.code != SUCCESS:
+        if not isinstance(found, LdapResult) or found.code != SUCCESS:
             raise ConnectionRefusedError(f"the server does not start TLS: {found}")
         loop = asyncio.get_running_loop()
         # A reader of its own: bytes that somebody in between has put behind the answer, in the
@@ -95,7 +95,7 @@ class LdapConnection:
         """
         self._number += 1
         found = await self._ask(encode_bind(self._number, name, password))
-        if not isinstance(found, Result):
+        if not isinstance(found, LdapResult):
             raise LdapMessageError("an entry in answer to a bind")
         return found.code
 
@@ -105,7 +105,7 @@ class LdapConnection:
         values: Sequence[tuple[str, bytes]],
         wanted: Sequence[str],
         time_limit_seconds: int,
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[list[LdapEntry], int]:
         """Return the entries below a name that have some values, two at most, and the result code.
 
         Raises:
@@ -121,9 +121,9 @@ class LdapConnection:
             size_limit=_ENTRIES,
             time_limit_seconds=time_limit_seconds,
         )
-        entries: list[Entry] = []
+        entries: list[LdapEntry] = []
         found = await self._ask(question)
-        while not isinstance(found, Result):
+        while not isinstance(found, LdapResult):
             entries.append(found)
             if len(entries) > _ENTRIES:
                 raise LdapMessageError("more entries than were asked for")
@@ -135,12 +135,12 @@ class LdapConnection:
         self._writer.write(encode_unbind(self._number + 1))
         self._writer.transport.abort()
 
-    async def _ask(self, question: bytes, *, is_extended: bool = False) -> Result | Entry:
+    async def _ask(self, question: bytes, *, is_extended: bool = False) -> LdapResult | LdapEntry:
         self._writer.write(question)
         await self._writer.drain()
         return await self._receive(is_extended=is_extended)
 
-    async def _receive(self, *, is_extended: bool = False) -> Result | Entry:
+    async def _receive(self, *, is_extended: bool = False) -> LdapResult | LdapEntry:
         while True:
             found = decode(await self._read(), is_extended=is_extended)
             if found is None:

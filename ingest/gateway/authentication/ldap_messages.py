@@ -33,14 +33,14 @@ class LdapMessageError(MqlakeError):
     """Bytes are no message of LDAP, or not one that may come here."""
 
 
-class Result(NamedTuple):
+class LdapResult(NamedTuple):
     """The end of an operation (RFC 4511, 4.1.9); 0 is success."""
 
     number: int
     code: int
 
 
-class Entry(NamedTuple):
+class LdapEntry(NamedTuple):
     """One that a search has found."""
 
     number: int
@@ -135,7 +135,7 @@ def length_of(head: bytes) -> int | None:
     return length
 
 
-def decode(message: bytes, *, is_extended: bool = False) -> Result | Entry | None:
+def decode(message: bytes, *, is_extended: bool = False) -> LdapResult | LdapEntry | None:
     """Return what a whole message says; None: it refers to another server, which is not asked.
 
     Args:
@@ -157,7 +157,7 @@ def decode(message: bytes, *, is_extended: bool = False) -> Result | Entry | Non
         tag, code = _next(_parts(body))
         if tag != _ENUMERATED or not 0 < len(code) <= 2:
             raise LdapMessageError("a result without a code")
-        return Result(number, int.from_bytes(code, signed=True))
+        return LdapResult(number, int.from_bytes(code, signed=True))
     if operation == _REFERENCE:
         return None
     if operation != _ENTRY:
@@ -166,7 +166,7 @@ def decode(message: bytes, *, is_extended: bool = False) -> Result | Entry | Non
     tag, name = _next(inside)
     if tag != _OCTETS:
         raise LdapMessageError("an entry without a name")
-    return Entry(number, name, dict(_attributes(_expect(inside, _SEQUENCE))))
+    return LdapEntry(number, name, dict(_attributes(_expect(inside, _SEQUENCE))))
 
 
 def _attributes(data: bytes) -> Iterator[tuple[str, tuple[bytes, ...]]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ingest.gateway.authentication.authenticator import Authenticator
-    from ingest.gateway.authentication.chain import Link
+    from ingest.gateway.authentication.chain import AuthenticatorLink
     from ingest.gateway.authentication.passwords import PasswordChecks
     from ingest.gateway.authentication.settings import AuthenticatorSettings
     from mqlake.clock import Clock
@@ -51,7 +51,7 @@ def open_chain(
 
 def open_link(
     name: str, settings: AuthenticatorSettings, clock: Clock, passwords: PasswordChecks
-) -> Link:
+) -> AuthenticatorLink:
     """Return an authenticator; it has asked nobody yet.
 
     Args:

@@ -72,7 +72,7 @@ class Attempt(NamedTuple):
     """Of its tenant: what the names of its users begin with."""
 
 
-class Exchange(Protocol):
+class AuthenticationExchange(Protocol):
     """The server's side of an authentication method, for one login."""
 
     def start(self, data: bytes | None) -> Outcome:

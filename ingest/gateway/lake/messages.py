@@ -10,16 +10,15 @@ from typing import Any, Final
 
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, HistoryPage
 from ingest.gateway.lake.table import TableReader, text_literal
-from mqlake.log.contract import LogRecord
 from mqlake.matching import TopicFilterTrie
+from mqlake.record_versions import HEADER_MQTT, Headers
 from mqlake.records import (
     HEADER_CLIENT_ID,
     HEADER_ID,
-    HEADER_MQTT,
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_USERNAME,
-    Headers,
+    LogRecord,
     message_key,
     mqtt_header,
 )

@@ -24,7 +24,7 @@ from ingest.gateway.lake.exchange import (
 from ingest.gateway.store.retained import RetainedRow
 
 if TYPE_CHECKING:
-    from mqlake.log.contract import LogRecord
+    from mqlake.records import LogRecord
 
 _WORKER: Final = "ingest.gateway.lake.worker"
 _MAX_BUFFER_BYTES: Final = 1024 * 1024
@@ -96,7 +96,7 @@ class LakeReader:
                     page: HistoryPage = content
         return HistoryPage(records, ends | page.next_offsets, page.has_more)
 
-    async def retained(self, shards: Collection[int], on_rows: RowsConsumer) -> dict[int, int]:
+    async def retained(self, partitions: Collection[int], on_rows: RowsConsumer) -> dict[int, int]:
         """Hand over the rows of the table `retained` of some partitions of `mqlake.inbound`.
 
         Returns:
@@ -109,7 +109,7 @@ class LakeReader:
         offsets: dict[int, int] = {}
         async with (
             self._one_at_a_time,
-            aclosing(self._ask(RETAINED_OPERATION, (sorted(shards),))) as parts,
+            aclosing(self._ask(RETAINED_OPERATION, (sorted(partitions),))) as parts,
         ):
             async for kind, content in parts:
                 if kind == ROWS:

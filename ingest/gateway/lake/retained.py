@@ -16,17 +16,19 @@ FROM {RETAINED.name}
 WHERE log_partition IN ("""  # noqa: S608 - a constant
 
 
-def read_retained(reader: TableReader, shards: Collection[int]) -> Iterator[RetainedRow]:
+def read_retained(reader: TableReader, partitions: Collection[int]) -> Iterator[RetainedRow]:
     """Yield the rows of the table at the version that the reader is at.
+
+    They have partition and offset in the places of shard and rank, as the table has them.
 
     Args:
         reader: Of the table.
-        shards: Partitions of `mqlake.inbound`; at least one.
+        partitions: Of `mqlake.inbound`; at least one.
 
     Raises:
         TableError: The table cannot be read.
     """
-    for rows in reader.rows(f"{_QUERY}{', '.join(map(str, shards))})"):
+    for rows in reader.rows(f"{_QUERY}{', '.join(map(str, partitions))})"):
         yield from map(_row, rows)
 
 

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ingest.gateway.lake.exchange import TableError
+from mqlake.tables import NEXT_OFFSETS
 
-_NEXT_OFFSETS: Final = "next_offsets"
 _CONFIG: Final = {
     # Read the columns that are only shown, for the rows that were found alone.
     "datafusion.execution.parquet.pushdown_filters": "true",
@@ -110,7 +110,7 @@ def text_literal(text: str) -> str:
 def _offsets(metadata: str | None) -> dict[int, int] | None:
     """Return what a commit says; None when it says nothing, or something else."""
     try:
-        offsets = json.loads(metadata or "")[_NEXT_OFFSETS]
+        offsets = json.loads(metadata or "")[NEXT_OFFSETS]
         return {int(partition): int(offset) for partition, offset in offsets.items()}
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

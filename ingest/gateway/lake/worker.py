@@ -63,14 +63,14 @@ class Worker:
         yield from _frames(page.records, lambda record: len(record.value or b""))
         yield END, page._replace(records=[])
 
-    def retained(self, shards: list[int]) -> Answer:
+    def retained(self, partitions: list[int]) -> Answer:
         """Answer with rows of `retained` and, as its end, the offsets to go on from."""
         if not self._retained.refresh():
             yield END, {}
             return
         offsets = self._retained.next_offsets()
         yield from _frames(
-            read_retained(self._retained, shards), lambda row: len(row.payload or b"")
+            read_retained(self._retained, partitions), lambda row: len(row.payload or b"")
         )
         yield END, offsets
 

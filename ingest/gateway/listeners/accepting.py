@@ -20,7 +20,7 @@ from ingest.gateway.listeners.proxy_protocol import (
     ProxyProtocolError,
     parse_proxy_header,
 )
-from ingest.gateway.listeners.transports import Arrival, Facts
+from ingest.gateway.listeners.transports import Facts, ProtocolMaker
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Acceptor:
             raise
 
     def _arrival_maker(self, facts: Facts) -> Callable[[], asyncio.Protocol]:
-        return lambda: Arrival(self._make, facts)
+        return lambda: ProtocolMaker(self._make, facts)
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
         logger.log(level, event, extra={"fields": {"listener": self._name, **fields}})

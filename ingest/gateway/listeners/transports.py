@@ -86,7 +86,7 @@ class TransportWithFacts:
         return self._transport.get_extra_info(name, default)
 
 
-class Arrival(asyncio.Protocol):
+class ProtocolMaker(asyncio.Protocol):
     """Makes the connection's protocol when the transport is there, and steps aside.
 
     Args:

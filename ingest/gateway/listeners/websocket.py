@@ -78,7 +78,7 @@ class WebSocketRules:
     timeout_seconds: float
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer
+class UpgradeRefused(Exception):  # noqa: N818 - it is an answer
     """The answer to a request that does not become a WebSocket."""
 
     def __init__(self, status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()):
@@ -184,7 +184,13 @@ class WebSocket(asyncio.Protocol):
             accepted, info = self._accept(next(handshake.events()))
             _check_form(request)
             answer = handshake.send(accepted)
-        except (Refused, RemoteProtocolError, h11.ProtocolError, StopIteration, ValueError) as exc:
+        except (
+            UpgradeRefused,
+            RemoteProtocolError,
+            h11.ProtocolError,
+            StopIteration,
+            ValueError,
+        ) as exc:
             # ValueError: a header that is not text where it must be. h11: a request with a body.
             self._refuse(handshake, exc)
             return
@@ -209,16 +215,16 @@ class WebSocket(asyncio.Protocol):
         rules = self._rules
         headers = {name: value.decode("latin-1") for name, value in request.extra_headers}
         if rules.path not in ("*", request.target.partition("?")[0]):
-            raise Refused(404, f"no such path; MQTT is at {rules.path}")
+            raise UpgradeRefused(404, f"no such path; MQTT is at {rules.path}")
         origin = headers.get(b"origin")
         if not is_welcome(origin, request.host, rules.origins):
-            raise Refused(403, f"pages of {origin} may not connect")
+            raise UpgradeRefused(403, f"pages of {origin} may not connect")
         if SUBPROTOCOL in request.subprotocols:
             subprotocol, info = SUBPROTOCOL, rules.info
         elif SUBPROTOCOL_3_1 in request.subprotocols and rules.info_3_1 is not None:
             subprotocol, info = SUBPROTOCOL_3_1, rules.info_3_1
         else:
-            raise Refused(400, "the WebSocket sub-protocol mqtt is required")
+            raise UpgradeRefused(400, "the WebSocket sub-protocol mqtt is required")
         self._facts = {
             "websocket_path": request.target,
             "websocket_subprotocol": subprotocol,
@@ -227,7 +233,7 @@ class WebSocket(asyncio.Protocol):
 
     def _refuse(self, handshake: H11Handshake, exc: Exception) -> None:
         status, headers, reason = 400, [], str(exc) or "not an HTTP request"
-        if isinstance(exc, Refused):
+        if isinstance(exc, UpgradeRefused):
             status = exc.status
         elif isinstance(exc, RemoteProtocolError) and isinstance(exc.event_hint, RejectConnection):
             status, headers = exc.event_hint.status_code, list(exc.event_hint.headers)
@@ -370,7 +376,7 @@ def _check_form(request: bytes) -> None:
     """
     line, _, headers = request.partition(b"\r\n")
     if not line.endswith(b" HTTP/1.1"):
-        raise Refused(400, "HTTP/1.1 is required")
+        raise UpgradeRefused(400, "HTTP/1.1 is required")
     key = _KEY.search(headers)
     if key is None or len(base64.b64decode(key[1], validate=True)) != _KEY_BYTES:
-        raise Refused(400, "Sec-WebSocket-Key has to be 16 bytes in base64")
+        raise UpgradeRefused(400, "Sec-WebSocket-Key has to be 16 bytes in base64")

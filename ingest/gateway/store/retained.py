@@ -1,6 +1,7 @@
 """The retained messages of all tenants by shard, in topic order, on the gateway's disk.
 
-A shard is a partition of `mqlake.inbound`: a topic's messages are all in one.
+A topic's messages are all in one shard; the last of them has the greatest rank
+(`mqlake.retained_records`).
 """
 
 from collections.abc import Iterable
@@ -23,42 +24,42 @@ CREATE TABLE retained (
     client_id TEXT NOT NULL,
     received_at_ms INTEGER NOT NULL,
     expires_at_ms INTEGER,
-    log_partition INTEGER NOT NULL,
-    log_offset INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
     username TEXT NOT NULL,
-    UNIQUE (log_partition, tenant, topic)
+    UNIQUE (shard, tenant, topic)
 );
 CREATE INDEX retained_expiry ON retained (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
 -- What was removed, so that an older message that comes later does not return.
 CREATE TABLE removed (
-    log_partition INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     topic TEXT NOT NULL,
-    log_offset INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
     forget_at_ms INTEGER NOT NULL,
-    PRIMARY KEY (log_partition, tenant, topic)
+    PRIMARY KEY (shard, tenant, topic)
 ) WITHOUT ROWID;
 CREATE INDEX removed_forget ON removed (forget_at_ms);
 -- How much there is; to go through all of it each time would take seconds.
 CREATE TABLE retained_usage (
-    log_partition INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     messages INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    PRIMARY KEY (log_partition, tenant)
+    PRIMARY KEY (shard, tenant)
 ) WITHOUT ROWID;
 CREATE TRIGGER retained_added AFTER INSERT ON retained BEGIN
-    INSERT OR IGNORE INTO retained_usage VALUES (new.log_partition, new.tenant, 0, 0);
+    INSERT OR IGNORE INTO retained_usage VALUES (new.shard, new.tenant, 0, 0);
     UPDATE retained_usage SET messages = messages + 1, bytes = bytes + {new}
-    WHERE log_partition = new.log_partition AND tenant = new.tenant;
+    WHERE shard = new.shard AND tenant = new.tenant;
 END;
 CREATE TRIGGER retained_replaced AFTER UPDATE ON retained BEGIN
     UPDATE retained_usage SET bytes = bytes + {new} - {old}
-    WHERE log_partition = new.log_partition AND tenant = new.tenant;
+    WHERE shard = new.shard AND tenant = new.tenant;
 END;
 CREATE TRIGGER retained_removed AFTER DELETE ON retained BEGIN
     UPDATE retained_usage SET messages = messages - 1, bytes = bytes - {old}
-    WHERE log_partition = old.log_partition AND tenant = old.tenant;
+    WHERE shard = old.shard AND tenant = old.tenant;
 END;
 """
 CLIENT: Final = "client_id"
@@ -70,10 +71,10 @@ CREATE TABLE published (
     tenant TEXT NOT NULL,
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
-    log_partition INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
     messages INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    PRIMARY KEY (tenant, kind, name, log_partition)
+    PRIMARY KEY (tenant, kind, name, shard)
 ) WITHOUT ROWID;
 """
 _PUBLISHED_CHANGES: Final = {
@@ -84,76 +85,73 @@ _PUBLISHED_CHANGES: Final = {
 }
 _GAINS: Final = f"""
 INSERT OR IGNORE INTO published
-SELECT new.tenant, '{{kind}}', new.{{kind}}, new.log_partition, 0, 0 WHERE new.{{kind}} != '';
+SELECT new.tenant, '{{kind}}', new.{{kind}}, new.shard, 0, 0 WHERE new.{{kind}} != '';
 UPDATE published SET messages = messages + 1, bytes = bytes + {_SIZE.format("new")}
 WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
-AND log_partition = new.log_partition;
+AND shard = new.shard;
 """  # noqa: S608 - constants
 _GROWS: Final = f"""
 UPDATE published SET bytes = bytes + {_SIZE.format("new")} - {_SIZE.format("old")}
 WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
-AND log_partition = new.log_partition;
+AND shard = new.shard;
 """  # noqa: S608 - likewise
 _LOSES: Final = f"""
 UPDATE published SET messages = messages - 1, bytes = bytes - {_SIZE.format("old")}
 WHERE tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
-AND log_partition = old.log_partition;
+AND shard = old.shard;
 DELETE FROM published WHERE messages = 0
 AND tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
-AND log_partition = old.log_partition;
+AND shard = old.shard;
 """  # noqa: S608 - likewise
 _COLUMNS: Final = (
     "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms,"
-    " log_partition, log_offset, username"
+    " shard, rank, username"
 )
 _ADD: Final = f"""
 INSERT INTO retained ({_COLUMNS})
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
 WHERE NOT EXISTS (
     SELECT 1 FROM removed
-    WHERE log_partition = ?9 AND tenant = ?1 AND topic = ?2 AND log_offset >= ?10
+    WHERE shard = ?9 AND tenant = ?1 AND topic = ?2 AND rank >= ?10
 )
-ON CONFLICT (log_partition, tenant, topic) DO NOTHING
+ON CONFLICT (shard, tenant, topic) DO NOTHING
 """  # noqa: S608 - the columns are the constant above
 # What was removed from a topic lies before what it has now.
 _REPLACE: Final = """
 UPDATE retained SET
     payload = ?3, qos = ?4, properties = ?5, client_id = ?6, received_at_ms = ?7,
-    expires_at_ms = ?8, log_offset = ?10, username = ?11
-WHERE log_partition = ?9 AND tenant = ?1 AND topic = ?2 AND log_offset < ?10
+    expires_at_ms = ?8, rank = ?10, username = ?11
+WHERE shard = ?9 AND tenant = ?1 AND topic = ?2 AND rank < ?10
 """
-_TOPIC: Final = "log_partition = ?1 AND tenant = ?2 AND topic = ?3"
-_COUNT: Final = "SELECT ifnull(sum(messages), 0) FROM retained_usage WHERE log_partition = ?"
+_TOPIC: Final = "shard = ?1 AND tenant = ?2 AND topic = ?3"
+_COUNT: Final = "SELECT ifnull(sum(messages), 0) FROM retained_usage WHERE shard = ?"
 _USAGE_OF_ALL: Final = "SELECT ifnull(sum(messages), 0), ifnull(sum(bytes), 0) FROM retained_usage"
-_USAGE: Final = "SELECT messages, bytes FROM retained_usage WHERE log_partition = ? AND tenant = ?"
+_USAGE: Final = "SELECT messages, bytes FROM retained_usage WHERE shard = ? AND tenant = ?"
 _HOLDER: Final = (
     f"SELECT {_SIZE.format('retained')}, client_id, username FROM retained WHERE {_TOPIC}"  # noqa: S608
 )
 _PUBLISHED_BY: Final = (
-    "SELECT log_partition, messages, bytes FROM published"
-    " WHERE tenant = ? AND kind = ? AND name = ?"
+    "SELECT shard, messages, bytes FROM published WHERE tenant = ? AND kind = ? AND name = ?"
 )
 _GET: Final = f"SELECT {_COLUMNS} FROM retained WHERE {_TOPIC}"  # noqa: S608
-_REMOVE: Final = f"DELETE FROM retained WHERE {_TOPIC} AND log_offset < ?4"  # noqa: S608
+_REMOVE: Final = f"DELETE FROM retained WHERE {_TOPIC} AND rank < ?4"  # noqa: S608
 _NOTE_REMOVED: Final = f"""
-INSERT INTO removed (log_partition, tenant, topic, log_offset, forget_at_ms)
+INSERT INTO removed (shard, tenant, topic, rank, forget_at_ms)
 SELECT ?1, ?2, ?3, ?4, ?5
 WHERE NOT EXISTS (SELECT 1 FROM retained WHERE {_TOPIC})
-ON CONFLICT (log_partition, tenant, topic) DO UPDATE SET
-    log_offset = excluded.log_offset, forget_at_ms = excluded.forget_at_ms
-WHERE excluded.log_offset > removed.log_offset
+ON CONFLICT (shard, tenant, topic) DO UPDATE SET
+    rank = excluded.rank, forget_at_ms = excluded.forget_at_ms
+WHERE excluded.rank > removed.rank
 """  # noqa: S608
 _SCAN: Final = (
-    "SELECT topic, rowid FROM retained"
-    " WHERE log_partition = ? AND tenant = ? AND topic >= ? ORDER BY topic"
+    "SELECT topic, rowid FROM retained WHERE shard = ? AND tenant = ? AND topic >= ? ORDER BY topic"
 )
 _DROP: Final = (
-    "DELETE FROM retained WHERE rowid IN"
-    " (SELECT rowid FROM retained WHERE log_partition = ? LIMIT ?)"
+    "DELETE FROM retained WHERE rowid IN (SELECT rowid FROM retained WHERE shard = ? LIMIT ?)"
 )
 _FORGET_SHARD: Final = (
-    "DELETE FROM removed WHERE (log_partition, tenant, topic) IN"
-    " (SELECT log_partition, tenant, topic FROM removed WHERE log_partition = ? LIMIT ?)"
+    "DELETE FROM removed WHERE (shard, tenant, topic) IN"
+    " (SELECT shard, tenant, topic FROM removed WHERE shard = ? LIMIT ?)"
 )
 
 MAX_LOOKED_AT: Final = 700
@@ -180,13 +178,13 @@ class RetainedRow(NamedTuple):
     client_id: str
     received_at_ms: int
     expires_at_ms: int | None
-    partition: int
-    offset: int
+    shard: int
+    rank: int
     username: str = ""
     """Of who has published it; empty: nobody's."""
 
 
-class Holder(NamedTuple):
+class RetainedHolder(NamedTuple):
     """What is retained for a topic, by its size and who has published it."""
 
     size: int
@@ -195,7 +193,7 @@ class Holder(NamedTuple):
     username: str
 
 
-class Page(NamedTuple):
+class StoredPage(NamedTuple):
     rows: list[RetainedRow]
     position: str | None
     """Where the next page begins; None after the last. Rows may be few or none before it."""
@@ -204,7 +202,7 @@ class Page(NamedTuple):
 class RetainedStore:
     """Topic -> the last retained message.
 
-    A row counts only when its offset is above what is known of its topic, so snapshot, catching up
+    A row counts only when its rank is above what is known of its topic, so snapshot, catching up
     and live messages may come in any order and more than once.
 
     Args:
@@ -230,8 +228,8 @@ class RetainedStore:
         if row.payload:
             return self._replace(row) or self._add(row)
         # What it leaves is later.
-        key = (row.partition, row.tenant, row.topic_name)
-        return self._remove(key, row.offset, below=row.offset)
+        key = (row.shard, row.tenant, row.topic_name)
+        return self._remove(key, row.rank, below=row.rank)
 
     def load(self, rows: Iterable[RetainedRow]) -> int:
         """Take many messages; return how many were news. Removals among them are left out."""
@@ -252,14 +250,14 @@ class RetainedStore:
         *,
         limit: int = 100,
         max_bytes: int = MAX_PAGE_BYTES,
-    ) -> Page:
+    ) -> StoredPage:
         """Return the next matching messages of a shard in the order of their topics.
 
         Args:
-            shard: Partition of `mqlake.inbound`.
+            shard: Which.
             tenant: Whose messages.
             topic_filter: A valid filter without `$share/<name>/`.
-            position: `Page.position` of the page before; None begins.
+            position: `StoredPage.position` of the page before; None begins.
             limit: Most rows to return.
             max_bytes: Of payloads and properties; the row that reaches it is the last.
 
@@ -296,7 +294,7 @@ class RetainedStore:
                         break
                 else:
                     at = None
-        return Page(rows, at)
+        return StoredPage(rows, at)
 
     def purge(self, *, limit: int = 100) -> int:
         """Remove expired messages and forget old removals; return how many, at most `limit`.
@@ -305,17 +303,17 @@ class RetainedStore:
         """
         now_ms = self._clock.now_ms()
         expired = self._database.rows(
-            "SELECT log_partition, tenant, topic, log_offset FROM retained"
+            "SELECT shard, tenant, topic, rank FROM retained"
             " WHERE expires_at_ms <= ? ORDER BY expires_at_ms LIMIT ?",
             (now_ms, limit),
         )
         with self._database.batch():
-            for *key, offset in expired:
+            for *key, rank in expired:
                 # As a removal just after it: an older message must not come back.
-                self._remove(tuple(key), offset, below=offset + 1)
+                self._remove(tuple(key), rank, below=rank + 1)
             forgotten = self._database.write(
-                "DELETE FROM removed WHERE (log_partition, tenant, topic) IN (SELECT"
-                " log_partition, tenant, topic FROM removed WHERE forget_at_ms <= ? LIMIT ?)",
+                "DELETE FROM removed WHERE (shard, tenant, topic) IN (SELECT"
+                " shard, tenant, topic FROM removed WHERE forget_at_ms <= ? LIMIT ?)",
                 (now_ms, limit - len(expired)),
             )
         return len(expired) + forgotten
@@ -343,10 +341,10 @@ class RetainedStore:
         found = self._database.row(_USAGE_OF_ALL)
         return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
-    def holder(self, shard: int, tenant: str, topic_name: str) -> Holder | None:
+    def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
         """Return what a topic's message takes and whose it is, None: nothing is retained."""
         found = self._database.row(_HOLDER, (shard, tenant, topic_name))
-        return None if found is None else Holder._make(found)
+        return None if found is None else RetainedHolder._make(found)
 
     def count_publishers(self, kinds: Iterable[str]) -> None:
         """Keep from now on how much of what is retained is whose; costs each message some µs.
@@ -388,11 +386,11 @@ class RetainedStore:
     def _replace(self, row: RetainedRow) -> bool:
         return self._database.write(_REPLACE, row) > 0
 
-    def _remove(self, key: tuple[int, str, str], offset: int, *, below: int) -> bool:
-        """Remove what came before an offset; nothing up to the other one is to come back."""
+    def _remove(self, key: tuple[int, str, str], rank: int, *, below: int) -> bool:
+        """Remove what is below a rank; nothing up to the other one is to come back."""
         self._database.write(_REMOVE, (*key, below))
         forget_at_ms = self._clock.now_ms() + self._remember_removed_ms
-        return self._database.write(_NOTE_REMOVED, (*key, offset, forget_at_ms)) > 0
+        return self._database.write(_NOTE_REMOVED, (*key, rank, forget_at_ms)) > 0
 
     def _at(self, number: int, now_ms: int) -> RetainedRow | None:
         found = self._database.row(

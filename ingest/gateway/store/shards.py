@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.entries import Entry, absent_subscriptions
+from ingest.session.entries import ShardEntry, absent_subscriptions
 from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
 
@@ -206,14 +206,14 @@ class SqliteShardStore:
         """Drop what is kept of the shard."""
         self._database.create(self._drop)
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> ShardEntry | None:
         row = self._row(key)
         if row is None:
             return None
         _, _, epoch, gateway, incarnation, *rest, _ = row
-        return Entry(epoch, None if gateway is None else Run(gateway, incarnation), *rest)
+        return ShardEntry(epoch, None if gateway is None else Run(gateway, incarnation), *rest)
 
-    def put(self, key: Key, entry: Entry) -> None:
+    def put(self, key: Key, entry: ShardEntry) -> None:
         rows = self._rows
         before = rows.get(key)
         if before is None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rules.language.functions.function import Context, Function, literal_integer
-from rules.language.values import Kind, Value, as_double, as_integer, double, integer, measured
+from rules.language.functions.function import CallContext, Function, literal_integer
+from rules.language.values import Value, ValueKind, as_double, as_integer, double, integer, measured
 
 _LARGEST: Final = "9.2E18D"
 """Below the largest BIGINT, which no double is."""
@@ -14,14 +14,14 @@ def _through(name: str) -> Function:
     return Function(1, 1, lambda a, _: double(f"{name}({as_double(a[0])})"))
 
 
-def _abs(arguments: Sequence[Value], _context: Context) -> Value:
+def _abs(arguments: Sequence[Value], _context: CallContext) -> Value:
     exact, inexact = measured(arguments[0])
     positive = f"IF({exact} < 0L, try_subtract(0L, {exact}), {exact})"
-    return Value(Kind.NUMBER, f"abs({inexact})", exact=positive)
+    return Value(ValueKind.NUMBER, f"abs({inexact})", exact=positive)
 
 
 def _whole(name: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         exact, inexact = measured(arguments[0])
         rounded = f"CAST({name}({inexact}) AS BIGINT)"
         in_range = f"IF(abs({inexact}) < {_LARGEST}, {rounded}, NULL)"
@@ -30,7 +30,7 @@ def _whole(name: str) -> Function:
     return Function(1, 1, emit)
 
 
-def _round(arguments: Sequence[Value], context: Context) -> Value:
+def _round(arguments: Sequence[Value], context: CallContext) -> Value:
     if len(arguments) == 1:
         return _whole("round").emit(arguments, context)
     digits = literal_integer(arguments, 1, "the number of digits", 0, 15)
@@ -38,25 +38,25 @@ def _round(arguments: Sequence[Value], context: Context) -> Value:
 
 
 def _two(template: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return double(template.format(as_double(arguments[0]), as_double(arguments[1])))
 
     return Function(2, 2, emit)
 
 
 def _bits(template: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return integer(template.format(*map(as_integer, arguments)))
 
     count = 2 if "{1}" in template else 1
     return Function(count, count, emit)
 
 
-def _mod(arguments: Sequence[Value], _context: Context) -> Value:
+def _mod(arguments: Sequence[Value], _context: CallContext) -> Value:
     return integer(f"try_mod({as_integer(arguments[0])}, {as_integer(arguments[1])})")
 
 
-def _random(_arguments: Sequence[Value], context: Context) -> Value:
+def _random(_arguments: Sequence[Value], context: CallContext) -> Value:
     # The upper 53 bits of a hash of the message's place: the same for the same message.
     return double(f"(shiftrightunsigned(xxhash64({context.seed()}), 11) / 9007199254740992.0D)")
 

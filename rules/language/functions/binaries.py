@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from rules.language.functions.function import (
-    Context,
+    CallContext,
     Function,
     Unusable,
     literal_choice,
     literal_integer,
     literal_text,
 )
-from rules.language.quoting import quoted
-from rules.language.values import Kind, Value, as_bytes, as_text, integer, text
+from rules.language.values import Value, ValueKind, as_bytes, as_text, integer, text
+from rules.sql.quoting import quoted
 
 _HASHES: Final = {
     "md5": "md5({})",
@@ -31,30 +31,30 @@ def _hashed(name: str) -> Function:
     return Function(1, 1, lambda a, _: text(_HASHES[name].format(as_bytes(a[0]))))
 
 
-def _hash(arguments: Sequence[Value], _context: Context) -> Value:
+def _hash(arguments: Sequence[Value], _context: CallContext) -> Value:
     name = literal_choice(arguments, 0, tuple(_HASHES))
     return text(_HASHES[name].format(as_bytes(arguments[1])))
 
 
-def _bin2hexstr(arguments: Sequence[Value], _context: Context) -> Value:
+def _bin2hexstr(arguments: Sequence[Value], _context: CallContext) -> Value:
     digits = f"hex({as_bytes(arguments[0])})"
     return text(f"concat({as_text(arguments[1])}, {digits})" if len(arguments) > 1 else digits)
 
 
-def _sqlserver(arguments: Sequence[Value], _context: Context) -> Value:
+def _sqlserver(arguments: Sequence[Value], _context: CallContext) -> Value:
     return text(f"concat('0x', hex({as_bytes(arguments[0])}))")
 
 
-def _hexstr2bin(arguments: Sequence[Value], _context: Context) -> Value:
+def _hexstr2bin(arguments: Sequence[Value], _context: CallContext) -> Value:
     digits = as_text(arguments[0])
     if len(arguments) > 1:
         prefix = literal_text(arguments, 1, "the prefix")
         rest = f"substring({digits}, {len(prefix) + 1})"
         digits = f"IF(startswith({digits}, {quoted(prefix)}), {rest}, NULL)"
-    return Value(Kind.BINARY, f"try_to_binary({digits}, 'hex')")
+    return Value(ValueKind.BINARY, f"try_to_binary({digits}, 'hex')")
 
 
-def _base64_encode(arguments: Sequence[Value], _context: Context) -> Value:
+def _base64_encode(arguments: Sequence[Value], _context: CallContext) -> Value:
     options = {
         literal_choice(arguments, index, ("no_padding", "urlsafe"))
         for index in range(1, len(arguments))
@@ -67,7 +67,7 @@ def _base64_encode(arguments: Sequence[Value], _context: Context) -> Value:
     return text(made)
 
 
-def _base64_decode(arguments: Sequence[Value], _context: Context) -> Value:
+def _base64_decode(arguments: Sequence[Value], _context: CallContext) -> Value:
     options = {
         literal_choice(arguments, index, ("no_padding", "urlsafe"))
         for index in range(1, len(arguments))
@@ -75,18 +75,18 @@ def _base64_decode(arguments: Sequence[Value], _context: Context) -> Value:
     written = as_text(arguments[0])
     if "urlsafe" in options:
         written = f"translate({written}, '-_', '+/')"
-    return Value(Kind.BINARY, f"try_to_binary({written}, 'base64')")
+    return Value(ValueKind.BINARY, f"try_to_binary({written}, 'base64')")
 
 
-def _bytesize(arguments: Sequence[Value], _context: Context) -> Value:
+def _bytesize(arguments: Sequence[Value], _context: CallContext) -> Value:
     return integer(f"octet_length({as_bytes(arguments[0])})")
 
 
-def _bitsize(arguments: Sequence[Value], _context: Context) -> Value:
+def _bitsize(arguments: Sequence[Value], _context: CallContext) -> Value:
     return integer(f"(octet_length({as_bytes(arguments[0])}) * 8L)")
 
 
-def _subbits(arguments: Sequence[Value], _context: Context) -> Value:
+def _subbits(arguments: Sequence[Value], _context: CallContext) -> Value:
     """Bits counted from 1, at the first byte's highest, as an integer."""
     place = 1 if len(arguments) > 2 else 0
     start = literal_integer(arguments, 1, "the first bit", 1, 2**27) if place else 1

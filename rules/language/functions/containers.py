@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rules.language.functions.function import Context, Function, Unusable, literal_text
-from rules.language.quoting import quoted
+from rules.language.functions.function import CallContext, Function, Unusable, literal_text
 from rules.language.values import (
-    Kind,
     Value,
+    ValueKind,
     as_array,
     as_int,
     as_map,
@@ -19,13 +18,14 @@ from rules.language.values import (
     integer,
     json,
 )
+from rules.sql.quoting import quoted
 
 _NO_FIELDS: Final = "CAST(map() AS MAP<STRING, VARIANT>)"
 _MAX_KEYS: Final = 32
 
 
 def _parsed(value: Value) -> Value:
-    return value if value.kind is Kind.JSON else json(as_parsed(value), name=value.name)
+    return value if value.kind is ValueKind.JSON else json(as_parsed(value), name=value.name)
 
 
 def _path(arguments: Sequence[Value]) -> list[str]:
@@ -35,7 +35,7 @@ def _path(arguments: Sequence[Value]) -> list[str]:
     return keys
 
 
-def _map_get(arguments: Sequence[Value], _context: Context) -> Value:
+def _map_get(arguments: Sequence[Value], _context: CallContext) -> Value:
     """A key may go down with dots, as in EMQX."""
     found = _parsed(arguments[1])
     for key in _path(arguments):
@@ -43,7 +43,7 @@ def _map_get(arguments: Sequence[Value], _context: Context) -> Value:
     return _or_default(found, arguments)
 
 
-def _mget(arguments: Sequence[Value], _context: Context) -> Value:
+def _mget(arguments: Sequence[Value], _context: CallContext) -> Value:
     if isinstance(arguments[0].literal, str):
         found = field_of(_parsed(arguments[1]), arguments[0].literal)
     else:
@@ -57,11 +57,11 @@ def _or_default(found: Value, arguments: Sequence[Value]) -> Value:
     return json(f"coalesce({found.variant}, {as_variant(arguments[2])})", name=found.name)
 
 
-def _map_put(arguments: Sequence[Value], _context: Context) -> Value:
+def _map_put(arguments: Sequence[Value], _context: CallContext) -> Value:
     return _put(_path(arguments), arguments[1], _parsed(arguments[2]))
 
 
-def _mput(arguments: Sequence[Value], _context: Context) -> Value:
+def _mput(arguments: Sequence[Value], _context: CallContext) -> Value:
     key = literal_text(arguments, 0, "the key")
     return _put([key], arguments[1], _parsed(arguments[2]))
 
@@ -75,29 +75,29 @@ def _put(path: Sequence[str], value: Value, into: Value) -> Value:
     return json(f"to_variant_object(map_concat(coalesce({others}, {_NO_FIELDS}), {added}))")
 
 
-def _map_keys(arguments: Sequence[Value], _context: Context) -> Value:
+def _map_keys(arguments: Sequence[Value], _context: CallContext) -> Value:
     keys = f"map_keys({as_map(arguments[0])})"
-    return Value(Kind.ARRAY, f"transform({keys}, e -> CAST(e AS VARIANT))")
+    return Value(ValueKind.ARRAY, f"transform({keys}, e -> CAST(e AS VARIANT))")
 
 
-def _map_values(arguments: Sequence[Value], _context: Context) -> Value:
-    return Value(Kind.ARRAY, f"map_values({as_map(arguments[0])})")
+def _map_values(arguments: Sequence[Value], _context: CallContext) -> Value:
+    return Value(ValueKind.ARRAY, f"map_values({as_map(arguments[0])})")
 
 
-def _map_to_entries(arguments: Sequence[Value], _context: Context) -> Value:
+def _map_to_entries(arguments: Sequence[Value], _context: CallContext) -> Value:
     entry = "to_variant_object(named_struct('key', e.key, 'value', e.value))"
-    return Value(Kind.ARRAY, f"transform(map_entries({as_map(arguments[0])}), e -> {entry})")
+    return Value(ValueKind.ARRAY, f"transform(map_entries({as_map(arguments[0])}), e -> {entry})")
 
 
-def _map_size(arguments: Sequence[Value], _context: Context) -> Value:
+def _map_size(arguments: Sequence[Value], _context: CallContext) -> Value:
     return integer(f"size({as_map(arguments[0])})")
 
 
-def _map_new(_arguments: Sequence[Value], _context: Context) -> Value:
+def _map_new(_arguments: Sequence[Value], _context: CallContext) -> Value:
     return json("parse_json('{}')")
 
 
-def _nth(arguments: Sequence[Value], _context: Context) -> Value:
+def _nth(arguments: Sequence[Value], _context: CallContext) -> Value:
     place = as_int(arguments[0])
     if arguments[0].literal == 0:
         raise Unusable("there is no element 0; the first is 1")
@@ -107,30 +107,30 @@ def _nth(arguments: Sequence[Value], _context: Context) -> Value:
 
 
 def _end(place: int) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return json(f"try_element_at({as_array(arguments[0])}, {place})")
 
     return Function(1, 1, emit)
 
 
-def _length(arguments: Sequence[Value], _context: Context) -> Value:
+def _length(arguments: Sequence[Value], _context: CallContext) -> Value:
     """Of arrays as in EMQX, of text as in SQL."""
     value = arguments[0]
-    if value.kind in (Kind.TEXT, Kind.BINARY):
+    if value.kind in (ValueKind.TEXT, ValueKind.BINARY):
         return integer(f"length({as_text(value)})")
     elements = f"size({as_array(value)})"
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return integer(f"IF({value.json_type} = 'STRING', length({as_text(value)}), {elements})")
     return integer(elements)
 
 
-def _sublist(arguments: Sequence[Value], _context: Context) -> Value:
+def _sublist(arguments: Sequence[Value], _context: CallContext) -> Value:
     start = "1" if len(arguments) == 2 else f"greatest({as_int(arguments[0])}, 1)"
     count = f"greatest({as_int(arguments[-2])}, 0)"
-    return Value(Kind.ARRAY, f"slice({as_array(arguments[-1])}, {start}, {count})")
+    return Value(ValueKind.ARRAY, f"slice({as_array(arguments[-1])}, {start}, {count})")
 
 
-def _contains(arguments: Sequence[Value], _context: Context) -> Value:
+def _contains(arguments: Sequence[Value], _context: CallContext) -> Value:
     wanted = f"to_json({as_variant(arguments[0])})"
     return boolean(f"exists({as_array(arguments[1])}, e -> to_json(e) = {wanted})")
 

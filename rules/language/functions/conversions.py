@@ -6,7 +6,7 @@ from typing import Final
 from rules.language.choosing import choose, is_missing, is_there
 from rules.language.comparing import NotComparable, compare
 from rules.language.functions.function import (
-    Context,
+    CallContext,
     Function,
     Unusable,
     literal_integer,
@@ -16,8 +16,8 @@ from rules.language.values import (
     NULL,
     NUMERIC,
     TEXTUAL,
-    Kind,
     Value,
+    ValueKind,
     as_bytes,
     as_double,
     as_integer,
@@ -36,9 +36,9 @@ from rules.language.values import (
 _BIG: Final = "('DECIMAL(19,0)', 'DECIMAL(20,0)')"
 
 
-def _int(arguments: Sequence[Value], _context: Context) -> Value:
+def _int(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
-    if value.kind is Kind.BOOLEAN:
+    if value.kind is ValueKind.BOOLEAN:
         return integer(f"IF({as_possible(value)}, 1L, 0L)")
     # An integer beyond 2^53 first, then whatever else is a number.
     number = as_double(value)
@@ -46,14 +46,14 @@ def _int(arguments: Sequence[Value], _context: Context) -> Value:
     return integer(f"coalesce({as_integer(value)}, {truncated})")
 
 
-def _float(arguments: Sequence[Value], _context: Context) -> Value:
+def _float(arguments: Sequence[Value], _context: CallContext) -> Value:
     if len(arguments) == 1:
         return double(as_double(arguments[0]))
     digits = literal_integer(arguments, 1, "the number of digits", 0, 15)
     return double(f"round({as_double(arguments[0])}, {digits})")
 
 
-def _float2str(arguments: Sequence[Value], _context: Context) -> Value:
+def _float2str(arguments: Sequence[Value], _context: CallContext) -> Value:
     digits = literal_integer(arguments, 1, "the number of digits", 0, 15)
     number = as_double(arguments[0])
     fixed = f"format_string('%.{digits}f', {number})"
@@ -62,9 +62,9 @@ def _float2str(arguments: Sequence[Value], _context: Context) -> Value:
     return text(f"IF({number} IS NULL, NULL, {short if digits else fixed})")
 
 
-def _bool(arguments: Sequence[Value], _context: Context) -> Value:
+def _bool(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
-    if value.kind is Kind.BOOLEAN:
+    if value.kind is ValueKind.BOOLEAN:
         return value
     words = f"lower({as_text(value)})"
     return json(
@@ -73,36 +73,36 @@ def _bool(arguments: Sequence[Value], _context: Context) -> Value:
     )
 
 
-def _str(arguments: Sequence[Value], _context: Context) -> Value:
+def _str(arguments: Sequence[Value], _context: CallContext) -> Value:
     return text(as_text(arguments[0]))
 
 
-def _utf16(arguments: Sequence[Value], _context: Context) -> Value:
-    return Value(Kind.BINARY, f"encode({as_text(arguments[0])}, 'UTF-16LE')")
+def _utf16(arguments: Sequence[Value], _context: CallContext) -> Value:
+    return Value(ValueKind.BINARY, f"encode({as_text(arguments[0])}, 'UTF-16LE')")
 
 
-def _map(arguments: Sequence[Value], _context: Context) -> Value:
+def _map(arguments: Sequence[Value], _context: CallContext) -> Value:
     parsed = _decoded(arguments[0])
     return json(f"IF(startswith(schema_of_variant({parsed}), 'OBJECT'), {parsed}, NULL)")
 
 
-def _json_decode(arguments: Sequence[Value], _context: Context) -> Value:
+def _json_decode(arguments: Sequence[Value], _context: CallContext) -> Value:
     return json(_decoded(arguments[0]), name=arguments[0].name)
 
 
 def _decoded(value: Value) -> str:
     """VARIANT, text taken for JSON, be it a field's."""
-    if value.kind is not Kind.JSON:
+    if value.kind is not ValueKind.JSON:
         return as_parsed(value)
     parsed = f"try_parse_json({as_text(value)})"
     return f"IF({value.json_type} = 'STRING', {parsed}, {value.variant})"
 
 
-def _json_encode(arguments: Sequence[Value], _context: Context) -> Value:
+def _json_encode(arguments: Sequence[Value], _context: CallContext) -> Value:
     return text(f"to_json({as_variant(arguments[0])})")
 
 
-def _cast(arguments: Sequence[Value], context: Context) -> Value:
+def _cast(arguments: Sequence[Value], context: CallContext) -> Value:
     kind = literal_text(arguments, 1, "the type").lower()
     if kind in ("string", "varchar", "text"):
         return _str(arguments[:1], context)
@@ -113,16 +113,16 @@ def _cast(arguments: Sequence[Value], context: Context) -> Value:
     if kind in ("boolean", "bool"):
         return _bool(arguments[:1], context)
     if kind in ("binary", "bytes"):
-        return Value(Kind.BINARY, as_bytes(arguments[0]))
+        return Value(ValueKind.BINARY, as_bytes(arguments[0]))
     raise Unusable("expected one of the types STRING, BIGINT, DOUBLE, BOOLEAN, BINARY", 1)
 
 
-def _type_test(kinds: frozenset[Kind], of_field: str) -> Function:
+def _type_test(kinds: frozenset[ValueKind], of_field: str) -> Function:
     """Test a type: known beforehand of all but fields."""
 
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         value = arguments[0]
-        if value.kind is Kind.JSON:
+        if value.kind is ValueKind.JSON:
             return boolean(f"({of_field.format(value.json_type)})")
         if value.kind in kinds:
             return boolean(f"({value.sql} IS NOT NULL)")
@@ -131,73 +131,73 @@ def _type_test(kinds: frozenset[Kind], of_field: str) -> Function:
     return Function(1, 1, emit)
 
 
-def _is_int(arguments: Sequence[Value], _context: Context) -> Value:
+def _is_int(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return boolean(f"({value.exact} IS NOT NULL)")
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return boolean(f"({value.json_type} = 'BIGINT' OR {value.json_type} IN {_BIG})")
-    return boolean(f"({value.sql} IS NOT NULL)" if value.kind is Kind.INTEGER else "false")
+    return boolean(f"({value.sql} IS NOT NULL)" if value.kind is ValueKind.INTEGER else "false")
 
 
-def _is_float(arguments: Sequence[Value], _context: Context) -> Value:
+def _is_float(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         return boolean(f"({value.exact} IS NULL AND {value.sql} IS NOT NULL)")
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         kind = value.json_type
         return boolean(f"(left({kind}, 3) IN ('DOU', 'DEC') AND NOT {kind} IN {_BIG})")
-    return boolean(f"({value.sql} IS NOT NULL)" if value.kind is Kind.DOUBLE else "false")
+    return boolean(f"({value.sql} IS NOT NULL)" if value.kind is ValueKind.DOUBLE else "false")
 
 
-def _is_null(arguments: Sequence[Value], _context: Context) -> Value:
+def _is_null(arguments: Sequence[Value], _context: CallContext) -> Value:
     """Only what is not there: null of JSON is a value, as in EMQX."""
     value = arguments[0]
-    if value.kind is Kind.JSON:
+    if value.kind is ValueKind.JSON:
         return boolean(f"({value.variant} IS NULL)")
     return boolean(is_missing(value))
 
 
-def _is_null_var(arguments: Sequence[Value], _context: Context) -> Value:
+def _is_null_var(arguments: Sequence[Value], _context: CallContext) -> Value:
     return boolean(is_missing(arguments[0]))
 
 
 def _not(emitted: Function) -> Function:
-    def emit(arguments: Sequence[Value], context: Context) -> Value:
+    def emit(arguments: Sequence[Value], context: CallContext) -> Value:
         return boolean(f"(NOT {emitted.emit(arguments, context).sql})")
 
     return Function(emitted.minimum, emitted.maximum, emit)
 
 
-def _is_empty(arguments: Sequence[Value], _context: Context) -> Value:
+def _is_empty(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
-    if value.kind is Kind.ARRAY:
+    if value.kind is ValueKind.ARRAY:
         return boolean(f"(size({value.sql}) = 0)")
     shown = f"to_json({as_variant(value)})"
     return boolean(f"""({shown} IN ('""', '[]', '{{}}'))""")
 
 
-def _coalesce(arguments: Sequence[Value], _context: Context) -> Value:
+def _coalesce(arguments: Sequence[Value], _context: CallContext) -> Value:
     """The first that is there; null of JSON is not."""
     *before, last = arguments
     return choose([(is_there(value), value) for value in before], last)
 
 
-def _coalesce_ne(arguments: Sequence[Value], _context: Context) -> Value:
+def _coalesce_ne(arguments: Sequence[Value], _context: CallContext) -> Value:
     """The first that is there and not an empty text."""
     *before, last = arguments
     tested = [(f"({as_text(value)} <> '')", value) for value in before]
     return choose(tested, last)
 
 
-def _if(arguments: Sequence[Value], _context: Context) -> Value:
+def _if(arguments: Sequence[Value], _context: CallContext) -> Value:
     if not is_condition(arguments[0]):
         raise Unusable(f"expected a condition, this is {arguments[0].kind.value}")
     other = arguments[2] if len(arguments) > 2 else NULL
     return choose([(as_possible(arguments[0]), arguments[1])], other)
 
 
-def _nullif(arguments: Sequence[Value], _context: Context) -> Value:
+def _nullif(arguments: Sequence[Value], _context: CallContext) -> Value:
     try:
         equal = compare("=", arguments[0], arguments[1])
     except NotComparable as exc:
@@ -206,18 +206,18 @@ def _nullif(arguments: Sequence[Value], _context: Context) -> Value:
 
 
 def _extreme(name: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         for index, value in enumerate(arguments):
-            if value.kind not in (*NUMERIC, *TEXTUAL, Kind.JSON):
+            if value.kind not in (*NUMERIC, *TEXTUAL, ValueKind.JSON):
                 raise Unusable(f"expected a number, this is {value.kind.value}", index)
-        spell = as_integer if all(v.kind is Kind.INTEGER for v in arguments) else as_double
+        spell = as_integer if all(v.kind is ValueKind.INTEGER for v in arguments) else as_double
         found = f"{name}({', '.join(map(spell, arguments))})"
         return integer(found) if spell is as_integer else double(found)
 
     return Function(2, 100, emit)
 
 
-def _eq(arguments: Sequence[Value], _context: Context) -> Value:
+def _eq(arguments: Sequence[Value], _context: CallContext) -> Value:
     try:
         return compare("=", arguments[0], arguments[1])
     except NotComparable as exc:
@@ -244,12 +244,12 @@ FUNCTIONS: Final = {
     "is_null_var": _IS_NULL_VAR,
     "is_not_null_var": _not(_IS_NULL_VAR),
     "is_str": _type_test(TEXTUAL, "{} = 'STRING'"),
-    "is_bool": _type_test(frozenset({Kind.BOOLEAN}), "{} = 'BOOLEAN'"),
+    "is_bool": _type_test(frozenset({ValueKind.BOOLEAN}), "{} = 'BOOLEAN'"),
     "is_int": Function(1, 1, _is_int),
     "is_float": Function(1, 1, _is_float),
     "is_num": _type_test(NUMERIC, "left({}, 3) IN ('BIG', 'DOU', 'DEC')"),
     "is_map": _type_test(frozenset(), "startswith({}, 'OBJECT')"),
-    "is_array": _type_test(frozenset({Kind.ARRAY}), "startswith({}, 'ARRAY')"),
+    "is_array": _type_test(frozenset({ValueKind.ARRAY}), "startswith({}, 'ARRAY')"),
     "is_empty": Function(1, 1, _is_empty),
     "eq": Function(2, 2, _eq),
     "coalesce": Function(2, 100, _coalesce),

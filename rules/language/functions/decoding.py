@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from rules.language.functions.function import Context, Function, Unusable, literal_text
-from rules.language.values import Kind, Value, as_bytes, json
+from rules.language.functions.function import CallContext, Function, Unusable, literal_text
+from rules.language.values import Value, ValueKind, as_bytes, json
 from rules.schemas.errors import UnknownSchema
 from rules.schemas.model import SPARKPLUG_B
 
@@ -17,7 +17,7 @@ _REFERENCE: Final = re.compile(r"([^:]*)(?::([1-9][0-9]{0,8}))?")
 
 
 def decoded(
-    context: Context, reference: str, value: Value, message_type: str | None = None
+    context: CallContext, reference: str, value: Value, message_type: str | None = None
 ) -> Value:
     """Return bytes decoded by a schema.
 
@@ -41,7 +41,7 @@ def decoded(
     return json(f"mqlake_decode({data}, '{layout}')", name=value.name or "the value decoded")
 
 
-def _schema_decode(arguments: Sequence[Value], context: Context) -> Value:
+def _schema_decode(arguments: Sequence[Value], context: CallContext) -> Value:
     reference = literal_text(arguments, 0, "the name of the schema")
     message_type = None
     if len(arguments) > 2:
@@ -52,12 +52,12 @@ def _schema_decode(arguments: Sequence[Value], context: Context) -> Value:
         raise Unusable(f"{exc}: {exc.hint}" if exc.hint else str(exc), 0) from exc
 
 
-def _sparkplug_decode(arguments: Sequence[Value], context: Context) -> Value:
+def _sparkplug_decode(arguments: Sequence[Value], context: CallContext) -> Value:
     return decoded(context, SPARKPLUG_B, _data(arguments[0], 0))
 
 
 def _data(value: Value, index: int) -> Value:
-    if value.kind not in (Kind.BINARY, Kind.TEXT, Kind.JSON):
+    if value.kind not in (ValueKind.BINARY, ValueKind.TEXT, ValueKind.JSON):
         raise Unusable(f"expected bytes, this is {value.kind.value}", index)
     return value
 

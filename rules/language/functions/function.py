@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rules.language.limits import Limits
-from rules.language.values import Kind, Value, failure
+from rules.language.values import Value, ValueKind, failure
 
 
 class Unusable(Exception):  # noqa: N818 - it names what was found
@@ -20,7 +20,7 @@ class Unusable(Exception):  # noqa: N818 - it names what was found
         self.argument = argument
 
 
-class Context(Protocol):
+class CallContext(Protocol):
     """Where a call stands."""
 
     limits: Limits
@@ -39,7 +39,7 @@ class Context(Protocol):
         """
 
 
-Emitter = Callable[[Sequence[Value], Context], Value]
+Emitter = Callable[[Sequence[Value], CallContext], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +91,4 @@ def bounded(size: str, limit: int, sql: str, what: str) -> str:
 
 def texts(sql: str) -> Value:
     """Return an ARRAY<STRING> as an array of the language."""
-    return Value(Kind.ARRAY, f"transform({sql}, e -> CAST(e AS VARIANT))")
+    return Value(ValueKind.ARRAY, f"transform({sql}, e -> CAST(e AS VARIANT))")

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rules.language.functions.function import Context, Function, Unusable, literal_text
-from rules.language.values import NULL, Kind, Value, as_text, text
+from rules.language.functions.function import CallContext, Function, Unusable, literal_text
+from rules.language.values import NULL, Value, ValueKind, as_text, text
 
 
-def _topic(arguments: Sequence[Value], context: Context) -> Value:
+def _topic(arguments: Sequence[Value], context: CallContext) -> Value:
     """The topic, or one level of it, from 1."""
     whole = context.column("topic")
     if not arguments:
         return whole
     level = arguments[0]
-    if level.kind is not Kind.INTEGER or level.literal is None or level.literal < 1:
+    if level.kind is not ValueKind.INTEGER or level.literal is None or level.literal < 1:
         raise Unusable("topic(n) takes the number of a level written out, from 1")
     if level.literal > 65_536:
         raise Unusable("no topic has that many levels")
@@ -24,20 +24,20 @@ def _column(name: str) -> Function:
     return Function(0, 0, lambda _, context: context.column(name))
 
 
-def _payload(arguments: Sequence[Value], context: Context) -> Value:
+def _payload(arguments: Sequence[Value], context: CallContext) -> Value:
     if not arguments:
         return context.column("payload")
     return context.column("payload", *literal_text(arguments, 0, "the path").split("."))
 
 
-def _flag(arguments: Sequence[Value], context: Context) -> Value:
+def _flag(arguments: Sequence[Value], context: CallContext) -> Value:
     return context.column("flags", literal_text(arguments, 0, "the flag's name"))
 
 
 def _uuid(separator: str) -> Function:
     """A version 4 UUID made of a hash of the message's place: the same for the same message."""
 
-    def emit(_arguments: Sequence[Value], context: Context) -> Value:
+    def emit(_arguments: Sequence[Value], context: CallContext) -> Value:
         digits = f"md5(concat_ws(',', {context.seed()}))"
         variant = f"substring('89ab', 1 + ascii(substring({digits}, 17, 1)) % 4, 1)"
         parts = (
@@ -52,9 +52,9 @@ def _uuid(separator: str) -> Function:
     return Function(0, 0, emit)
 
 
-def _topic_split(arguments: Sequence[Value], _context: Context) -> Value:
+def _topic_split(arguments: Sequence[Value], _context: CallContext) -> Value:
     parts = f"split({as_text(arguments[0])}, '/', -1)"
-    return Value(Kind.ARRAY, f"transform({parts}, e -> CAST(e AS VARIANT))")
+    return Value(ValueKind.ARRAY, f"transform({parts}, e -> CAST(e AS VARIANT))")
 
 
 FUNCTIONS: Final = {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rules.language.functions.function import (
-    Context,
+    CallContext,
     Function,
     Unusable,
     bounded,
@@ -14,11 +14,9 @@ from rules.language.functions.function import (
     literal_text,
     texts,
 )
-from rules.language.patterns import InvalidPattern, Regex, any_of, exactly
-from rules.language.quoting import quoted
 from rules.language.values import (
-    Kind,
     Value,
+    ValueKind,
     as_array,
     as_double,
     as_int,
@@ -28,6 +26,8 @@ from rules.language.values import (
     integer,
     text,
 )
+from rules.sql.patterns import InvalidPattern, Regex, any_of, exactly
+from rules.sql.quoting import quoted
 
 _BLANKS: Final = quoted(" \t\n\r\v\f")
 _NO_TEXTS: Final = "CAST(array() AS ARRAY<VARIANT>)"
@@ -37,21 +37,21 @@ _REPLACED_CHARACTERS: Final = 67_108_864
 
 
 def _simple(template: str, minimum: int, maximum: int | None = None) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return text(template.format(*map(as_text, arguments)))
 
     return Function(minimum, maximum or minimum, emit)
 
 
 def _trim(where: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         characters = as_text(arguments[1]) if len(arguments) > 1 else _BLANKS
         return text(f"trim({where} {characters} FROM {as_text(arguments[0])})")
 
     return Function(1, 2, emit)
 
 
-def _substr(arguments: Sequence[Value], _context: Context) -> Value:
+def _substr(arguments: Sequence[Value], _context: CallContext) -> Value:
     """From 0, as EMQX counts."""
     start = as_int(arguments[1])
     length = f", {as_int(arguments[2])}" if len(arguments) > 2 else ""
@@ -59,7 +59,7 @@ def _substr(arguments: Sequence[Value], _context: Context) -> Value:
     return text(taken if _is_small(arguments[1]) else f"IF({start} >= 0, {taken}, NULL)")
 
 
-def _substring(arguments: Sequence[Value], _context: Context) -> Value:
+def _substring(arguments: Sequence[Value], _context: CallContext) -> Value:
     """From 1, as SQL counts."""
     length = f", {as_int(arguments[2])}" if len(arguments) > 2 else ""
     return text(f"substring({as_text(arguments[0])}, {as_int(arguments[1])}{length})")
@@ -69,7 +69,7 @@ def _is_small(value: Value) -> bool:
     return isinstance(value.literal, int) and value.literal >= 0
 
 
-def _split(arguments: Sequence[Value], _context: Context) -> Value:
+def _split(arguments: Sequence[Value], _context: CallContext) -> Value:
     whole = as_text(arguments[0])
     separator = literal_text(arguments, 1, "the separator")
     if not separator:
@@ -88,7 +88,7 @@ def _split(arguments: Sequence[Value], _context: Context) -> Value:
     return texts(parts if option.endswith("notrim") else f"array_remove({parts}, '')")
 
 
-def _tokens(arguments: Sequence[Value], _context: Context) -> Value:
+def _tokens(arguments: Sequence[Value], _context: CallContext) -> Value:
     separators = literal_text(arguments, 1, "the separators")
     if len(arguments) > 2:
         literal_choice(arguments, 2, ("nocrlf",))
@@ -98,17 +98,17 @@ def _tokens(arguments: Sequence[Value], _context: Context) -> Value:
     return texts(f"array_remove(split({as_text(arguments[0])}, {any_of(separators)}, -1), '')")
 
 
-def _concat(arguments: Sequence[Value], _context: Context) -> Value:
-    if len(arguments) == 1 and arguments[0].kind in (Kind.ARRAY, Kind.JSON):
+def _concat(arguments: Sequence[Value], _context: CallContext) -> Value:
+    if len(arguments) == 1 and arguments[0].kind in (ValueKind.ARRAY, ValueKind.JSON):
         return text(f"array_join({_shown(arguments[0])}, '')")
     return text(f"concat({', '.join(map(as_text, arguments))})")
 
 
-def _concat_ws(arguments: Sequence[Value], _context: Context) -> Value:
+def _concat_ws(arguments: Sequence[Value], _context: CallContext) -> Value:
     return text(f"concat_ws({', '.join(map(as_text, arguments))})")
 
 
-def _join_to_string(arguments: Sequence[Value], _context: Context) -> Value:
+def _join_to_string(arguments: Sequence[Value], _context: CallContext) -> Value:
     separator = as_text(arguments[0]) if len(arguments) == 2 else "', '"
     return text(f"array_join({_shown(arguments[-1])}, {separator})")
 
@@ -119,7 +119,7 @@ def _shown(value: Value) -> str:
     return f"transform({as_array(value)}, e -> {element})"
 
 
-def _pad(arguments: Sequence[Value], context: Context) -> Value:
+def _pad(arguments: Sequence[Value], context: CallContext) -> Value:
     whole = as_text(arguments[0])
     length = _length(arguments, context)
     where = literal_choice(arguments, 2, ("trailing", "leading", "both"))
@@ -136,18 +136,18 @@ def _pad(arguments: Sequence[Value], context: Context) -> Value:
 
 
 def _fixed_pad(name: str) -> Function:
-    def emit(arguments: Sequence[Value], context: Context) -> Value:
+    def emit(arguments: Sequence[Value], context: CallContext) -> Value:
         filler = as_text(arguments[2]) if len(arguments) > 2 else "' '"
         return text(f"{name}({as_text(arguments[0])}, {_length(arguments, context)}, {filler})")
 
     return Function(2, 3, emit)
 
 
-def _length(arguments: Sequence[Value], context: Context) -> int:
+def _length(arguments: Sequence[Value], context: CallContext) -> int:
     return literal_integer(arguments, 1, "the length", 0, context.limits.text_characters)
 
 
-def _repeat(arguments: Sequence[Value], context: Context) -> Value:
+def _repeat(arguments: Sequence[Value], context: CallContext) -> Value:
     limit = context.limits.text_characters
     times = literal_integer(arguments, 1, "how often", 0, limit)
     whole = as_text(arguments[0])
@@ -155,7 +155,7 @@ def _repeat(arguments: Sequence[Value], context: Context) -> Value:
     return text(bounded(f"length({whole}) * {times}L", limit, made, "the text repeat makes"))
 
 
-def _replace(arguments: Sequence[Value], _context: Context) -> Value:
+def _replace(arguments: Sequence[Value], _context: CallContext) -> Value:
     whole, old, new = map(as_text, arguments[:3])
     where = literal_choice(arguments, 3, ("all", "leading", "trailing"))
     if where == "leading":
@@ -171,13 +171,13 @@ def _replace(arguments: Sequence[Value], _context: Context) -> Value:
     return text(bounded(size, _REPLACED_CHARACTERS, made, "the text replace could make"))
 
 
-def _rm_prefix(arguments: Sequence[Value], _context: Context) -> Value:
+def _rm_prefix(arguments: Sequence[Value], _context: CallContext) -> Value:
     whole, prefix = map(as_text, arguments)
     rest = f"substring({whole}, length({prefix}) + 1)"
     return text(f"IF(startswith({whole}, {prefix}), {rest}, {whole})")
 
 
-def _find(arguments: Sequence[Value], _context: Context) -> Value:
+def _find(arguments: Sequence[Value], _context: CallContext) -> Value:
     whole, part = map(as_text, arguments[:2])
     if literal_choice(arguments, 2, ("leading", "trailing")) == "leading":
         found = f"substring({whole}, instr({whole}, {part}))"
@@ -186,7 +186,7 @@ def _find(arguments: Sequence[Value], _context: Context) -> Value:
     return text(f"IF(instr({whole}, {part}) > 0, {found}, '')")
 
 
-def regex_of(arguments: Sequence[Value], context: Context) -> tuple[str, Regex]:
+def regex_of(arguments: Sequence[Value], context: CallContext) -> tuple[str, Regex]:
     """Return the text, checked for its length, and the regular expression to use on it."""
     pattern = literal_text(arguments, 1, "a regular expression")
     try:
@@ -198,12 +198,12 @@ def regex_of(arguments: Sequence[Value], context: Context) -> tuple[str, Regex]:
     return bounded(f"length({whole})", regex.text_characters, whole, what), regex
 
 
-def _regex_match(arguments: Sequence[Value], context: Context) -> Value:
+def _regex_match(arguments: Sequence[Value], context: CallContext) -> Value:
     whole, regex = regex_of(arguments, context)
     return boolean(f"({whole} RLIKE {regex.java})")
 
 
-def _regex_replace(arguments: Sequence[Value], context: Context) -> Value:
+def _regex_replace(arguments: Sequence[Value], context: CallContext) -> Value:
     whole, regex = regex_of(arguments, context)
     replacement = literal_text(arguments, 2, "the replacement")
     if len(replacement) > _MAX_REPLACEMENT:
@@ -232,18 +232,18 @@ def _replacement(written: str, regex: Regex) -> str:
     return "".join(made)
 
 
-def _regex_extract(arguments: Sequence[Value], context: Context) -> Value:
+def _regex_extract(arguments: Sequence[Value], context: CallContext) -> Value:
     whole, regex = regex_of(arguments, context)
     groups = ", ".join(
         f"CAST(regexp_extract({whole}, {regex.java}, {group}) AS VARIANT)"
         for group in range(1, regex.groups + 1)
     )
     if not groups:
-        return Value(Kind.ARRAY, _NO_TEXTS)
-    return Value(Kind.ARRAY, f"IF({whole} RLIKE {regex.java}, array({groups}), {_NO_TEXTS})")
+        return Value(ValueKind.ARRAY, _NO_TEXTS)
+    return Value(ValueKind.ARRAY, f"IF({whole} RLIKE {regex.java}, array({groups}), {_NO_TEXTS})")
 
 
-def _regexp_extract(arguments: Sequence[Value], context: Context) -> Value:
+def _regexp_extract(arguments: Sequence[Value], context: CallContext) -> Value:
     whole, regex = regex_of(arguments, context)
     group = 1 if regex.groups else 0
     if len(arguments) > 2:
@@ -251,7 +251,7 @@ def _regexp_extract(arguments: Sequence[Value], context: Context) -> Value:
     return text(f"regexp_extract({whole}, {regex.java}, {group})")
 
 
-def _sprintf(arguments: Sequence[Value], _context: Context) -> Value:
+def _sprintf(arguments: Sequence[Value], _context: CallContext) -> Value:
     """Erlang's io_lib:format, as far as text and numbers go."""
     template = literal_text(arguments, 0, "the format")
     given = list(arguments[1:])
@@ -285,21 +285,21 @@ def _formatted(directive: str, value: Value) -> str:
 
 
 def _test(template: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return boolean(template.format(*map(as_text, arguments)))
 
     return Function(2, 2, emit)
 
 
 def _number_of(template: str, count: int) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return integer(template.format(*map(as_text, arguments)))
 
     return Function(count, count, emit)
 
 
 def _part(name: str) -> Function:
-    def emit(arguments: Sequence[Value], _context: Context) -> Value:
+    def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
         return text(f"{name}({as_text(arguments[0])}, {as_int(arguments[1])})")
 
     return Function(2, 2, emit)

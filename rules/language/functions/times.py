@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rules.language.functions.function import (
-    Context,
+    CallContext,
     Function,
     Unusable,
     literal_choice,
     literal_text,
 )
-from rules.language.quoting import quoted
 from rules.language.values import Value, as_integer, as_text, integer, text
+from rules.sql.quoting import quoted
 
 _UNITS: Final = {
     "second": 1,
@@ -44,7 +44,7 @@ def _unit(arguments: Sequence[Value], index: int, default: str = "second") -> st
     return literal_choice(arguments, index, tuple(_UNITS))
 
 
-def _now(context: Context, unit: str) -> str:
+def _now(context: CallContext, unit: str) -> str:
     milliseconds = context.column("timestamp").sql
     scale = _UNITS[unit]
     if scale >= 1_000:
@@ -172,16 +172,16 @@ def _in_range(at: _Moment, sql: str) -> str:
     return f"IF({low} AND {at.seconds} <= {_LAST_SECOND}L, {sql}, NULL)"
 
 
-def _now_rfc3339(arguments: Sequence[Value], context: Context) -> Value:
+def _now_rfc3339(arguments: Sequence[Value], context: CallContext) -> Value:
     unit = _unit(arguments, 0)
     return _rfc3339(_now(context, unit), unit)
 
 
-def _unix_ts_to_rfc3339(arguments: Sequence[Value], _context: Context) -> Value:
+def _unix_ts_to_rfc3339(arguments: Sequence[Value], _context: CallContext) -> Value:
     return _rfc3339(as_integer(arguments[0]), _unit(arguments, 1))
 
 
-def _rfc3339_to_unix_ts(arguments: Sequence[Value], _context: Context) -> Value:
+def _rfc3339_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value:
     unit = _unit(arguments, 1)
     written = as_text(arguments[0])
     micros = f"unix_micros(try_cast({written} AS TIMESTAMP))"
@@ -192,15 +192,15 @@ def _rfc3339_to_unix_ts(arguments: Sequence[Value], _context: Context) -> Value:
     return integer(f"IF({written} RLIKE {_RFC3339}, {time}, NULL)")
 
 
-def _now_timestamp(arguments: Sequence[Value], context: Context) -> Value:
+def _now_timestamp(arguments: Sequence[Value], context: CallContext) -> Value:
     return integer(_now(context, _unit(arguments, 0)))
 
 
-def _milliseconds(_arguments: Sequence[Value], context: Context) -> Value:
+def _milliseconds(_arguments: Sequence[Value], context: CallContext) -> Value:
     return integer(_now(context, "millisecond"))
 
 
-def _format_date(arguments: Sequence[Value], context: Context) -> Value:
+def _format_date(arguments: Sequence[Value], context: CallContext) -> Value:
     unit = _unit(arguments, 0)
     offset = _offset(arguments, 1)
     time = as_integer(arguments[3]) if len(arguments) > 3 else _now(context, unit)
@@ -216,7 +216,7 @@ def _format_date(arguments: Sequence[Value], context: Context) -> Value:
     return text(_in_range(at, f"concat({', '.join(parts)})") if parts else "''")
 
 
-def _date_to_unix_ts(arguments: Sequence[Value], _context: Context) -> Value:
+def _date_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value:
     unit = _unit(arguments, 0)
     offset = _offset(arguments, 1) if len(arguments) > 3 else 0
     groups: dict[str, int] = {}
@@ -261,7 +261,7 @@ def _date_to_unix_ts(arguments: Sequence[Value], _context: Context) -> Value:
     return integer(f"IF({written} RLIKE {regex}, {total}, NULL)")
 
 
-def _offset_seconds(arguments: Sequence[Value], _context: Context) -> Value:
+def _offset_seconds(arguments: Sequence[Value], _context: CallContext) -> Value:
     return integer(_signed(_offset(arguments, 0)))
 
 

@@ -12,8 +12,10 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, Route
 
-from mqlake.local.ports import free_ports
-from mqlake.local.testing import LocalSystem, await_condition
+from api.live.metrics import MetricsSource, MetricsTicker
+from launcher.ports import free_ports
+from launcher.testing import LocalSystem, await_condition
+from mqlake.clock import SystemClock
 from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN
 from tests.integration.dashboard.browser import WIDE, Dashboard, open_page, running_browser
@@ -37,6 +39,13 @@ def served_api(folder: Path) -> Iterator[Served]:
     """Serve an API without a system until the end of the `with` block."""
     port = free_ports(1)[0]
     with memory_api(folder) as api:
+        gateways, rules = api.services.gateways, api.services.rules
+        # Pages follow figures by a clock that goes.
+        figures = MetricsSource(
+            *(folder, gateways.heard, rules.book, rules.metrics),
+            *(gateways.balancer, gateways.federation, SystemClock()),
+        )
+        api.put_in("live", ticker=MetricsTicker(figures.read))
         config = uvicorn.Config(api.client.app, port=port, ws="wsproto", log_config=None)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from mqlake.local.ports import free_ports
+from launcher.ports import free_ports
 from tests.api.dashboard.conftest import page_of, served_api
 from tests.ingest.balancer.serving import served_plane
 from tests.integration.dashboard.browser import NARROW
@@ -44,7 +44,7 @@ def test_nodes_that_take_nobody_say_why_and_drains_are_undone(
         expect(row.get_by_role("button", name="Drain a")).to_be_visible()
         page.set_viewport_size(NARROW)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= NARROW["width"]
-        served.api.client.app.state.alarm_watch.tick()
+        served.api.services.alarms.watch.tick()
         dashboard.open("alarms")
         expect(page.locator("main")).to_contain_text("the proxy proxy-1 does not follow")
 

@@ -52,6 +52,6 @@ def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
         assert dashboard.run("names.js") == []
         page.set_viewport_size(NARROW)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= NARROW["width"]
-        served.api.client.app.state.alarm_watch.tick()
+        served.api.services.alarms.watch.tick()
         dashboard.open("alarms")
         expect(page.locator("main")).to_contain_text("site 3 is away")

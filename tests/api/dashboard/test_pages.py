@@ -203,7 +203,7 @@ def test_a_first_visit_has_a_tour_that_does_not_come_back(browser: Browser, serv
 
 
 def test_an_alarm_is_acknowledged_and_is_over(dashboard: Dashboard, served: Served) -> None:
-    watch = served.api.client.app.state.alarm_watch
+    watch = served.api.services.alarms.watch
     served.api.hear("gateway-9")
     served.api.clock.advance(10)
     watch.tick()

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from mqlake.local.paths import CHECKOUT, CONFIG
+from launcher.paths import CHECKOUT, CONFIG
 from tests.integration.downloads import node_modules
 
 CHECKED = ("api/dashboard/static", "conf/npm", "tests/integration")

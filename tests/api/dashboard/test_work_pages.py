@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from api.jobs import Job, Jobs
-from mqlake.local.testing import await_condition
+from launcher.testing import await_condition
 from mqlake.reference_records import decode_reference_request
 from tests.api.dashboard.conftest import Served
 from tests.api.test_references import answer
@@ -40,7 +40,7 @@ def confirm(page: Page, yes: str) -> None:
 
 
 def test_a_job_is_followed_ended_and_forgotten(dashboard: Dashboard, served: Served) -> None:
-    jobs: Jobs = served.api.client.app.state.jobs
+    jobs: Jobs = served.api.services.runs.jobs
     go = threading.Event()
 
     def work(job: Job) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_a_replay_begins_and_is_told_where_its_query_is_wrong(
     page.get_by_label("Messages a second").fill("500")
     page.get_by_role("button", name="Replay", exact=True).click()
     expect(fact(page, "Kind")).to_have_text("replay")
-    (job,) = (one for one in served.api.client.app.state.jobs.all() if one.kind == "replay")
+    (job,) = (one for one in served.api.services.runs.jobs.all() if one.kind == "replay")
     asked = job.request or {}
     assert (asked["prefix"], asked["speed"], asked["rate"]) == ("replay/", 10, 500)
     assert page.url.endswith(f"#/jobs/{job.id}")

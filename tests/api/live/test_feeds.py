@@ -6,18 +6,18 @@ from typing import Any
 
 from api.live.messages import MessageFeed, message_event
 from api.live.outputs import OutputFeed, output_event
-from api.live.stream import Room, Stream
+from api.live.stream import LiveStream, Room
 from api.live.topics import MAX_KEPT_BYTES, RecentTopics
 from mqlake.rule_records import Output, Position, output_headers, rule_record_key
 from tests.api.live.records import FakeRecord, message
 
 
-def stream_of(woken: list[Any] | None = None, max_payload_bytes: int = 100) -> Stream:
+def stream_of(woken: list[Any] | None = None, max_payload_bytes: int = 100) -> LiveStream:
     wake = (lambda: woken.append(1)) if woken is not None else (lambda: None)
-    return Stream(wake, Room(), partial(message_event, max_payload_bytes=max_payload_bytes))
+    return LiveStream(wake, Room(), partial(message_event, max_payload_bytes=max_payload_bytes))
 
 
-def topics_of(stream: Stream) -> list[str]:
+def topics_of(stream: LiveStream) -> list[str]:
     return [data["topic_name"] for _, data in stream.take(100)]
 
 
@@ -108,7 +108,7 @@ def output(rule: str, tenant: str = "default", row: bytes = b'{"t":1}') -> FakeR
 
 def test_outputs_come_by_rule_or_all_of_a_tenant(tmp_path: Path) -> None:
     feed = OutputFeed(tmp_path)
-    one, every = (Stream(lambda: None, Room(), output_event) for _ in range(2))
+    one, every = (LiveStream(lambda: None, Room(), output_event) for _ in range(2))
     feed.add("default", "hot", one)
     feed.add("default", None, every)
     feed.receive([output("hot"), output("cold"), output("hot", "other")])

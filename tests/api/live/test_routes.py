@@ -11,7 +11,7 @@ import pytest
 
 from api.authentication import COOKIE
 from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
-from mqlake.local.testing import await_condition
+from launcher.testing import await_condition
 from tests.api.conftest import AUTHORIZED, Api, MemoryMessageFeed, memory_api
 from tests.api.live.records import message
 from tests.api.live.websocket import Refused, Socket
@@ -27,7 +27,8 @@ def short_api(tmp_path: Path) -> Iterator[Api]:
 
 
 def feed_of(api: Api) -> MemoryMessageFeed:
-    feed: MemoryMessageFeed = api.client.app.state.message_feed
+    feed = api.services.live.messages
+    assert isinstance(feed, MemoryMessageFeed)
     return feed
 
 
@@ -101,25 +102,25 @@ def test_a_filter_that_is_none_is_refused(api: Api, topic_filter: str) -> None:
 
 
 def test_streams_are_counted_and_bounded(short_api: Api) -> None:
-    state = short_api.client.app.state
+    readers = short_api.services.live.readers
     short_api.request("GET", "/live/metrics")
-    assert len(state.live_readers) == 0
+    assert len(readers) == 0
     for number in range(MAX_READERS):
-        state.live_readers.enter(f"account-{number // 10}")
+        readers.enter(f"account-{number // 10}")
     assert code_of(short_api.request("GET", "/live/metrics")) == (503, "unavailable")
 
 
 def test_one_caller_leaves_places_for_others(short_api: Api) -> None:
-    state = short_api.client.app.state
+    readers = short_api.services.live.readers
     for _ in range(MAX_READERS_OF_ONE):
-        state.live_readers.enter("api-token")
+        readers.enter("api-token")
     assert code_of(short_api.request("GET", "/live/metrics")) == (429, "rate_limited")
     made = short_api.request("POST", "/keys", json={"role": "viewer", "description": "a test"})
     other = {"Authorization": f"Bearer {made.json()['key']}"}
     assert short_api.request("GET", "/live/metrics", other).status_code == 200
-    state.live_readers.leave("api-token")
+    readers.leave("api-token")
     assert short_api.request("GET", "/live/metrics").status_code == 200
-    assert len(state.live_readers) == MAX_READERS_OF_ONE - 1
+    assert len(readers) == MAX_READERS_OF_ONE - 1
 
 
 def test_topics_are_listed_with_their_last_message(api: Api) -> None:
@@ -164,7 +165,7 @@ def test_a_websocket_carries_several_streams(api: Api) -> None:
 
     asyncio.run(talk())
     assert not feed_of(api).tenants
-    assert len(api.client.app.state.live_readers) == 0
+    assert len(api.services.live.readers) == 0
 
 
 def is_let_in(api: Api, headers: dict[str, str], subprotocols: Sequence[str] = ()) -> str | None:

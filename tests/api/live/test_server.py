@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
 
-from mqlake.local.testing import await_condition
+from launcher.testing import await_condition
 from mqlake.status import read_state
-from tests.api.conftest import Api, MemoryMessageFeed, api
+from tests.api.conftest import Api, api
 from tests.api.live.records import message
 from tests.api.test_api import TOKEN
 from tests.mqlake.test_api_client import served
@@ -59,7 +59,7 @@ class Browser:
 
 
 def test_a_browser_opens_says_and_hears(served: Api) -> None:
-    feed: MemoryMessageFeed = served.client.app.state.message_feed
+    feed = served.services.live.messages
     browser = Browser(read_state(served.data_dir).api_url, ["mqlake.v1", f"bearer.{TOKEN}"])
     accepted = browser.next()
     assert isinstance(accepted, AcceptConnection)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES, Event, Room, Stream
+from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES, Event, LiveStream, Room
 from mqlake.clock import ManualClock
 
 
@@ -10,9 +10,9 @@ def show(item: Any) -> Event:
     return "item", {"is": item}
 
 
-def make(max_rate: float | None = None) -> tuple[Stream, ManualClock]:
+def make(max_rate: float | None = None) -> tuple[LiveStream, ManualClock]:
     clock = ManualClock()
-    return Stream(lambda: None, Room(), show, max_rate=max_rate, clock=clock.monotonic), clock
+    return LiveStream(lambda: None, Room(), show, max_rate=max_rate, clock=clock.monotonic), clock
 
 
 def test_items_come_in_their_order() -> None:
@@ -60,7 +60,7 @@ def test_of_metrics_only_the_newest_waits() -> None:
 
 def test_the_streams_of_a_connection_share_its_room() -> None:
     room = Room(100)
-    one, other = (Stream(lambda: None, room, show) for _ in range(2))
+    one, other = (LiveStream(lambda: None, room, show) for _ in range(2))
     assert one.offer("a", 60)
     assert not other.offer("b", 60)
     assert other.offer("c", 40)

@@ -11,7 +11,7 @@ import pytest
 
 from api.spark import SparkAway
 from api.sql.warming import WarmUp
-from mqlake.local.testing import await_condition
+from launcher.testing import await_condition
 
 SECONDS = 20.0
 

@@ -1,6 +1,7 @@
 """What became of a message, from the records of a log that is a list; Spark is away."""
 
 import json
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from api.access.callers import Caller
 from api.following import Followed
 from api.tracing.tables import TraceTables
-from api.tracing.tracer import Tracer
+from api.tracing.tracer import MessageTracer
 from api.tracing.views import Trace
 from mqlake.records import (
     DEAD_LETTERS,
@@ -30,9 +31,9 @@ from mqlake.records import (
 from mqlake.rule_records import (
     Activation,
     DeadLetter,
+    OffsetRange,
     Output,
     Position,
-    Range,
     RulesKey,
     Span,
     dead_letter_headers,
@@ -42,7 +43,7 @@ from mqlake.rule_records import (
     rules_key,
 )
 from rules.model import ActionSpec, Rule
-from rules.runner.checkpoint import Checkpoint, Place, encode_checkpoint
+from rules.runner.checkpoint import Checkpoint, ReadPosition, encode_checkpoint
 from tests.api.conftest import Api, progress, subscription
 from tests.api.scans import ListScan
 
@@ -112,10 +113,12 @@ def look(
     tenant: str = "default",
     caller: Caller | None = None,
 ) -> Trace | None:
-    state = api.client.app.state
-    tables = TraceTables(state.spark, tenant)
+    services = api.services
+    tables = TraceTables(services.queries.spark, tenant)
     names = ["gateway-1", "gateway-2"]
-    tracer = Tracer(scan, tables, state.cache, api.rules, names, tenant, caller)
+    tracer = MessageTracer(
+        scan, tables, services.gateways.sessions, api.rules, names, tenant, caller
+    )
     return tracer.trace(ID.hex(), client_id, 100)
 
 
@@ -265,7 +268,7 @@ def test_rules_show_what_they_made_and_what_came_of_it(api: Api, scan: TraceScan
         key=b"default/alarm",
         at_ms=AT + 8,
     )
-    checkpoint = Checkpoint({PARTITION: Place(80)}, {}, {})
+    checkpoint = Checkpoint({PARTITION: ReadPosition(80)}, {}, {})
     scan.put(RUNNER, encode_checkpoint(checkpoint), key=b"checkpoint")
     (hot,) = trace(api, scan).rules  # nothing is recorded of the other one
     assert (hot.rule_id, hot.version, hot.basis) == ("hot", 1, "recorded")
@@ -291,7 +294,7 @@ def test_actions_are_done_when_the_runner_is_past_them(api: Api, scan: TraceScan
         offset=70,
     )
     for next_offset, outcome in ((70, "waiting"), (71, "done")):
-        value = encode_checkpoint(Checkpoint({PARTITION: Place(next_offset)}, {}, {}))
+        value = encode_checkpoint(Checkpoint({PARTITION: ReadPosition(next_offset)}, {}, {}))
         scan.put(RUNNER, value, key=b"checkpoint")
         (rule,) = trace(api, scan).rules
         (made,) = rule.outputs
@@ -332,7 +335,7 @@ def put_rule(
         expression="x",
         actions=tuple(one.model_dump() for one in actions),
         schema=None,
-        sources={INBOUND: Range((0, 0, 0))},
+        sources={INBOUND: OffsetRange((0, 0, 0))},
     )
     activation = Activation("default", rule_id, "running", 1, 1, spans=(span,))
     values = {
@@ -348,7 +351,7 @@ def test_over_rest_a_message_is_traced_or_unknown(api: Api, scan: TraceScan) -> 
     path = f"/messages/{ID.hex()}/trace"
     answer = api.request("GET", path)
     assert answer.status_code == 503, "it is not in the log, and the table cannot be asked"
-    api.client.app.state.open_scan = lambda _servers: scan
+    api.put_in(traces=replace(api.services.traces, open_scan=lambda: scan))
     scan.subscriber("a")
     found = api.get(path)
     assert found["accepted"]["at"] == "2026-09-21T14:13:20Z"

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from ingest.balancer.haproxy.commands import (
-    Server,
+    ServerSlot,
     commands,
     is_as_wanted,
     missing_slots,
@@ -19,22 +19,22 @@ from ingest.balancer.haproxy.commands import (
 from ingest.balancer.haproxy.configuration import (
     Frontend,
     Kind,
-    Layout,
     Proxy,
+    ProxyLayout,
     maps_of,
     render,
     render_map,
 )
 from ingest.balancer.placement import STRATEGIES, Strategy
 from ingest.balancer.settings import BalancerSettings
-from ingest.balancer.snapshot import Placed, Snapshot
+from ingest.balancer.snapshot import PlacedNode, Snapshot
 from mqlake.errors import InvalidRecord
 from tests.ingest.balancer.harness import Haproxy
 
 SNAPSHOT = Snapshot(
     (
-        Placed("a", "10.0.0.1", (("mqtt", 1883), ("ws", 8083)), 70, True, 1),
-        Placed("b", "2001:db8::1", (("mqtt", 1883),), 13, False, 2),
+        PlacedNode("a", "10.0.0.1", (("mqtt", 1883), ("ws", 8083)), 70, True, 1),
+        PlacedNode("b", "2001:db8::1", (("mqtt", 1883),), 13, False, 2),
     ),
     (1, 2, 1, 1),
     (("00AB", 2), ("01CD", 1)),
@@ -42,9 +42,11 @@ SNAPSHOT = Snapshot(
 FRONTEND = Frontend("mqtt", "tcp", "*:1883")
 
 
-def layout(strategy: Strategy = "weighted_cpu", *frontends: Frontend, peer: str = "") -> Layout:
+def layout(
+    strategy: Strategy = "weighted_cpu", *frontends: Frontend, peer: str = ""
+) -> ProxyLayout:
     proxies = (Proxy("one", "/run/one.sock", "/run/one.map", "/run/own.map", peer),)
-    return Layout(strategy, frontends or (FRONTEND,), proxies, "default", 3, 4, 100)
+    return ProxyLayout(strategy, frontends or (FRONTEND,), proxies, "default", 3, 4, 100)
 
 
 @pytest.mark.parametrize("peers", [False, True])
@@ -118,7 +120,7 @@ def test_names_in_stick_tables_are_not_cut_at_32_characters() -> None:
 def test_a_frontend_leads_to_nodes_that_have_its_port() -> None:
     web = layout("weighted_cpu", Frontend("web", "websocket", "*:80"))
     assert wanted_servers(web, SNAPSHOT) == {
-        ("nodes_web", 1): Server("10.0.0.1", 8083, 70, is_ready=True)
+        ("nodes_web", 1): ServerSlot("10.0.0.1", 8083, 70, is_ready=True)
     }
     fixed = layout("weighted_cpu", Frontend("web", "websocket", "*:80", node_port=9))
     assert wanted_servers(fixed, SNAPSHOT)["nodes_web", 2].port == 9
@@ -126,7 +128,9 @@ def test_a_frontend_leads_to_nodes_that_have_its_port() -> None:
 
 def test_only_what_differs_is_changed() -> None:
     wanted = wanted_servers(layout(), SNAPSHOT)
-    found = {("nodes_mqtt", slot): Server("127.0.0.1", 1, 1, is_ready=False) for slot in (1, 2, 3)}
+    found = {
+        ("nodes_mqtt", slot): ServerSlot("127.0.0.1", 1, 1, is_ready=False) for slot in (1, 2, 3)
+    }
     assert list(commands(layout(), wanted, found)) == [
         "set server nodes_mqtt/s1 addr 10.0.0.1 port 1883",
         "set server nodes_mqtt/s1 weight 70",
@@ -143,8 +147,8 @@ def test_only_what_differs_is_changed() -> None:
 def test_a_server_moves_while_it_takes_no_clients_and_forgets_its_own() -> None:
     wanted = wanted_servers(layout(), SNAPSHOT)
     found = wanted | {
-        ("nodes_mqtt", 1): Server("10.0.0.9", 1883, 70, is_ready=True),
-        ("nodes_mqtt", 3): Server("10.0.0.8", 1883, 70, is_ready=True),
+        ("nodes_mqtt", 1): ServerSlot("10.0.0.9", 1883, 70, is_ready=True),
+        ("nodes_mqtt", 3): ServerSlot("10.0.0.8", 1883, 70, is_ready=True),
     }
     assert list(commands(layout(), wanted, found)) == [
         "set server nodes_mqtt/s1 state maint",
@@ -157,7 +161,7 @@ def test_a_server_moves_while_it_takes_no_clients_and_forgets_its_own() -> None:
 
 def test_what_a_configuration_lacks_is_named() -> None:
     wanted = wanted_servers(layout(), SNAPSHOT)
-    server = Server("127.0.0.1", 1, 1, is_ready=False)
+    server = ServerSlot("127.0.0.1", 1, 1, is_ready=False)
     assert missing_slots(layout(), wanted, {("nodes_mqtt", 1): server}) == ["nodes_mqtt/s2"]
     assert "nodes_mqtt" in missing_slots(layout(), wanted, {})
 

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
+from cli.app import mqlake
 from ingest.balancer.control_socket import ControlSocket
 from ingest.balancer.loads_file import LoadsFile
 from ingest.balancer.metrics import add_metrics
 from ingest.balancer.state_file import load_state
-from mqlake.cli.app import mqlake
 from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.metrics.families import Families

@@ -2,10 +2,10 @@
 
 import pytest
 
+from bench.balancing import measure_balancing
 from ingest.balancer.experiments import run
 from ingest.balancer.placement import STRATEGIES, Strategy
 from ingest.balancer.waves import EXPERIMENTS, PUBLISHED, waves_of
-from mqlake.bench.balancing import measure_balancing
 
 SCALE = 0.2
 

@@ -22,7 +22,7 @@ from ingest.balancer.history import (
     SOON_SECONDS,
     SUBSCRIPTIONS,
     TOPICS,
-    History,
+    BalancerHistory,
 )
 from ingest.balancer.loads import read_expected
 from ingest.balancer.settings import BalancerSettings, HistorySettings
@@ -78,10 +78,10 @@ def api(tmp_path: Path) -> Iterator[type[Handler]]:
     thread.join()
 
 
-def history(folder: Path, clock: ManualClock | None = None, **more: Any) -> History:
+def history(folder: Path, clock: ManualClock | None = None, **more: Any) -> BalancerHistory:
     settings = HistorySettings(data_dir=folder, **more)
     clock = clock or ManualClock(now_ms=SystemClock().now_ms())
-    return History(settings, ["acme", "default"], folder / "loads.csv", clock)
+    return BalancerHistory(settings, ["acme", "default"], folder / "loads.csv", clock)
 
 
 async def test_the_file_is_what_the_history_says(api: type[Handler], tmp_path: Path) -> None:

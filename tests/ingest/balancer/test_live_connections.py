@@ -1,6 +1,6 @@
 """No live connection is cut, whatever changes; real HAProxy in front of three Mosquittos.
 
-`MQLAKE_BALANCER_CLIENTS` says how many connections; CI has fewer than a proof.
+`MQLAKE_LIVE_CONNECTIONS` says how many connections; CI has fewer than a proof.
 """
 
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from ingest.balancer.snapshot import Snapshot
 from ingest.balancer.state_file import load_state
-from mqlake.limits import raise_open_files
+from ingest.open_files import raise_open_files
 from tests.ingest.balancer.dns_server import DnsServer
 from tests.ingest.balancer.harness import (
     Broker,
@@ -43,7 +43,7 @@ def announce(dns: DnsServer, found: list[Broker]) -> None:
     dns.service("_mqtt._tcp.test", *((1, one.port, f"{one.name}.test") for one in found))
 
 
-CLIENTS = int(os.environ.get("MQLAKE_BALANCER_CLIENTS", "200"))
+CLIENTS = int(os.environ.get("MQLAKE_LIVE_CONNECTIONS", "200"))
 
 
 @pytest.mark.parametrize("strategy", ["weighted_cpu", "predicted"])

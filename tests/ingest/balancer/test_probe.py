@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.balancer.probe import Credentials, Probe
+from ingest.balancer.probe import Probe, ProbeCredentials
 from tests.ingest.balancer.harness import brokers, until
 from tests.ingest.gateway.harness import free_port, running_gateway
 
@@ -48,7 +48,7 @@ async def test_the_client_says_who_it_is() -> None:
     port = free_port()
     server = await asyncio.start_server(serve, "127.0.0.1", port)
     try:
-        await Probe(30.0, 5, credentials=Credentials("jo", b"secret")).run("127.0.0.1", port)
+        await Probe(30.0, 5, credentials=ProbeCredentials("jo", b"secret")).run("127.0.0.1", port)
         assert asked.result().endswith(b"\x00\x02jo\x00\x06secret")
     finally:
         server.close()

@@ -1,6 +1,6 @@
 """Clients come back to the node that they were at; real HAProxy in front of Mosquittos.
 
-`MQLAKE_BALANCER_RECONNECTS` says how many reconnects; CI has fewer than a proof.
+`MQLAKE_RECONNECTS` says how many reconnects; CI has fewer than a proof.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.limits import raise_open_files
+from ingest.open_files import raise_open_files
 from tests.ingest.balancer.harness import (
     DEADLINE_SECONDS,
     Haproxy,
@@ -27,7 +27,7 @@ from tests.ingest.gateway.harness import free_port
 
 pytestmark = pytest.mark.anyio
 
-RECONNECTS = int(os.environ.get("MQLAKE_BALANCER_RECONNECTS", "600"))
+RECONNECTS = int(os.environ.get("MQLAKE_RECONNECTS", "600"))
 CLIENTS = 200
 
 

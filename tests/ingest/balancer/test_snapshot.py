@@ -3,12 +3,12 @@ import random
 
 import pytest
 
-from ingest.balancer.snapshot import Placed, Snapshot, assign_slots
+from ingest.balancer.snapshot import PlacedNode, Snapshot, assign_slots
 from mqlake.errors import InvalidRecord
 
 NODES = (
-    Placed("a", "10.0.0.1", (("mqtt", 1883),), 70, True, 1),
-    Placed("b", "2001:db8::1", (("mqtt", 1883), ("ws", 8083)), 13, False, 2),
+    PlacedNode("a", "10.0.0.1", (("mqtt", 1883),), 70, True, 1),
+    PlacedNode("b", "2001:db8::1", (("mqtt", 1883), ("ws", 8083)), 13, False, 2),
 )
 
 
@@ -33,8 +33,8 @@ def test_the_same_nodes_are_the_same_version_in_any_order() -> None:
     ],
 )
 def test_every_field_counts(field: str, value: object) -> None:
-    fields = {name: getattr(NODES[0], name) for name in Placed.__slots__} | {field: value}
-    assert Snapshot((Placed(**fields), NODES[1])).version != Snapshot(NODES).version
+    fields = {name: getattr(NODES[0], name) for name in PlacedNode.__slots__} | {field: value}
+    assert Snapshot((PlacedNode(**fields), NODES[1])).version != Snapshot(NODES).version
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"nodes":[{}],"buckets":[]}', b"\xff"])

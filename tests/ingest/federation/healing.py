@@ -22,7 +22,7 @@ from ingest.federation import overlay_packets
 from ingest.federation.core import Federator
 from ingest.federation.events import LinkDown, LinkUp, Neighbours
 from ingest.federation.overlay import Overlay
-from ingest.federation.overlay_events import Bounds, Event, WayDown, WayUp
+from ingest.federation.overlay_events import Bounds, OverlayEvent, WayDown, WayUp
 from ingest.federation.overlay_packets import OverlayPacket
 from tests.ingest.federation.simulation import (
     BEACON_SECONDS,
@@ -178,7 +178,7 @@ class HealingWorld(World):
         for effect in host.overlay.ready(self.clock(site)):
             if isinstance(effect, OverlayPacket):
                 self.send_bytes(a, self.names.index(effect.to), effect)
-            elif effect.event is Event.DROP:
+            elif effect.event is OverlayEvent.DROP:
                 self.judge_drop(a, self.names.index(effect.site))
         contacts = {self.names.index(one) for one in host.overlay.contacts}
         for b in sorted(host.ways - contacts):

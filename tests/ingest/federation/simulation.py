@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import packets
 from ingest.federation.core import Federator
-from ingest.federation.envelope import ChainKey, Message, from_mqtt, to_mqtt
+from ingest.federation.envelope import ChainKey, SiteMessage, from_mqtt, to_mqtt
 from ingest.federation.events import (
     Beacon,
     Deliver,
-    Limits,
     LinkDown,
     LinkUp,
-    Note,
-    Published,
-    Routed,
-    Saved,
+    PassedOn,
+    PublishedHere,
+    SavedSite,
     Send,
+    SiteLimits,
+    SiteNote,
     StepEvent,
 )
-from ingest.federation.meshes import State, Timing
+from ingest.federation.meshes import MeshState, Timing
 from mqlake.matching import filter_matches
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ TICK_SECONDS: Final = 0.2
 BEACON_SECONDS: Final = 5.0
 TIMING: Final = Timing()
 SKEW: Final = 0.05
-LIMITS: Final = Limits(beacon_interval=BEACON_SECONDS)
+LIMITS: Final = SiteLimits(beacon_interval=BEACON_SECONDS)
 
 REPAIR_SECONDS: Final = 30.0
 """`docs/federation.md`: three beacons to notice a silent failure, a core's interval and patience,
@@ -84,7 +84,7 @@ class Disk:
     """What a site has saved: at each tick."""
 
     marks: dict[ChainKey, int]
-    messages: list[Message]
+    messages: list[SiteMessage]
     stamp: int
 
 
@@ -243,7 +243,7 @@ class World:
         )
         saved = site.saved
         site.federator.restore(
-            Saved(
+            SavedSite(
                 list(saved.marks.items()),
                 saved.messages,
                 {one: (self.now - since) * site.rate for one, since in site.wants.items()},
@@ -284,14 +284,14 @@ class World:
             elif isinstance(effect, Deliver):
                 self.deliver(site, effect)
             else:
-                assert isinstance(effect, Note)
+                assert isinstance(effect, SiteNote)
 
     def send(self, site: Site, to: int, packet: Any) -> None:
         link = self.links[site.number, to]
         if not link.is_up:
             return
         self.packets += 1
-        if isinstance(packet, Message):
+        if isinstance(packet, SiteMessage):
             name = identity(packet)
             if packet.key.origin == self.names[site.number]:
                 self.passed_on.add(name)
@@ -316,7 +316,7 @@ class World:
             self.is_answering = False
         else:
             message, sender = from_mqtt(*wire, prefix=PREFIX)
-            self.step(self.sites[to], Routed(sender, message))
+            self.step(self.sites[to], PassedOn(sender, message))
 
     # Clients.
 
@@ -337,7 +337,7 @@ class World:
         self.published[name] = (self.now, topic, site.number)
         if retain:
             site.retained[topic] = payload
-        self.step(site, Published(topic, payload, 1, retain, at_ms))
+        self.step(site, PublishedHere(topic, payload, 1, retain, at_ms))
 
     def deliver(self, site: Site, effect: Deliver) -> None:
         message = effect.message
@@ -454,7 +454,7 @@ class World:
 
     def core_of(self, site: Site, topic_filter: str) -> int | None:
         mesh = site.federator.meshes.get(topic_filter)
-        if mesh is None or mesh.state in (State.UNKNOWN, State.ORPHAN):
+        if mesh is None or mesh.state in (MeshState.UNKNOWN, MeshState.ORPHAN):
             return None
         return int(mesh.core.site)
 
@@ -505,7 +505,7 @@ class World:
             if one == topic
         )
 
-    def is_held(self, message: Message) -> bool:
+    def is_held(self, message: SiteMessage) -> bool:
         """Whether a site that is up, or the disk of any, has a message."""
         sequence = message.sequence
         return any(
@@ -531,7 +531,7 @@ class World:
         )
 
 
-def identity(message: Message) -> Name:
+def identity(message: SiteMessage) -> Name:
     return message.key.origin, message.key.epoch, message.sequence
 
 

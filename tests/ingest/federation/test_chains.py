@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.federation.chains import Chains, Hole, RecentIds
-from ingest.federation.envelope import ChainKey, Message
+from ingest.federation.envelope import ChainKey, SiteMessage
 
 KEY = ChainKey(1, 1, "a")
 
 
-def message(sequence: int, after: int, *, key: ChainKey = KEY, since: float = 0.0) -> Message:
-    return Message(key, sequence, after, 0, 0, b"", 1, False, since=since)
+def message(sequence: int, after: int, *, key: ChainKey = KEY, since: float = 0.0) -> SiteMessage:
+    return SiteMessage(key, sequence, after, 0, 0, b"", 1, False, since=since)
 
 
 def chains(**limits: float) -> Chains:
@@ -33,7 +33,7 @@ def test_any_order_of_coming_is_delivered_once_in_order(order: list[int], again:
 
 def test_a_chain_begins_where_its_site_began_to_want_it() -> None:
     marks = chains()
-    late = Message(KEY, 7, 4, 5_000, 0, b"", 1, False, since=100.0)
+    late = SiteMessage(KEY, 7, 4, 5_000, 0, b"", 1, False, since=100.0)
     assert marks.admit(late, 2, 100.0, 96.0) == [late]  # the one before was published at 95
 
 

@@ -9,21 +9,21 @@ import pytest
 
 from ingest.federation import packets
 from ingest.federation.core import Federator
-from ingest.federation.envelope import Message, from_mqtt, to_mqtt
+from ingest.federation.envelope import SiteMessage, from_mqtt, to_mqtt
 from ingest.federation.events import (
     Beacon,
     Deliver,
     Gone,
-    Limits,
     LinkDown,
     LinkUp,
     Neighbours,
-    Published,
-    Routed,
+    PassedOn,
+    PublishedHere,
     Send,
+    SiteLimits,
     StepEvent,
 )
-from ingest.federation.meshes import State
+from ingest.federation.meshes import MeshState
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Net:
     """Sites that hear each other at once; packets go over the wire in alternating protocols."""
 
     edges: set[tuple[int, int]]
-    limits: Limits = field(default_factory=Limits)
+    limits: SiteLimits = field(default_factory=SiteLimits)
     now: float = 0.0
     cut: set[frozenset[int]] = field(default_factory=set)
     sites: dict[int, Federator] = field(default_factory=dict)
@@ -96,12 +96,12 @@ class Net:
             self.delivered[site].append(effect.message.payload)
         elif isinstance(effect, Send) and frozenset((site, effect.neighbour)) not in self.cut:
             packet = effect.packet
-            if isinstance(packet, Message):
+            if isinstance(packet, SiteMessage):
                 self.messages.append((site, effect.neighbour, packet.payload))
                 level = 4 + (site + effect.neighbour) % 2
                 wire = to_mqtt(packet, site, prefix="f", protocol_level=level)
                 message, sender = from_mqtt(wire[0], packet.payload, wire[1], prefix="f")
-                self.todo.append((effect.neighbour, Routed(sender, message)))
+                self.todo.append((effect.neighbour, PassedOn(sender, message)))
             else:
                 self.controls += 1
                 self.todo.append((effect.neighbour, packets.decode(packets.encode(packet))))
@@ -112,7 +112,9 @@ class Net:
 
     def publish(self, site: int, payload: bytes, topic: str = "t", **named: Any) -> None:
         at_ms = round(self.now * 1000)
-        self.step(site, Published(topic, payload, 1, named.pop("retain", False), at_ms, **named))
+        self.step(
+            site, PublishedHere(topic, payload, 1, named.pop("retain", False), at_ms, **named)
+        )
 
 
 RING = {(1, 2), (2, 3), (3, 4), (1, 4)}
@@ -212,7 +214,7 @@ def test_a_core_that_dies_is_replaced_and_what_was_published_meanwhile_arrives()
     net.publish(4, b"meanwhile")
     net.wait(4)
     assert net.sites[4].meshes["t"].core.site == 2
-    assert net.sites[2].meshes["t"].state is State.CORE
+    assert net.sites[2].meshes["t"].state is MeshState.CORE
     assert net.delivered[2] == [b"meanwhile"]
 
 
@@ -295,7 +297,7 @@ def test_subscribers_that_come_back_are_heard_of_again() -> None:
 
 
 def test_a_message_goes_no_farther_than_the_hop_limit() -> None:
-    net = Net(CHAIN, Limits(hop_limit=2))
+    net = Net(CHAIN, SiteLimits(hop_limit=2))
     net.want(5, "t")
     net.want(3, "t")
     net.publish(1, b"x")
@@ -305,7 +307,7 @@ def test_a_message_goes_no_farther_than_the_hop_limit() -> None:
 
 
 def test_the_published_protocol_has_no_order_and_an_lru() -> None:
-    net = Net(RING, Limits(keep_order=False, cache_size=10))
+    net = Net(RING, SiteLimits(keep_order=False, cache_size=10))
     net.want(3, "t")
     for number in range(30):
         net.publish(1, b"%d" % number)
@@ -317,10 +319,10 @@ def test_strangers_are_not_heard() -> None:
     net = Net({(1, 2)})
     net.want(2, "t")
     stranger = Federator(9, 1, [2])
-    stranger.step(Published("t", b"x", 1, False, 0), 0.0)
+    stranger.step(PublishedHere("t", b"x", 1, False, 0), 0.0)
     message = stranger.store.between(next(iter(stranger.store.chains())), 0, 9, since=None, most=1)
-    net.step(2, Routed(9, message[0]))
-    net.step(2, packets.Control(9, 1))
+    net.step(2, PassedOn(9, message[0]))
+    net.step(2, packets.ControlPacket(9, 1))
     assert net.delivered[2] == []
     assert net.sites[2].counters.strangers == 2
 
@@ -333,7 +335,7 @@ def test_topics_that_begin_with_a_dollar_stay() -> None:
 
 
 def test_ten_thousand_filters_cost_a_packet_now_and_then() -> None:
-    net = Net(RING, Limits(most_meshes=256))
+    net = Net(RING, SiteLimits(most_meshes=256))
     for site in net.sites:
         for number in range(2_500):
             net.sites[site].step(Beacon(f"dev/{site}-{number}/cmd", is_permanent=True), net.now)
@@ -348,7 +350,7 @@ def test_ten_thousand_filters_cost_a_packet_now_and_then() -> None:
 
 def test_flooding_of_interest_is_bounded_without_a_summary() -> None:
     """10,000 different meshes: words are many, packets are not."""
-    net = Net(RING, Limits(most_meshes=20_000))
+    net = Net(RING, SiteLimits(most_meshes=20_000))
     for site in net.sites:
         for number in range(500):
             net.sites[site].step(Beacon(f"{number}/{site}", is_permanent=True), net.now)

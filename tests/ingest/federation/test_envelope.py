@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ingest.federation.envelope import (
     ChainKey,
     InvalidEnvelope,
-    Message,
+    SiteMessage,
     from_header,
     from_mqtt,
     read,
@@ -41,7 +41,7 @@ PROPERTIES: st.SearchStrategy[Properties] = st.one_of(
     ).map(lambda found: found or NO_PROPERTIES),
 )
 MESSAGES = st.builds(
-    Message,
+    SiteMessage,
     key=st.builds(ChainKey, NUMBERS, NUMBERS, st.sampled_from(["a", "a/b", "/", "ä/ö.1/x y"])),
     sequence=st.integers(10, 2**50),
     after=st.integers(0, 9),
@@ -57,7 +57,7 @@ MESSAGES = st.builds(
 )
 
 
-def over_mqtt(message: Message, sender: int, level: int) -> tuple[Message, int]:
+def over_mqtt(message: SiteMessage, sender: int, level: int) -> tuple[SiteMessage, int]:
     """Take a message over the wire as a broker would."""
     topic, properties = to_mqtt(message, sender, prefix="federator", protocol_level=level)
     decoder = Decoder(level, role=Role.CLIENT)
@@ -68,7 +68,7 @@ def over_mqtt(message: Message, sender: int, level: int) -> tuple[Message, int]:
 
 
 @given(MESSAGES, NUMBERS)
-def test_every_kind_of_hop_carries_the_same(message: Message, sender: int) -> None:
+def test_every_kind_of_hop_carries_the_same(message: SiteMessage, sender: int) -> None:
     assert over_mqtt(message, sender, 5) == (message, sender)
     assert over_mqtt(message, sender, 4) == (message, sender)
     name, value = to_header(message, sender)
@@ -79,7 +79,7 @@ def test_every_kind_of_hop_carries_the_same(message: Message, sender: int) -> No
 
 
 @given(MESSAGES, st.lists(st.sampled_from((4, 5)), min_size=1, max_size=6))
-def test_the_origin_is_kept_over_hops_of_all_kinds(message: Message, levels: list[int]) -> None:
+def test_the_origin_is_kept_over_hops_of_all_kinds(message: SiteMessage, levels: list[int]) -> None:
     carried = message
     for sender, level in enumerate(levels):
         carried, _ = over_mqtt(replace(carried, hops=sender), sender, level)
@@ -121,6 +121,6 @@ def test_a_publish_of_a_client_in_the_federators_topics_is_refused() -> None:
 def test_the_text_is_fit_for_a_topic_level() -> None:
     key = ChainKey(1, 2, "a")
     properties: Properties = {"correlation_data": bytes(range(256))}
-    text = write(Message(key, 9, 8, 7, 6, b"", 1, True, properties), 5, with_properties=True)
+    text = write(SiteMessage(key, 9, 8, 7, 6, b"", 1, True, properties), 5, with_properties=True)
     assert not set(text) & set("/+#")
     assert text.startswith("2.1.2.0.9.8.7.0.0.6.5.5.")

@@ -10,7 +10,7 @@ import pytest
 
 from ingest.federation.meshes import Mesh
 from ingest.federation.overlay import Overlay
-from ingest.federation.overlay_events import Event, State
+from ingest.federation.overlay_events import NeighbourState, OverlayEvent
 from ingest.federation.overlay_map import OverlayMap
 from tests.ingest.federation.healing import HEAL_SECONDS, heal
 from tests.ingest.federation.simulation import Violation, topologies_wanted
@@ -76,9 +76,11 @@ def asked_once(patch: pytest.MonkeyPatch) -> None:
     """A site that did not answer is never asked again."""
     enter = Overlay._enter
 
-    def enter_for_ever(self: Overlay, site: int, peer: Any, event: Event, now: float) -> None:
+    def enter_for_ever(
+        self: Overlay, site: int, peer: Any, event: OverlayEvent, now: float
+    ) -> None:
         enter(self, site, peer, event, now)
-        if peer.state is State.KNOWN and event is Event.LOSE:
+        if peer.state is NeighbourState.KNOWN and event is OverlayEvent.LOSE:
             peer.next_at = float("inf")
 
     patch.setattr(Overlay, "_enter", enter_for_ever)

@@ -8,8 +8,15 @@ import pytest
 from pydantic import ValidationError
 
 from ingest.federation.overlay import Overlay
-from ingest.federation.overlay_events import TRANSITIONS, Bounds, Event, State, WayUp, diagram
-from ingest.federation.overlay_map import Member, OverlayMap
+from ingest.federation.overlay_events import (
+    TRANSITIONS,
+    Bounds,
+    NeighbourState,
+    OverlayEvent,
+    WayUp,
+    diagram,
+)
+from ingest.federation.overlay_map import OverlayMap, SiteMember
 from ingest.federation.overlay_packets import (
     OverlayPacket,
     Stance,
@@ -23,8 +30,8 @@ ROOT = Path(__file__).parents[3]
 URI = "mqtt://site.example:1883"
 
 
-def member(site: int, links: tuple[int, ...] = (), *, sequence: int = 1) -> Member:
-    return Member(site, 1, sequence, URI, "5.0", 1, 4, links)
+def member(site: int, links: tuple[int, ...] = (), *, sequence: int = 1) -> SiteMember:
+    return SiteMember(site, 1, sequence, URI, "5.0", 1, 4, links)
 
 
 def ask(overlay: Overlay, site: int, number: int = 1) -> Stance:
@@ -45,8 +52,8 @@ def test_the_document_draws_the_automaton_as_it_is() -> None:
 
 
 def test_the_automaton_knows_every_state_and_event() -> None:
-    assert set(TRANSITIONS) == set(State)
-    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
+    assert set(TRANSITIONS) == set(NeighbourState)
+    assert {event for events in TRANSITIONS.values() for event in events} == set(OverlayEvent)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -108,7 +115,7 @@ def test_a_site_that_is_full_says_no_unless_who_asks_is_apart_and_there_is_a_cir
     for site, other in ((2, 3), (3, 2)):
         told = [member(site, (1, other), sequence=5)]
         overlay.step(OverlayPacket(site, 1, 1, 5, Stance.LINKED, told), 0.0)
-    assert overlay.state_of(2) is State.LINKED
+    assert overlay.state_of(2) is NeighbourState.LINKED
     # Of the circle 1, 2, 3 the heaviest link may be between 2 and 3; then 1 has none to drop.
     may_drop = any(overlay.map.is_spare(site) for site in (2, 3))
     assert (ask(overlay, 4, 7) is Stance.LINKED) is may_drop
@@ -120,7 +127,7 @@ def test_who_may_not_be_linked_to_is_not_asked_and_gets_no_link() -> None:
     assert ask(overlay, 2) is Stance.NONE
     overlay.tick(100.0)
     assert overlay.contacts == set()
-    assert overlay.state_of(2) is State.KNOWN
+    assert overlay.state_of(2) is NeighbourState.KNOWN
 
 
 def test_a_packet_that_has_come_before_or_is_for_somebody_else_counts_for_nothing() -> None:
@@ -139,7 +146,7 @@ def test_a_new_run_asks_those_that_the_one_before_knew() -> None:
     overlay.restore([member(2, (1,)), member(1)], 0.0)
     assert overlay.map.reachable() == {1}
     overlay.tick(10.0)
-    assert overlay.state_of(2) is State.ASKED
+    assert overlay.state_of(2) is NeighbourState.ASKED
     assert overlay.contacts == {2}
 
 

@@ -1,9 +1,9 @@
 """How one site asks for what it misses, word by word."""
 
 from ingest.federation.core import Federator
-from ingest.federation.envelope import ChainKey, Message
-from ingest.federation.events import Beacon, Deliver, LinkDown, LinkUp, Routed, Send
-from ingest.federation.packets import Control, Head, Lack, Want, Wave, Word
+from ingest.federation.envelope import ChainKey, SiteMessage
+from ingest.federation.events import Beacon, Deliver, LinkDown, LinkUp, PassedOn, Send
+from ingest.federation.packets import ControlPacket, Head, Lack, Want, Wave, Word
 
 KEY = ChainKey(1, 1, "t")
 
@@ -22,11 +22,11 @@ class Alone:
         self.take()
 
     def hear(self, sender: int, *words: Word) -> None:
-        self.site.step(Control(sender, 1, list(words)), self.now)
+        self.site.step(ControlPacket(sender, 1, list(words)), self.now)
 
     def route(self, sender: int, sequence: int, after: int, gap_ms: int = 0) -> None:
-        message = Message(KEY, sequence, after, gap_ms, 0, b"", 1, False)
-        self.site.step(Routed(sender, message), self.now)
+        message = SiteMessage(KEY, sequence, after, gap_ms, 0, b"", 1, False)
+        self.site.step(PassedOn(sender, message), self.now)
 
     def wait(self, seconds: float) -> None:
         end = self.now + seconds
@@ -44,7 +44,7 @@ class Alone:
                 packet = effect.packet
                 words: list[Word | int] = (
                     [packet.sequence]
-                    if isinstance(packet, Message)
+                    if isinstance(packet, SiteMessage)
                     else [one for one in packet.words if isinstance(one, Want | Lack)]
                 )
                 if words:

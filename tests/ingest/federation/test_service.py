@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
+from bench.federation import MOSQUITTO, BrokerClient, Grid
 from ingest.federation.service import FederationService
 from ingest.federation.settings import (
     FederationSettings,
@@ -19,7 +20,6 @@ from ingest.federation.settings import (
     PrefixSettings,
 )
 from ingest.protocol.packets import Publish, Will
-from mqlake.bench.federation import MOSQUITTO, Client, Grid
 from mqlake.clock import SystemClock
 from mqlake.metrics.families import Families
 
@@ -48,7 +48,7 @@ async def until(is_done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-class Listener(Client):
+class Listener(BrokerClient):
     """A subscriber that keeps whole packets."""
 
     def __init__(self, port: int, name: str, topic_filter: str) -> None:
@@ -69,7 +69,7 @@ class Sites:
     grid: Grid
     services: dict[int, FederationService] = field(default_factory=dict)
     stops: dict[int, tuple[asyncio.Event, asyncio.Task[None]]] = field(default_factory=dict)
-    clients: list[Client] = field(default_factory=list)
+    clients: list[BrokerClient] = field(default_factory=list)
 
     def broker(self, node: int, **changes: Any) -> NeighborSettings:
         protocol = self.grid.protocols.get(node, "5.0")
@@ -322,7 +322,7 @@ async def test_a_kill_while_publishing_loses_nothing_to_the_others(
     source = 4 if dead == 1 else 1
     grid = Grid(tmp_path, RING, settings='interests = ["federated/#"]\nredundancy = 2\n')
     with grid.running():
-        publisher = Client(grid.ports[source], "publisher")
+        publisher = BrokerClient(grid.ports[source], "publisher")
         listener = Listener(grid.ports[3], "listener", "federated/#")
         try:
             await publisher.up.wait()

@@ -13,12 +13,12 @@ import pytest
 from ingest.federation import core, envelope, events, meshes
 from ingest.federation.chains import Chains
 from ingest.federation.core import Federator
-from ingest.federation.events import Saved
+from ingest.federation.events import SavedSite
 from ingest.federation.meshes import Mesh
 from ingest.federation.neighbours import Neighbourhood
 from ingest.federation.packets import Core, Lack
 from ingest.federation.repair import Repair
-from ingest.federation.store import Store
+from ingest.federation.store import MeshStore
 from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
 SAMPLE: Final = 120
@@ -63,7 +63,7 @@ def send_back(patch: pytest.MonkeyPatch) -> None:
         process(self, event, now)
         self._pass_on(event.message, self.targets(event.message.topic))
 
-    patch.setitem(core._STEPS, events.Routed, pass_on_twice)
+    patch.setitem(core._STEPS, events.PassedOn, pass_on_twice)
 
 
 def only_upwards(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def buffer_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Federator,
         "restore",
-        lambda self, saved, now: restore(self, Saved(interests=saved.interests), now),
+        lambda self, saved, now: restore(self, SavedSite(interests=saved.interests), now),
     )
 
 
@@ -214,8 +214,8 @@ def nothing_below_marks(patch: pytest.MonkeyPatch) -> None:
 
 def store_of_one(patch: pytest.MonkeyPatch) -> None:
     """The store keeps hardly anything."""
-    between = Store.between
-    patch.setattr(Store, "between", lambda self, *a, **named: between(self, *a, **named)[:0])
+    between = MeshStore.between
+    patch.setattr(MeshStore, "between", lambda self, *a, **named: between(self, *a, **named)[:0])
 
 
 def retained_by_arrival(patch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_a_planted_defect_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_automaton_knows_every_state_and_event() -> None:
-    assert set(meshes.TRANSITIONS) == set(meshes.State)
+    assert set(meshes.TRANSITIONS) == set(meshes.MeshState)
     assert {event for events in meshes.TRANSITIONS.values() for event in events} == set(
-        meshes.Event
+        meshes.MeshEvent
     )

@@ -6,9 +6,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.federation.envelope import ChainKey, Message
+from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.packets import Want, Wave
-from ingest.federation.waves import OWN, Ended, Waves
+from ingest.federation.waves import OWN, WaveEnded, Waves
 
 KEY = ChainKey(1, 1, "a")
 
@@ -17,8 +17,8 @@ def want(wave: Wave, after: int = 0, upto: int = 5) -> Want:
     return Want(KEY, after, upto, 0, wave)
 
 
-def message(sequence: int, key: ChainKey = KEY) -> Message:
-    return Message(key, sequence, sequence - 1, 0, 0, b"", 1, False)
+def message(sequence: int, key: ChainKey = KEY) -> SiteMessage:
+    return SiteMessage(key, sequence, sequence - 1, 0, 0, b"", 1, False)
 
 
 def run(edges: set[tuple[int, int]], starts: list[int], holders: set[int], seed: int) -> set[int]:
@@ -35,7 +35,7 @@ def run(edges: set[tuple[int, int]], starts: list[int], holders: set[int], seed:
     def say(origin: int, to: int, wave: Wave, *, is_want: bool) -> None:
         links.setdefault((origin, to), deque()).append((wave, is_want))
 
-    def conclude(site: int, end: Ended | None, wave: Wave) -> None:
+    def conclude(site: int, end: WaveEnded | None, wave: Wave) -> None:
         if end is None:
             return
         if end.asker == OWN:

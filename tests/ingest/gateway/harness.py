@@ -3,7 +3,7 @@
 `MemoryRouter` keeps the promises of the Spark router: per partition of `mqlake.inbound` it works in
 order, a barrier waits until the routes up to its offset are applied, each message goes once to each
 gateway that has a matching route, a retain-flagged one also to each that wants those of its
-partition, a question to the gateway that is asked.
+shard, a question to the gateway that is asked.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
+from launcher.ports import is_free
 from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
-from mqlake.local.ports import is_free
-from mqlake.log.contract import BEGINNING, LogAccess, LogRecord
+from mqlake.log.contract import BEGINNING, LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.matching import TopicFilterTrie
-from mqlake.record_versions import RECORD_VERSION
+from mqlake.record_versions import HEADER_MQTT, RECORD_VERSION, Headers
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     EVENTS,
@@ -58,7 +58,6 @@ from mqlake.records import (
     GATEWAYS,
     HEADER_BY,
     HEADER_CLIENT_ID,
-    HEADER_MQTT,
     HEADER_NUMBER,
     HEADER_SOURCE,
     INBOUND,
@@ -70,7 +69,7 @@ from mqlake.records import (
     RULES,
     SESSIONS,
     Barrier,
-    Headers,
+    LogRecord,
     Source,
     decode_barrier_key,
     decode_route_key,
@@ -200,6 +199,12 @@ class MemoryRouter:
     def resume(self) -> None:
         self._inbound.resume()
 
+    async def read_up_to(self, partitions: int) -> None:
+        """Read so many, those that are new from their beginning."""
+        new = range(len(self._waiting), partitions)
+        self._waiting.extend(deque() for _ in new)
+        await self._inbound.follow(dict.fromkeys(new, BEGINNING))
+
     def pause_routes(self) -> None:
         """Fall behind with the routes: barriers wait."""
         self._routes.pause()
@@ -303,7 +308,7 @@ class MemoryRouter:
             )
             chosen.setdefault(gateway, []).append(topic_filter)
         if is_retained(dict(record.headers)):
-            for gateway in self._want_retained.get(record.partition, ()):
+            for gateway in self._want_retained.get(record.partition % PARTITIONS, ()):
                 chosen.setdefault(gateway, [])
         for gateway, shared_filters in chosen.items():
             self._deliver(gateway, record, shared_filters)
@@ -604,7 +609,7 @@ def stored_session(*harnesses: Harness, client_id: str = "alice") -> SessionReco
 def free_port() -> int:
     """Return a port that nothing else takes while it is free, twice if need be.
 
-    Not `mqlake.local.ports.claim`: thousands are asked for, and a claim ends with the process.
+    Not `launcher.ports.claim`: thousands are asked for, and a claim ends with the process.
     """
     return next(port for port in _PORTS if is_free(port))
 

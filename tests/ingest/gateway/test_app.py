@@ -6,8 +6,9 @@ import pytest
 from ingest.gateway.app import within_open_files
 from ingest.gateway.partitions import Partitions, count_partitions
 from ingest.gateway.settings import GatewaySettings
+from mqlake.growth import Growth, encode_growth
 from mqlake.log.memory import MemoryLog, MemoryLogReader
-from mqlake.records import INBOUND, OUTPUTS, SESSIONS
+from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS
 
 
 def test_connections_leave_open_files_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -24,7 +25,13 @@ def test_partitions_that_somebody_added_are_not_counted() -> None:
     log.create(INBOUND, 8)
     log.create(OUTPUTS, 4)
     log.create(SESSIONS, 2)
-    assert asyncio.run(_count(log)) == Partitions(inbound=4, sessions=2)
+    log.create(GATEWAYS, 1)
+    assert asyncio.run(_count(log)) == Partitions(inbound=4, sessions=2, retained=4)
+    growth = Growth(4, 8)
+    log.store(GATEWAYS, GROWTH_KEY, encode_growth(growth), [], 1, 0)
+    assert asyncio.run(_count(log)) == Partitions(4, 2, 4, growth)
+    log.store(GATEWAYS, GROWTH_KEY, encode_growth(growth.moved()), [], 1, 0)
+    assert asyncio.run(_count(log)) == Partitions(8, 2, 4, growth.moved())
 
 
 async def _count(log: MemoryLog) -> Partitions:

@@ -45,7 +45,7 @@ from ingest.protocol.reason_codes import (
     ConnackReasonCode,
     DisconnectReasonCode,
 )
-from mqlake.argon2_verifiers import Work, make_argon2_verifier
+from mqlake.argon2_verifiers import CheckWork, make_argon2_verifier
 from mqlake.audit_records import AUDIT_EVENT
 from mqlake.clock import ManualClock, SystemClock
 from mqlake.credentials import CredentialsError, make_verifier, remove_user, set_user
@@ -151,7 +151,7 @@ async def test_password_lets_the_user_in(path: Path, level: int) -> None:
 
 @each_version
 async def test_password_kept_by_argon2id_lets_the_user_in(path: Path, level: int) -> None:
-    set_user(path, "carol", make_argon2_verifier(PASSWORD.decode(), Work(8192, 1, 1)))
+    set_user(path, "carol", make_argon2_verifier(PASSWORD.decode(), CheckWork(8192, 1, 1)))
     async with gateway_with(path) as harness:
         for _ in range(2):  # the second time it is remembered
             client = await Client.connect(
@@ -166,7 +166,7 @@ async def test_password_kept_by_argon2id_lets_the_user_in(path: Path, level: int
 
 
 async def test_who_is_kept_by_argon2id_has_no_scram(path: Path) -> None:
-    set_user(path, "carol", make_argon2_verifier(PASSWORD.decode(), Work(8192, 1, 1)))
+    set_user(path, "carol", make_argon2_verifier(PASSWORD.decode(), CheckWork(8192, 1, 1)))
     async with gateway_with(path) as harness:
         answers = []
         for name in ("carol", "nobody"):
@@ -305,7 +305,7 @@ async def test_gateway_does_not_start_without_its_users(tmp_path: Path) -> None:
         Gateway(
             settings,
             LogAccess(MemoryLogWriter(log), lambda: MemoryLogReader(log), MemoryRangeReader(log)),
-            Partitions(1, 1),
+            Partitions(1, 1, 1),
             asyncio.Event(),
             SystemClock(),
         )

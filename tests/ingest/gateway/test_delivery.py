@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from ingest.protocol.packets import Publish
+from mqlake.growth import MOST_PARTITIONS
 from mqlake.records import ROUTES, Barrier, LogRecord, barrier_key, mqtt_header
 from tests.ingest.gateway.harness import (
     PARTITIONS,
@@ -120,7 +121,7 @@ SOURCE = ("source", b"0:1000:5")
         (b"default/a", [MQTT, CLIENT_ID]),
         (b"default/a", [MQTT, CLIENT_ID, ("source", b"nonsense")]),
         (b"default/a", [MQTT, CLIENT_ID, ("source", b"\xff\xff")]),
-        (b"default/a", [MQTT, CLIENT_ID, ("source", b"%d:0:0" % PARTITIONS)]),
+        (b"default/a", [MQTT, CLIENT_ID, ("source", b"%d:0:0" % MOST_PARTITIONS)]),
         (b"default/a", [MQTT, CLIENT_ID, ("source", b"-1:0:0")]),
         (b"default/a", [CLIENT_ID, SOURCE]),
         (b"default/a", [("mqtt", b"\x00\x04\x01"), CLIENT_ID, SOURCE]),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.counters import Counters
+from ingest.gateway.counters import GatewayCounters
 from ingest.gateway.delivery_events import DELIVERED, MAX_QUEUED_RECORDS, DeliveryEvents
 from ingest.gateway.events import Events
 from ingest.gateway.outbound import LOCAL, OutboundMessage
@@ -19,7 +19,7 @@ from mqlake.log.memory import MemoryLogReader, MemoryLogWriter
 from mqlake.records import EVENTS, INBOUND, RULES, Message, message_headers, message_key
 from mqlake.rule_records import (
     Activation,
-    Range,
+    OffsetRange,
     RulesKey,
     Span,
     decode_activation,
@@ -36,7 +36,7 @@ MESSAGE_ID = bytes(15) + b"\x07"
 def activate(log: Any, *events: str, rule: str = "r", tenant: str = "default") -> None:
     """Write what the engine writes when a rule over these events runs, or over none any more."""
     filters = tuple(f"$events/{event}" for event in events)
-    spans = (Span(1, filters, "NULL", (), None, {EVENTS: Range((0,))}),) if events else ()
+    spans = (Span(1, filters, "NULL", (), None, {EVENTS: OffsetRange((0,))}),) if events else ()
     activation = Activation(tenant, rule, "running" if events else "stopped", 1, 1, spans=spans)
     key = rules_key(RulesKey("activation", tenant, rule))
     log.store(RULES, key, encode_activation(activation), [], 0, 0)
@@ -154,7 +154,7 @@ class Bench:
     def __init__(self, per_second: int) -> None:
         self.log = new_log("gateway-1")
         self.writer = MemoryLogWriter(self.log)
-        self.counters = Counters()
+        self.counters = GatewayCounters()
         loop = asyncio.get_running_loop()
         events = Events(self.writer, "gateway-1", self.counters, ManualClock(), loop)
         self.told = DeliveryEvents(events, self.writer, self.counters, per_second, loop)

@@ -7,7 +7,7 @@ import pytest
 
 from ingest.gateway import denials as denials_module
 from ingest.gateway.client import Client
-from ingest.gateway.counters import Counters
+from ingest.gateway.counters import GatewayCounters
 from ingest.gateway.denials import Denials
 
 
@@ -28,7 +28,7 @@ def client(client_id: str) -> Client:
 
 
 def test_equal_attempts_are_one_event() -> None:
-    told, counters = Told(), Counters()
+    told, counters = Told(), GatewayCounters()
     denials = Denials(counters, told)  # type: ignore[arg-type]
     for _ in range(3):
         denials.add(client("c"), "publish", "no", "a/b")
@@ -49,7 +49,7 @@ def test_beyond_a_number_of_kinds_attempts_are_told_without_their_client(
 ) -> None:
     monkeypatch.setattr(denials_module, "MAX_KINDS", 2)
     told = Told()
-    denials = Denials(Counters(), told)  # type: ignore[arg-type]
+    denials = Denials(GatewayCounters(), told)  # type: ignore[arg-type]
     for number in range(5):
         denials.add(client(f"c{number % 4}"), "connect", "no")
     denials.record()
@@ -63,7 +63,7 @@ def test_beyond_a_number_of_kinds_attempts_are_told_without_their_client(
 
 def test_what_a_stranger_has_made_long_is_told_in_short() -> None:
     told = Told()
-    denials = Denials(Counters(), told)  # type: ignore[arg-type]
+    denials = Denials(GatewayCounters(), told)  # type: ignore[arg-type]
     denials.add(client("c" * 65_535), "publish", "no", "t" * 65_535)
     denials.record()
     ((_, name, fields),) = told.events

@@ -6,16 +6,24 @@ import pytest
 from ingest.gateway.client_session import ClientSession
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.garbage import YOUNG_OBJECTS, collect_rarely
-from ingest.gateway.progress import Progress
+from ingest.gateway.progress import SessionProgress
 from ingest.gateway.receiving import Receiver
 from ingest.gateway.retained_scans import RetainedScans
 from ingest.gateway.sending import Sender
-from ingest.gateway.subscribing import Subscriber
+from ingest.gateway.subscribing import SubscribeHandler
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 
 pytestmark = pytest.mark.anyio
 
-KINDS = (ClientConnection, ClientSession, Progress, Receiver, RetainedScans, Sender, Subscriber)
+KINDS = (
+    ClientConnection,
+    ClientSession,
+    SessionProgress,
+    Receiver,
+    RetainedScans,
+    Sender,
+    SubscribeHandler,
+)
 
 
 def left() -> Counter[str]:

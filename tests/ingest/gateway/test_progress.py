@@ -10,8 +10,8 @@ from ingest.gateway.progress import (
     MAX_REST_SECONDS,
     MAX_SAVES_UNDER_WAY,
     RESTED_PER_SECOND,
-    Progress,
     ProgressSaver,
+    SessionProgress,
 )
 from ingest.gateway.session_log import SessionLog
 from ingest.protocol.packets import Puback, Publish
@@ -45,7 +45,7 @@ class Steps:
         self.saver._rest_seconds = MAX_REST_SECONDS  # so that a slow machine does not end it
         self.cursor = 0
         self.done: list[str] = []
-        self.progress = Progress(
+        self.progress = SessionProgress(
             self.saver, ("default", "alice"), 7, self._snapshot, lambda: self.done.append("room")
         )
 

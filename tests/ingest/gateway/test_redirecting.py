@@ -11,7 +11,7 @@ from ingest.gateway.listeners.settings import TcpListener, WebSocketListener, ad
 from ingest.gateway.redirecting import AGAIN_SECONDS, MAX_REDIRECTED, Redirecting
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.reason_codes import ConnackReasonCode
-from ingest.session.placement import Place
+from ingest.session.placement import ShardPlacement
 from mqlake.clock import ManualClock
 from mqlake.shard_records import shard_of
 from tests.ingest.gateway.harness import (
@@ -105,7 +105,7 @@ async def test_nobody_is_pointed_elsewhere_unless_asked_for() -> None:
 
 
 def redirecting(clock: ManualClock, address: str = "two:1883") -> Redirecting:
-    places = [Place("two", "one")]
+    places = [ShardPlacement("two", "one")]
     return Redirecting("one", lambda: places, lambda _name, _kind: address, clock)
 
 

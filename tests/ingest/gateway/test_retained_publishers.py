@@ -11,7 +11,7 @@ from ingest.gateway.retained import Retained
 from ingest.gateway.retained_publishers import (
     COMING_SECONDS,
     MOST_COMING,
-    Publisher,
+    RetainedPublisher,
     RetainedPublishers,
 )
 from ingest.gateway.settings import GatewaySettings
@@ -27,7 +27,7 @@ __all__ = ["credentials"]
 
 pytestmark = pytest.mark.anyio
 
-ANN = Publisher("default", "pump", "ann")
+ANN = RetainedPublisher("default", "pump", "ann")
 SHARDS = 12
 
 
@@ -37,20 +37,20 @@ class Site:
     def __init__(self, copies: int = SHARDS, **most: int) -> None:
         settings = GatewaySettings.model_validate({"limits": most}).limits
         self.clock = ManualClock()
-        self.retained = Retained(Database(None), self.clock)
+        self.retained = Retained(Database(None), SHARDS, self.clock)
         self.publishers = RetainedPublishers(settings, self.retained, SHARDS, self.clock)
         for shard in range(copies):
             self.retained.hold(shard)
             self.retained.complete(shard)
         self._offset = 0
 
-    def offer(self, publisher: Publisher, shard: int, topic: str, size: int = 1) -> str:
+    def offer(self, publisher: RetainedPublisher, shard: int, topic: str, size: int = 1) -> str:
         whose = self.publishers.full(publisher, shard, topic, size)
         if not whose:
             self.publishers.let_in(publisher, topic, size)
         return whose
 
-    def arrive(self, publisher: Publisher, shard: int, topic: str, size: int = 1) -> None:
+    def arrive(self, publisher: RetainedPublisher, shard: int, topic: str, size: int = 1) -> None:
         """Have the copies take a message; with a size of 0 nothing is retained any more."""
         self._offset += 1
         payload = bytes(size - len(topic)) if size else b""
@@ -83,7 +83,7 @@ def test_messages_count_once_on_their_way_and_in_the_copies() -> None:
 
 def test_who_publishes_last_has_it() -> None:
     site = Site(retained_messages=1)
-    bob = Publisher("default", "valve", "bob")
+    bob = RetainedPublisher("default", "valve", "bob")
     for publisher in (ANN, bob):
         assert site.offer(publisher, 0, "a", 2) == ""
         site.arrive(publisher, 0, "a", 2)
@@ -100,7 +100,7 @@ def test_clients_of_a_user_share_what_it_may_have() -> None:
     again = ANN._replace(client_id="second")
     assert site.offer(again, 0, "b", 2) == ""
     assert site.offer(again, 0, "c", 2) == "its user"
-    nobody = Publisher("default", "anonymous", None)
+    nobody = RetainedPublisher("default", "anonymous", None)
     assert site.offer(nobody, 0, "c", 2) == ""
 
 

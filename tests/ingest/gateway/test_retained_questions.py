@@ -7,6 +7,7 @@ import pytest
 
 from ingest.gateway import retained_questions
 from ingest.gateway.outbound import OutboundMessage
+from ingest.gateway.partitions import Partitions
 from ingest.gateway.retained import Retained
 from ingest.gateway.retained_questions import (
     ABSENT_SECONDS,
@@ -21,7 +22,7 @@ from ingest.gateway.retained_questions import (
 from ingest.gateway.store.database import Database
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.session.newer_retained import MAX_NEWER
-from ingest.session.placement import Place
+from ingest.session.placement import ShardPlacement
 from mqlake.clock import ManualClock
 from mqlake.errors import InvalidRecord
 from mqlake.log.contract import LogFull
@@ -67,7 +68,7 @@ class Writer:
 
 class Shards:
     def __init__(self) -> None:
-        self.places = [Place("one", "two"), Place("two", "me")]
+        self.places = [ShardPlacement("one", "two"), ShardPlacement("two", "me")]
 
 
 class Asking:
@@ -76,13 +77,15 @@ class Asking:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.writer = Writer()
-        self.retained = Retained(Database(None), self.clock)
+        self.retained = Retained(Database(None), 2, self.clock)
         self.shards = Shards()
+        self.partitions = Partitions(2, 1, 2)
         self.questions = RetainedQuestions(
             ME,
             self.writer,  # type: ignore[arg-type]
             self.retained,
             self.shards,  # type: ignore[arg-type]
+            self.partitions,
             self.clock,
         )
         self.told = 0
@@ -158,10 +161,10 @@ async def test_who_has_no_copy_says_so_and_the_other_is_asked_at_once() -> None:
 async def test_when_a_shard_changes_hands_the_new_owner_is_asked() -> None:
     asking = Asking()
     asking.ask()
-    asking.shards.places[0] = Place("three", "one")
+    asking.shards.places[0] = ShardPlacement("three", "one")
     asking.questions.tick()
     assert asking.asked == ["one", "three"]
-    asking.shards.places[0] = Place("me", None)
+    asking.shards.places[0] = ShardPlacement("me", None)
     asking.later(60)
     assert asking.asked == ["one", "three"], "nobody else is there"
     asking.retained.hold(0)
@@ -214,7 +217,7 @@ async def test_what_came_live_since_a_question_overtakes_its_page() -> None:
     asking.retained.apply("other", "p", live("a/3", 6), None)
     older = [RetainedMessage(f"a/{number}", 0, 3, 1, None, b"x") for number in (1, 2, 3)]
     assert [asking.questions.is_overtaken(question, one) for one in older] == [False, True, False]
-    same = older[1]._replace(offset=5)
+    same = older[1]._replace(rank=5)
     assert not asking.questions.is_overtaken(question, same)
     asking.questions.close(question)
     question = asking.ask()
@@ -232,10 +235,18 @@ async def test_after_too_many_live_messages_a_page_is_void() -> None:
     assert not asking.questions.is_void(asking.ask())
 
 
+async def test_a_question_goes_through_all_partitions_of_its_shard() -> None:
+    asking = Asking()
+    asking.partitions.inbound = 6
+    asking.ask(shard=1)
+    assert [partition for _, _, _, partition in asking.writer.records] == [1, 3, 5]
+    assert {decode_question(value).through for _, _, value, _ in asking.writer.records} == {3}
+
+
 class Answering:
     def __init__(self) -> None:
         self.writer = Writer()
-        self.retained = Retained(Database(None), ManualClock())
+        self.retained = Retained(Database(None), 2, ManualClock())
         self.answers = RetainedAnswers(
             "one",
             self.writer,  # type: ignore[arg-type]
@@ -251,7 +262,11 @@ class Answering:
             **more,
         }
         question = RetainedQuestion("me", "run-1", number, "default", 0, topic_filter, **members)
-        self.answers.receive_question(encode_question(question))
+        self.answers.receive_question(encode_question(question), 0)
+
+    def come(self, number: int, partition: int, through: int) -> None:
+        asked = RetainedQuestion("me", "run-1", number, "default", 0, "#", None, 10, 1000, through)
+        self.answers.receive_question(encode_question(asked), partition)
 
     def found(self) -> list[RetainedAnswer]:
         assert all(
@@ -314,4 +329,21 @@ async def test_a_question_that_cannot_be_read_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(retained_questions, "MAX_WAITING", 1)
     for value in (b"", b"[]", b'{"v":1}', b'{"v":9,"gateway":"me"}'):
         with pytest.raises(InvalidRecord):
-            answering.answers.receive_question(value)
+            answering.answers.receive_question(value, 0)
+
+
+async def test_a_question_is_answered_when_it_has_come_through_all_partitions() -> None:
+    answering = Answering()
+    answering.come(1, 0, 2)
+    answering.come(1, 0, 2)  # it is asked again
+    answering.come(2, 2, 2)
+    await turns()
+    assert answering.found() == []
+    answering.come(1, 2, 2)
+    await until(answering.found)
+    assert [one.number for one in answering.found()] == [1]
+    for number in range(3, MAX_WAITING + 4):
+        answering.come(number, 0, 2)
+    answering.come(2, 0, 2)
+    await turns()
+    assert [one.number for one in answering.found()] == [1], "what never comes is forgotten"

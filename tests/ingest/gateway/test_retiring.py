@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ingest.gateway.partitions import Partitions
-from ingest.gateway.retiring import Left, Retirement, withdraw_routes_of_ended
+from ingest.gateway.retiring import Retirement, Unsettled, withdraw_routes_of_ended
 from mqlake.clock import SystemClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import LogAccess
@@ -81,14 +81,14 @@ class Retiring:
 
     def __init__(self, log: MemoryLog, name: str = SECOND) -> None:
         self.log = log
-        self.told: list[Left] = []
+        self.told: list[Unsettled] = []
         self.has_removed = False
         self.writer = MemoryLogWriter(log)
         access = LogAccess(self.writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
         self.retirement = Retirement(
             name,
             access,
-            Partitions(PARTITIONS, SHARDS),
+            Partitions(PARTITIONS, SHARDS, PARTITIONS),
             10.0,
             SystemClock(),
             FakeHost(),
@@ -202,7 +202,7 @@ async def test_who_loses_the_name_meanwhile_leaves_it_to_the_gateway_that_has_it
         first.log.hold_reports_of(first.writer)
         retiring = Retiring(first.log)
         run = asyncio.create_task(retiring.run())
-        await until(lambda: Left(0, 0, SHARDS) in retiring.told)
+        await until(lambda: Unsettled(0, 0, SHARDS) in retiring.told)
         word = {"incarnation": "later", "epoch": 99, "state": "serving"}
         first.log.store(GATEWAYS, SECOND.encode(), json.dumps(word).encode(), [], 1, 0)
         with pytest.raises(OperationalError, match="another gateway named gateway-2 has started"):

@@ -12,8 +12,7 @@ from ingest.gateway.store.database import Database
 from ingest.session.placement import place
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.log.contract import AppendCallback, LogReader, LogRecord, LogWriter, RecordsCallback
-from mqlake.records import SESSIONS
+from mqlake.records import SESSIONS, LogRecord
 from mqlake.session_records import SessionRecord, encode_session, session_key
 from mqlake.shard_records import (
     OWNER_KEY,
@@ -29,6 +28,7 @@ from tests.ingest.gateway.harness import until
 if TYPE_CHECKING:
     from ingest.gateway.peers import Peers
     from ingest.gateway.shard_acts import Actions
+    from mqlake.log.contract import AppendCallback, LogReader, LogWriter, RecordsCallback
 
 pytestmark = pytest.mark.anyio
 

@@ -12,6 +12,7 @@ import pytest
 
 from ingest.gateway import share_part
 from ingest.gateway.draining import Drain
+from ingest.gateway.progress import SessionProgress
 from ingest.gateway.share_part import SharePart
 from ingest.protocol.packets import (
     Disconnect,
@@ -30,10 +31,10 @@ from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.share_acts import KEPT
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
+from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
     FLAG_UNSHARED,
     HEADER_CLIENT_ID,
-    HEADER_MQTT,
     INBOUND,
     ROUTES,
     Route,
@@ -47,6 +48,7 @@ from tests.ingest.gateway.harness import (
     Client,
     Harness,
     running_gateway,
+    turns,
     until,
 )
 from tests.ingest.gateway.test_survival import (
@@ -758,6 +760,100 @@ async def test_what_a_session_was_given_and_its_progress_does_not_know_goes_to_o
                 found += [one.payload for client in (survivor, back) for one in await take(client)]
                 await asyncio.sleep(0.005)
         assert Counter(found) == Counter(sent)
+
+
+async def test_what_a_session_knows_and_the_shard_of_its_group_does_not_goes_to_one_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gateway dies when nothing came to the shard of the group, and all else to the log."""
+    async with two_gateways_in_time() as (first, second, clock):
+        victim, survivor = await member(first, "a", 2, kept=True), await member(second, "b", 2)
+        sent = await publish(second, 20, 2)
+        await first.delivered()
+        found = [one.payload for one in await take(victim)]
+        await first.saved()
+        monkeypatch.setattr(first.gateway.share_log._records, "append", lambda *_: None)
+        monkeypatch.setattr(first.gateway.session_log, "save_marks", lambda *_: None)
+        sent += await publish(second, 20, 2, first=20)
+        await first.delivered()
+        await turns(20)
+        await kill(first)
+        await die_out(clock, second)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while set(found) != set(sent):
+                found += [one.payload for one in await take(survivor)]
+                await asyncio.sleep(0.005)
+        back = await member(second, "a", 2, kept=True)
+        await turns(20)
+        found += [one.payload for client in (survivor, back) for one in await take(client)]
+        assert Counter(found) == Counter(sent)
+
+
+async def test_a_part_holds_what_the_shard_does_not_know_to_be_a_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two_gateways() as (first, second):
+        await member(first, "a", 2, kept=True)
+        groups = first.gateway.share_groups
+        monkeypatch.setattr(groups._saver, "after_saved", lambda *_: None)
+        monkeypatch.setattr(SessionProgress, "touch", lambda _: None)
+        await publish(second, 5, 2)
+        await first.delivered()
+        (part,) = groups._parts.values()
+        session = first.gateway.sessions.get("default", "a")
+        assert (len(part.snapshot().open), session.snapshot().outgoing) == (5, [])
+        session.save_member()
+        assert (len(part.snapshot().open), session.snapshot().outgoing) == (0, [])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_qos_2_that_a_client_was_not_sent_goes_to_others_when_its_session_ends(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_gateways() as (first, second):
+        client, other = await member(first, "a", 2, kept=kept), await member(second, "b", 2)
+        saver, held = first.gateway.share_groups._saver, list[Callable[[], None]]()
+        with monkeypatch.context() as patch:
+            patch.setattr(saver, "after_saved", lambda _, go, __: held.append(go))
+            sent = await publish(second, 20, 2)
+            await first.delivered()
+            await client.disconnect(Disconnect(properties={"session_expiry_interval": 0}))
+            await until(lambda: first.gateway.sessions.connected_count == 0)
+        for proceed in held:
+            proceed()
+        found: list[bytes] = []
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while len(found) < len(sent):
+                found += [one.payload for one in await take(other)]
+                await asyncio.sleep(0.005)
+        assert sorted(found) == sorted(sent)
+
+
+async def test_a_session_is_released_when_the_shard_of_its_group_knows_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two_gateways() as (first, second):
+        client = await member(first, "a", 2, kept=True)
+        records = first.gateway.share_log._records
+        append, held = records.append, list[tuple[Any, ...]]()
+        monkeypatch.setattr(records, "append", lambda *arguments: held.append(arguments))
+        sent = await publish(second, 5, 2)
+        await first.delivered()
+        await client.disconnect()
+        sessions = first.gateway.sessions
+        await until(lambda: ("default", "a") in sessions._leaving)
+        await turns(20)
+        assert ("default", "a") in sessions._leaving
+        monkeypatch.setattr(records, "append", append)
+        for arguments in held:
+            append(*arguments)
+        back = await member(second, "a", 2, kept=True)
+        found: list[bytes] = []
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while len(found) < len(sent):
+                found += [one.payload for one in await take(back)]
+                await asyncio.sleep(0.005)
+        assert sorted(found) == sent
 
 
 async def test_what_comes_between_route_and_membership_waits_for_the_member() -> None:

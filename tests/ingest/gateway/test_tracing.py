@@ -6,8 +6,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ingest.gateway.publishing import Publisher
-from mqlake.log.contract import LogRecord
-from mqlake.records import HEADER_TRACEPARENT
+from mqlake.records import HEADER_TRACEPARENT, LogRecord
 from mqlake.tracing import Tracer
 from tests.ingest.gateway.harness import Client, Harness, running_gateway
 

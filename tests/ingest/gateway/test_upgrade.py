@@ -12,18 +12,8 @@ import pytest
 
 from mqlake.errors import OperationalError
 from mqlake.log.memory import MemoryLog
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import (
-    EVENTS,
-    GATEWAYS,
-    HEADER_MQTT,
-    HEADER_VERSION,
-    INBOUND,
-    ROUTES,
-    SESSIONS,
-    VERSION_KEY,
-    LogRecord,
-)
+from mqlake.record_versions import HEADER_MQTT, HEADER_VERSION, RECORD_VERSION
+from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS, VERSION_KEY, LogRecord
 from mqlake.session_records import session_key
 from mqlake.shard_records import OWNER_KEY, encode_run
 from tests.ingest.gateway.harness import (

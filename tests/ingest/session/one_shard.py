@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.effects import (
-    Append,
+    AppendRecords,
     Effect,
     EndOffsets,
     Fenced,
@@ -19,7 +19,7 @@ from ingest.session.effects import (
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
 from mqlake.errors import LogError
-from mqlake.log.contract import LogRecord
+from mqlake.records import LogRecord
 from mqlake.session_records import (
     NEVER_EXPIRES,
     SessionRecord,
@@ -40,7 +40,7 @@ from mqlake.shard_records import (
 
 if TYPE_CHECKING:
     from ingest.session.effects import Work
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
 
 ME: Final = Run("g1", "i1")
 OTHER: Final = Run("g2", "i2")
@@ -157,7 +157,7 @@ class OneShard:
             result = self._perform(effect)
 
     def _perform(self, effect: Effect[Any]) -> Any:
-        if isinstance(effect, Append):
+        if isinstance(effect, AppendRecords):
             for record in effect.records:
                 self._append(record.key, record.value, record.headers)
         elif isinstance(effect, Tell):

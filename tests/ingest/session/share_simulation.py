@@ -20,8 +20,8 @@ from ingest.session.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
-    Begin,
-    Part,
+    GroupPart,
+    JoinStart,
     SavePart,
     Serve,
     WithdrawOwn,
@@ -117,7 +117,7 @@ class Held:
     is_returned: bool = False
 
 
-class SimPart(Part):
+class SimPart(GroupPart):
     """A part whose messages are offsets."""
 
     def __init__(self, process: ShareProcess, number: int) -> None:
@@ -400,7 +400,7 @@ class ShareProcess(Process):
         if do == "begin" and isinstance(part.effect, AskToBegin):
             # What comes before is by a route of an earlier run, and with who settles that.
             part.from_delivery = len(self.shares.router.deliveries[self.me.gateway])
-            self.step(part, Begin(members["starts"], members["given"], members["since"]))
+            self.step(part, JoinStart(members["starts"], members["given"], members["since"]))
         elif do == "go" and isinstance(part.effect, AskToGo):
             self.step(part, None)
         elif do == "take":

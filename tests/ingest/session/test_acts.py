@@ -1,6 +1,6 @@
 from typing import Any
 
-from mqlake.log.contract import LogRecord
+from mqlake.records import LogRecord
 from mqlake.shard_records import OWNER_KEY, Run, claim_key, read_stamp
 from tests.ingest.session.one_shard import KEY, ME, OTHER, OneShard, a_session, a_will
 

@@ -5,7 +5,9 @@ from bisect import bisect_left
 
 import pytest
 
-from ingest.session.catch_up import Missed, log_ranges
+from ingest.session.catch_up import Missed, log_ranges, partition_count
+
+ALL = range(4)
 
 
 def missed(cursor: list[int], ends: list[int], **fields: object) -> Missed:
@@ -31,7 +33,7 @@ def test_what_is_long_or_old_is_read_from_the_table(
 
 def test_the_table_is_read_in_windows_that_grow_where_little_is_found() -> None:
     one = missed([0, 90], [100, 95], window=10)
-    one.begin_table()
+    one.begin_table(ALL)
     ranges = one.table_ranges()
     assert ranges == {0: (0, 10), 1: (90, 95)}
     one.take_page(ranges, {0: 10, 1: 95}, has_more=False, is_sparse=True)
@@ -40,19 +42,46 @@ def test_the_table_is_read_in_windows_that_grow_where_little_is_found() -> None:
 
 def test_the_log_goes_on_where_the_table_ends() -> None:
     one = missed([0], [100])
-    one.begin_table()
+    one.begin_table(ALL)
     ranges = one.table_ranges()
     one.take_page(ranges, {0: 60}, has_more=True, is_sparse=False)
     assert one.table_ranges() == {0: (60, 100)}, "it has more"
     one.take_page(one.table_ranges(), {0: 80}, has_more=False, is_sparse=False)
     assert one.table_ranges() == {}
-    assert log_ranges([one]) == {0: (80, 100)}
+    assert log_ranges([one], ALL) == {0: (80, 100)}
+
+
+def test_partitions_that_came_while_somebody_was_away_are_read_from_their_beginning() -> None:
+    one = missed([7], [9, 4, 0])
+    assert log_ranges([one], ALL) == {0: (7, 9), 1: (0, 4)}
+    assert missed([7], [100, 8]).needs_table
+    one.begin_table(ALL)
+    assert one.table_ranges() == {0: (7, 9), 1: (0, 4)}
+    one.pass_by(2, 0)
+    one.reach({0: 9, 1: 4})
+    assert one.cursor == [9, 4, 1]
+    assert not one.follow([9, 4, 3, 2]), "the router has come further in two of them"
+    assert log_ranges([one], ALL) == {2: (1, 3), 3: (0, 2)}
+    one.reach({2: 3, 3: 2})
+    assert one.follow([9, 4, 3, 2])
+
+
+def test_later_partitions_are_read_by_themselves() -> None:
+    one = missed([7], [9, 4, 6, 1])
+    assert partition_count([one, missed([0] * 5, [])]) == 5
+    assert partition_count([]) == 0
+    for partitions, left in (
+        (range(1), {0: (7, 9)}),
+        (range(1, 4), {1: (0, 4), 2: (0, 6), 3: (0, 1)}),
+    ):
+        one.begin_table(partitions)
+        assert one.table_ranges() == log_ranges([one], partitions) == left
 
 
 def test_several_are_read_for_together() -> None:
     first, second = missed([5, 0], [10, 9]), missed([7, 9], [20, 9])
-    assert log_ranges([first, second]) == {0: (5, 20), 1: (0, 9)}
-    assert log_ranges([missed([9], [5])]) == {}, "it has read further than it had to"
+    assert log_ranges([first, second], ALL) == {0: (5, 20), 1: (0, 9)}
+    assert log_ranges([missed([9], [5])], ALL) == {}, "it has read further than it had to"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +139,7 @@ def test_each_message_comes_once_however_table_log_and_router_go_on(seed: int) -
 
     for _ in range(1000):
         if one.needs_table:
-            one.begin_table()
+            one.begin_table(ALL)
             while ranges := one.table_ranges():
                 next_offsets = {}
                 has_more = False
@@ -128,7 +157,7 @@ def test_each_message_comes_once_however_table_log_and_router_go_on(seed: int) -
                 )
         reached = {}
         fails = chance.random() < 0.3
-        for partition, (begin, end) in log_ranges([one]).items():
+        for partition, (begin, end) in log_ranges([one], ALL).items():
             stop = chance.randint(begin, end) if fails else end
             take(partition, read(partition, begin, stop))
             reached[partition] = stop

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.session.holder_host import Grant
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
 
 ME, KEY = Run("g1", "i1"), ("t", "c")
 

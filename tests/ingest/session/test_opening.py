@@ -9,14 +9,14 @@ from ingest.session.holder_host import Grant
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
-    Claim,
+    ClaimSession,
     GoLive,
     Hold,
-    Load,
     Loaded,
-    Record,
+    LoadSession,
+    RecordSession,
     Refuse,
-    Route,
+    RouteFilters,
     Save,
     Welcome,
     open_session,
@@ -25,8 +25,16 @@ from mqlake.errors import LogError
 
 GRANT = Grant({"session": 1}, None)
 BEHIND = Loaded(session_present=True, is_behind=True)
-NEW = [Claim(), Load(None), Save(), Welcome(False), GoLive(None)]
-STORED = [Claim(), Load(GRANT), Save(), Welcome(True), Route(), CatchUp([5, 6]), GoLive([7, 8])]
+NEW = [ClaimSession(), LoadSession(None), Save(), Welcome(False), GoLive(None)]
+STORED = [
+    ClaimSession(),
+    LoadSession(GRANT),
+    Save(),
+    Welcome(True),
+    RouteFilters(),
+    CatchUp([5, 6]),
+    GoLive([7, 8]),
+]
 
 
 def run(*results: Any) -> list[Effect[Any]]:
@@ -65,7 +73,7 @@ def test_a_client_that_goes_stops_it_at_every_step(steps: int) -> None:
 
 def test_a_client_waits_for_no_record_if_its_claim_has_said_all() -> None:
     loaded = BEHIND._replace(is_recorded=True)
-    held = [Claim(), Load(GRANT), Hold(), Welcome(True), Record()]
+    held = [ClaimSession(), LoadSession(GRANT), Hold(), Welcome(True), RecordSession()]
     assert run(GRANT, loaded, None, None, None, [5, 6], [7, 8], None) == [*held, *STORED[4:]]
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.session.effects import Append, Effect, Find
+from ingest.session.effects import AppendRecords, Effect, Find
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     ProgressRecord,
@@ -427,7 +427,7 @@ def test_a_dead_gateway_that_comes_back_keeps_what_was_not_settled() -> None:
     assert not session.connected
 
 
-@pytest.mark.parametrize("effect", [Find, Append])
+@pytest.mark.parametrize("effect", [Find, AppendRecords])
 @pytest.mark.parametrize("is_spent", [is_other, nobody])
 def test_a_dead_gateway_is_settled_anew_when_the_log_did_not_answer(
     effect: type[Effect[object]], is_spent: Callable[[Run], bool]

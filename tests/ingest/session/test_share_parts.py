@@ -6,11 +6,11 @@ import pytest
 
 from ingest.session.open_work import OpenWork
 from ingest.session.share_parts import (
-    Gap,
     GroupKey,
     MemberRecord,
     PartRecord,
     PartState,
+    ShareGap,
     decode_member,
     decode_member_key,
     decode_part,
@@ -28,7 +28,7 @@ GROUP = GroupKey("t", "$share/g/a/#")
 def test_a_part_survives_its_record() -> None:
     part = PartRecord("0a", GROUP, "gateway-1", "run", PartState.LIVE, 7, 8, [1, 2], [3, 4])
     part.open = OpenWork([(0, 5)])
-    part.gaps = [Gap([1, 1], [2, 2], 99)]
+    part.gaps = [ShareGap([1, 1], [2, 2], 99)]
     part.took, part.taker, part.asks, part.at_ms = ["0c"], "0b", 3, 12
     part.delivered = [4, 6]
     assert decode_part("0a", GROUP, encode_part(part)) == part

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from ingest.session import share_acts, share_membership, share_table
-from ingest.session.effects import Append
+from ingest.session.effects import AppendRecords
 from ingest.session.share_groups import GroupsOfShard
 from ingest.session.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
-    Part,
+    GroupPart,
     SavePart,
     Serve,
     WithdrawOwn,
 )
-from ingest.session.share_parts import Gap, PartState
+from ingest.session.share_parts import PartState, ShareGap
 from ingest.session.share_table import GroupTable, Outlook
 from tests.ingest.session import share_simulation
 from tests.ingest.session.share_simulation import (
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Run
 
 
-CHUNKS: Final = 10
-SCHEDULES: Final = schedules_wanted(6_000)
+CHUNKS: Final = 5
+SCHEDULES: Final = schedules_wanted(2_000)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -118,7 +118,7 @@ def bury_what_is_told(patch: Patch) -> None:
         if taker is not None:
             await tell(taker, left)
             records.append(groups.tombstone(left.part_id, left.group))
-            await Append([records[-1]])
+            await AppendRecords([records[-1]])
 
     patch.setattr(share_acts, "assign", assign)
 
@@ -151,7 +151,7 @@ def tell_nobody_that_it_is_lost(patch: Patch) -> None:
 def _belong(patch: Patch, without: str) -> None:
     """Be a part that leaves out a step."""
 
-    async def belong(part: Part, now_ms: Callable[[], int]) -> None:
+    async def belong(part: GroupPart, now_ms: Callable[[], int]) -> None:
         begin = await AskToBegin()
         if begin.starts is not None:
             part.begin(begin.starts)
@@ -163,7 +163,7 @@ def _belong(patch: Patch, without: str) -> None:
             starts = await Announce()
             part.begin(starts)
             if begin.given is not None and without != "the gap":
-                gap = Gap(list(begin.given), list(starts), begin.since_ms or now_ms())
+                gap = ShareGap(list(begin.given), list(starts), begin.since_ms or now_ms())
                 if not gap.is_empty:
                     part.gaps.append(gap)
         part.state = PartState.LIVE

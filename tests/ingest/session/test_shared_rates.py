@@ -1,5 +1,6 @@
 """Parts of a limit, against pouring it out drop by drop; and what clients get of them."""
 
+import heapq
 from itertools import pairwise
 
 import pytest
@@ -130,3 +131,15 @@ def test_what_is_owed_is_no_new_want() -> None:
         rate.measure(0.5)
         rate.share([], 0.0)
     assert rate.wanted < 0.01
+
+
+@pytest.mark.parametrize("clients", [1, 10, 100, 1000])
+def test_who_shares_a_rate_keeps_to_it_however_many_they_are(clients: int) -> None:
+    """All of them publish whenever they may. What was there at first is a second's worth."""
+    rate, taken = SharedRate(100.0), 0
+    due = [(client / 10_000, client) for client in range(clients)]
+    while due[0][0] < 30.0:
+        now, client = heapq.heappop(due)
+        taken += now >= 5.0 + clients / 100
+        heapq.heappush(due, (now + max(rate.take(1, now), 1e-4), client))
+    assert taken / (25.0 - clients / 100) == pytest.approx(100.0, rel=0.02)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Patch = pytest.MonkeyPatch
 
-CHUNKS: Final = 10
-SCHEDULES: Final = schedules_wanted(5_000)
+CHUNKS: Final = 5
+SCHEDULES: Final = schedules_wanted(2_000)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from mqlake.local.testing import LocalSystem
+from launcher.testing import LocalSystem
 from mqlake.status import read_state
 
 

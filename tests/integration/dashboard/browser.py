@@ -20,8 +20,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from mqlake.local.paths import CHECKOUT
-from mqlake.local.testing import LocalSystem
+from launcher.paths import CHECKOUT
+from launcher.testing import LocalSystem
 
 SCREENSHOTS: Final = CHECKOUT / ".artefacts" / "dashboard"
 """Kept for people to look at; git ignores them."""

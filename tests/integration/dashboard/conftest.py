@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext
 
+from launcher.testing import LocalSystem
 from mqlake.api_client import ApiClient
-from mqlake.local.testing import LocalSystem
 from tests.integration.dashboard.browser import WIDE, Dashboard, open_page, running_browser
 
 

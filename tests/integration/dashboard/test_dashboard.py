@@ -13,8 +13,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
-from mqlake.local.testing import LocalSystem, await_condition
 from tests.integration.dashboard.browser import NARROW, WIDE, Dashboard, open_page
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -176,7 +176,9 @@ def test_overview_shows_what_passes(
         gateways = page.get_by_role("region", name="Gateways").last
         for name in ("gateway-1", "gateway-2"):
             expect(gateways.get_by_role("row", name=name)).to_contain_text("serving")
-        expect(page.get_by_role("row", name="streaming")).to_contain_text("healthy")
+        processes = page.get_by_role("region", name="Processes").last
+        for name in ("router", "lake"):
+            expect(processes.get_by_role("row", name=name)).to_contain_text("healthy")
         shown = page.locator("#latency")
         if "latency" in api.get("/metrics"):
             expect(shown.get_by_role("row", name="Accepted all")).to_contain_text("ms")
@@ -207,6 +209,23 @@ def test_topics_show_their_last_values_live(dashboard: Dashboard, api: ApiClient
     label = "Numbers of dash/line-1/temperature; last: celsius 33.5, at.volts 3"
     expect(chart).to_have_attribute("aria-label", label)
     dashboard.keep_picture("topics")
+
+
+def test_a_click_on_a_topic_counts_though_rows_come_meanwhile(
+    dashboard: Dashboard, api: ApiClient
+) -> None:
+    page = dashboard.page
+    api.post("/publish", {"topic_name": "held/one", "payload": "chosen"})
+    dashboard.open("topics?filter=held/%23")
+    panel = page.get_by_role("region", name="Topics seen lately")
+    expect(panel.get_by_role("treeitem", name="one")).to_contain_text("chosen")
+    panel.get_by_role("treeitem", name="one").hover()
+    page.mouse.down()
+    api.post("/publish", {"topic_name": "held/another", "payload": "1"})
+    expect(panel.get_by_role("status")).to_have_text("2 topics")
+    page.mouse.up()
+    expect(page.locator(".detail pre")).to_contain_text("chosen")
+    expect(panel.get_by_role("treeitem", name="another")).to_be_visible()
 
 
 def test_topics_are_moved_through_by_keyboard(dashboard: Dashboard) -> None:

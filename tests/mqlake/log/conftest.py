@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqlake.local.kafka import running_kafka
+from launcher.kafka import running_kafka
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from mqlake.log.contract import (
     LogFull,
     LogRangeReader,
     LogReader,
-    LogRecord,
     LogWriter,
     Missing,
 )
@@ -31,6 +30,7 @@ from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
+from mqlake.records import LogRecord
 
 DEADLINE_SECONDS = 20.0
 PARTITIONS = 3
@@ -42,6 +42,10 @@ class Cluster:
 
     async def create(self, partitions: int = PARTITIONS, *, compacted: bool = False) -> str:
         """Create a log topic of its own for the test."""
+        raise NotImplementedError
+
+    async def grow(self, log_topic: str, partitions: int) -> None:
+        """Add partitions."""
         raise NotImplementedError
 
     def writer(self, *, max_queued_records: int = 1000) -> LogWriter:
@@ -70,6 +74,9 @@ class MemoryCluster(Cluster):
         log_topic = f"test-{next(_names)}"
         self._log.create(log_topic, partitions)
         return log_topic
+
+    async def grow(self, log_topic: str, partitions: int) -> None:
+        self._log.grow(log_topic, partitions)
 
     def writer(self, *, max_queued_records: int = 1000) -> LogWriter:
         return MemoryLogWriter(self._log, max_queued_records=max_queued_records)
@@ -103,6 +110,10 @@ class KafkaCluster(Cluster):
     def _create(self, log_topic: str, partitions: int, compacted: bool) -> None:
         config = {"cleanup.policy": "compact"} if compacted else {}
         admin.LogAdmin(self._servers, DEADLINE_SECONDS).ensure(log_topic, config, partitions)
+
+    async def grow(self, log_topic: str, partitions: int) -> None:
+        log = admin.LogAdmin(self._servers, DEADLINE_SECONDS)
+        await asyncio.to_thread(log.add_partitions, log_topic, partitions)
 
     def writer(self, *, max_queued_records: int = 1000) -> LogWriter:
         return KafkaLogWriter(self._servers, max_queued_records=max_queued_records)
@@ -414,6 +425,31 @@ def test_a_writer_knows_the_partition_of_a_key(run: Run) -> None:
                 key = b"default/" + b"x" * number
                 partition, _ = await writer.append_durably(log_topic, key, b"v", [])
                 assert writer.partition_of(key, PARTITIONS) == partition
+
+    run(scenario)
+
+
+def test_keys_go_into_the_partitions_that_are_used_and_move_when_these_are_more(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        keys = [b"default/plant/%d" % number for number in range(60)]
+        async with writing(cluster) as writer:
+            with pytest.raises(LogError) as raised:
+                await writer.use_partitions(log_topic, 2 * PARTITIONS)
+            assert raised.value.definite
+
+            async def places() -> list[int]:
+                return [(await writer.append_durably(log_topic, key, b"", []))[0] for key in keys]
+
+            await writer.use_partitions(log_topic, PARTITIONS, is_fixed=True)
+            await cluster.grow(log_topic, 2 * PARTITIONS)
+            before = [writer.partition_of(key, PARTITIONS) for key in keys]
+            after = [writer.partition_of(key, 2 * PARTITIONS) for key in keys]
+            assert [place % PARTITIONS for place in after] == before
+            assert await places() == before
+            for is_fixed in (True, False):
+                await writer.use_partitions(log_topic, 2 * PARTITIONS, is_fixed=is_fixed)
+                assert await places() == after
 
     run(scenario)
 

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
-from mqlake.cli import log
+from cli import log
+from launcher.kafka import Brokers, running_brokers
+from launcher.ports import free_ports
 from mqlake.errors import LogError
-from mqlake.local.kafka import Brokers, running_brokers
-from mqlake.local.ports import free_ports
 from mqlake.log.admin import END_OFFSETS, check_durability, ensure_log_topics, offsets
 from mqlake.log.durability import MEANING, Durability, Keeping
 from mqlake.log.kafka_writer import KafkaLogWriter
@@ -160,7 +160,7 @@ def test_a_gateway_does_not_start_on_a_log_that_promises_less(
         "MQLAKE_GATEWAY_DURABILITY": "D2",
     }
     ended = subprocess.run(
-        [sys.executable, "-P", "-m", "mqlake", "gateway"],
+        [sys.executable, "-P", "-m", "cli", "gateway"],
         env=os.environ | environment,
         cwd=tmp_path,
         capture_output=True,

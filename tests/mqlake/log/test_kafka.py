@@ -2,28 +2,30 @@
 
 import asyncio
 import os
+import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from launcher.kafka import Brokers, running_brokers
+from launcher.ports import free_ports
 from mqlake.errors import LogError
-from mqlake.local.kafka import Brokers, running_brokers
-from mqlake.local.ports import free_ports
-from mqlake.log import admin
-from mqlake.log.contract import END, LogRecord
+from mqlake.log import admin, kafka_reader, stalls
+from mqlake.log.contract import BEGINNING, END
 from mqlake.log.durability import Durability, Keeping
 from mqlake.log.kafka_errors import to_log_error
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
 from mqlake.log.partitioning import partition_of
-from mqlake.log.places import Places
 from mqlake.records import (
     ACCESS,
     ALARMS,
@@ -37,6 +39,7 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
+    LogRecord,
 )
 
 DEADLINE_SECONDS = 30.0
@@ -269,6 +272,141 @@ def test_readers_that_take_their_time_give_every_record(bootstrap_servers: str) 
     asyncio.run(scenario())
 
 
+class Frail(Consumer):
+    """Fails at the third call of each kind, as one that has given up does."""
+
+    calls: ClassVar[Counter[str]] = Counter()
+
+    def poll(self, *arguments: Any) -> Any:
+        self._fail("poll")
+        return super().poll(*arguments)
+
+    def consume(self, *arguments: Any) -> Any:
+        self._fail("consume")
+        return super().consume(*arguments)
+
+    def incremental_assign(self, *arguments: Any) -> None:
+        self._fail("incremental_assign", at=1)
+        super().incremental_assign(*arguments)
+
+    def _fail(self, call: str, at: int = 3) -> None:
+        self.calls[call] += 1
+        if self.calls[call] == at:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+
+
+@pytest.mark.kafka
+def test_a_consumer_that_fails_is_followed_by_another_without_a_gap(
+    bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record is handed over twice, and the reader goes on: nobody looks after its thread."""
+
+    async def scenario() -> None:
+        log_topic = f"frail-{uuid4()}"
+        await asyncio.to_thread(admin.LogAdmin(bootstrap_servers).ensure, log_topic, {}, 2)
+        writer, reader = KafkaLogWriter(bootstrap_servers), KafkaLogReader(bootstrap_servers)
+        found: dict[int, list[bytes | None]] = {0: [], 1: []}
+        errors: list[LogError] = []
+
+        def take(records: list[LogRecord]) -> None:
+            for record in records:
+                found[record.partition].append(record.value)
+
+        async def append(partition: int, begin: int, end: int) -> None:
+            for number in range(begin, end):
+                value = b"%d" % number
+                await writer.append_durably(log_topic, b"k", value, [], partition=partition)
+
+        await reader.start(log_topic, {0: BEGINNING}, take, errors.append)
+        await append(0, 0, 50)
+        await reader.follow({1: BEGINNING})
+        await append(1, 0, 50)
+        await append(0, 50, 100)
+        expected = {0: [b"%d" % one for one in range(100)], 1: [b"%d" % one for one in range(50)]}
+        await _until(lambda: found == expected)
+        assert min(Frail.calls.values()) >= 1
+        assert 1 <= len(errors) <= 3
+        await reader.close()
+        await writer.close()
+
+    monkeypatch.setattr(kafka_reader, "Consumer", Frail)
+    asyncio.run(scenario())
+
+
+class Forgetful(Consumer):
+    """Leaves a partition aside that is assigned later, as librdkafka may."""
+
+    is_first = True
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        super().incremental_assign(partitions)
+        if Forgetful.is_first:
+            Forgetful.is_first = False
+            self.pause(partitions)
+
+
+@pytest.mark.kafka
+def test_a_partition_that_the_client_leaves_aside_is_read_by_another_one(
+    bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        log_topic = f"forgotten-{uuid4()}"
+        await asyncio.to_thread(admin.LogAdmin(bootstrap_servers).ensure, log_topic, {}, 2)
+        writer, reader = KafkaLogWriter(bootstrap_servers), KafkaLogReader(bootstrap_servers)
+        found: list[tuple[int, int]] = []
+        errors: list[LogError] = []
+
+        def take(records: list[LogRecord]) -> None:
+            found.extend((record.partition, record.offset) for record in records)
+
+        await reader.start(log_topic, {0: BEGINNING}, take, errors.append)
+        await reader.follow({1: BEGINNING})
+        for partition in (0, 1):
+            await writer.append_durably(log_topic, b"k", b"", [], partition=partition)
+        await _until(lambda: len(found) == 2)
+        assert found == [(0, 0), (1, 0)]
+        assert "partitions [1]" in str(errors[0])
+        await reader.close()
+        await writer.close()
+
+    monkeypatch.setattr(kafka_reader, "Consumer", Forgetful)
+    monkeypatch.setattr(stalls, "DOUBT_SECONDS", 0.2)
+    monkeypatch.setattr(stalls, "AGAIN_SECONDS", 0.1)
+    asyncio.run(scenario())
+
+
+@pytest.mark.kafka
+def test_records_come_while_the_log_is_asked_where_it_ends(
+    bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the reader's own connection the answer would wait behind each fetch, and all records."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def ends(self: admin.LogAdmin, log_topic: str) -> dict[int, int]:
+        asked.set()
+        answer.wait(DEADLINE_SECONDS)
+        return {}
+
+    async def scenario() -> None:
+        log_topic = f"asked-{uuid4()}"
+        await asyncio.to_thread(admin.LogAdmin(bootstrap_servers).ensure, log_topic, {}, 2)
+        writer, reader = KafkaLogWriter(bootstrap_servers), KafkaLogReader(bootstrap_servers)
+        found: list[LogRecord] = []
+        await reader.start(log_topic, {0: 0}, found.extend, lambda _: None)
+        await reader.follow({1: 0})
+        monkeypatch.setattr(admin.LogAdmin, "ends", ends)
+        assert await asyncio.to_thread(asked.wait, DEADLINE_SECONDS)
+        await writer.append_durably(log_topic, b"k", b"", [], partition=1)
+        await _until(lambda: len(found) == 1)
+        assert not answer.is_set()
+        answer.set()
+        await reader.close()
+        await writer.close()
+
+    monkeypatch.setattr(stalls, "DOUBT_SECONDS", 0.5)
+    asyncio.run(scenario())
+
+
 @pytest.mark.kafka
 def test_a_gateway_has_a_delivery_topic_of_one_partition(bootstrap_servers: str) -> None:
     for _ in range(2):
@@ -325,7 +463,7 @@ def test_messages_stay_where_they_were_though_somebody_adds_partitions(
         writer = KafkaLogWriter(
             bootstrap_servers, options={"topic.metadata.refresh.interval.ms": 100}
         )
-        writer.keep_places(log_topic, Places(used=4, present=4))
+        await writer.use_partitions(log_topic, 4)
         await append_all(writer, 0)
         kafka = AdminClient({"bootstrap.servers": bootstrap_servers})
         new = [NewPartitions(log_topic, 8)]
@@ -339,7 +477,7 @@ def test_messages_stay_where_they_were_though_somebody_adds_partitions(
         await append_all(writer, turn)
         await writer.close()
         later = KafkaLogWriter(bootstrap_servers)
-        later.keep_places(log_topic, Places(used=4, present=8))
+        await later.use_partitions(log_topic, 4)
         await append_all(later, turn + 1)
         await later.close()
         assert sum(list(client.ends(log_topic).values())[4:]) == astray, "only until it was noticed"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mqlake.log.lost_end import (
     SKIPPED,
-    Gap,
+    LogGap,
     crc32c,
     end_offset,
     ended_in_order,
@@ -52,13 +52,13 @@ def test_partitions_whose_offsets_others_remember_go_on_later(tmp_path: Path) ->
     _segment(tmp_path / ACCEPTED, 0, unseen_batch(3))
     _segment(tmp_path / ACCEPTED, 4, unseen_batch(8))
     _segment(tmp_path / f"{GATEWAYS}-0", 0, unseen_batch(3))
-    gap = Gap(INBOUND, 0, 9, 9 + SKIPPED)
+    gap = LogGap(INBOUND, 0, 9, 9 + SKIPPED)
     assert skip_offsets(tmp_path) == [gap]
     added = tmp_path / ACCEPTED / f"{gap.next - 1:020d}.log"
     assert end_offset(added) == gap.next
     assert len(list(tmp_path.rglob("*.log"))) == 4
     # A power loss right behind the last one.
-    assert skip_offsets(tmp_path) == [Gap(INBOUND, 0, gap.next, gap.next + SKIPPED)]
+    assert skip_offsets(tmp_path) == [LogGap(INBOUND, 0, gap.next, gap.next + SKIPPED)]
 
 
 def test_a_new_log_and_one_that_kafka_has_closed_ended_in_order(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_new_log_and_one_that_kafka_has_closed_ended_in_order(tmp_path: Path) 
 
 
 def test_gaps_are_noted_until_they_are_forgotten(tmp_path: Path) -> None:
-    gaps = [Gap(INBOUND, 0, 5, 9), Gap(INBOUND, 1, 6, 9)]
+    gaps = [LogGap(INBOUND, 0, 5, 9), LogGap(INBOUND, 1, 6, 9)]
     for gap in gaps:
         note_gaps(tmp_path / "checkpoints", [gap])
     assert noted_gaps(tmp_path / "checkpoints") == gaps

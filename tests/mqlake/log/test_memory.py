@@ -1,10 +1,14 @@
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mqlake.errors import LogError
-from mqlake.log.contract import BEGINNING, LogRecord
+from mqlake.log.contract import BEGINNING
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+
+if TYPE_CHECKING:
+    from mqlake.records import LogRecord
 
 
 def test_held_appends_are_neither_reported_nor_readable_until_released() -> None:

@@ -5,8 +5,8 @@ import urllib.request
 
 import pytest
 
+from launcher.ports import free_ports
 from mqlake import VERSION
-from mqlake.local.ports import free_ports
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.settings import MetricsSettings

@@ -8,7 +8,7 @@ import pytest
 from mqlake.matching import covers, filter_matches, overlaps
 from mqlake.rights.compiled import MAX_REMEMBERED, Rights
 from mqlake.rights.files import parse_rights
-from mqlake.rights.model import RightsFile, Rule
+from mqlake.rights.model import RightsFile, RightsRule
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
 
 PLANT = """
@@ -154,7 +154,7 @@ LEVELS = ("a", "b", "c1", "$x")
 NAMES = ("c1", "ann", "+", "a/b", "#", "", "$x")
 
 
-def holds(rule: Rule, file: RightsFile, client_id: str, username: str | None) -> bool:
+def holds(rule: RightsRule, file: RightsFile, client_id: str, username: str | None) -> bool:
     """Tell whether a rule is for somebody."""
     return (
         (rule.authenticated is None or rule.authenticated == (username is not None))

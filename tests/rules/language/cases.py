@@ -59,7 +59,7 @@ def read_statements() -> list[tuple[str, Message, Any]]:
 
 @dataclass(slots=True)
 class MemoryCase:
-    """A rule with memory, what it is given, and what it yields.
+    """A stateful rule, what it is given, and what it yields.
 
     Attributes:
         sql: The rule.
@@ -85,7 +85,7 @@ class MemoryCase:
 
 
 def read_memory_cases() -> list[MemoryCase]:
-    """Return the cases of rules with memory."""
+    """Return the cases of stateful rules."""
     cases = []
     for block in (HERE / "memory.txt").read_text().split("\n\n"):
         case = MemoryCase()
@@ -106,7 +106,7 @@ def read_memory_cases() -> list[MemoryCase]:
 
 
 def read_memory_examples() -> list[MemoryCase]:
-    """Return the document's examples of rules with memory."""
+    """Return the document's examples of stateful rules."""
     cases = []
     for sql, table, given, shown in read_examples():
         plan = None if shown == "refused\n" else compile_rule(sql).plan

@@ -1,6 +1,6 @@
 """Evaluating compiled rules on made-up messages, many in one Spark job.
 
-Spark runs in a JVM as the streaming application starts it, without anything of its own.
+Spark runs in a JVM as router and lake start it, without anything of its own.
 """
 
 import json
@@ -21,7 +21,7 @@ from mqlake.matching import filter_matches
 from rules.columns import ROW
 from rules.detections import batch_query
 from rules.language.compiled import CompiledRule
-from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, Stream
+from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import start_jvm
 
@@ -87,7 +87,8 @@ def running_session() -> Iterator[SparkSession]:
         yield SparkSession.builder.getOrCreate()
         return
     jvm = start_jvm(
-        ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g"], [str(PYSPARK_JARS / "*")]
+        ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g"],
+        [str(PYSPARK_JARS / "*")],
     )
     jvm.export()
     try:
@@ -103,7 +104,7 @@ def running_session() -> Iterator[SparkSession]:
         yield session
         session.stop()
     finally:
-        jvm.stop(timeout_seconds=5)
+        jvm.kill()
         SparkContext._gateway = SparkContext._jvm = None
         # pyspark put its own here, which asks the context about each error in Java.
         py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
@@ -151,7 +152,7 @@ def rows_of(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
 
 
 def expression_of(rule: CompiledRule) -> str:
-    """Return the expression of a rule without memory."""
+    """Return the expression of a stateless rule."""
     assert rule.expression is not None
     return rule.expression
 
@@ -197,7 +198,7 @@ def run(
     references: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     until_ms: int | None = None,
 ) -> list[Any]:
-    """Return the outputs of a rule with memory, evaluated as one batch; None for one that failed.
+    """Return the outputs of a stateful rule, evaluated as one batch; None for one that failed.
 
     Args:
         spark: The session.
@@ -238,7 +239,7 @@ def relate(
         spark.sql(query).createOrReplaceTempView(DETECTED)
 
 
-def takes(stream: Stream, message: Message) -> bool:
+def takes(stream: StatefulStream, message: Message) -> bool:
     if stream.is_events:
         name = f"$events/{(message.event or '').replace('.', '_')}"
         return name in stream.filters

@@ -1,4 +1,4 @@
-"""What rules with memory yield, evaluated as a batch: a table and the document's examples.
+"""What stateful rules yield, evaluated as a batch: a table and the document's examples.
 
 The table was written by hand.
 """

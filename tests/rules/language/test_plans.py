@@ -1,4 +1,4 @@
-"""What a compiled rule with memory tells; no Spark."""
+"""What a compiled stateful rule tells; no Spark."""
 
 import json
 import time
@@ -6,11 +6,9 @@ import time
 import pytest
 
 from rules.errors import RuleError
-from rules.language import aggregates
 from rules.language.compiler import compile_rule
-from rules.language.durations import InvalidDuration, interval, milliseconds, shown
-from rules.language.names import AGGREGATES
 from rules.language.plan import HOPS, Plan, decode_plan, encode_plan
+from rules.sql.durations import InvalidDuration, interval, milliseconds, shown
 from tests.rules.language.cases import read_memory_cases, read_memory_examples
 from tests.rules.language.test_refused import BIG
 
@@ -45,10 +43,6 @@ def test_a_rule_has_an_expression_or_a_plan() -> None:
     assert rule.expression is None
     assert rule.columns == ("n",)
     assert rule.filters == ("a",)
-
-
-def test_every_aggregate_has_a_name() -> None:
-    assert aggregates.FUNCTIONS.keys() == AGGREGATES
 
 
 def test_conditions_are_those_of_single_messages() -> None:

@@ -10,8 +10,8 @@ from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.limits import DEFAULT_LIMITS
 from rules.language.parsing import parse
-from rules.language.patterns import InvalidPattern, Regex, topic_pattern
-from rules.language.quoting import quoted, variant_path
+from rules.sql.patterns import InvalidPattern, Regex, topic_pattern
+from rules.sql.quoting import quoted, variant_path
 from tests.rules.language import writing
 from tests.rules.language.cases import read_expressions, read_statements
 from tests.rules.language.evaluation import expression_of

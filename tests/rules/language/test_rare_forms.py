@@ -11,8 +11,8 @@ from rules.language.comparing import NotComparable, compare
 from rules.language.compiler import compile_rule
 from rules.language.dialect import RuleParser
 from rules.language.limits import DEFAULT_LIMITS
-from rules.language.quoting import quoted
-from rules.language.values import Kind, as_output, as_variant, constant, operand, text
+from rules.language.values import ValueKind, as_output, as_variant, constant, operand, text
+from rules.sql.quoting import quoted
 from tests.rules.language.evaluation import expression_of
 
 JOINED = "SELECT a.topic AS x, b.topic AS y FROM 't' AS a JOIN 'u' AS b ON a.qos = b.qos"
@@ -168,8 +168,8 @@ def test_number_missing_has_neither_whole_nor_fraction() -> None:
 
 
 def test_constant_beyond_64_bits_is_a_double() -> None:
-    assert constant(2**63).kind is Kind.DOUBLE
-    assert constant(1 - 2**63).kind is Kind.INTEGER
+    assert constant(2**63).kind is ValueKind.DOUBLE
+    assert constant(1 - 2**63).kind is ValueKind.INTEGER
 
 
 def test_text_is_no_operand() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from rules.language.compiler import compile_rule
-from rules.language.plan import AT_COLUMN, EVENT_TIME, HOPS, ROW_COLUMN, Plan, Stream
+from rules.language.plan import AT_COLUMN, EVENT_TIME, HOPS, ROW_COLUMN, Plan, StatefulStream
 from tests.rules.language.evaluation import Message, relate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -105,7 +105,7 @@ def closed(rows: list[Row]) -> list[Row]:
     return sorted(row for row in rows if row[AT_COLUMN].timestamp() < LAST_MS / 1_000)
 
 
-def as_stream(spark: SparkSession, stream: Stream, folder: Path) -> None:
+def as_stream(spark: SparkSession, stream: StatefulStream, folder: Path) -> None:
     """Replace a relation by a stream of its rows, one file after the other."""
     rows = spark.table(stream.name)
     found = rows.collect()

@@ -13,8 +13,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+from launcher.testing import await_condition
 from mqlake.heartbeat import Heartbeat, read_heartbeat
-from mqlake.local.testing import await_condition
 from mqlake.log.admin import LogAdmin
 from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS, RULES
 from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
@@ -85,7 +85,7 @@ class Stage:
         number = len(self.runners)
         heartbeat, log = self.folder / f"{number}.json", self.folder / f"{number}.log"
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mqlake", "rules-runner"],
+            [sys.executable, "-P", "-m", "cli", "rules-runner"],
             env={
                 **os.environ,
                 "MQLAKE_RULES_NAME": name,

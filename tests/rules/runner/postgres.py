@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqlake.local.ports import free_ports
+from launcher.ports import free_ports
 
 USER = "mqlake"
 PASSWORD = "a password with ' and \\"

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from rules.actions.contract import ActionError, Failure
-from rules.actions.sql import Args, make
+from rules.actions.sql import SqlArgs, make
 from rules.runner.database import PostgresDatabase
 from rules.runner.settings import PostgresConnection
 from tests.rules.runner.postgres import PASSWORD, USER, Postgres, running_postgres
@@ -49,7 +49,7 @@ async def run(postgres: Postgres, statement: str, *rows: Any, **more: Any) -> No
     """Carry out `sql` for some rows, as outputs 0, 1, 2, …"""
     opened = database(postgres)
     try:
-        args = Args.model_validate({"connection": "warehouse", "statement": statement, **more})
+        args = SqlArgs.model_validate({"connection": "warehouse", "statement": statement, **more})
         action = make(args, Services(opened))  # type: ignore[arg-type]
         from mqlake.rule_records import Position
 

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from mqlake.log.contract import LogRecord
-from mqlake.records import INBOUND
+from mqlake.records import INBOUND, LogRecord
 from mqlake.rule_records import (
     Activation,
-    Range,
+    OffsetRange,
     RulesKey,
     Span,
     decode_activation,
@@ -33,7 +32,7 @@ class Poison(Span):
 
 def activation(actions: tuple[dict[str, Any], ...]) -> Activation:
     code = "reflect('java.lang.System', 'exit', 1)"
-    span = Span(1, ("a",), code, actions, None, {INBOUND: Range((0,))})
+    span = Span(1, ("a",), code, actions, None, {INBOUND: OffsetRange((0,))})
     return Activation("acme", "r", "running", 1, 1, spans=(span,))
 
 

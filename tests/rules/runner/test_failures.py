@@ -1,7 +1,8 @@
 import json
 
 from mqlake.clock import ManualClock
-from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import EVENTS
 from mqlake.rule_records import MAX_FAILURES_TOLD, DeadLetter, Output, Position
 from rules.runner.failures import FailureEvents
 

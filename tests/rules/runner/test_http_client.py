@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from rules.actions.contract import ActionError, Failure, Request
-from rules.actions.webhook import Args, make
+from rules.actions.webhook import WebhookArgs, make
 from rules.runner.http_client import HttpClientPool
 from rules.runner.settings import HttpSettings
 from tests.rules.runner.web import Web, running_web
@@ -54,7 +54,7 @@ class Services:
 
 
 async def test_request_is_made_of_the_templates(web: Web) -> None:
-    args = Args.model_validate(
+    args = WebhookArgs.model_validate(
         {
             "url": f"{web.url}/a/${{site}}?q=${{q}}&n=${{n}}",
             "method": "PUT",
@@ -77,7 +77,7 @@ async def test_request_is_made_of_the_templates(web: Web) -> None:
 
 
 async def test_a_row_cannot_add_a_header(web: Web) -> None:
-    args = Args.model_validate({"url": web.url, "headers": {"X-A": "${a}"}})
+    args = WebhookArgs.model_validate({"url": web.url, "headers": {"X-A": "${a}"}})
     action = make(args, Services())  # type: ignore[arg-type]
     for text in ("x\r\nX-B: y", "x\nX-B: y", "x\0y"):
         with pytest.raises(ActionError, match="control character"):
@@ -87,7 +87,7 @@ async def test_a_row_cannot_add_a_header(web: Web) -> None:
 
 
 async def test_get_sends_no_body(web: Web) -> None:
-    action = make(Args.model_validate({"url": web.url, "method": "GET"}), Services())  # type: ignore[arg-type]
+    action = make(WebhookArgs.model_validate({"url": web.url, "method": "GET"}), Services())  # type: ignore[arg-type]
     await action.run([work_for({"a": 1})])
     await action.close()
     assert (web.asked[0].method, web.asked[0].body) == ("GET", b"")

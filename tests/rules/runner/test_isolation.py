@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mqlake.local.ports import free_ports
-from mqlake.local.testing import await_condition
+from launcher.ports import free_ports
+from launcher.testing import await_condition
 from mqlake.records import INBOUND, RUNNER
 from rules.runner.checkpoint import decode_checkpoint
 from rules.runner.ownership import GROUP

@@ -8,9 +8,9 @@ import pytest
 from mqlake.clock import ManualClock
 from mqlake.rule_records import Output, Position
 from rules.actions.contract import NO_PROBLEMS, NO_RETRY, Problems, Work
-from rules.metrics import Counters
-from rules.runner.checkpoint import LaneKey, Place, Places
-from rules.runner.lanes import Lane, LaneLimits, Missed
+from rules.metrics import ActionCounters
+from rules.runner.checkpoint import LaneKey, Places, ReadPosition
+from rules.runner.lanes import Lane, LaneLimits, LaneMissed
 from rules.runner.progress import Batch, PartitionProgress
 
 pytestmark = pytest.mark.anyio
@@ -50,11 +50,11 @@ class Feeding:
         return {0: 0}
 
     def snapshot(self) -> Places:
-        return {0: Place(0)}
+        return {0: ReadPosition(0)}
 
     async def read_missed(
         self, key: LaneKey, places: Places, ends: dict[int, int], *, outputs: int, bytes_: int
-    ) -> Missed:
+    ) -> LaneMissed:
         raise AssertionError("it never falls behind")
 
     async def bury(self, work: Work, function: str, error: str) -> None:
@@ -81,8 +81,8 @@ async def test_a_stream_that_was_held_up_is_told_of_room_whatever_came_meanwhile
     action, stream = ToTheLog(), Feeding()
     key = LaneKey("default", "r", 1, 0)
     limits = LaneLimits(outputs=10, bytes=1 << 20)
-    lane = Lane(key, "log", action, (), limits, Counters("log"), stream, ManualClock())
-    batch = PartitionProgress(Place(0)).begin()
+    lane = Lane(key, "log", action, (), limits, ActionCounters("log"), stream, ManualClock())
+    batch = PartitionProgress(ReadPosition(0)).begin()
     offer(lane, batch, range(6))
     offer(lane, batch, range(6, 12))
     assert lane.holds_up()

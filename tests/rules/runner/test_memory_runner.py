@@ -25,10 +25,11 @@ from mqlake.records import (
     RUNNER,
 )
 from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
-from rules.runner.checkpoint import CHECKPOINT_KEY, Checkpoint, Place, encode_checkpoint
+from rules.runner.checkpoint import CHECKPOINT_KEY, Checkpoint, ReadPosition, encode_checkpoint
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings
-from rules.runner.target import Target
+from rules.runner.target import KafkaTarget
+from tests.mqlake.log_lines import lines_with
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +106,7 @@ class Scene:
 
     def note_killed(self) -> None:
         """Leave the checkpoint of a run that was killed before it had done anything."""
-        value = encode_checkpoint(Checkpoint({0: Place(0)}, {}, {0: 0}))
+        value = encode_checkpoint(Checkpoint({0: ReadPosition(0)}, {}, {0: 0}))
         self._store(RUNNER, CHECKPOINT_KEY, value, [])
 
     def has_written(self, checkpoints: int) -> bool:
@@ -114,13 +115,13 @@ class Scene:
     def published(self) -> int:
         return len(self.log.records(INBOUND))
 
-    async def start(self) -> Runner:
+    async def start(self, **more: Any) -> Runner:
         log = self.log
         writer = MemoryLogWriter(log)
         access = LogAccess(writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
-        settings = RulesSettings(checkpoint_seconds=0.1)
+        settings = RulesSettings(checkpoint_seconds=0.1, **more)
         self.runner = Runner(
-            *(settings, access, self.admin, Target(writer), SystemClock()),
+            *(settings, access, self.admin, KafkaTarget(writer), SystemClock()),
             *(self.stops.append, "1"),
         )
         await self.runner.start()
@@ -228,6 +229,33 @@ async def test_rows_are_sent_with_the_rights_that_their_rules_maker_has_then(sce
     await until(lambda: scene.published() == 2, "that of another is published")
     await until(lambda: len(scene.refusals()) == 1, "refused")
     assert scene.refusals() == ["the rule was made by key:1, who may not use the API any more"]
+
+
+async def test_no_line_of_the_log_shows_what_rows_hold_or_secrets(scene: Scene) -> None:
+    """One process carries out the rules of all tenants, and says what fails of each."""
+    hidden, written, sent = "hidden-value", "written-value", "sent-value"
+    secrets = {"hook": {"value": hidden, "servers": ["http://127.0.0.1:9"]}}
+    url = "http://127.0.0.1:9/${$secret.hook}"
+    headers = {"Authorization": f"Bearer {written}", "X-Value": "${n}"}
+    for rule, function, args in (
+        ("refused", "http", {"url": url, "headers": headers}),
+        ("unknown", "http", {"url": url.replace("hook", "other"), "headers": headers}),
+        (
+            "nowhere",
+            "sql",
+            {"connection": "none", "statement": f"INSERT INTO t VALUES ('{written}', ${{n}})"},
+        ),
+        ("wild", "republish", {"topic": "a/${n}/${wild}", "payload": written}),
+        ("broken", "nothing", {"n": written}),
+    ):
+        scene.define(rule, actions=[{"function": function, "args": args}])
+    with lines_with(lambda line: any(one in line for one in (hidden, written, sent))) as lines:
+        await scene.start(secrets=secrets)
+        for offset, rule in enumerate(("refused", "unknown", "nowhere", "wild", "broken")):
+            scene.put(rule, offset, json.dumps({"n": sent, "wild": "#"}).encode())
+        await until(lambda: len(scene.refusals()) == 5, "what fails is in the dead letters")
+    assert lines.count > 0
+    assert lines.found == []
 
 
 async def test_a_row_goes_to_no_topic_that_its_rules_maker_may_not_publish_to(scene: Scene) -> None:

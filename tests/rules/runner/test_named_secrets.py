@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from mqlake.clock import SystemClock
 from rules.actions.contract import ActionError, Failure
-from rules.actions.webhook import Args, Webhook, make
+from rules.actions.webhook import Webhook, WebhookArgs, make
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import MAX_SECRET_BYTES, Secrets
 from rules.runner.services import RunnerServices
@@ -40,7 +40,7 @@ def webhook(secrets: dict[str, SecretSettings], tenant: str = "default", **args:
         def http(self, **options: Any) -> HttpClientPool:
             return HttpClientPool(LOOPBACK, **options)
 
-    return make(Args.model_validate(args), Services())  # type: ignore[arg-type]
+    return make(WebhookArgs.model_validate(args), Services())  # type: ignore[arg-type]
 
 
 async def test_a_request_holds_the_secrets_that_its_rule_names(web: Web) -> None:

@@ -2,9 +2,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mqlake.log.contract import LogRecord
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
-from mqlake.records import INBOUND, OUTPUTS
+from mqlake.records import INBOUND, OUTPUTS, LogRecord
 from rules.runner.outputs_log import find_published, read_stretch
 
 pytestmark = pytest.mark.anyio

@@ -9,19 +9,24 @@ from mqlake.errors import InvalidRecord
 from rules.runner.checkpoint import (
     Checkpoint,
     LaneKey,
-    Place,
     PublishedFrom,
+    ReadPosition,
     decode_checkpoint,
     encode_checkpoint,
     mark_before,
 )
-from rules.runner.progress import MAX_SOURCES, PartitionProgress, Progress
+from rules.runner.progress import MAX_SOURCES, PartitionProgress, RunnerProgress
 
 
 def test_checkpoint_is_what_it_was() -> None:
     checkpoint = Checkpoint(
-        places={0: Place(7, {"i": (100, "r", 2), "bjob": (1, "r", 0)}), 1: Place(0)},
-        behind={LaneKey("default", "r", 3, 1): {0: Place(5, {"i": (90, "r", 0)}), 1: Place(0)}},
+        places={0: ReadPosition(7, {"i": (100, "r", 2), "bjob": (1, "r", 0)}), 1: ReadPosition(0)},
+        behind={
+            LaneKey("default", "r", 3, 1): {
+                0: ReadPosition(5, {"i": (90, "r", 0)}),
+                1: ReadPosition(0),
+            }
+        },
         published_from={0: 12, 1: 0},
         is_clean=True,
     )
@@ -42,22 +47,22 @@ def test_a_mark_before_an_output_lets_it_pass_and_what_is_before_it_not() -> Non
 
 
 def test_a_place_moves_over_batches_that_are_done_in_order() -> None:
-    partition = PartitionProgress(Place(5))
+    partition = PartitionProgress(ReadPosition(5))
     first, second = partition.begin(), partition.begin()
     first.left += 2
-    first.close(Place(8, {"i": (1, "r", 0)}))
-    second.close(Place(9, {"i": (2, "r", 0)}))
-    assert partition.place == Place(5)
+    first.close(ReadPosition(8, {"i": (1, "r", 0)}))
+    second.close(ReadPosition(9, {"i": (2, "r", 0)}))
+    assert partition.place == ReadPosition(5)
     first.release()
-    assert partition.place == Place(5)
+    assert partition.place == ReadPosition(5)
     first.release()
-    assert partition.place == Place(9, {"i": (2, "r", 0)})
+    assert partition.place == ReadPosition(9, {"i": (2, "r", 0)})
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_place_is_never_beyond_what_is_not_done(seed: int) -> None:
     chance = random.Random(seed)
-    progress = Progress({0: Place(0)})
+    progress = RunnerProgress({0: ReadPosition(0)})
     partition = progress.partitions[0]
     undone: list[tuple[int, object]] = []
     offsets = count()
@@ -86,15 +91,15 @@ def test_what_was_published_is_looked_for_from_before_it_could_have_been() -> No
     published.note({0: 150}, {0: 10, 1: 4})
     published.note({0: 200}, {0: 20, 1: 8})
     # Outputs from 10 of partition 0 and from 5 of partition 1 on are not done with.
-    assert published.before({0: Place(10), 1: Place(5)}) == {0: 150}
-    assert published.before({0: Place(19), 1: Place(9)}) == {0: 150}
-    assert published.before({0: Place(20), 1: Place(8)}) == {0: 200}
+    assert published.before({0: ReadPosition(10), 1: ReadPosition(5)}) == {0: 150}
+    assert published.before({0: ReadPosition(19), 1: ReadPosition(9)}) == {0: 150}
+    assert published.before({0: ReadPosition(20), 1: ReadPosition(8)}) == {0: 200}
     published.note({0: 300}, {0: 20, 1: 8})
-    assert published.before({0: Place(20), 1: Place(8)}) == {0: 300}
+    assert published.before({0: ReadPosition(20), 1: ReadPosition(8)}) == {0: 300}
 
 
 def test_marks_of_jobs_that_are_over_go_and_those_of_the_streams_stay() -> None:
-    partition = PartitionProgress(Place(0))
+    partition = PartitionProgress(ReadPosition(0))
     partition.mark("i", (1, "r", 0))
     for job in range(2 * MAX_SOURCES):
         partition.mark(f"b{job}", (job, "r", 0))

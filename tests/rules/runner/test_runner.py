@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from launcher.testing import await_condition
 from mqlake.errors import InvalidRecord
-from mqlake.local.testing import await_condition
 from mqlake.records import EVENTS, METRICS, RULES, decode_message
 from mqlake.rule_records import (
     Activation,
-    Range,
+    OffsetRange,
     RulesKey,
     Span,
     decode_dead_letter,
@@ -159,7 +159,7 @@ def test_a_table_as_a_fallback_is_handed_to_the_streaming_application(stage: Sta
 
 
 def test_failures_of_actions_are_events_when_a_rule_reads_them(stage: Stage) -> None:
-    span = Span(1, ("$events/rule_failed",), "NULL", (), None, {EVENTS: Range((0,))})
+    span = Span(1, ("$events/rule_failed",), "NULL", (), None, {EVENTS: OffsetRange((0,))})
     activation = Activation("default", "watching", "running", 1, 1, spans=(span,))
     key = rules_key(RulesKey("activation", "default", "watching"))
     stage.producer.produce(RULES, encode_activation(activation), key)

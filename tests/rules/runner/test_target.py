@@ -4,8 +4,8 @@ import pytest
 
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from rules.actions.contract import Append, Failure, refusal
-from rules.runner.target import Target
+from rules.actions.contract import Failure, NewRecord, refusal
+from rules.runner.target import KafkaTarget
 
 pytestmark = pytest.mark.anyio
 
@@ -16,8 +16,8 @@ def a_log() -> MemoryLog:
     return log
 
 
-def records(count: int, *, first: int = 0) -> list[Append]:
-    return [Append("t", b"k", b"%d" % number, [], 7) for number in range(first, first + count)]
+def records(count: int, *, first: int = 0) -> list[NewRecord]:
+    return [NewRecord("t", b"k", b"%d" % number, [], 7) for number in range(first, first + count)]
 
 
 def values(log: MemoryLog) -> list[bytes | None]:
@@ -26,9 +26,9 @@ def values(log: MemoryLog) -> list[bytes | None]:
 
 async def test_records_are_appended_in_order_with_what_they_carry() -> None:
     log = a_log()
-    target = Target(MemoryLogWriter(log))
+    target = KafkaTarget(MemoryLogWriter(log))
     assert await target.append([]) == {}
-    given = Append("t", None, b"x", [("h", b"v")], 9)
+    given = NewRecord("t", None, b"x", [("h", b"v")], 9)
     assert await target.append([*records(2), given]) == {}
     assert values(log) == [b"0", b"1", b"x"]
     record = log.records("t")[-1]
@@ -38,8 +38,8 @@ async def test_records_are_appended_in_order_with_what_they_carry() -> None:
 
 async def test_what_went_wrong_is_told_by_index() -> None:
     log = a_log()
-    target = Target(MemoryLogWriter(log, max_record_bytes=100))
-    large = Append("t", b"k", bytes(200), [])
+    target = KafkaTarget(MemoryLogWriter(log, max_record_bytes=100))
+    large = NewRecord("t", b"k", bytes(200), [])
     problems = await target.append([*records(1), large, *records(1, first=1)])
     assert list(problems) == [1]
     assert refusal(problems[1]).failure is Failure.REFUSED
@@ -54,7 +54,7 @@ async def test_what_went_wrong_is_told_by_index() -> None:
 
 async def test_a_full_queue_is_waited_out_and_order_is_kept() -> None:
     log = a_log()
-    target = Target(MemoryLogWriter(log, max_queued_records=3))
+    target = KafkaTarget(MemoryLogWriter(log, max_queued_records=3))
     log.hold_reports()
     first = asyncio.ensure_future(target.append(records(10)))
     await asyncio.sleep(0)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.testing import await_condition
 from mqlake.control_socket import connect
 from mqlake.errors import OperationalError
-from mqlake.local.testing import await_condition
 from mqlake.query_application import (
     NAME,
     SOCKET_FILE,
@@ -25,7 +25,7 @@ from mqlake.query_application import (
 )
 from mqlake.status import STATE_FILE, ProcessReport, replace_file
 from streaming.query.java import Java
-from streaming.query.keeper import Keeper
+from streaming.query.keeper import SparkKeeper
 from tests.api.test_api import write_state
 
 PORT = 15_002
@@ -66,7 +66,7 @@ class Kept:
         self.started: list[ToyJava] = []
         self.listens = True
         self.refusal: Exception | None = None
-        self.keeper = Keeper(
+        self.keeper = SparkKeeper(
             self._start, PORT, start_timeout_seconds=0.2, idle_seconds=idle_seconds
         )
 

@@ -13,6 +13,8 @@ export class TreeView {
   /** Index of the row that keys act on. */
   #active = 0;
   #isChanged = true;
+  /** A button is down, or a finger: rows stay as they are, for a click ends on the row that it began on. */
+  #isHeld = false;
   #spacer = h("div.tree-rows");
   /** Name of the topic that is looked at; empty for none. */
   chosen;
@@ -29,7 +31,12 @@ export class TreeView {
     this.#tree = tree;
     this.#choose = choose;
     this.chosen = chosen;
-    const on = { scroll: this.draw, keydown: (event) => this.#onKey(event), focus: this.draw };
+    const on = {
+      scroll: this.draw,
+      keydown: (event) => this.#onKey(event),
+      focus: this.draw,
+      pointerdown: () => this.#hold(),
+    };
     const props = { role: "tree", tabindex: 0, "aria-label": "Topics", on };
     this.element = h("div.tree", props, this.#spacer);
   }
@@ -39,7 +46,21 @@ export class TreeView {
     this.#isChanged = true;
   }
 
+  #hold() {
+    this.#isHeld = true;
+    const over = new AbortController();
+    const release = () => {
+      over.abort();
+      this.#isHeld = false;
+      this.draw();
+    };
+    for (const end of ["pointerup", "pointercancel"]) {
+      window.addEventListener(end, release, { signal: over.signal });
+    }
+  }
+
   #draw() {
+    if (this.#isHeld) return;
     if (this.#isChanged) {
       this.#rows = this.#tree.rows();
       this.#isChanged = false;

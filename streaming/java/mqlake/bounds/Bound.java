@@ -1,8 +1,5 @@
 package mqlake.bounds;
 
-import java.io.Serializable;
-import java.util.Formatter;
-import java.util.Locale;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
@@ -11,25 +8,33 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.unsafe.types.VariantVal;
 
+import java.io.Serializable;
+import java.util.Formatter;
+import java.util.Locale;
+
 /**
- * What stands between a function of SQL and its arguments (Bounds): counts what the function will make
- * of them, and passes them on or raises an error.
+ * What stands between a function of SQL and its arguments (Bounds): counts what the function will
+ * make of them, and passes them on or raises an error.
  *
- * Its methods are called by Catalyst, interpreted or in generated code; no argument is null. A copy of
- * the expression is one thread's, and so is what it has in here.
+ * <p>Its methods are called by Catalyst, interpreted or in generated code; no argument is null. A
+ * copy of the expression is one thread's, and so is what it has in here.
  */
 public final class Bound implements Serializable {
     private static final long serialVersionUID = 1L;
+
     /** A reference and what is around a small value. */
     private static final int ELEMENT_BYTES = 16;
+
     /** Of a number that says how wide or how exact something is shown. */
     static final int MOST_DIGITS = 1000;
 
     /** What all bounds of an expression have in common. */
     static final class Shares implements Serializable {
         private static final long serialVersionUID = 1L;
+
         /** Functions that the bytes of a row are divided among. */
         int count;
+
         /** Of what a higher-order function has its function make, for all elements. */
         long repeated;
     }
@@ -137,7 +142,11 @@ public final class Bound implements Serializable {
     public UTF8String atMost(UTF8String value) {
         if (value.numBytes() > factor) {
             throw Failures.raised(
-                    name + " has a text of " + value.numBytes() + " bytes, " + factor
+                    name
+                            + " has a text of "
+                            + value.numBytes()
+                            + " bytes, "
+                            + factor
                             + " are allowed");
         }
         return value;
@@ -162,7 +171,9 @@ public final class Bound implements Serializable {
         int times = 0;
         String text = value.toString();
         String looked = part.toString();
-        for (int at = text.indexOf(looked); at >= 0; at = text.indexOf(looked, at + looked.length())) {
+        for (int at = text.indexOf(looked);
+                at >= 0;
+                at = text.indexOf(looked, at + looked.length())) {
             times++;
         }
         return times;
@@ -183,8 +194,10 @@ public final class Bound implements Serializable {
             if (values[i] instanceof UTF8String value) {
                 longest = Math.max(longest, value.numBytes());
             } else if (values[i] != null && !(values[i] instanceof Number)) {
-                longest = Math.max(
-                        longest, JsonSize.of(values[i], fields.apply(i).dataType(), left()));
+                longest =
+                        Math.max(
+                                longest,
+                                JsonSize.of(values[i], fields.apply(i).dataType(), left()));
             }
         }
         String text = pattern.toString();
@@ -203,7 +216,9 @@ public final class Bound implements Serializable {
                 new Formatter(new StringBuilder(), Locale.US).format(text, values).toString());
     }
 
-    /** The elements that a function is called with: what it makes of all of them counts together. */
+    /**
+     * The elements that a function is called with: what it makes of all of them counts together.
+     */
     public ArrayData begin(ArrayData value) {
         shares.repeated = share();
         return value;
@@ -231,9 +246,15 @@ public final class Bound implements Serializable {
         }
         long left = isRepeated ? shares.repeated : share();
         if (bytes > left) {
-            throw Failures.raised(name + " would make " + bytes + " bytes, " + left
-                    + " are allowed here: there are " + Budget.MOST_BYTES
-                    + " for all functions that can make values longer");
+            throw Failures.raised(
+                    name
+                            + " would make "
+                            + bytes
+                            + " bytes, "
+                            + left
+                            + " are allowed here: there are "
+                            + Budget.MOST_BYTES
+                            + " for all functions that can make values longer");
         }
         if (isRepeated) {
             shares.repeated -= bytes;
@@ -243,8 +264,11 @@ public final class Bound implements Serializable {
     /** Alike where the same function is bounded alike: expressions are compared. */
     @Override
     public boolean equals(Object other) {
-        return other instanceof Bound bound && bound.name.equals(name) && bound.factor == factor
-                && bound.plus == plus && bound.isRepeated == isRepeated;
+        return other instanceof Bound bound
+                && bound.name.equals(name)
+                && bound.factor == factor
+                && bound.plus == plus
+                && bound.isRepeated == isRepeated;
     }
 
     @Override

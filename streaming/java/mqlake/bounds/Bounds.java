@@ -1,7 +1,7 @@
 package mqlake.bounds;
 
-import java.util.Arrays;
 import mqlake.spark.Scala;
+
 import org.apache.spark.sql.catalyst.expressions.ArrayInsert;
 import org.apache.spark.sql.catalyst.expressions.ArrayJoin;
 import org.apache.spark.sql.catalyst.expressions.ArrayRepeat;
@@ -47,17 +47,28 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.VariantType;
 import org.apache.spark.unsafe.types.UTF8String;
 
+import java.util.Arrays;
+
 /**
- * Puts a Bound before every function of Spark that makes values longer than those it is given, or as
- * long as a number says. A function that is not in here makes at most a small multiple of its input and
- * does so once: nested, it would take a rule longer than rules may be.
+ * Puts a Bound before every function of Spark that makes values longer than those it is given, or
+ * as long as a number says. A function that is not in here makes at most a small multiple of its
+ * input and does so once: nested, it would take a rule longer than rules may be.
  */
 public final class Bounds {
     private static final int ELEMENT_BYTES = 16;
-    /** Spark writes JSON into characters that it copies as they grow, then into a string, then bytes. */
+
+    /**
+     * Spark writes JSON into characters that it copies as they grow, then into a string, then
+     * bytes.
+     */
     private static final int JSON_COPIES = 4;
-    /** Of a separator, when it is not written out, and of the texts that every letter is compared of. */
+
+    /**
+     * Of a separator, when it is not written out, and of the texts that every letter is compared
+     * of.
+     */
     private static final int SEPARATOR_BYTES = 1024;
+
     private static final int COMPARED_BYTES = 10000;
 
     private final Bound.Shares shares;
@@ -106,15 +117,17 @@ public final class Bounds {
         } else if (node instanceof ToVariantObject) {
             children[0] = whole(children[0], "to_variant_object", isRepeated);
         } else if (node instanceof Cast) {
-            boolean grows = node.dataType() instanceof StringType
-                    || node.dataType() instanceof VariantType;
+            boolean grows =
+                    node.dataType() instanceof StringType || node.dataType() instanceof VariantType;
             if (grows && isNested(children[0].dataType())) {
                 children[0] = whole(children[0], "cast", isRepeated);
             }
         } else if (node instanceof StringReplace) {
-            return call(bound("replace", 1, 0, null, isRepeated), "replace", node.dataType(), children);
+            return call(
+                    bound("replace", 1, 0, null, isRepeated), "replace", node.dataType(), children);
         } else if (node instanceof StringRepeat) {
-            return call(bound("repeat", 1, 0, null, isRepeated), "repeat", node.dataType(), children);
+            return call(
+                    bound("repeat", 1, 0, null, isRepeated), "repeat", node.dataType(), children);
         } else if (node instanceof FormatString) {
             return format(node, children, isRepeated);
         } else if (node instanceof RegExpReplace) {
@@ -124,34 +137,37 @@ public final class Bounds {
         } else if (node instanceof StringSpace) {
             children[0] = number(children[0], "count", "space", 1, isRepeated);
         } else if (node instanceof FormatNumber) {
-            children[1] = number(
-                    children[1], "atMost", "format_number", Bound.MOST_DIGITS, isRepeated);
+            children[1] =
+                    number(children[1], "atMost", "format_number", Bound.MOST_DIGITS, isRepeated);
         } else if (node instanceof ArrayRepeat) {
-            children[1] = number(
-                    children[1], "count", "array_repeat", ELEMENT_BYTES, isRepeated);
+            children[1] = number(children[1], "count", "array_repeat", ELEMENT_BYTES, isRepeated);
         } else if (node instanceof ArrayInsert) {
             children[0] = charged(children[0], "array_insert", 1, isRepeated);
-            children[1] = number(
-                    children[1], "count", "array_insert", ELEMENT_BYTES, isRepeated);
+            children[1] = number(children[1], "count", "array_insert", ELEMENT_BYTES, isRepeated);
         } else if (node instanceof Flatten) {
             children[0] = pass(bound("flatten", 1, 0, null, isRepeated), "flat", children[0]);
         } else if (node instanceof JsonToStructs) {
             long row = 8L * Math.max(1, width(node.dataType()));
-            children[0] = pass(
-                    bound("from_json", row, 0, null, isRepeated), "objects", children[0]);
+            children[0] =
+                    pass(bound("from_json", row, 0, null, isRepeated), "objects", children[0]);
         } else if (node instanceof Levenshtein) {
             for (int i = 0; i < 2; i++) {
-                children[i] = pass(
-                        bound("levenshtein", COMPARED_BYTES, 0, null, isRepeated), "atMost",
-                        children[i]);
+                children[i] =
+                        pass(
+                                bound("levenshtein", COMPARED_BYTES, 0, null, isRepeated),
+                                "atMost",
+                                children[i]);
             }
         } else if (node instanceof Sequence) {
             throw new IllegalArgumentException("sequence is not supported");
         } else if (node instanceof HigherOrderFunction && !isRepeated) {
             if (isRepeating(node)) {
-                children[0] = call(
-                        bound("a function of elements", 1, 0, null, false), "begin",
-                        children[0].dataType(), new Expression[] {children[0]});
+                children[0] =
+                        call(
+                                bound("a function of elements", 1, 0, null, false),
+                                "begin",
+                                children[0].dataType(),
+                                new Expression[] {children[0]});
             }
         } else {
             encoded(node, children, isRepeated);
@@ -191,9 +207,11 @@ public final class Bounds {
         long between = literalBytes(children[separator]);
         if (between < 0) {
             between = SEPARATOR_BYTES;
-            children[separator] = pass(
-                    bound(name, SEPARATOR_BYTES, 0, null, isRepeated), "atMost",
-                    children[separator]);
+            children[separator] =
+                    pass(
+                            bound(name, SEPARATOR_BYTES, 0, null, isRepeated),
+                            "atMost",
+                            children[separator]);
         }
         for (int i = first; i < children.length; i++) {
             DataType type = children[i].dataType();
@@ -201,7 +219,8 @@ public final class Bounds {
                 continue;
             }
             if (type instanceof ArrayType) {
-                children[i] = pass(bound(name, 1, between, type, isRepeated), "joined", children[i]);
+                children[i] =
+                        pass(bound(name, 1, between, type, isRepeated), "joined", children[i]);
             } else if (type instanceof StringType && !isShort(children[i])) {
                 children[i] = pass(bound(name, 1, between, null, isRepeated), "text", children[i]);
             }
@@ -219,14 +238,17 @@ public final class Bounds {
             groups += replacement.charAt(i) == '$' ? 1 : 0;
         }
         long bytes = Math.max(0, literalBytes(children[2]));
-        children[0] = pass(
-                bound("regexp_replace", 1 + groups + bytes, bytes, null, isRepeated), "text",
-                children[0]);
+        children[0] =
+                pass(
+                        bound("regexp_replace", 1 + groups + bytes, bytes, null, isRepeated),
+                        "text",
+                        children[0]);
     }
 
     private Expression format(Expression node, Expression[] children, boolean isRepeated) {
-        Expression arguments = CreateStruct$.MODULE$.apply(
-                Scala.seq(Arrays.copyOfRange(children, 1, children.length)));
+        Expression arguments =
+                CreateStruct$.MODULE$.apply(
+                        Scala.seq(Arrays.copyOfRange(children, 1, children.length)));
         Bound bound = bound("format_string", 1, 0, arguments.dataType(), isRepeated);
         return call(bound, "format", node.dataType(), new Expression[] {children[0], arguments});
     }
@@ -234,9 +256,12 @@ public final class Bounds {
     /** Count all bytes of a text, all elements of an array. */
     private Expression charged(Expression value, String name, long factor, boolean isRepeated) {
         DataType type = value.dataType();
-        String method = type instanceof StringType ? "text"
-                : type instanceof BinaryType ? "binary"
-                : type instanceof ArrayType ? "array" : null;
+        String method =
+                type instanceof StringType
+                        ? "text"
+                        : type instanceof BinaryType
+                                ? "binary"
+                                : type instanceof ArrayType ? "array" : null;
         if (method == null || isShort(value)) {
             return value;
         }
@@ -265,15 +290,22 @@ public final class Bounds {
     }
 
     private static Expression pass(Bound bound, String method, Expression value) {
-        return isBound(value) && bound.equals(target(value)) ? value
+        return isBound(value) && bound.equals(target(value))
+                ? value
                 : call(bound, method, value.dataType(), new Expression[] {value});
     }
 
     private static Expression call(
             Bound bound, String method, DataType type, Expression[] arguments) {
         return new Invoke(
-                new Literal(bound, new ObjectType(Bound.class)), method, type,
-                Scala.seq(arguments), Scala.seq(), true, true, true);
+                new Literal(bound, new ObjectType(Bound.class)),
+                method,
+                type,
+                Scala.seq(arguments),
+                Scala.seq(),
+                true,
+                true,
+                true);
     }
 
     private static Expression with(Expression node, Expression[] children) {
@@ -291,9 +323,10 @@ public final class Bounds {
 
     /** Written out, or a number as text. */
     private static boolean isShort(Expression value) {
-        return value instanceof Literal || isBound(value)
+        return value instanceof Literal
+                || isBound(value)
                 || value instanceof Cast
-                && Scala.list(value.children()).get(0).dataType() instanceof NumericType;
+                        && Scala.list(value.children()).get(0).dataType() instanceof NumericType;
     }
 
     private static long literalBytes(Expression value) {

@@ -1,28 +1,28 @@
 package mqlake.bounds;
 
 /**
- * The bytes that a rule may make of one message, counted before memory is taken: when memory has run
- * out, the JVM ends, and with it all rules and the routing.
+ * The bytes that a rule may make of one message, counted before memory is taken: when memory has
+ * run out, the JVM ends, and with it all rules and the routing.
  *
- * A budget is a thread's and open while it evaluates a rule. What is evaluated without one, constants of
- * a rule that is compiled, has a fixed share for each of its functions (Bound).
+ * <p>A budget is a thread's and open while it evaluates a rule. What is evaluated without one,
+ * constants of a rule that is compiled, has a fixed share for each of its functions (Bound).
  */
 public final class Budget {
     /** What a rule makes of one message. */
     static final long MOST_BYTES = 32L * 1024 * 1024;
 
-    private static final ThreadLocal<Budget> OF_THREAD = new ThreadLocal<>() {
-        @Override
-        protected Budget initialValue() {
-            return new Budget();
-        }
-    };
+    private static final ThreadLocal<Budget> OF_THREAD =
+            new ThreadLocal<>() {
+                @Override
+                protected Budget initialValue() {
+                    return new Budget();
+                }
+            };
 
     private boolean isOpen;
     private long left;
 
-    private Budget() {
-    }
+    private Budget() {}
 
     /** Return this thread's budget. */
     public static Budget current() {
@@ -56,8 +56,13 @@ public final class Budget {
      */
     void take(long bytes, String what) {
         if (bytes > left) {
-            throw Failures.raised(what + " brings what the rule makes of this message to "
-                    + (MOST_BYTES - left + bytes) + " bytes, " + MOST_BYTES + " are allowed");
+            throw Failures.raised(
+                    what
+                            + " brings what the rule makes of this message to "
+                            + (MOST_BYTES - left + bytes)
+                            + " bytes, "
+                            + MOST_BYTES
+                            + " are allowed");
         }
         left -= bytes;
     }

@@ -11,8 +11,7 @@ public final class Failures {
     /** Characters of an error that are kept. */
     private static final int MAX_REASON = 1000;
 
-    private Failures() {
-    }
+    private Failures() {}
 
     /** Return an error as raise_error gives it. */
     public static RuntimeException raised(String reason) {

@@ -12,12 +12,17 @@ import org.apache.spark.types.variant.Variant;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.unsafe.types.VariantVal;
 
-/** How many bytes a value has as JSON, or in a row with all of its parts: not fewer than it will have. */
+/**
+ * How many bytes a value has as JSON, or in a row with all of its parts: not fewer than it will
+ * have.
+ */
 final class JsonSize {
     /** Of a decimal, a time or an interval. */
     private static final int SCALAR_BYTES = 40;
+
     private static final int DOUBLE_BYTES = 25;
     private static final int BOOLEAN_BYTES = 5;
+
     /** Around a value: comma, brackets or quotes. */
     private static final int AROUND_BYTES = 3;
 
@@ -54,7 +59,9 @@ final class JsonSize {
             StructField[] fields = struct.fields();
             for (int i = 0; i < fields.length && size <= limit; i++) {
                 size += fields[i].name().length() + AROUND_BYTES;
-                add(row.isNullAt(i) ? null : row.get(i, fields[i].dataType()), fields[i].dataType());
+                add(
+                        row.isNullAt(i) ? null : row.get(i, fields[i].dataType()),
+                        fields[i].dataType());
             }
         } else if (value instanceof ArrayData array && type instanceof ArrayType of) {
             elements(array, of.elementType());
@@ -70,7 +77,8 @@ final class JsonSize {
         if (value instanceof Double || value instanceof Float) {
             return DOUBLE_BYTES;
         }
-        return value instanceof Boolean ? BOOLEAN_BYTES
+        return value instanceof Boolean
+                ? BOOLEAN_BYTES
                 : value instanceof Number number ? digits(number.longValue()) : SCALAR_BYTES;
     }
 

@@ -1,30 +1,49 @@
 package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.util.ArrayList;
-import java.util.Locale;
+
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
+
+import java.util.ArrayList;
+import java.util.Locale;
 
 /**
  * Decodes Avro's binary encoding (specification 1.12), the bare datum without a header.
  *
- * The layout is made by rules/schemas/avro.py: types by number, the datum's the first.
+ * <p>The layout is made by rules/schemas/avro.py: types by number, the datum's the first.
  */
 final class AvroDecoder implements PayloadDecoder.Format {
     /** Types by their names in the specification, in capitals. */
     private enum Kind {
-        NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, STRING, FIXED, ENUM, ARRAY, MAP, UNION, RECORD
+        NULL,
+        BOOLEAN,
+        INT,
+        LONG,
+        FLOAT,
+        DOUBLE,
+        BYTES,
+        STRING,
+        FIXED,
+        ENUM,
+        ARRAY,
+        MAP,
+        UNION,
+        RECORD
     }
 
     private static final class Type {
         Kind kind;
+
         /** Of fields or symbols. */
         String[] names;
+
         /** Of fields, branches, items or values. */
         Type[] parts;
+
         /** Of a fixed. */
         int size;
+
         /** Of a decimal, which is bytes or fixed; -1 otherwise. */
         int scale = -1;
     }

@@ -2,6 +2,12 @@ package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+
+import mqlake.Vocabulary;
+import mqlake.bounds.Failures;
+
+import org.apache.spark.unsafe.types.VariantVal;
+
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.Serializable;
@@ -12,14 +18,13 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.zip.InflaterInputStream;
-import mqlake.bounds.Failures;
-import org.apache.spark.unsafe.types.VariantVal;
 
 /**
- * Decodes payloads by one schema, which it carries as text: rules/schemas/layouts.py writes it. So an
- * expression with a decoder is complete: it can be sent to an executor or read from the log.
+ * Decodes payloads by one schema, which it carries as text: rules/schemas/layouts.py writes it. So
+ * an expression with a decoder is complete: it can be sent to an executor or read from the log.
  *
- * Safe to use from any thread. Two decoders of the same text are equal: rules share what they decode.
+ * <p>Safe to use from any thread. Two decoders of the same text are equal: rules share what they
+ * decode.
  */
 public final class PayloadDecoder implements Serializable {
     private static final long serialVersionUID = 1L;
@@ -88,8 +93,9 @@ public final class PayloadDecoder implements Serializable {
 
     private static String hash(String text) {
         try {
-            byte[] digest = MessageDigest.getInstance("SHA-256")
-                    .digest(text.getBytes(StandardCharsets.UTF_8));
+            byte[] digest =
+                    MessageDigest.getInstance("SHA-256")
+                            .digest(text.getBytes(StandardCharsets.UTF_8));
             StringBuilder digits = new StringBuilder();
             for (int i = 0; i < HASH_BYTES; i++) {
                 digits.append(Integer.toHexString(0x100 | (digest[i] & 0xff)).substring(1));
@@ -103,7 +109,8 @@ public final class PayloadDecoder implements Serializable {
     /**
      * Return a payload's value.
      *
-     * @throws RuntimeException It is not of this schema; as when an expression of SQL raises an error.
+     * @throws RuntimeException It is not of this schema; as when an expression of SQL raises an
+     *     error.
      */
     public VariantVal decode(byte[] payload) {
         Format format = format();
@@ -127,12 +134,15 @@ public final class PayloadDecoder implements Serializable {
         }
         JsonNode layout = read(definition);
         label = layout.get("label").asText();
-        known = switch (layout.get("format").asText()) {
-            case "avro" -> new AvroDecoder(layout);
-            case "protobuf" -> new ProtobufDecoder(layout);
-            case "sparkplug_b" -> new SparkplugDecoder();
-            default -> throw new IllegalArgumentException("the format of a schema is not known");
-        };
+        known =
+                switch (layout.get("format").asText()) {
+                    case "avro" -> new AvroDecoder(layout);
+                    case "protobuf" -> new ProtobufDecoder(layout);
+                    case Vocabulary.SPARKPLUG_B -> new SparkplugDecoder();
+                    default ->
+                            throw new IllegalArgumentException(
+                                    "the format of a schema is not known");
+                };
         format = known;
         return known;
     }
@@ -140,8 +150,9 @@ public final class PayloadDecoder implements Serializable {
     private static JsonNode read(String definition) {
         try {
             byte[] packed = Base64.getDecoder().decode(definition);
-            byte[] text = new InflaterInputStream(new ByteArrayInputStream(packed))
-                    .readNBytes(MOST_BYTES + 1);
+            byte[] text =
+                    new InflaterInputStream(new ByteArrayInputStream(packed))
+                            .readNBytes(MOST_BYTES + 1);
             if (text.length > MOST_BYTES) {
                 throw new IllegalArgumentException("the schema is too large");
             }

@@ -1,6 +1,10 @@
 package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.JsonNode;
+
+import org.apache.spark.types.variant.VariantBuilder;
+import org.apache.spark.unsafe.types.VariantVal;
+
 import java.time.DateTimeException;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -8,15 +12,13 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.spark.types.variant.VariantBuilder;
-import org.apache.spark.unsafe.types.VariantVal;
 
 /**
- * Decodes Protobuf's binary encoding, to what its mapping to JSON says but for names of fields, which stay
- * as the schema has them, and 64-bit integers, which stay numbers.
+ * Decodes Protobuf's binary encoding, to what its mapping to JSON says but for names of fields,
+ * which stay as the schema has them, and 64-bit integers, which stay numbers.
  *
- * The layout is made by rules/schemas/protobuf.py: messages and enums by number, the payload's message
- * the first. A message is first read, as its fields come in any order, and then written.
+ * <p>The layout is made by rules/schemas/protobuf.py: messages and enums by number, the payload's
+ * message the first. A message is first read, as its fields come in any order, and then written.
  */
 final class ProtobufDecoder implements PayloadDecoder.Format {
     // Types of fields, by the numbers of google/protobuf/descriptor.proto.
@@ -46,12 +48,30 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
     private static final int END_GROUP = 4;
     private static final int FOUR_BYTES = 5;
     private static final int[] WIRE_TYPES = {
-        -1, EIGHT_BYTES, FOUR_BYTES, VARINT, VARINT, VARINT, EIGHT_BYTES, FOUR_BYTES, VARINT, LENGTH,
-        BEGIN_GROUP, LENGTH, LENGTH, VARINT, VARINT, FOUR_BYTES, EIGHT_BYTES, VARINT, VARINT,
+        -1,
+        EIGHT_BYTES,
+        FOUR_BYTES,
+        VARINT,
+        VARINT,
+        VARINT,
+        EIGHT_BYTES,
+        FOUR_BYTES,
+        VARINT,
+        LENGTH,
+        BEGIN_GROUP,
+        LENGTH,
+        LENGTH,
+        VARINT,
+        VARINT,
+        FOUR_BYTES,
+        EIGHT_BYTES,
+        VARINT,
+        VARINT,
     };
     private static final String[] WIRE_NAMES = {
         "a number", "8 bytes", "a length", "a group", "the end of a group", "4 bytes",
     };
+
     /** Numbers of fields below it are looked up in an array. */
     private static final int MOST_DENSE = 1024;
 
@@ -59,8 +79,10 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         int number;
         String name;
         int type;
+
         /** `optional`, `implicit` (absent means zero), `required`, `repeated` or `map`. */
         String presence;
+
         boolean isRepeated;
         Type of;
         int index;
@@ -72,6 +94,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         Field[] fields;
         private Field[] dense;
         private HashMap<Integer, Field> sparse;
+
         /** Of an enum; null for a message. */
         HashMap<Integer, String> symbols;
 
@@ -148,8 +171,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
 
     // Reading: a value for each field of the type, null where it does not come.
 
-    static ProtobufMessage read(
-            Type type, WireReader in, VariantWriter out, int group, int depth) {
+    static ProtobufMessage read(Type type, WireReader in, VariantWriter out, int group, int depth) {
         if (depth > VariantWriter.MOST_DEPTH) {
             throw new Undecodable("messages are nested too deeply");
         }
@@ -173,11 +195,17 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
                 skip(wire, number, in, depth);
             } else if (wire == WIRE_TYPES[field.type]) {
                 put(message, field, value(field, in, out, depth), out);
-            } else if (wire == LENGTH && field.isRepeated && WIRE_TYPES[field.type] != BEGIN_GROUP) {
+            } else if (wire == LENGTH
+                    && field.isRepeated
+                    && WIRE_TYPES[field.type] != BEGIN_GROUP) {
                 packed(message, field, in, out, depth);
             } else {
                 throw new Undecodable(
-                        "field " + field.name + " is " + WIRE_NAMES[wire] + ", expected "
+                        "field "
+                                + field.name
+                                + " is "
+                                + WIRE_NAMES[wire]
+                                + ", expected "
                                 + WIRE_NAMES[WIRE_TYPES[field.type]]);
             }
         }
@@ -187,8 +215,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         return message;
     }
 
-    private static void put(
-            ProtobufMessage message, Field field, Object value, VariantWriter out) {
+    private static void put(ProtobufMessage message, Field field, Object value, VariantWriter out) {
         if (field.isRepeated) {
             out.count();
             message.add(field.index, value);
@@ -312,10 +339,11 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         }
         int start = out.position();
         ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
-        last.forEach((name, found) -> {
-            out.key(name, start, fields);
-            write(value, found, out);
-        });
+        last.forEach(
+                (name, found) -> {
+                    out.key(name, start, fields);
+                    write(value, found, out);
+                });
         out.endObject(start, fields);
     }
 
@@ -364,9 +392,16 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         switch (type.name.substring("google.protobuf.".length())) {
             case "Timestamp" -> out.text(timestamp(message.number(0), message.number(1)));
             case "Duration" -> out.text(duration(message.number(0), message.number(1)));
-            case "DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value",
-                    "UInt32Value", "BoolValue", "StringValue", "BytesValue" ->
-                write(type.fields[0], message.get(0), out);
+            case "DoubleValue",
+                    "FloatValue",
+                    "Int64Value",
+                    "UInt64Value",
+                    "Int32Value",
+                    "UInt32Value",
+                    "BoolValue",
+                    "StringValue",
+                    "BytesValue" ->
+                    write(type.fields[0], message.get(0), out);
             case "Struct" -> map(type.fields[0], message.all(0), out);
             case "ListValue" -> array(type.fields[0], message.all(0), out);
             case "Value" -> anyValue(type, message, out);

@@ -3,7 +3,10 @@ package mqlake.decoding;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Values of a message by the index of their fields, as the wire has them: all whole numbers are long. */
+/**
+ * Values of a message by the index of their fields, as the wire has them: all whole numbers are
+ * long.
+ */
 final class ProtobufMessage {
     private final Object[] values;
 
@@ -35,7 +38,9 @@ final class ProtobufMessage {
         values[field] = all;
     }
 
-    /** Return the values of a repeated field, which are all of one class; none when it is not there. */
+    /**
+     * Return the values of a repeated field, which are all of one class; none when it is not there.
+     */
     @SuppressWarnings("unchecked")
     <T> List<T> all(int field) {
         return values[field] == null ? List.of() : (List<T>) values[field];

@@ -1,21 +1,27 @@
 package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.io.IOException;
-import java.util.ArrayList;
-import java.util.List;
+
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
 
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+
 /**
- * Decodes payloads of Sparkplug B (specification 3.0.0, 6.4): each metric with its name, alias, type as
- * text, time and one `value`; `values` has the values of the metrics that have a name, by it.
+ * Decodes payloads of Sparkplug B (specification 3.0.0, 6.4): each metric with its name, alias,
+ * type as text, time and one `value`; `values` has the values of the metrics that have a name, by
+ * it.
  *
- * Nothing is remembered between messages: a metric that has only an alias is told by its alias.
+ * <p>Nothing is remembered between messages: a metric that has only an alias is told by its alias.
  */
 final class SparkplugDecoder implements PayloadDecoder.Format {
-    /** Messages by number; a field is number, name, type (see ProtobufDecoder), presence, message. */
-    private static final String LAYOUT = """
+    /**
+     * Messages by number; a field is number, name, type (see ProtobufDecoder), presence, message.
+     */
+    private static final String LAYOUT =
+            """
             [{"name":"Payload","fields":[[1,"timestamp",4,"optional",-1],
             [2,"metrics",11,"repeated",1],[3,"seq",4,"optional",-1],
             [4,"uuid",9,"optional",-1],[5,"body",12,"optional",-1]]},
@@ -63,6 +69,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     /** Where a metric has its values; the fields before are its own. */
     private static final int METRIC_VALUES = 9;
+
     private static final int PROPERTY_VALUES = 2;
     private static final int PARAMETER_VALUES = 2;
 
@@ -75,12 +82,43 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
     private static final int STRING_ARRAY = 33;
     private static final int DATE_TIME_ARRAY = 34;
     private static final String[] TYPES = {
-        "Unknown", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float",
-        "Double", "Boolean", "String", "DateTime", "Text", "UUID", "DataSet", "Bytes", "File",
-        "Template", "PropertySet", "PropertySetList", "Int8Array", "Int16Array", "Int32Array",
-        "Int64Array", "UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array", "FloatArray",
-        "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray",
+        "Unknown",
+        "Int8",
+        "Int16",
+        "Int32",
+        "Int64",
+        "UInt8",
+        "UInt16",
+        "UInt32",
+        "UInt64",
+        "Float",
+        "Double",
+        "Boolean",
+        "String",
+        "DateTime",
+        "Text",
+        "UUID",
+        "DataSet",
+        "Bytes",
+        "File",
+        "Template",
+        "PropertySet",
+        "PropertySetList",
+        "Int8Array",
+        "Int16Array",
+        "Int32Array",
+        "Int64Array",
+        "UInt8Array",
+        "UInt16Array",
+        "UInt32Array",
+        "UInt64Array",
+        "FloatArray",
+        "DoubleArray",
+        "BooleanArray",
+        "StringArray",
+        "DateTimeArray",
     };
+
     /** Bytes of an element of the arrays, from Int8Array to DoubleArray. */
     private static final int[] SIZES = {1, 2, 4, 8, 1, 2, 4, 8, 4, 8};
 
@@ -179,7 +217,10 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         }
     }
 
-    /** Write whichever is there of int, long, float, double, boolean and string, which stand in a row. */
+    /**
+     * Write whichever is there of int, long, float, double, boolean and string, which stand in a
+     * row.
+     */
     private static void scalar(long type, ProtobufMessage values, int first, VariantWriter out) {
         if (values.has(first)) {
             integer(type, values.number(first), out);
@@ -305,8 +346,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         out.endObject(start, fields);
     }
 
-    private static void row(
-            List<ProtobufMessage> elements, List<Long> types, VariantWriter out) {
+    private static void row(List<ProtobufMessage> elements, List<Long> types, VariantWriter out) {
         int start = out.position();
         ArrayList<Integer> offsets = new ArrayList<>();
         for (int i = 0; i < elements.size(); i++) {
@@ -397,7 +437,11 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
     // What is not there is left out.
 
     private static void text(
-            String name, ProtobufMessage from, int field, int start, ArrayList<VariantBuilder.FieldEntry> fields,
+            String name,
+            ProtobufMessage from,
+            int field,
+            int start,
+            ArrayList<VariantBuilder.FieldEntry> fields,
             VariantWriter out) {
         if (from.has(field)) {
             out.key(name, start, fields);
@@ -406,7 +450,11 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
     }
 
     private static void unsigned(
-            String name, ProtobufMessage from, int field, int start, ArrayList<VariantBuilder.FieldEntry> fields,
+            String name,
+            ProtobufMessage from,
+            int field,
+            int start,
+            ArrayList<VariantBuilder.FieldEntry> fields,
             VariantWriter out) {
         if (from.has(field)) {
             out.key(name, start, fields);
@@ -415,7 +463,11 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
     }
 
     private static void flag(
-            String name, ProtobufMessage from, int field, int start, ArrayList<VariantBuilder.FieldEntry> fields,
+            String name,
+            ProtobufMessage from,
+            int field,
+            int start,
+            ArrayList<VariantBuilder.FieldEntry> fields,
             VariantWriter out) {
         if (from.has(field)) {
             out.key(name, start, fields);

@@ -1,27 +1,36 @@
 package mqlake.decoding;
 
-import java.math.BigDecimal;
-import java.math.BigInteger;
-import java.util.ArrayList;
-import java.util.Base64;
 import org.apache.spark.types.variant.Variant;
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
 
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.util.ArrayList;
+import java.util.Base64;
+
 /**
- * Builds a VARIANT of decoded values as the language shows them: integers stay exact, bytes are base64,
- * what JSON has no number for is text.
+ * Builds a VARIANT of decoded values as the language shows them: integers stay exact, bytes are
+ * base64, what JSON has no number for is text.
  */
 final class VariantWriter {
     /** Values of one payload: a few bytes may stand for many. */
     private static final int MOST_VALUES = 1000000;
+
     /** Of values inside each other. */
     static final int MOST_DEPTH = 64;
+
     private static final int DECIMAL_DIGITS = 38;
+
     /** Of the digits of a decimal: the time to write them out grows faster than their number. */
     private static final int MOST_DECIMAL_BYTES = 1024;
-    /** Memory of one payload while it is decoded, roughly: of the values, their names and their text. */
+
+    /**
+     * Memory of one payload while it is decoded, roughly: of the values, their names and their
+     * text.
+     */
     private static final long MOST_BYTES = 64L * 1024 * 1024;
+
     private static final int VALUE_BYTES = 40;
     private static final int POINTER_BYTES = 4;
 
@@ -118,12 +127,22 @@ final class VariantWriter {
         }
     }
 
-    /** Write a number of so many digits behind the point; the bytes are its digits, the highest first. */
+    /**
+     * Write a number of so many digits behind the point; the bytes are its digits, the highest
+     * first.
+     */
     void decimal(byte[] unscaled, int scale) {
         if (scale > DECIMAL_DIGITS || unscaled.length > MOST_DECIMAL_BYTES) {
-            throw new Undecodable("a decimal has a scale of " + scale + " and " + unscaled.length
-                    + " bytes, at most " + DECIMAL_DIGITS + " and " + MOST_DECIMAL_BYTES
-                    + " are read");
+            throw new Undecodable(
+                    "a decimal has a scale of "
+                            + scale
+                            + " and "
+                            + unscaled.length
+                            + " bytes, at most "
+                            + DECIMAL_DIGITS
+                            + " and "
+                            + MOST_DECIMAL_BYTES
+                            + " are read");
         }
         BigDecimal value = new BigDecimal(new BigInteger(unscaled), scale);
         if (value.precision() > DECIMAL_DIGITS) {

@@ -1,12 +1,13 @@
 package mqlake.decoding;
 
-import java.nio.charset.StandardCharsets;
 import org.apache.spark.unsafe.types.UTF8String;
+
+import java.nio.charset.StandardCharsets;
 
 /**
  * Reads the numbers and texts that Protobuf and Avro share, from a stretch of bytes.
  *
- * Whatever does not fit raises Undecodable; nothing else does.
+ * <p>Whatever does not fit raises Undecodable; nothing else does.
  */
 final class WireReader {
     private final byte[] data;
@@ -47,8 +48,11 @@ final class WireReader {
 
     int fixed32() {
         need(4);
-        int value = (data[at] & 0xff) | (data[at + 1] & 0xff) << 8
-                | (data[at + 2] & 0xff) << 16 | (data[at + 3] & 0xff) << 24;
+        int value =
+                (data[at] & 0xff)
+                        | (data[at + 1] & 0xff) << 8
+                        | (data[at + 2] & 0xff) << 16
+                        | (data[at + 3] & 0xff) << 24;
         at += 4;
         return value;
     }
@@ -69,7 +73,10 @@ final class WireReader {
     int length(long length) {
         if (length < 0 || length > end - at) {
             throw new Undecodable(
-                    "the payload ends too early: " + length + " bytes expected, " + (end - at)
+                    "the payload ends too early: "
+                            + length
+                            + " bytes expected, "
+                            + (end - at)
                             + " left");
         }
         return (int) length;

@@ -7,17 +7,17 @@ import java.util.Properties;
 public final class ClientOptions {
     private static final String OURS = "mqlake.";
 
-    private ClientOptions() {
-    }
+    private ClientOptions() {}
 
     /** Return a copy without what is for us alone. */
     public static Properties of(Map<String, String> config) {
         Properties properties = new Properties();
-        config.forEach((name, value) -> {
-            if (!name.startsWith(OURS)) {
-                properties.put(name, value);
-            }
-        });
+        config.forEach(
+                (name, value) -> {
+                    if (!name.startsWith(OURS)) {
+                        properties.put(name, value);
+                    }
+                });
         return properties;
     }
 }

@@ -1,6 +1,7 @@
 package mqlake.log;
 
 import mqlake.spark.Scala;
+
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -10,6 +11,7 @@ import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.types.UTF8String;
+
 import scala.Option;
 import scala.Tuple3;
 import scala.collection.immutable.Seq;
@@ -17,11 +19,11 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * A function for all sessions of Spark: mqlake_header(headers ARRAY of (key STRING, value BINARY), name STRING)
- * -> BINARY, the first value of a name, null without one.
+ * A function for all sessions of Spark: mqlake_header(headers ARRAY of (key STRING, value BINARY),
+ * name STRING) -> BINARY, the first value of a name, null without one.
  *
- * It looks at the headers where they are. As an expression of Spark's own functions it would take all names
- * and copies of all values into arrays first, for each record.
+ * <p>It looks at the headers where they are. As an expression of Spark's own functions it would
+ * take all names and copies of all values into arrays first, for each record.
  */
 public final class HeaderFunction extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     private static final FunctionIdentifier NAME = new FunctionIdentifier("mqlake_header");
@@ -36,8 +38,15 @@ public final class HeaderFunction extends AbstractFunction1<SparkSessionExtensio
 
     private static Expression expression(Seq<Expression> arguments) {
         return new StaticInvoke(
-                HeaderFunction.class, DataTypes.BinaryType, "value", arguments, Scala.seq(),
-                true, true, true, Option.empty());
+                HeaderFunction.class,
+                DataTypes.BinaryType,
+                "value",
+                arguments,
+                Scala.seq(),
+                true,
+                true,
+                true,
+                Option.empty());
     }
 
     /** Called by the code that Spark generates. */

@@ -1,13 +1,18 @@
 package mqlake.log;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.nio.charset.StandardCharsets;
-import java.util.LinkedHashMap;
+
 import mqlake.Vocabulary;
+
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What could not be sent and never will, told as events of dropped messages, alike ones together. */
+import java.nio.charset.StandardCharsets;
+import java.util.LinkedHashMap;
+
+/**
+ * What could not be sent and never will, told as events of dropped messages, alike ones together.
+ */
 final class LeftOut {
     private static final Logger LOG = LoggerFactory.getLogger(LeftOut.class);
 
@@ -40,7 +45,12 @@ final class LeftOut {
     void add(byte[] key, String reason, String detail) {
         String text = key == null ? "" : new String(key, StandardCharsets.UTF_8);
         int slash = text.indexOf('/');
-        add(slash < 1 ? Vocabulary.DEFAULT_TENANT : text.substring(0, slash), text.substring(slash + 1), reason, detail, 1);
+        add(
+                slash < 1 ? Vocabulary.DEFAULT_TENANT : text.substring(0, slash),
+                text.substring(slash + 1),
+                reason,
+                detail,
+                1);
     }
 
     void add(String tenant, String topic, String reason, String detail, long count) {
@@ -87,16 +97,24 @@ final class LeftOut {
         Event[] events = new Event[each.length];
         for (int i = 0; i < each.length; i++) {
             Entry entry = (Entry) each[i];
-            LOG.warn(query + " leaves out " + entry.count + " records, " + entry.reason + ": " + entry.detail);
-            events[i] = new Event((entry.tenant + "/").getBytes(StandardCharsets.UTF_8), json(entry));
+            LOG.warn(
+                    query
+                            + " leaves out "
+                            + entry.count
+                            + " records, "
+                            + entry.reason
+                            + ": "
+                            + entry.detail);
+            events[i] =
+                    new Event((entry.tenant + "/").getBytes(StandardCharsets.UTF_8), json(entry));
         }
         return new Taken(events, addedSoFar);
     }
 
     private byte[] json(Entry entry) {
         LinkedHashMap<String, Object> event = new LinkedHashMap<>();
-        event.put("v", Integer.valueOf(1));
-        event.put("event", "message.dropped");
+        event.put("v", Integer.valueOf(Vocabulary.RECORD_VERSION));
+        event.put("event", Vocabulary.MESSAGE_DROPPED);
         event.put("ts", Long.valueOf(System.currentTimeMillis()));
         event.put("tenant", entry.tenant);
         event.put("reason", entry.reason);

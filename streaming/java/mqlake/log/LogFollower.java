@@ -1,11 +1,5 @@
 package mqlake.log;
 
-import java.time.Duration;
-import java.util.Collections;
-import java.util.List;
-import java.util.Map;
-import java.util.Properties;
-import java.util.Set;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.InvalidOffsetException;
@@ -16,21 +10,31 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
+import java.time.Duration;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+
 /**
  * Keeps a table of this JVM up to date from a log topic of one partition, on a thread of its own.
  *
- * The log may go away and come back: the table then stays as it was, barriers wait, and nothing is
- * answered that was not applied.
+ * <p>The log may go away and come back: the table then stays as it was, barriers wait, and nothing
+ * is answered that was not applied.
  */
 public abstract class LogFollower<T> implements Runnable {
     private static final Logger LOG = LoggerFactory.getLogger(LogFollower.class);
 
     /** Longest wait of one message for the first reading of the topic; the task fails after it. */
     private static final long CATCH_UP_MS = 60000;
+
     /** Longest wait of a barrier; who sent it repeats one that is not answered. */
     protected static final long BARRIER_MS = 10000;
+
     /** A barrier that waited so long may be of a log that is gone: the topic's end is looked up. */
     private static final long DOUBT_MS = 250;
+
     private static final Duration POLL = Duration.ofSeconds(30);
     private static final Duration LOOK_UP = Duration.ofSeconds(10);
     private static final long FIRST_BACK_OFF_MS = 100;
@@ -41,9 +45,12 @@ public abstract class LogFollower<T> implements Runnable {
 
     /** Null until the topic was read to its end once. */
     protected volatile T table;
+
     /** Last offset of the topic that the table holds; -1 before any. */
     private volatile long applied = -1;
+
     private volatile String trouble = "not read yet";
+
     /** Only the thread's own: what the table holds is not to be built upon. */
     private boolean readAgain = true;
 
@@ -53,10 +60,13 @@ public abstract class LogFollower<T> implements Runnable {
     long lookupsWanted;
     protected volatile long lookupsDone;
     protected long end;
+
     /** True after a barrier beyond the end: where one is, more may be, and they need not wait. */
     private boolean doubting;
+
     /** The log topics that exist; null before the first look-up. */
     protected volatile Set<String> logTopics;
+
     /** The consumer while it can be woken up. */
     private KafkaConsumer<byte[], byte[]> polling;
 
@@ -72,8 +82,7 @@ public abstract class LogFollower<T> implements Runnable {
     protected abstract void apply(ConsumerRecord<byte[], byte[]> record, T target);
 
     /** Called with a table that has all there was, before anybody is given it. */
-    protected void caughtUp(T target) {
-    }
+    protected void caughtUp(T target) {}
 
     protected void start(String threadName) {
         Thread thread = new Thread(this, threadName);
@@ -99,8 +108,12 @@ public abstract class LogFollower<T> implements Runnable {
                 long left = deadline - now();
                 if (left <= 0) {
                     throw new IllegalStateException(
-                            "log topic " + topic.topic() + " was not read within "
-                                    + CATCH_UP_MS / 1000 + " s: " + trouble);
+                            "log topic "
+                                    + topic.topic()
+                                    + " was not read within "
+                                    + CATCH_UP_MS / 1000
+                                    + " s: "
+                                    + trouble);
                 }
                 pause(left);
             }
@@ -111,8 +124,8 @@ public abstract class LogFollower<T> implements Runnable {
     /**
      * Wait until the table holds everything up to and including an offset of the topic.
      *
-     * @return False when that cannot be said: the topic ends before the offset (a barrier of a log that
-     *     is gone), or the wait took too long. The barrier must then stay unanswered.
+     * @return False when that cannot be said: the topic ends before the offset (a barrier of a log
+     *     that is gone), or the wait took too long. The barrier must then stay unanswered.
      */
     public boolean awaitApplied(long offset) {
         return applied >= offset || awaitAppliedSlowly(offset);
@@ -126,8 +139,17 @@ public abstract class LogFollower<T> implements Runnable {
             while (applied < offset) {
                 long waited = now() - start;
                 if (waited >= BARRIER_MS) {
-                    LOG.warn("barrier not answered: offset " + offset + " of " + topic + " not reached in "
-                            + BARRIER_MS + " ms, at " + applied + "; trouble: " + trouble);
+                    LOG.warn(
+                            "barrier not answered: offset "
+                                    + offset
+                                    + " of "
+                                    + topic
+                                    + " not reached in "
+                                    + BARRIER_MS
+                                    + " ms, at "
+                                    + applied
+                                    + "; trouble: "
+                                    + trouble);
                     return false;
                 }
                 if (waited >= doubt && lookup == Long.MAX_VALUE) {
@@ -136,8 +158,13 @@ public abstract class LogFollower<T> implements Runnable {
                 // Only a look-up that began after this barrier was seen proves the offset missing.
                 if (lookupsDone >= lookup && offset >= end) {
                     doubting = true;
-                    LOG.warn("barrier not answered: offset " + offset + " is beyond the end " + end
-                            + " of " + topic);
+                    LOG.warn(
+                            "barrier not answered: offset "
+                                    + offset
+                                    + " is beyond the end "
+                                    + end
+                                    + " of "
+                                    + topic);
                     return false;
                 }
                 pause(waited < doubt ? doubt - waited : BARRIER_MS - waited);
@@ -171,7 +198,8 @@ public abstract class LogFollower<T> implements Runnable {
                 trouble = error.toString();
                 LOG.warn("reading " + topic + " failed, trying again in " + backOff + " ms", error);
             }
-            backOff = applied > before ? FIRST_BACK_OFF_MS : Math.min(backOff * 2, LAST_BACK_OFF_MS);
+            backOff =
+                    applied > before ? FIRST_BACK_OFF_MS : Math.min(backOff * 2, LAST_BACK_OFF_MS);
             try {
                 Thread.sleep(backOff);
             } catch (InterruptedException error) {
@@ -208,8 +236,11 @@ public abstract class LogFollower<T> implements Runnable {
                     // Somebody is in doubt: the next poll is a look-up.
                 } catch (InvalidOffsetException error) {
                     // The topic was replaced or cut: what the table holds may no longer be true.
-                    LOG.warn(topic + " no longer has offset " + (applied + 1)
-                            + ", reading all of it again");
+                    LOG.warn(
+                            topic
+                                    + " no longer has offset "
+                                    + (applied + 1)
+                                    + ", reading all of it again");
                     applied = -1;
                     readAgain = true;
                 }

@@ -1,17 +1,5 @@
 package mqlake.log;
 
-import java.io.IOException;
-import java.io.InterruptedIOException;
-import java.util.Collection;
-import java.util.Collections;
-import java.util.HashMap;
-import java.util.HashSet;
-import java.util.Map;
-import java.util.Properties;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.AdminClient;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ListOffsetsResult;
@@ -29,30 +17,48 @@ import org.apache.kafka.common.header.Headers;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What the log says of its topics: which there are, and how large their records may be; one for each log. */
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * What the log says of its topics: which there are, and how large their records may be; one for
+ * each log.
+ */
 public final class LogLimits implements RecordLimits {
     private static final Logger LOG = LoggerFactory.getLogger(LogLimits.class);
-    private static final ConcurrentHashMap<String, LogLimits> ALL =
-            new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<String, LogLimits> ALL = new ConcurrentHashMap<>();
 
     /** `max.request.size` of our producers. */
     static final int MOST_BYTES = 300 * 1024 * 1024;
 
     /** Of a record beside key, value and headers, at most. */
     private static final int OVERHEAD_BYTES = 128;
+
     /** Of a header beside name and value, at most. */
     private static final int HEADER_BYTES = 10;
 
     /** A limit may be changed while we run. */
     private static final long KNOWN_MS = 10000;
+
     private static final long ANSWER_MS = 5000;
 
     private final Map<String, String> client;
     private final ConcurrentHashMap<String, Limit> known = new ConcurrentHashMap<>();
+
     /** Of those whose limits are being asked for while the old ones count. */
     private final Set<String> asked = ConcurrentHashMap.newKeySet();
-    private final ConcurrentHashMap<String, Integer> partitions =
-            new ConcurrentHashMap<>();
+
+    private final ConcurrentHashMap<String, Integer> partitions = new ConcurrentHashMap<>();
     private AdminClient admin;
 
     private LogLimits(Map<String, String> client) {
@@ -97,9 +103,9 @@ public final class LogLimits implements RecordLimits {
     /**
      * Return the limit; nobody waits for the log who knows one that is large enough.
      *
-     * It must be known beforehand: what a broker refuses as too large the producer splits into the same
-     * batch again, without end, when it was in one with others. Where the log does not say it, the limit
-     * is that of our producers.
+     * <p>It must be known beforehand: what a broker refuses as too large the producer splits into
+     * the same batch again, without end, when it was in one with others. Where the log does not say
+     * it, the limit is that of our producers.
      */
     @Override
     public int mostBytes(String logTopic, long bytes) {
@@ -120,7 +126,8 @@ public final class LogLimits implements RecordLimits {
     /**
      * Ask for the limit of a log topic, unless it was asked for a moment ago.
      *
-     * @throws UnknownTopicOrPartitionException The broker that was asked does not know the log topic.
+     * @throws UnknownTopicOrPartitionException The broker that was asked does not know the log
+     *     topic.
      */
     int lookUp(String logTopic) {
         Limit before = known.get(logTopic);
@@ -155,12 +162,16 @@ public final class LogLimits implements RecordLimits {
 
     private void refresh(String logTopic) {
         if (asked.add(logTopic)) {
-            ask(logTopic).whenComplete((found, error) -> {
-                if (error == null) {
-                    known.put(logTopic, new Limit(most(found), System.currentTimeMillis()));
-                }
-                asked.remove(logTopic);
-            });
+            ask(logTopic)
+                    .whenComplete(
+                            (found, error) -> {
+                                if (error == null) {
+                                    known.put(
+                                            logTopic,
+                                            new Limit(most(found), System.currentTimeMillis()));
+                                }
+                                asked.remove(logTopic);
+                            });
         }
     }
 
@@ -170,8 +181,11 @@ public final class LogLimits implements RecordLimits {
         if (count == null) {
             TopicDescription found;
             try {
-                found = admin().describeTopics(Collections.singletonList(logTopic))
-                        .topicNameValues().get(logTopic).get(ANSWER_MS, TimeUnit.MILLISECONDS);
+                found =
+                        admin().describeTopics(Collections.singletonList(logTopic))
+                                .topicNameValues()
+                                .get(logTopic)
+                                .get(ANSWER_MS, TimeUnit.MILLISECONDS);
             } catch (InterruptedException error) {
                 throw new InterruptedIOException("stopped while it waited for the log");
             } catch (Exception error) {
@@ -184,12 +198,13 @@ public final class LogLimits implements RecordLimits {
     }
 
     /**
-     * Ask which of some log topics there are: those that are not, and those of which the log has not
-     * told in time.
+     * Ask which of some log topics there are: those that are not, and those of which the log has
+     * not told in time.
      */
     Missing missing(Collection<String> logTopics) {
         Missing missing = new Missing(new HashSet<>(), new HashSet<>());
-        Map<String, KafkaFuture<TopicDescription>> futures = admin().describeTopics(logTopics).topicNameValues();
+        Map<String, KafkaFuture<TopicDescription>> futures =
+                admin().describeTopics(logTopics).topicNameValues();
         long until = System.currentTimeMillis() + ANSWER_MS;
         for (String logTopic : logTopics) {
             Exception error = await(futures.get(logTopic), until);
@@ -237,9 +252,9 @@ public final class LogLimits implements RecordLimits {
     }
 
     void deleteBefore(TopicPartition place, long offset) throws Exception {
-        admin().deleteRecords(
-                        Collections.singletonMap(place, RecordsToDelete.beforeOffset(offset)))
-                .all().get(ANSWER_MS, TimeUnit.MILLISECONDS);
+        admin().deleteRecords(Collections.singletonMap(place, RecordsToDelete.beforeOffset(offset)))
+                .all()
+                .get(ANSWER_MS, TimeUnit.MILLISECONDS);
     }
 
     private static boolean isUnknown(Exception error) {

@@ -1,15 +1,7 @@
 package mqlake.log;
 
-import java.io.IOException;
-import java.io.InterruptedIOException;
-import java.time.Duration;
-import java.util.HashMap;
-import java.util.HashSet;
-import java.util.Map;
-import java.util.Properties;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import mqlake.Vocabulary;
+
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -24,32 +16,49 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+
 /**
- * Appends the rows of a query to the log so that no gap can come to be: a record is there before any that
- * was sent later to the same partition, or it is told why it never will be.
+ * Appends the rows of a query to the log so that no gap can come to be: a record is there before
+ * any that was sent later to the same partition, or it is told why it never will be.
  *
- * The producer never gives up. A target that does not answer holds nobody else up: {@link Watch} notices,
- * its records go to the log topic of undelivered ones, and {@link Redelivery} sends them from there when it
- * is back. Left out are those that are too large, and those for log topics that do not exist. Any other
- * refusal ends the sender: nothing leaves it any more, and the query begins again from its checkpoint with
- * a new one, for which that target is away and is tried with one record at a time.
+ * <p>The producer never gives up. A target that does not answer holds nobody else up: {@link Watch}
+ * notices, its records go to the log topic of undelivered ones, and {@link Redelivery} sends them
+ * from there when it is back. Left out are those that are too large, and those for log topics that
+ * do not exist. Any other refusal ends the sender: nothing leaves it any more, and the query begins
+ * again from its checkpoint with a new one, for which that target is away and is tried with one
+ * record at a time.
  *
- * {@link LogSenders} has one for each run of a query in this JVM.
+ * <p>{@link LogSenders} has one for each run of a query in this JVM.
  */
 public final class LogSender {
     private static final Logger LOG = LoggerFactory.getLogger(LogSender.class);
 
     private static final int MIB = 1024 * 1024;
+
     /** Of records that are nowhere in the log yet; a single one may be larger. */
     private static final long MOST_BYTES = 32L * MIB;
+
     /** Of these for one target. */
     private static final long MOST_TARGET_BYTES = 4L * MIB;
+
     /** What the producer may hold of targets that are away; their records are durable elsewhere. */
     static final long MOST_HELD_BYTES = 32L * MIB;
+
     /** Of the producer. */
     static final int BATCH_BYTES = 65536;
+
     private static final long METADATA_MS = 1000;
     private static final long REQUEST_MS = 10000;
+
     /** A target that has refused a record is tried again after so long. */
     private static final long REFUSED_MS = 5000;
 
@@ -59,24 +68,35 @@ public final class LogSender {
     private final String eventsTopic;
     private final String awaitedTopic;
     private final Producer<byte[], byte[]> producer;
+
     /** Of the tasks that run. */
     final Set<Lot> open = ConcurrentHashMap.newKeySet();
 
     // Guarded by this.
     private final HashMap<TopicPartition, Target> targets = new HashMap<>();
+
     /** Those that are away until they have taken a record. */
     private final Set<TopicPartition> suspects;
+
     private long bytesOnTheWay;
     private int waiters;
+
     /** What is handed to the log topic of undelivered records from now on is not before this. */
     private long waitingEnd;
 
     volatile Exception failure;
 
-    /** @param producer From {@link #connect}. */
+    /**
+     * @param producer From {@link #connect}.
+     */
     LogSender(
-            String query, LogLimits limits, String events, String awaited, Undelivered undelivered,
-            Set<TopicPartition> suspects, Producer<byte[], byte[]> producer) {
+            String query,
+            LogLimits limits,
+            String events,
+            String awaited,
+            Undelivered undelivered,
+            Set<TopicPartition> suspects,
+            Producer<byte[], byte[]> producer) {
         this.query = query;
         this.limits = limits;
         this.eventsTopic = events;
@@ -89,12 +109,14 @@ public final class LogSender {
     /** Return a producer that never gives up a record. */
     static Producer<byte[], byte[]> connect(String query, Map<String, String> client) {
         Properties properties = ClientOptions.of(client);
-        // A broker that stands still is asked again for so long; another may lead the partition by then.
+        // A broker that stands still is asked again for so long; another may lead the partition by
+        // then.
         properties.putIfAbsent("request.timeout.ms", String.valueOf(REQUEST_MS));
         properties.put("client.id", "mqlake-" + query);
         properties.put("acks", "all");
         properties.put("enable.idempotence", "true");
-        // What comes while a request is on its way makes the next one: the more there is, the fewer they are.
+        // What comes while a request is on its way makes the next one: the more there is, the fewer
+        // they are.
         properties.put("max.in.flight.requests.per.connection", "1");
         properties.put("linger.ms", "0");
         properties.put("batch.size", String.valueOf(BATCH_BYTES));
@@ -124,7 +146,9 @@ public final class LogSender {
         }
     }
 
-    /** Have the producer know a log topic, as it forgets those that it does not send to for minutes. */
+    /**
+     * Have the producer know a log topic, as it forgets those that it does not send to for minutes.
+     */
     boolean knows(String logTopic) {
         try {
             producer.partitionsFor(logTopic);
@@ -176,8 +200,7 @@ public final class LogSender {
     }
 
     /** Send a record of so many bytes. */
-    void send(
-            Lot lot, Target target, byte[] key, byte[] value, RecordHeaders headers, long bytes)
+    void send(Lot lot, Target target, byte[] key, byte[] value, RecordHeaders headers, long bytes)
             throws IOException {
         if (bytes > target.mostBytes) {
             target.mostBytes = limits.mostBytes(target.topic, bytes);
@@ -186,10 +209,19 @@ public final class LogSender {
                 return;
             }
         }
-        Sent sent = new Sent(this, lot, target,
-                new ProducerRecord<>(
-                        target.topic, Integer.valueOf(target.partition), key, value, headers),
-                bytes, -1);
+        Sent sent =
+                new Sent(
+                        this,
+                        lot,
+                        target,
+                        new ProducerRecord<>(
+                                target.topic,
+                                Integer.valueOf(target.partition),
+                                key,
+                                value,
+                                headers),
+                        bytes,
+                        -1);
         synchronized (this) {
             while (!hasRoom(target, bytes)) {
                 pause();
@@ -231,7 +263,8 @@ public final class LogSender {
         if (bytesOnTheWay > 0 && bytesOnTheWay + bytes > MOST_BYTES) {
             return false;
         }
-        return target.state != Target.FLOWING || target.pendingBytes == 0
+        return target.state != Target.FLOWING
+                || target.pendingBytes == 0
                 || target.pendingBytes + bytes <= MOST_TARGET_BYTES && !target.takesSingles();
     }
 
@@ -261,7 +294,11 @@ public final class LogSender {
     /** The log has a record, or has refused it. */
     void sent(Sent sent, Exception error) {
         if (error instanceof RecordTooLargeException) {
-            leaveOut(sent.lot, sent.target, sent.record.key(), "too_large",
+            leaveOut(
+                    sent.lot,
+                    sent.target,
+                    sent.record.key(),
+                    Vocabulary.TOO_LARGE,
                     sent.bytes + " bytes to " + sent.target + ": " + error.getMessage());
         } else if (error != null && sent.handing == Thread.currentThread()) {
             sent.refused = error;
@@ -280,7 +317,10 @@ public final class LogSender {
         }
     }
 
-    /** Leave a refused record where it waits; false when it does not, or something was sent behind it. */
+    /**
+     * Leave a refused record where it waits; false when it does not, or something was sent behind
+     * it.
+     */
     private boolean waitsOn(Sent sent, Exception error) {
         Target target = sent.target;
         synchronized (this) {
@@ -314,7 +354,10 @@ public final class LogSender {
         }
     }
 
-    /** Let the records of a target wait in the log from now on, with those that it has not acknowledged. */
+    /**
+     * Let the records of a target wait in the log from now on, with those that it has not
+     * acknowledged.
+     */
     void setAside(Target target, String why) {
         if (target.isAwaited) {
             fail(new IllegalStateException(target + ": " + why), null);
@@ -331,8 +374,15 @@ public final class LogSender {
                 pending = target.pending.toArray();
                 notifyAll();
             }
-            LOG.warn("records of " + query + " for " + target + " wait in " + undelivered.place.topic()
-                    + ": " + why);
+            LOG.warn(
+                    "records of "
+                            + query
+                            + " for "
+                            + target
+                            + " wait in "
+                            + undelivered.place.topic()
+                            + ": "
+                            + why);
             for (int i = 0; i < pending.length; i++) {
                 sendToWait((Sent) pending[i]);
             }
@@ -343,7 +393,8 @@ public final class LogSender {
         synchronized (this) {
             Target target = sent.target;
             target.first = target.first < 0 ? waitingEnd : target.first;
-            target.oldestMs = target.undelivered == 0 ? System.currentTimeMillis() : target.oldestMs;
+            target.oldestMs =
+                    target.undelivered == 0 ? System.currentTimeMillis() : target.oldestMs;
             target.onTheWay++;
             target.undelivered++;
             target.undeliveredBytes += sent.bytes;
@@ -360,7 +411,11 @@ public final class LogSender {
     void waits(Sent sent, RecordMetadata metadata, Exception error) {
         Target target = sent.target;
         if (error instanceof RecordTooLargeException) {
-            leaveOut(sent.lot, target, sent.record.key(), "too_large",
+            leaveOut(
+                    sent.lot,
+                    target,
+                    sent.record.key(),
+                    Vocabulary.TOO_LARGE,
                     sent.bytes + " bytes for " + target + ", which is away: " + error.getMessage());
         } else if (error != null) {
             fail(error, null);
@@ -381,8 +436,10 @@ public final class LogSender {
         }
         if (!isPlaced) {
             // The log has lost its end, or cannot say where the record is: a new run finds out.
-            fail(new IllegalStateException(
-                    undelivered.place + " has a record at " + metadata.offset()), null);
+            fail(
+                    new IllegalStateException(
+                            undelivered.place + " has a record at " + metadata.offset()),
+                    null);
             return;
         }
         settle(sent);
@@ -465,8 +522,13 @@ public final class LogSender {
         try {
             LeftOut.Taken taken = lot.leftOut.take();
             for (LeftOut.Event event : taken.events()) {
-                send(by, target(new TopicPartition(eventsTopic, 0)), event.key(), event.value(),
-                        new RecordHeaders(), LogLimits.size(event.key(), event.value()));
+                send(
+                        by,
+                        target(new TopicPartition(eventsTopic, 0)),
+                        event.key(),
+                        event.value(),
+                        new RecordHeaders(),
+                        LogLimits.size(event.key(), event.value()));
             }
             awaitSent(by);
             lot.told(taken.added());
@@ -487,13 +549,22 @@ public final class LogSender {
     }
 
     void leaveOut(Lot lot, Target target, byte[] key, long bytes) {
-        leaveOut(lot, target, key, "too_large",
+        leaveOut(
+                lot,
+                target,
+                key,
+                Vocabulary.TOO_LARGE,
                 bytes + " bytes, " + target.topic + " takes " + target.mostBytes);
     }
 
     private void leaveOut(Lot lot, Target target, byte[] key, String reason, String detail) {
         if (target.topic.equals(eventsTopic)) {
-            LOG.warn(query + " leaves out an event, " + reason + ": " + detail); // no event tells of it
+            LOG.warn(
+                    query
+                            + " leaves out an event, "
+                            + reason
+                            + ": "
+                            + detail); // no event tells of it
         } else {
             lot.leftOut.add(key, reason, detail);
         }
@@ -501,10 +572,19 @@ public final class LogSender {
 
     void leaveOutGone(Lot lot, Target target, long count) {
         if (target.topic.equals(eventsTopic)) {
-            LOG.warn(query + " leaves out " + count + " events: there is no log topic " + eventsTopic);
+            LOG.warn(
+                    query
+                            + " leaves out "
+                            + count
+                            + " events: there is no log topic "
+                            + eventsTopic);
         } else {
-            lot.leftOut.add(Vocabulary.DEFAULT_TENANT, target.topic, "no_log_topic",
-                    "there is no log topic " + target.topic, count);
+            lot.leftOut.add(
+                    Vocabulary.DEFAULT_TENANT,
+                    target.topic,
+                    "no_log_topic",
+                    "there is no log topic " + target.topic,
+                    count);
         }
     }
 

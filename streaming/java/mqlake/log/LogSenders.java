@@ -1,26 +1,31 @@
 package mqlake.log;
 
+import org.apache.kafka.common.TopicPartition;
+
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
-import org.apache.kafka.common.TopicPartition;
 
-/** The senders of this JVM: one for each run of a query, which takes over what the last one has left. */
+/**
+ * The senders of this JVM: one for each run of a query, which takes over what the last one has
+ * left.
+ */
 public final class LogSenders {
-    private static final ConcurrentHashMap<String, Entry> ALL =
-            new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<String, Entry> ALL = new ConcurrentHashMap<>();
+
     /** One for each query: a run that begins asks the log, and others do not wait for that. */
-    private static final ConcurrentHashMap<String, Object> LOCKS =
-            new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<String, Object> LOCKS = new ConcurrentHashMap<>();
 
     private LogSenders() {}
 
     private static final class Entry {
         final String run;
+
         /** The one before it. */
         final String replaced;
+
         final LogSender sender;
 
         Entry(String run, String replaced, LogSender sender) {
@@ -36,13 +41,17 @@ public final class LogSenders {
      * @param run Of the query; each start has another.
      * @param client How a Kafka client reaches the log.
      * @param events Log topic that is told of records that are left out.
-     * @param awaited Log topic whose records are there when a batch is done, however long that takes:
-     *     a run that begins behind it reads them; null without one.
+     * @param awaited Log topic whose records are there when a batch is done, however long that
+     *     takes: a run that begins behind it reads them; null without one.
      * @param undelivered Log topic of this query, of one partition, that keeps everything.
      * @throws IllegalStateException A later run has begun, or what is undelivered was not read.
      */
     public static LogSender of(
-            String query, String run, Map<String, String> client, String events, String awaited,
+            String query,
+            String run,
+            Map<String, String> client,
+            String events,
+            String awaited,
             String undelivered) {
         synchronized (lock(query)) {
             Entry last = ALL.get(query);
@@ -58,10 +67,20 @@ public final class LogSenders {
                 suspects = last.sender.suspects();
             }
             String replaced = last == null ? null : last.run;
-            LogSender sender = new LogSender(
-                    query, LogLimits.of(client), events, awaited,
-                    new Undelivered(client, undelivered, run, UUID.randomUUID().toString(), replaced),
-                    suspects, LogSender.connect(query, client));
+            LogSender sender =
+                    new LogSender(
+                            query,
+                            LogLimits.of(client),
+                            events,
+                            awaited,
+                            new Undelivered(
+                                    client,
+                                    undelivered,
+                                    run,
+                                    UUID.randomUUID().toString(),
+                                    replaced),
+                            suspects,
+                            LogSender.connect(query, client));
             // Also when it fails at once: the next one has to know the suspects.
             ALL.put(query, new Entry(run, replaced, sender));
             try {
@@ -75,7 +94,9 @@ public final class LogSenders {
         }
     }
 
-    /** Return the sender of queries that share one: a run of it ends with this JVM, or by a failure. */
+    /**
+     * Return the sender of queries that share one: a run of it ends with this JVM, or by a failure.
+     */
     public static LogSender shared(
             String name, Map<String, String> client, String events, String undelivered) {
         synchronized (lock(name)) {

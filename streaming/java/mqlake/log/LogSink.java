@@ -1,10 +1,5 @@
 package mqlake.log;
 
-import java.io.IOException;
-import java.io.Serializable;
-import java.util.HashMap;
-import java.util.Map;
-import java.util.Set;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -23,13 +18,19 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
+import java.io.IOException;
+import java.io.Serializable;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Set;
+
 /**
- * A sink of streaming queries that appends rows to the log, by a {@link LogSender}:
- * (topic STRING, partition INT, key BINARY, value BINARY, headers ARRAY of (key STRING, value BINARY)).
- * A sink that makes other records of its rows extends it.
+ * A sink of streaming queries that appends rows to the log, by a {@link LogSender}: (topic STRING,
+ * partition INT, key BINARY, value BINARY, headers ARRAY of (key STRING, value BINARY)). A sink
+ * that makes other records of its rows extends it.
  *
- * Options: those of a Kafka client, each with `kafka.` before it; `query` and `run` name the sender that is
- * used, `events`, `undelivered` and, if there is one, `awaited` its log topics.
+ * <p>Options: those of a Kafka client, each with `kafka.` before it; `query` and `run` name the
+ * sender that is used, `events`, `undelivered` and, if there is one, `awaited` its log topics.
  */
 public class LogSink implements TableProvider, SupportsWrite {
     private static final String CLIENT_PREFIX = "kafka.";
@@ -54,7 +55,8 @@ public class LogSink implements TableProvider, SupportsWrite {
     }
 
     @Override
-    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    public Table getTable(
+            StructType schema, Transform[] partitioning, Map<String, String> properties) {
         return this;
     }
 
@@ -77,16 +79,20 @@ public class LogSink implements TableProvider, SupportsWrite {
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         Map<String, String> options = info.options().asCaseSensitiveMap();
         HashMap<String, String> client = new HashMap<>();
-        options.forEach((name, value) -> {
-            if (name.startsWith(CLIENT_PREFIX)) {
-                client.put(name.substring(CLIENT_PREFIX.length()), value);
-            }
-        });
+        options.forEach(
+                (name, value) -> {
+                    if (name.startsWith(CLIENT_PREFIX)) {
+                        client.put(name.substring(CLIENT_PREFIX.length()), value);
+                    }
+                });
         return new Builder(
                 new WriterFactory(
                         sending(client, options),
-                        options.get("query"), options.get("run"), client,
-                        options.get("events"), options.get("awaited"),
+                        options.get("query"),
+                        options.get("run"),
+                        client,
+                        options.get("events"),
+                        options.get("awaited"),
                         options.get("undelivered")));
     }
 
@@ -128,8 +134,13 @@ public class LogSink implements TableProvider, SupportsWrite {
 
     /** Travels to the executors. */
     record WriterFactory(
-            Sending sending, String query, String run, HashMap<String, String> client,
-            String events, String awaited, String undelivered)
+            Sending sending,
+            String query,
+            String run,
+            HashMap<String, String> client,
+            String events,
+            String awaited,
+            String undelivered)
             implements StreamingDataWriterFactory {
         @Override
         public DataWriter<InternalRow> createWriter(int partitionId, long taskId, long epochId) {

@@ -1,15 +1,16 @@
 package mqlake.log;
 
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.concurrent.locks.ReentrantLock;
-import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.header.internals.RecordHeaders;
-import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.util.ArrayData;
 
 /** What a task sends in a batch, and what of it was left out. */
 public final class Lot {
@@ -17,14 +18,18 @@ public final class Lot {
 
     private final LogSender sender;
     final LeftOut leftOut;
+
     /** Held by who tells of what was left out, until that is certain. */
     final ReentrantLock telling = new ReentrantLock();
+
     private final HashMap<String, Target[]> targets = new HashMap<>();
 
     /** Records that are nowhere in the log yet; guarded by the sender's monitor. */
     int left;
+
     /** Likewise: what lies between marks, the oldest first; the last is what is sent now. */
     private final ArrayDeque<Stretch> stretches = new ArrayDeque<>();
+
     /** Likewise: how much of what was left out is told, as {@link LeftOut} counts. */
     private long told;
 
@@ -38,8 +43,10 @@ public final class Lot {
     static final class Stretch {
         /** Of these records, nowhere in the log yet. */
         int left;
+
         /** Then this had been left out so far. */
         long leftOut;
+
         Positions positions;
         int partition;
         long end;
@@ -105,7 +112,8 @@ public final class Lot {
 
     /** Say how far all is done: not beyond what was left out and is not told yet. */
     private void finish() {
-        while (stretches.size() > 1 && stretches.peekFirst().left == 0
+        while (stretches.size() > 1
+                && stretches.peekFirst().left == 0
                 && stretches.peekFirst().leftOut <= told) {
             Stretch first = stretches.pollFirst();
             first.positions.finish(first.partition, first.end);
@@ -117,7 +125,12 @@ public final class Lot {
         byte[] key = row.isNullAt(2) ? null : row.getBinary(2);
         byte[] value = row.isNullAt(3) ? null : row.getBinary(3);
         RecordHeaders headers = row.isNullAt(4) ? new RecordHeaders() : headers(row.getArray(4));
-        send(row.getUTF8String(0).toString(), row.isNullAt(1) ? 0 : row.getInt(1), key, value, headers);
+        send(
+                row.getUTF8String(0).toString(),
+                row.isNullAt(1) ? 0 : row.getInt(1),
+                key,
+                value,
+                headers);
     }
 
     /** Return an ARRAY of (key STRING, value BINARY) as headers. */
@@ -126,7 +139,8 @@ public final class Lot {
         for (int i = 0; i < given.numElements(); i++) {
             InternalRow header = given.getStruct(i, 2);
             headers.add(
-                    header.getUTF8String(0).toString(), header.isNullAt(1) ? null : header.getBinary(1));
+                    header.getUTF8String(0).toString(),
+                    header.isNullAt(1) ? null : header.getBinary(1));
         }
         return headers;
     }
@@ -135,7 +149,11 @@ public final class Lot {
     public void send(String topic, int partition, byte[] key, byte[] value, RecordHeaders headers)
             throws IOException {
         sender.send(
-                this, target(topic, partition), key, value, headers,
+                this,
+                target(topic, partition),
+                key,
+                value,
+                headers,
                 LogLimits.size(key, value, headers));
     }
 

@@ -6,22 +6,24 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLongArray;
 
 /**
- * How far real-time queries have come, which Spark says only once in a batch: per partition the offset
- * behind the last record that a function has looked at, and the one before which everything is done.
+ * How far real-time queries have come, which Spark says only once in a batch: per partition the
+ * offset behind the last record that a function has looked at, and the one before which everything
+ * is done.
  *
- * Of this JVM.
+ * <p>Of this JVM.
  */
 public final class Positions {
     /** Partitions from here on are left out. */
     private static final int MOST_PARTITIONS = 1024;
-    private static final ConcurrentHashMap<String, Positions> ALL =
-            new ConcurrentHashMap<>();
+
+    private static final ConcurrentHashMap<String, Positions> ALL = new ConcurrentHashMap<>();
 
     /** Goes up about twice a second. */
     private static volatile int tick;
 
     private final AtomicLongArray next = new AtomicLongArray(MOST_PARTITIONS);
     private final AtomicLongArray done = new AtomicLongArray(MOST_PARTITIONS);
+
     /** Each of the thread that reads the partition. */
     private final int[] seen = new int[MOST_PARTITIONS];
 
@@ -46,7 +48,7 @@ public final class Positions {
     /**
      * Note that a record is looked at; a query that starts again may go back.
      *
-     * A task looks at the next record when it has sent all outputs of the one before.
+     * <p>A task looks at the next record when it has sent all outputs of the one before.
      */
     public void reach(int partition, long offset) {
         if (partition < MOST_PARTITIONS) {

@@ -1,50 +1,66 @@
 package mqlake.log;
 
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.Set;
-import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.TopicPartition;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
- * Sends what waits for targets of a {@link LogSender}, when they are back, and deletes what nobody waits for.
+ * Sends what waits for targets of a {@link LogSender}, when they are back, and deletes what nobody
+ * waits for.
  *
- * The producer keeps on trying what it had for a target; when the target has that, it is back. Of one for
- * which it had nothing the leader is asked. Then what waits is read in order and sent, one record until
- * one is acknowledged, and the last of it while nobody else may send to the target: from then on records
- * go to it again.
+ * <p>The producer keeps on trying what it had for a target; when the target has that, it is back.
+ * Of one for which it had nothing the leader is asked. Then what waits is read in order and sent,
+ * one record until one is acknowledged, and the last of it while nobody else may send to the
+ * target: from then on records go to it again.
  */
 final class Redelivery implements Runnable {
     private static final Logger LOG = LoggerFactory.getLogger(Redelivery.class);
 
     private static final long LOOK_MS = 500;
     private static final long LOOK_UP_MS = 1000;
+
     /** A log topic that was not there so often in a row is gone. */
     private static final int LOOKS_GONE = 5;
+
     /** Of what is sent again and not there yet. */
     private static final long WINDOW_BYTES = 1024 * 1024;
-    /** A target that takes nothing for so long is left for another time; with others beside it sooner. */
+
+    /**
+     * A target that takes nothing for so long is left for another time; with others beside it
+     * sooner.
+     */
     private static final long PROGRESS_MS = 2000;
+
     private static final long PROGRESS_OF_MANY_MS = 100;
+
     /** Then all that are back are looked at anew, for one that is slow delays the others. */
     private static final long ROUND_MS = 10000;
+
     private static final long READ_MS = 30000;
+
     /** When so few records are left, nobody else may send, for so long. */
     private static final long LAST_RECORDS = 1000;
+
     private static final long ALONE_MS = 1000;
 
     private final LogSender sender;
     private final Undelivered undelivered;
     private final Lot lot;
+
     /** Up to where everything was looked at. */
     private long scanned;
+
     private long deleted;
     private long lookedUpMs;
+
     /** Whether others have records there: then nothing is deleted before the next run. */
     private boolean shared;
 
@@ -75,7 +91,9 @@ final class Redelivery implements Runnable {
                 if (!reader.next()) {
                     if (System.currentTimeMillis() > until) {
                         throw new IllegalStateException(
-                                undelivered.place + " was not read to its end, but to " + reader.position());
+                                undelivered.place
+                                        + " was not read to its end, but to "
+                                        + reader.position());
                     }
                     continue;
                 }
@@ -154,7 +172,10 @@ final class Redelivery implements Runnable {
         return found;
     }
 
-    /** Find out whether the log topics of targets that do not answer still exist, and what they take. */
+    /**
+     * Find out whether the log topics of targets that do not answer still exist, and what they
+     * take.
+     */
     private void lookUp() throws IOException {
         ArrayList<Target> targets = notFlowing();
         long now = System.currentTimeMillis();
@@ -193,9 +214,15 @@ final class Redelivery implements Runnable {
             largest = target.takesSingles() ? target.pendingBytes : target.largestPending();
         }
         if (largest > target.mostBytes) {
-            sender.fail(new IllegalStateException(
-                    target + " takes no more than " + target.mostBytes + " bytes any more, " + largest
-                            + " are on their way"), null);
+            sender.fail(
+                    new IllegalStateException(
+                            target
+                                    + " takes no more than "
+                                    + target.mostBytes
+                                    + " bytes any more, "
+                                    + largest
+                                    + " are on their way"),
+                    null);
         }
     }
 
@@ -228,7 +255,9 @@ final class Redelivery implements Runnable {
             Target target = targets.get(i);
             TopicPartition place = new TopicPartition(target.topic, target.partition);
             synchronized (sender) {
-                if (target.state == Target.AWAY && target.looksGone == 0 && target.pending.isEmpty()
+                if (target.state == Target.AWAY
+                        && target.looksGone == 0
+                        && target.pending.isEmpty()
                         && target.notBeforeMs <= System.currentTimeMillis()
                         && (target.answers || target.undelivered > 0)) {
                     back.put(place, target);
@@ -260,7 +289,9 @@ final class Redelivery implements Runnable {
         try {
             int count = 0;
             long until = System.currentTimeMillis() + ROUND_MS;
-            while (!back.isEmpty() && sender.failure == null && System.currentTimeMillis() < until) {
+            while (!back.isEmpty()
+                    && sender.failure == null
+                    && System.currentTimeMillis() < until) {
                 boolean found = step(reader, back);
                 if (!found || ++count % LAST_RECORDS == 0 || isRead(reader, back)) {
                     finish(reader, back);
@@ -292,7 +323,8 @@ final class Redelivery implements Runnable {
         }
         note(reader);
         Target target = reader.isOurs() ? (Target) back.get(reader.target()) : null;
-        if (target != null && isToSend(target, reader.offset())
+        if (target != null
+                && isToSend(target, reader.offset())
                 && !send(target, reader, back.size() > 1)) {
             back.remove(reader.target());
         }
@@ -308,8 +340,7 @@ final class Redelivery implements Runnable {
     private boolean send(Target target, Undelivered.Reader reader, boolean hasOthers)
             throws IOException {
         ProducerRecord<byte[], byte[]> record = reader.record();
-        Sent sent = new Sent(
-                sender, lot, target, record, LogLimits.size(record), reader.offset());
+        Sent sent = new Sent(sender, lot, target, record, LogLimits.size(record), reader.offset());
         boolean isTooLarge = sent.bytes > target.mostBytes;
         if (!hasRoom(target, isTooLarge ? 0 : sent.bytes, hasOthers)) {
             return false;
@@ -335,7 +366,8 @@ final class Redelivery implements Runnable {
             long before = target.pendingBytes;
             long until = System.currentTimeMillis() + patience;
             while (target.pendingBytes > 0
-                    && (!target.answers || target.takesSingles()
+                    && (!target.answers
+                            || target.takesSingles()
                             || target.pendingBytes + bytes > WINDOW_BYTES)) {
                 sender.pause(patience);
                 if (target.pendingBytes < before) {
@@ -366,8 +398,11 @@ final class Redelivery implements Runnable {
 
     /** Send the last of it, with the target's monitor held. */
     private void finish(
-            Target target, Object place, Undelivered.Reader reader,
-            HashMap<TopicPartition, Target> back) throws IOException {
+            Target target,
+            Object place,
+            Undelivered.Reader reader,
+            HashMap<TopicPartition, Target> back)
+            throws IOException {
         awaitNothingOnTheWay(target);
         long until = System.currentTimeMillis() + ALONE_MS;
         while (left(target, reader) > 0 && back.containsKey(place)) {

@@ -7,28 +7,39 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 /** A record that is sent to its target. */
 final class Sent implements Callback {
     final LogSender sender;
+
     /** Of whoever sends it, and is told when it is left out. */
     final Lot lot;
+
     final Target target;
     final ProducerRecord<byte[], byte[]> record;
     final long bytes;
+
     /** Where it waited, when it is sent again; then it is durable before. Else negative. */
     final long waitedAt;
 
     /** When it was handed to the producer; guarded by the sender's monitor. */
     long sinceMs;
+
     /** The thread that hands it to the producer, while it does; only that one asks. */
     Thread handing;
+
     /** Why the producer has not taken it. */
     Exception refused;
+
     /** Of the lot, that it was sent in; null when it waited. */
     Lot.Stretch stretch;
+
     /** Guarded by the sender's monitor: whether the log has it, here or there, or never will. */
     boolean settled;
 
     Sent(
-            LogSender sender, Lot lot, Target target,
-            ProducerRecord<byte[], byte[]> record, long bytes, long waitedAt) {
+            LogSender sender,
+            Lot lot,
+            Target target,
+            ProducerRecord<byte[], byte[]> record,
+            long bytes,
+            long waitedAt) {
         this.sender = sender;
         this.lot = lot;
         this.target = target;

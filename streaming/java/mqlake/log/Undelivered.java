@@ -1,11 +1,5 @@
 package mqlake.log;
 
-import java.nio.charset.StandardCharsets;
-import java.time.Duration;
-import java.util.Collections;
-import java.util.Iterator;
-import java.util.Map;
-import java.util.Properties;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -14,10 +8,19 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.Properties;
+
 /**
- * The log topic of one partition in which the records of a query wait for targets that do not take them.
+ * The log topic of one partition in which the records of a query wait for targets that do not take
+ * them.
  *
- * A record is there as it was, with a header more: `undelivered`, `<run>/<sender>/<partition>/<log topic>`.
+ * <p>A record is there as it was, with a header more: `undelivered`,
+ * `<run>/<sender>/<partition>/<log topic>`.
  */
 final class Undelivered {
     private static final String HEADER = "undelivered";
@@ -27,6 +30,7 @@ final class Undelivered {
     private final String run;
     private final String sender;
     private final String replaced;
+
     /** What is before it is of earlier runs, and ours. */
     private volatile long begunAt = Long.MAX_VALUE;
 
@@ -36,7 +40,11 @@ final class Undelivered {
      * @param replaced The run before it in this JVM: what is still written for it, nobody needs.
      */
     Undelivered(
-            Map<String, String> client, String logTopic, String run, String sender, String replaced) {
+            Map<String, String> client,
+            String logTopic,
+            String run,
+            String sender,
+            String replaced) {
         this.place = new TopicPartition(logTopic, 0);
         this.client = client;
         this.run = run;
@@ -55,8 +63,7 @@ final class Undelivered {
         String text = run + '/' + sender + '/' + sent.target.partition + '/' + sent.target.topic;
         headers.add(HEADER, text.getBytes(StandardCharsets.UTF_8));
         return new ProducerRecord<>(
-                place.topic(), Integer.valueOf(0), sent.record.key(),
-                sent.record.value(), headers);
+                place.topic(), Integer.valueOf(0), sent.record.key(), sent.record.value(), headers);
     }
 
     /** Reads what waits. */
@@ -67,7 +74,9 @@ final class Undelivered {
         private String[] words;
         private long position;
 
-        /** @param offset Where to begin; negative: at the beginning. */
+        /**
+         * @param offset Where to begin; negative: at the beginning.
+         */
         Reader(long offset) {
             Properties properties = ClientOptions.of(client);
             properties.put("enable.auto.commit", "false");
@@ -77,8 +86,9 @@ final class Undelivered {
             // A broker that stands still may be asked first: there is time for another one.
             properties.put("request.timeout.ms", "5000");
             properties.put("default.api.timeout.ms", "30000");
-            consumer = new KafkaConsumer<>(
-                    properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+            consumer =
+                    new KafkaConsumer<>(
+                            properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
             consumer.assign(Collections.singletonList(place));
             if (offset < 0) {
                 consumer.seekToBeginning(Collections.singletonList(place));
@@ -106,9 +116,10 @@ final class Undelivered {
             current = found.next();
             position = current.offset() + 1;
             Header header = current.headers().lastHeader(HEADER);
-            words = header == null || header.value() == null
-                    ? new String[0]
-                    : new String(header.value(), StandardCharsets.UTF_8).split("/", 4);
+            words =
+                    header == null || header.value() == null
+                            ? new String[0]
+                            : new String(header.value(), StandardCharsets.UTF_8).split("/", 4);
             return true;
         }
 
@@ -142,7 +153,9 @@ final class Undelivered {
         /** Return whom it is for; null when it is no record of a sender. */
         TopicPartition target() {
             try {
-                return words.length == 4 ? new TopicPartition(words[3], Integer.parseInt(words[2])) : null;
+                return words.length == 4
+                        ? new TopicPartition(words[3], Integer.parseInt(words[2]))
+                        : null;
             } catch (NumberFormatException error) {
                 return null;
             }
@@ -153,8 +166,7 @@ final class Undelivered {
             RecordHeaders headers = new RecordHeaders(current.headers().toArray());
             headers.remove(HEADER);
             return new ProducerRecord<>(
-                    words[3], Integer.valueOf(words[2]), current.key(),
-                    current.value(), headers);
+                    words[3], Integer.valueOf(words[2]), current.key(), current.value(), headers);
         }
 
         void close() {

@@ -6,9 +6,10 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
 /**
  * Entries by their hash; who asks compares the rest.
  *
- * One thread writes, any number read without a lock: an entry never moves within its slots, and slots of
- * which there are too few or too many are replaced as a whole. A reader that starts after a call of
- * the writer returned sees its effect. There are many parts, so that to replace one takes microseconds.
+ * <p>One thread writes, any number read without a lock: an entry never moves within its slots, and
+ * slots of which there are too few or too many are replaced as a whole. A reader that starts after
+ * a call of the writer returned sees its effect. There are many parts, so that to replace one takes
+ * microseconds.
  */
 final class HashedSet {
     /** What is held; subclasses add what it stands for. */
@@ -21,13 +22,14 @@ final class HashedSet {
     }
 
     /**
-     * Places for entries, at most half of them used, and for each the hash of its entry: most look-ups
-     * find nothing, and need not fetch any entry from memory for that.
+     * Places for entries, at most half of them used, and for each the hash of its entry: most
+     * look-ups find nothing, and need not fetch any entry from memory for that.
      */
     static final class Slots {
         private static final int FREE = 0;
 
         private final AtomicIntegerArray hashes;
+
         /** Null where there is none any more: who looks for another goes on. */
         private final AtomicReferenceArray<Entry> entries;
 
@@ -100,7 +102,8 @@ final class HashedSet {
     private static final Slots NO_SLOTS = new Slots(1);
 
     private final AtomicReferenceArray<Slots> parts = new AtomicReferenceArray<>(PARTS);
-    // The writer's own. Of each part: how many slots are not free, and how many of those hold an entry.
+    // The writer's own. Of each part: how many slots are not free, and how many of those hold an
+    // entry.
     private final int[] used = new int[PARTS];
     private final int[] held = new int[PARTS];
 
@@ -139,7 +142,9 @@ final class HashedSet {
         }
     }
 
-    /** Replace the slots of a part by some of which at most half, and at least an eighth, are used. */
+    /**
+     * Replace the slots of a part by some of which at most half, and at least an eighth, are used.
+     */
     private void rebuild(int part, int entries) {
         if (entries == 0) {
             parts.set(part, NO_SLOTS);

@@ -1,20 +1,20 @@
 package mqlake.routing;
 
-import java.security.SecureRandom;
 import org.apache.spark.unsafe.Platform;
+
+import java.security.SecureRandom;
 
 /**
  * SipHash-1-3 of bytes with a key of this JVM (Aumasson and Bernstein, 2012; what Rust's maps use).
  *
- * Clients choose topics and filters: with a hash that they could know they would choose those that
- * collide, and every look-up would pass all of them.
+ * <p>Clients choose topics and filters: with a hash that they could know they would choose those
+ * that collide, and every look-up would pass all of them.
  */
 public final class KeyedHash {
     private static final long KEY0 = new SecureRandom().nextLong();
     private static final long KEY1 = new SecureRandom().nextLong();
 
-    private KeyedHash() {
-    }
+    private KeyedHash() {}
 
     /** Hash the bytes between two positions, of which the array has to have all. */
     static long of(byte[] bytes, int from, int to) {
@@ -34,8 +34,8 @@ public final class KeyedHash {
         }
         for (int at = from; at <= whole; at += 8) {
             // In the order of this machine's bytes: no other machine is told a hash.
-            long word = at < whole
-                    ? Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + at) : last;
+            long word =
+                    at < whole ? Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + at) : last;
             v3 ^= word;
             v0 += v1;
             v1 = v1 << 13 | v1 >>> 51;

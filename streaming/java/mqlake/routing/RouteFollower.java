@@ -1,44 +1,49 @@
 package mqlake.routing;
 
-import java.nio.charset.StandardCharsets;
-import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import mqlake.Vocabulary;
 import mqlake.log.LogFollower;
+
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.Headers;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+
 /**
  * Keeps the route table of this JVM up to date from the log topic of routes.
  *
- * There is one per JVM and log, whatever the number of queries and sessions.
+ * <p>There is one per JVM and log, whatever the number of queries and sessions.
  */
 public final class RouteFollower extends LogFollower<RouteTable> {
     private static final Logger LOG = LoggerFactory.getLogger(RouteFollower.class);
     private static final ConcurrentHashMap<String, RouteFollower> FOLLOWERS =
             new ConcurrentHashMap<>();
 
-    /** A delivery topic that was not there is looked up again after so long, not for each record. */
+    /**
+     * A delivery topic that was not there is looked up again after so long, not for each record.
+     */
     private static final long MISSING_MS = 1000;
 
     /**
      * A barrier waits so long for a route that the log does not have; the gateway sends another.
      *
-     * Messages behind a barrier that is given up do not reach its subscription, so this is long beside
-     * the time a log may take between two records of one moment; only a gateway that died just
-     * then, or a record that the log refused, costs it.
+     * <p>Messages behind a barrier that is given up do not reach its subscription, so this is long
+     * beside the time a log may take between two records of one moment; only a gateway that died
+     * just then, or a record that the log refused, costs it.
      */
     private static final long DOUBT_MS = 2000;
 
     /**
-     * Gateway to its run, one of whose barriers was given up: the others do not wait as long in turn.
-     * Until a route of that run comes.
+     * Gateway to its run, one of whose barriers was given up: the others do not wait as long in
+     * turn. Until a route of that run comes.
      */
     private final ConcurrentHashMap<String, String> doubted = new ConcurrentHashMap<>();
+
     /** Log topic to when it was not there. */
     private final ConcurrentHashMap<String, Long> missing = new ConcurrentHashMap<>();
 
@@ -76,8 +81,8 @@ public final class RouteFollower extends LogFollower<RouteTable> {
     /**
      * Wait until the table holds a gateway's own route record, by its run and number.
      *
-     * @return False when that cannot be said: the log does not have the record, although it was given
-     *     time to come, or the wait took too long. The barrier must then stay unanswered.
+     * @return False when that cannot be said: the log does not have the record, although it was
+     *     given time to come, or the wait took too long. The barrier must then stay unanswered.
      */
     public boolean awaitApplied(String gateway, String incarnation, long number) {
         return table().applied(gateway, incarnation) >= number
@@ -100,8 +105,18 @@ public final class RouteFollower extends LogFollower<RouteTable> {
                 boolean isMissing = lookupsDone >= lookup && applied() >= end - 1;
                 if (isMissing || waited >= BARRIER_MS) {
                     doubted.put(gateway, incarnation);
-                    LOG.warn("barrier not answered: no route " + number + " of " + gateway + " run "
-                            + incarnation + " in " + topic + " after " + waited + " ms");
+                    LOG.warn(
+                            "barrier not answered: no route "
+                                    + number
+                                    + " of "
+                                    + gateway
+                                    + " run "
+                                    + incarnation
+                                    + " in "
+                                    + topic
+                                    + " after "
+                                    + waited
+                                    + " ms");
                     return false;
                 }
                 pause(waited < DOUBT_MS ? DOUBT_MS - waited : BARRIER_MS - waited);
@@ -111,8 +126,8 @@ public final class RouteFollower extends LogFollower<RouteTable> {
     }
 
     /**
-     * Tell whether a delivery topic exists: a barrier or a question of a gateway that is gone for good
-     * is no message, and nobody misses it.
+     * Tell whether a delivery topic exists: a barrier or a question of a gateway that is gone for
+     * good is no message, and nobody misses it.
      */
     public boolean exists(String logTopic) {
         Set<String> known = logTopics;
@@ -152,9 +167,10 @@ public final class RouteFollower extends LogFollower<RouteTable> {
 
     @Override
     protected void apply(ConsumerRecord<byte[], byte[]> record, RouteTable target) {
-        String[] parts = record.key() == null
-                ? new String[0]
-                : new String(record.key(), StandardCharsets.UTF_8).split("/", 3);
+        String[] parts =
+                record.key() == null
+                        ? new String[0]
+                        : new String(record.key(), StandardCharsets.UTF_8).split("/", 3);
         if (parts.length != 3 || !apply(parts, record, target)) {
             LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
         } else {
@@ -180,7 +196,8 @@ public final class RouteFollower extends LogFollower<RouteTable> {
                     gateway, incarnation, Long.parseLong(digits), isShared, record.offset());
             doubted.remove(gateway, incarnation);
         } catch (NumberFormatException error) {
-            LOG.warn(topic + ": a route of " + gateway + " has no number that can be read, ignored");
+            LOG.warn(
+                    topic + ": a route of " + gateway + " has no number that can be read, ignored");
         }
     }
 
@@ -192,13 +209,23 @@ public final class RouteFollower extends LogFollower<RouteTable> {
         long timestampMs = record.timestamp();
         if (value == null) {
             target.apply(
-                    parts[0], parts[1], parts[2], 0, Vocabulary.STRATEGY_ROUND_ROBIN, 0, offset, timestampMs);
+                    parts[0],
+                    parts[1],
+                    parts[2],
+                    0,
+                    Vocabulary.STRATEGY_ROUND_ROBIN,
+                    0,
+                    offset,
+                    timestampMs);
             return true;
         }
         String[] words = new String(value, StandardCharsets.US_ASCII).split(" ");
         try {
             int members = Integer.parseUnsignedInt(words[0]);
-            int strategy = words.length == 3 ? RouteTable.strategy(words[1]) : Vocabulary.STRATEGY_ROUND_ROBIN;
+            int strategy =
+                    words.length == 3
+                            ? RouteTable.strategy(words[1])
+                            : Vocabulary.STRATEGY_ROUND_ROBIN;
             long since = words.length == 3 ? Long.parseLong(words[2]) : 0;
             if (members < 0 || strategy < 0 || words.length != 1 && words.length != 3) {
                 return false;

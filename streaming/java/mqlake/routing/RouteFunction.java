@@ -1,33 +1,39 @@
 package mqlake.routing;
 
+import mqlake.Vocabulary;
+import mqlake.log.LogSink;
+import mqlake.log.Lot;
+import mqlake.log.Positions;
+
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.spark.sql.catalyst.InternalRow;
+
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import mqlake.Vocabulary;
-import mqlake.log.LogSink;
-import mqlake.log.Lot;
-import mqlake.log.Positions;
-import org.apache.kafka.common.header.Header;
-import org.apache.kafka.common.header.internals.RecordHeaders;
-import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
- * Makes deliveries of an inbound record, and sends them: the record with a `source` header more, for each
- * gateway that has subscribers.
+ * Makes deliveries of an inbound record, and sends them: the record with a `source` header more,
+ * for each gateway that has subscribers.
  *
- * A barrier is delivered to its gateway once its routes are applied, else not at all; a question to
- * the gateway that is asked. The record formats are those of mqlake/records.py.
+ * <p>A barrier is delivered to its gateway once its routes are applied, else not at all; a question
+ * to the gateway that is asked. The record formats are those of mqlake/records.py.
  */
 public final class RouteFunction implements LogSink.Sending {
     private static final long serialVersionUID = 1L;
     private static final Delivery[] NOBODY = new Delivery[0];
-    private static final byte[] BARRIER = Vocabulary.BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
-    private static final byte[] QUESTION = Vocabulary.QUESTION_PREFIX.getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] BARRIER =
+            Vocabulary.BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] QUESTION =
+            Vocabulary.QUESTION_PREFIX.getBytes(StandardCharsets.US_ASCII);
+
     /** Of the header of a message; what is longer names share groups. */
     private static final int MQTT_LENGTH = 3;
+
     /** Microseconds of a millisecond: Spark counts in these. */
     private static final long MICROS = 1000;
 
@@ -41,31 +47,46 @@ public final class RouteFunction implements LogSink.Sending {
     private final String deliveryPrefix;
     private final String inboundTopic;
     private final String inForceTopic;
+
+    /** Of the retained messages; those of partitions that were added later are of the same. */
+    private final int shards;
+
     /** Gateway to its log topic, made once. */
-    private final ConcurrentHashMap<String, String> logTopics =
-            new ConcurrentHashMap<>();
+    private final ConcurrentHashMap<String, String> logTopics = new ConcurrentHashMap<>();
+
     private transient volatile RouteFollower follower;
     private transient volatile RoutesInForce inForce;
     private transient volatile Positions positions;
 
     public RouteFunction(
-            Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix,
-            String inboundTopic, String inForceTopic) {
+            Map<String, String> consumerConfig,
+            String routesTopic,
+            String deliveryPrefix,
+            String inboundTopic,
+            String inForceTopic,
+            int shards) {
         this.consumerConfig = new HashMap<>(consumerConfig);
         this.routesTopic = routesTopic;
         this.deliveryPrefix = deliveryPrefix;
         this.inboundTopic = inboundTopic;
         this.inForceTopic = inForceTopic;
+        this.shards = shards;
     }
 
     /** Send what comes of (key, value, headers, partition, offset, timestamp). */
     @Override
     public void send(Lot lot, InternalRow row) throws IOException {
         byte[] key = row.isNullAt(0) ? null : row.getBinary(0);
-        RecordHeaders headers = row.isNullAt(2) ? new RecordHeaders() : Lot.headers(row.getArray(2));
-        Delivery[] deliveries = deliveries(
-                key, value(headers, Vocabulary.HEADER_MQTT), value(headers, Vocabulary.HEADER_CLIENT_ID),
-                row.getInt(3), row.getLong(4), Math.floorDiv(row.getLong(5), MICROS));
+        RecordHeaders headers =
+                row.isNullAt(2) ? new RecordHeaders() : Lot.headers(row.getArray(2));
+        Delivery[] deliveries =
+                deliveries(
+                        key,
+                        value(headers, Vocabulary.HEADER_MQTT),
+                        value(headers, Vocabulary.HEADER_CLIENT_ID),
+                        row.getInt(3),
+                        row.getLong(4),
+                        Math.floorDiv(row.getLong(5), MICROS));
         if (deliveries.length == 0) {
             return;
         }
@@ -89,12 +110,16 @@ public final class RouteFunction implements LogSink.Sending {
     }
 
     private Delivery[] deliveries(
-            byte[] key, byte[] mqtt, byte[] clientId, int partition, long offset,
+            byte[] key,
+            byte[] mqtt,
+            byte[] clientId,
+            int partition,
+            long offset,
             long timestampMs) {
         RouteFollower routes = follower;
         if (routes == null) {
             routes = RouteFollower.of(consumerConfig, routesTopic);
-            positions = Positions.of("router", inboundTopic);
+            positions = Positions.of(Vocabulary.QUERY_ROUTER, inboundTopic);
             inForce = RoutesInForce.of(consumerConfig, inForceTopic);
             follower = routes;
         }
@@ -123,24 +148,30 @@ public final class RouteFunction implements LogSink.Sending {
             return NOBODY; // not ours: somebody else wrote to the topic
         }
         return message(
-                key, mqtt, clientId, partition, offset, timestampMs, routesInForce,
-                routes.table());
+                key, mqtt, clientId, partition, offset, timestampMs, routesInForce, routes.table());
     }
 
     /** Return the deliveries of a message; the sink leaves out those to gateways that are gone. */
     Delivery[] message(
-            byte[] key, byte[] mqtt, byte[] publisher, int partition, long offset,
-            long timestampMs, long routesInForce, RouteTable table) {
+            byte[] key,
+            byte[] mqtt,
+            byte[] publisher,
+            int partition,
+            long offset,
+            long timestampMs,
+            long routesInForce,
+            RouteTable table) {
         byte[] by = publisher == null ? NO_BYTES : publisher;
+        int shard =
+                has(mqtt, Vocabulary.FLAG_RETAIN) ? partition % shards : RouteTable.NOT_RETAINED;
         RouteTable.Recipients recipients;
         if (mqtt != null && mqtt.length > MQTT_LENGTH) {
             byte[] groups = Arrays.copyOfRange(mqtt, MQTT_LENGTH, mqtt.length);
             recipients = table.matchGroups(key, groups, by, partition, offset, routesInForce);
         } else if (has(mqtt, Vocabulary.FLAG_UNSHARED)) {
-            recipients = table.matchUnshared(key, has(mqtt, Vocabulary.FLAG_RETAIN), partition);
+            recipients = table.matchUnshared(key, shard);
         } else {
-            recipients = table.match(
-                    key, has(mqtt, Vocabulary.FLAG_RETAIN), by, partition, offset, routesInForce);
+            recipients = table.match(key, shard, by, partition, offset, routesInForce);
         }
         String[] gateways = recipients.gateways;
         if (gateways.length == 0) {
@@ -149,8 +180,7 @@ public final class RouteFunction implements LogSink.Sending {
         byte[] position = position(partition, offset, timestampMs);
         Delivery[] deliveries = new Delivery[gateways.length];
         for (int i = 0; i < gateways.length; i++) {
-            deliveries[i] =
-                    delivery(logTopic(gateways[i]), position, recipients.sharedFilters(i));
+            deliveries[i] = delivery(logTopic(gateways[i]), position, recipients.sharedFilters(i));
         }
         return deliveries;
     }
@@ -166,7 +196,11 @@ public final class RouteFunction implements LogSink.Sending {
 
     private Delivery[] answer(byte[] key, int partition, byte[] position, RouteFollower routes) {
         String[] parts =
-                new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
+                new String(
+                                key,
+                                BARRIER.length,
+                                key.length - BARRIER.length,
+                                StandardCharsets.US_ASCII)
                         .split("/");
         if (parts.length != 5) {
             return NOBODY;
@@ -186,9 +220,10 @@ public final class RouteFunction implements LogSink.Sending {
         }
         Delivery[] deliveries = deliver(parts[0], position, routes);
         RouteTable table = routes.table();
-        long shared = Math.max(
-                table.sharedRoute(routesOffset),
-                table.sharedRoute(parts[0], parts[1], routeNumber));
+        long shared =
+                Math.max(
+                        table.sharedRoute(routesOffset),
+                        table.sharedRoute(parts[0], parts[1], routeNumber));
         if (shared < 0 || !inForce.advance(partition, shared)) {
             return deliveries;
         }
@@ -200,7 +235,9 @@ public final class RouteFunction implements LogSink.Sending {
 
     private Delivery[] deliver(String gateway, byte[] position, RouteFollower routes) {
         String logTopic = deliveryPrefix + gateway;
-        return routes.exists(logTopic) ? new Delivery[] {delivery(logTopic, position, null)} : NOBODY;
+        return routes.exists(logTopic)
+                ? new Delivery[] {delivery(logTopic, position, null)}
+                : NOBODY;
     }
 
     private static Delivery delivery(String logTopic, byte[] position, byte[] sharedFilters) {
@@ -218,7 +255,10 @@ public final class RouteFunction implements LogSink.Sending {
         return text.getBytes(StandardCharsets.ISO_8859_1);
     }
 
-    /** The header is three bytes: record version, protocol level, flags; records of others have none. */
+    /**
+     * The header is three bytes: record version, protocol level, flags; records of others have
+     * none.
+     */
     private static boolean has(byte[] mqtt, int flag) {
         return mqtt != null && mqtt.length == MQTT_LENGTH && (mqtt[2] & flag) != 0;
     }

@@ -1,5 +1,7 @@
 package mqlake.routing;
 
+import mqlake.Vocabulary;
+
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -10,29 +12,36 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListMap;
-import mqlake.Vocabulary;
 
 /**
  * Which gateways have subscribers for a topic.
  *
- * The twin of mqlake/matching.py; they pass the same generated cases. One
- * thread writes, any number read without a lock, as TopicFilters has it. A reader that starts after
- * apply() returned sees its effect, which is all that a barrier needs. A topic that was asked for not
- * long ago is looked up in a cache, of which a change takes out what its filter may match.
+ * <p>The twin of mqlake/matching.py; they pass the same generated cases. One thread writes, any
+ * number read without a lock, as TopicFilters has it. A reader that starts after apply() returned
+ * sees its effect, which is all that a barrier needs. A topic that was asked for not long ago is
+ * looked up in a cache, of which a change takes out what its filter may match.
  *
- * A message goes to one gateway of a share group, so the group is as it was at the message's place: as
- * the routes say that are in force there (see {@link RoutesInForce}), whatever the table has heard since.
+ * <p>A message goes to one gateway of a share group, so the group is as it was at the message's
+ * place: as the routes say that are in force there (see {@link RoutesInForce}), whatever the table
+ * has heard since.
  */
 public final class RouteTable {
+    /** In place of a shard, of a message that is not flagged RETAIN. */
+    public static final int NOT_RETAINED = -1;
+
     /** Of all routes that the table has, the newest count. */
     public static final long NEWEST = Long.MAX_VALUE;
+
     /** So many routes of share groups are known by their place. */
     private static final int MOST_PLACES = 100000;
+
     private static final String[] NONE = new String[0];
     private static final ShareGroup[] NO_GROUPS = new ShareGroup[0];
     private static final Targets NOWHERE = new Targets(NONE, NO_GROUPS);
+
     /** So many combinations of gateways are kept to be shared between filters. */
     private static final int COMBINATIONS = 4096;
+
     /** What leads to more is not kept for a topic. */
     private static final int MOST_KEPT = 64;
 
@@ -42,9 +51,10 @@ public final class RouteTable {
     public static final class Recipients {
         /** Each once. */
         final String[] gateways;
+
         /**
-         * By gateway the shared filters that it was chosen for, UTF-8, each behind a line feed; null where
-         * it was for none, and instead of all when no gateway was for any.
+         * By gateway the shared filters that it was chosen for, UTF-8, each behind a line feed;
+         * null where it was for none, and instead of all when no gateway was for any.
          */
         final byte[][] sharedFilters;
 
@@ -67,7 +77,9 @@ public final class RouteTable {
     private static final class Targets {
         /** Gateways with subscribers that are not shared; sorted, of a filter. */
         final String[] gateways;
+
         final ShareGroup[] groups;
+
         /** The gateways, as every message gets them that no group has a part in. */
         final Recipients plain;
 
@@ -82,6 +94,7 @@ public final class RouteTable {
     private static final class Run {
         final String incarnation;
         final long number;
+
         /** Number of a share group's record to its offset. */
         final ConcurrentSkipListMap<Long, Long> shared;
 
@@ -105,18 +118,25 @@ public final class RouteTable {
 
     /** Gateway to its last run: an earlier one sends no barriers any more. */
     private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<>();
+
     /** Offsets of the routes of share groups, as keys. */
-    private final ConcurrentSkipListMap<Long, Boolean> sharedRoutes =
-            new ConcurrentSkipListMap<>();
+    private final ConcurrentSkipListMap<Long, Boolean> sharedRoutes = new ConcurrentSkipListMap<>();
+
     /** The writer's own, the longest empty first. */
     private final ArrayDeque<Emptied> emptied = new ArrayDeque<>();
+
     private final TopicFilters filters = new TopicFilters();
     private final TopicCache cache = new TopicCache();
-    /** The writer's own: what has no groups, by its gateways. Most filters lead to few combinations. */
+
+    /**
+     * The writer's own: what has no groups, by its gateways. Most filters lead to few combinations.
+     */
     private final HashMap<List<String>, Targets> combinations = new HashMap<>();
-    /** Partition to the gateways that want its retain-flagged messages, sorted; never an empty array. */
-    private final ConcurrentHashMap<Integer, String[]> retained =
-            new ConcurrentHashMap<>();
+
+    /**
+     * Shard to the gateways that want its retain-flagged messages, sorted; never an empty array.
+     */
+    private final ConcurrentHashMap<Integer, String[]> retained = new ConcurrentHashMap<>();
 
     /**
      * Set how many subscribers a gateway has for a filter (a shared one with its `$share/name/`).
@@ -137,9 +157,10 @@ public final class RouteTable {
             long routesOffset,
             long timestampMs) {
         forgetEmptied(timestampMs);
-        // A gateway wants every retain-flagged message of a partition: its number follows.
+        // A gateway wants every retain-flagged message of a shard: its number follows.
         if (topicFilter.startsWith(Vocabulary.RETAINED_PREFIX)) {
-            applyRetained(gateway, topicFilter.substring(Vocabulary.RETAINED_PREFIX.length()), members);
+            applyRetained(
+                    gateway, topicFilter.substring(Vocabulary.RETAINED_PREFIX.length()), members);
             return;
         }
         byte[] sharedFilter = null;
@@ -154,9 +175,10 @@ public final class RouteTable {
         byte[] key = TopicFilters.key(tenant, plain);
         Targets old = (Targets) filters.get(key);
         ShareGroup.Weight weight = new ShareGroup.Weight(members, strategy, since);
-        Targets changed = sharedFilter == null
-                ? replace(old, gateway, members)
-                : replace(old, gateway, sharedFilter, weight, routesOffset, timestampMs);
+        Targets changed =
+                sharedFilter == null
+                        ? replace(old, gateway, members)
+                        : replace(old, gateway, sharedFilter, weight, routesOffset, timestampMs);
         if (changed != old) {
             filters.put(key, changed);
         }
@@ -182,14 +204,15 @@ public final class RouteTable {
         return found == null ? -1 : found.longValue();
     }
 
-    /** Return the last route of a share group up to a number of a run of a gateway; -1 without any. */
+    /**
+     * Return the last route of a share group up to a number of a run of a gateway; -1 without any.
+     */
     public long sharedRoute(String gateway, String incarnation, long number) {
         Run run = runs.get(gateway);
         if (run == null || !run.incarnation.equals(incarnation)) {
             return -1;
         }
-        Map.Entry<Long, Long> found =
-                run.shared.floorEntry(Long.valueOf(number));
+        Map.Entry<Long, Long> found = run.shared.floorEntry(Long.valueOf(number));
         return found == null ? -1 : found.getValue().longValue();
     }
 
@@ -217,7 +240,8 @@ public final class RouteTable {
         Run run = runs.get(gateway);
         ConcurrentSkipListMap<Long, Long> shared =
                 run != null && run.incarnation.equals(incarnation)
-                        ? run.shared : new ConcurrentSkipListMap<>();
+                        ? run.shared
+                        : new ConcurrentSkipListMap<>();
         if (isShared) {
             shared.put(Long.valueOf(number), Long.valueOf(routesOffset));
             if (shared.size() > MOST_PLACES) {
@@ -229,28 +253,31 @@ public final class RouteTable {
         }
     }
 
-    /** Return up to which of its records a run of a gateway is applied; 0: none, or not its last run. */
+    /**
+     * Return up to which of its records a run of a gateway is applied; 0: none, or not its last
+     * run.
+     */
     public long applied(String gateway, String incarnation) {
         Run run = runs.get(gateway);
         return run != null && run.incarnation.equals(incarnation) ? run.number : 0;
     }
 
     private void applyRetained(String gateway, String number, int members) {
-        Integer partition;
+        Integer shard;
         try {
-            partition = Integer.valueOf(number);
+            shard = Integer.valueOf(number);
         } catch (NumberFormatException error) {
             return; // not ours: somebody else wrote to the topic
         }
-        String[] old = retained.get(partition);
+        String[] old = retained.get(shard);
         if (old == null) {
             old = NONE;
         }
         String[] gateways = members > 0 ? with(old, gateway) : without(old, gateway);
         if (gateways.length == 0) {
-            retained.remove(partition);
+            retained.remove(shard);
         } else {
-            retained.put(partition, gateways);
+            retained.put(shard, gateways);
         }
     }
 
@@ -258,32 +285,38 @@ public final class RouteTable {
      * Find who gets a message.
      *
      * @param topic `<tenant>/<topic name>`, UTF-8; it is kept, so nobody changes it any more.
-     * @param isRetained True for a message flagged RETAIN: those that want all of its partition
-     *     get it too.
+     * @param shard Of a message flagged RETAIN: those that want all of its shard get it too; {@link
+     *     #NOT_RETAINED} of another.
      * @param publisher Client identifier, UTF-8: with the next two it decides in each share group.
      * @param partition Where the message is in the log.
      * @param offset Likewise.
      * @param inForce Of routes of share groups those up to this offset count, or {@link #NEWEST}.
      */
     public Recipients match(
-            byte[] topic, boolean isRetained, byte[] publisher, int partition, long offset,
-            long inForce) {
-        Targets targets = targets(topic);
-        Recipients found = targets.groups.length == 0
-                ? targets.plain
-                : choose(
-                        targets.gateways, targets.groups, topic, publisher, partition, offset,
-                        inForce);
-        return withRetained(found, isRetained, partition);
-    }
-
-    /** Find who gets a message of another site: whoever is in no share group, see {@link #match}. */
-    public Recipients matchUnshared(byte[] topic, boolean isRetained, int partition) {
+            byte[] topic, int shard, byte[] publisher, int partition, long offset, long inForce) {
         Targets targets = targets(topic);
         Recipients found =
                 targets.groups.length == 0
-                        ? targets.plain : new Recipients(targets.gateways, null);
-        return withRetained(found, isRetained, partition);
+                        ? targets.plain
+                        : choose(
+                                targets.gateways,
+                                targets.groups,
+                                topic,
+                                publisher,
+                                partition,
+                                offset,
+                                inForce);
+        return withRetained(found, shard);
+    }
+
+    /**
+     * Find who gets a message of another site: whoever is in no share group, see {@link #match}.
+     */
+    public Recipients matchUnshared(byte[] topic, int shard) {
+        Targets targets = targets(topic);
+        Recipients found =
+                targets.groups.length == 0 ? targets.plain : new Recipients(targets.gateways, null);
+        return withRetained(found, shard);
     }
 
     /**
@@ -292,7 +325,11 @@ public final class RouteTable {
      * @param lines The groups, each shared filter in UTF-8 and before it a line feed.
      */
     public Recipients matchGroups(
-            byte[] topic, byte[] lines, byte[] publisher, int partition, long offset,
+            byte[] topic,
+            byte[] lines,
+            byte[] publisher,
+            int partition,
+            long offset,
             long inForce) {
         String named = new String(lines, StandardCharsets.UTF_8) + "\n";
         ShareGroup[] all = targets(topic).groups;
@@ -304,12 +341,11 @@ public final class RouteTable {
             }
         }
         return choose(
-                NONE, groups.toArray(NO_GROUPS), topic, publisher, partition,
-                offset, inForce);
+                NONE, groups.toArray(NO_GROUPS), topic, publisher, partition, offset, inForce);
     }
 
-    private Recipients withRetained(Recipients found, boolean isRetained, int partition) {
-        String[] more = isRetained ? (String[]) retained.get(Integer.valueOf(partition)) : null;
+    private Recipients withRetained(Recipients found, int shard) {
+        String[] more = shard == NOT_RETAINED ? null : retained.get(Integer.valueOf(shard));
         return more == null ? found : with(found, more);
     }
 
@@ -350,13 +386,17 @@ public final class RouteTable {
         if (gateways.size() == first.gateways.length && groups.size() == first.groups.length) {
             return first;
         }
-        return new Targets(
-                gateways.toArray(NONE), groups.toArray(NO_GROUPS));
+        return new Targets(gateways.toArray(NONE), groups.toArray(NO_GROUPS));
     }
 
     private static Recipients choose(
-            String[] plain, ShareGroup[] groups, byte[] topic, byte[] publisher, int partition,
-            long offset, long inForce) {
+            String[] plain,
+            ShareGroup[] groups,
+            byte[] topic,
+            byte[] publisher,
+            int partition,
+            long offset,
+            long inForce) {
         int most = plain.length + groups.length;
         String[] gateways = Arrays.copyOf(plain, most);
         byte[][] shared = new byte[most][];
@@ -381,8 +421,10 @@ public final class RouteTable {
 
     private static byte[] withLine(byte[] lines, byte[] line) {
         int length = lines == null ? 0 : lines.length;
-        byte[] longer = lines == null
-                ? new byte[line.length + 1] : Arrays.copyOf(lines, length + line.length + 1);
+        byte[] longer =
+                lines == null
+                        ? new byte[line.length + 1]
+                        : Arrays.copyOf(lines, length + line.length + 1);
         longer[length] = '\n';
         System.arraycopy(line, 0, longer, length + 1, line.length);
         return longer;
@@ -477,8 +519,8 @@ public final class RouteTable {
             int before = Arrays.binarySearch(old.gateways, gateways[i]);
             weights[i] = gateways[i].equals(gateway) ? weight : old.weights[before];
         }
-        ShareGroup changed = new ShareGroup(
-                old.sharedFilter, gateways, weights, routesOffset, timestampMs, old);
+        ShareGroup changed =
+                new ShareGroup(old.sharedFilter, gateways, weights, routesOffset, timestampMs, old);
         changed.forget();
         return changed;
     }

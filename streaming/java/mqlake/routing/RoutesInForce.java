@@ -1,37 +1,43 @@
 package mqlake.routing;
 
-import java.nio.charset.StandardCharsets;
-import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ConcurrentSkipListMap;
-import java.util.concurrent.atomic.AtomicLongArray;
 import mqlake.Vocabulary;
 import mqlake.log.LogFollower;
+
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.concurrent.atomic.AtomicLongArray;
+
 /**
  * Up to which route share groups are as the routes say, at each place of the inbound log topic.
  *
- * Routes come into force in a partition where a barrier stands that follows them, and nowhere else: so
- * the gateway of a group that a message goes to depends on the log alone, and a router that repeats
- * itself sends the message to the same one. Where a barrier did that is noted in a log topic, for a
- * router that begins behind it. The note goes out with the deliveries: a router begins again before
- * what has not gone out, and comes to the barrier again.
+ * <p>Routes come into force in a partition where a barrier stands that follows them, and nowhere
+ * else: so the gateway of a group that a message goes to depends on the log alone, and a router
+ * that repeats itself sends the message to the same one. Where a barrier did that is noted in a log
+ * topic, for a router that begins behind it. The note goes out with the deliveries: a router begins
+ * again before what has not gone out, and comes to the barrier again.
  */
-public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, RoutesInForce.Notes>> {
+public final class RoutesInForce
+        extends LogFollower<ConcurrentHashMap<Integer, RoutesInForce.Notes>> {
     private static final Logger LOG = LoggerFactory.getLogger(RoutesInForce.class);
     private static final ConcurrentHashMap<String, RoutesInForce> FOLLOWERS =
             new ConcurrentHashMap<>();
+
     /** In partitions from here on the newest routes count. */
     private static final int MOST_PARTITIONS = 1024;
+
     /** So many notes of a partition are kept. */
     private static final int MOST_NOTES = 10000;
 
     /** Where each partition goes on. */
     private final AtomicLongArray next = new AtomicLongArray(MOST_PARTITIONS);
+
     private final AtomicLongArray inForce = new AtomicLongArray(MOST_PARTITIONS);
 
     private RoutesInForce(Map<String, String> config, String logTopic) {
@@ -58,8 +64,8 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
     /**
      * Return up to which route share groups count for a message, and note that it was looked at.
      *
-     * One thread at a time asks for a partition, in the order of its offsets; who begins anywhere else
-     * waits until all notes are read.
+     * <p>One thread at a time asks for a partition, in the order of its offsets; who begins
+     * anywhere else waits until all notes are read.
      *
      * @return An offset of the routes; {@link RouteTable#NEWEST} before any barrier that is known.
      * @throws IllegalStateException The notes cannot be read within a minute.
@@ -101,8 +107,9 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
     private long noted(int partition, long offset) {
         Notes notes = read().get(partition);
         Map.Entry<Long, Long> last =
-                notes == null ? null : (Map.Entry<Long, Long>) notes.byOffset.floorEntry(
-                        Long.valueOf(offset));
+                notes == null
+                        ? null
+                        : (Map.Entry<Long, Long>) notes.byOffset.floorEntry(Long.valueOf(offset));
         return last == null ? RouteTable.NEWEST : last.getValue().longValue();
     }
 
@@ -116,14 +123,17 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
         return new ConcurrentHashMap<>();
     }
 
-    /** Take a note: `<partition>:<offset>:<timestamp>`, a line feed, and the offset of the routes. */
+    /**
+     * Take a note: `<partition>:<offset>:<timestamp>`, a line feed, and the offset of the routes.
+     */
     @Override
     protected void apply(
             ConsumerRecord<byte[], byte[]> record, ConcurrentHashMap<Integer, Notes> target) {
         Header source = record.headers().lastHeader(Vocabulary.HEADER_SOURCE);
-        String[] lines = source == null || source.value() == null
-                ? new String[0]
-                : new String(source.value(), StandardCharsets.ISO_8859_1).split("\n");
+        String[] lines =
+                source == null || source.value() == null
+                        ? new String[0]
+                        : new String(source.value(), StandardCharsets.ISO_8859_1).split("\n");
         String[] position = lines.length == 2 ? lines[0].split(":") : lines;
         try {
             if (position.length == 3) {

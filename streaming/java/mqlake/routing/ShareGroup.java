@@ -1,19 +1,24 @@
 package mqlake.routing;
 
-import java.util.zip.CRC32;
 import mqlake.Vocabulary;
 
+import java.util.zip.CRC32;
+
 /**
- * One share group, `$share/name/filter`, over all its gateways, and how it was before; immutable but
- * for what it forgets.
+ * One share group, `$share/name/filter`, over all its gateways, and how it was before; immutable
+ * but for what it forgets.
  *
- * The choice is the twin of mqlake/sharing.py; both pass the same generated cases.
+ * <p>The choice is the twin of mqlake/sharing.py; both pass the same generated cases.
  */
 final class ShareGroup {
-    /** So long a group knows how it was: longer than the router goes back when it repeats itself. */
+    /**
+     * So long a group knows how it was: longer than the router goes back when it repeats itself.
+     */
     private static final long KEPT_MS = 10 * 60 * 1000;
+
     /** And so many states. */
     private static final int MOST_KEPT = 64;
+
     /** 2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance. */
     private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
@@ -21,7 +26,9 @@ final class ShareGroup {
     static final class Weight {
         /** Of a last resort they count only while there is nothing else. */
         final int members;
+
         final int strategy;
+
         /** When the gateway joined the group: the strategy of the first one counts for all. */
         final long since;
 
@@ -33,20 +40,31 @@ final class ShareGroup {
     }
 
     final byte[] sharedFilter;
+
     /** Sorted, so that the choice does not depend on the order in which routes came. */
     final String[] gateways;
+
     final Weight[] weights;
     final long total;
+
     /** There is nothing but last resorts, so they count. */
     private final boolean onlyLast;
+
     /** The gateway that joined first; -1 without any. */
     final int first;
+
     final long salt;
+
     /** Offset of the route that made it so. */
     final long routesOffset;
+
     /** When the log had that, milliseconds UTC. */
     final long sinceMs;
-    /** How it was before; null when that is forgotten, or there was nothing. Only the writer changes it. */
+
+    /**
+     * How it was before; null when that is forgotten, or there was nothing. Only the writer changes
+     * it.
+     */
     private volatile ShareGroup previous;
 
     /** A group that nobody has joined yet. */
@@ -127,19 +145,21 @@ final class ShareGroup {
         if (strategy == Vocabulary.STRATEGY_STICKY) {
             return gateways[first];
         }
-        long pick = switch (strategy) {
-            case Vocabulary.STRATEGY_ROUND_ROBIN, Vocabulary.STRATEGY_LAST_RESORT -> {
-                long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
-                yield ((turn >>> 33) * total) >>> 31;
-            }
-            case Vocabulary.STRATEGY_RANDOM ->
-                Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
-            case Vocabulary.STRATEGY_HASH_TOPIC ->
-                Long.remainderUnsigned(mix(crc32(topic, nameStart(topic)) ^ salt), total);
-            case Vocabulary.STRATEGY_HASH_CLIENT_ID ->
-                Long.remainderUnsigned(mix(crc32(publisher, 0) ^ salt), total);
-            default -> throw new IllegalStateException("no strategy " + strategy);
-        };
+        long pick =
+                switch (strategy) {
+                    case Vocabulary.STRATEGY_ROUND_ROBIN, Vocabulary.STRATEGY_LAST_RESORT -> {
+                        long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
+                        yield ((turn >>> 33) * total) >>> 31;
+                    }
+                    case Vocabulary.STRATEGY_RANDOM ->
+                            Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
+                    case Vocabulary.STRATEGY_HASH_TOPIC ->
+                            Long.remainderUnsigned(
+                                    mix(crc32(topic, nameStart(topic)) ^ salt), total);
+                    case Vocabulary.STRATEGY_HASH_CLIENT_ID ->
+                            Long.remainderUnsigned(mix(crc32(publisher, 0) ^ salt), total);
+                    default -> throw new IllegalStateException("no strategy " + strategy);
+                };
         for (int i = 0; i < weights.length; i++) {
             if (!counts(weights[i])) {
                 continue;

@@ -6,9 +6,9 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
 /**
  * What was found for topics not long ago: at most so many, of at most so many bytes each.
  *
- * A topic has four places. One that was asked for since it came is not the first to go: topics that come
- * once do not drive out those that come again and again. Any thread reads and writes without a lock; what
- * two of them write at once is lost at worst, and then found again.
+ * <p>A topic has four places. One that was asked for since it came is not the first to go: topics
+ * that come once do not drive out those that come again and again. Any thread reads and writes
+ * without a lock; what two of them write at once is lost at worst, and then found again.
  */
 final class TopicCache {
     static final int TOPICS = 65536;
@@ -19,8 +19,13 @@ final class TopicCache {
     private static final class Known {
         final byte[] topic;
         final int hash;
-        /** Which changes concern it, and the sum of those when it was looked for: TopicFilters.stamp(). */
+
+        /**
+         * Which changes concern it, and the sum of those when it was looked for:
+         * TopicFilters.stamp().
+         */
         final long stripes;
+
         final long stamp;
         final Object found;
 
@@ -34,7 +39,8 @@ final class TopicCache {
     }
 
     private final AtomicReferenceArray<Known> places = new AtomicReferenceArray<>(TOPICS);
-    // Of the topic in each place, as a hint, so that most topics need not be fetched from memory: its
+    // Of the topic in each place, as a hint, so that most topics need not be fetched from memory:
+    // its
     // hash, and whether it was asked for since it came.
     private final int[] hashes = new int[TOPICS];
     private final boolean[] asked = new boolean[TOPICS];
@@ -71,7 +77,9 @@ final class TopicCache {
         asked[place] = false;
     }
 
-    /** Choose the place for a topic: its own, a free one, that of one that was not asked for, any. */
+    /**
+     * Choose the place for a topic: its own, a free one, that of one that was not asked for, any.
+     */
     private int place(int hash) {
         int first = first(hash);
         int chosen = -1;

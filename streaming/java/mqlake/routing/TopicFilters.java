@@ -8,16 +8,18 @@ import java.util.concurrent.atomic.AtomicLongArray;
 /**
  * Values at topic filters, found by topic name.
  *
- * Filters and topics are bytes, each with its tenant before it, as in the keys of mqlake.inbound:
- * `<tenant>/<topic name>`. A filter without wildcards is found by the hash of all of it; the others are a
- * tree of levels, in which a level is found by the hash of its bytes and its parent's.
+ * <p>Filters and topics are bytes, each with its tenant before it, as in the keys of
+ * mqlake.inbound: `<tenant>/<topic name>`. A filter without wildcards is found by the hash of all
+ * of it; the others are a tree of levels, in which a level is found by the hash of its bytes and
+ * its parent's.
  *
- * One thread writes, any number read without a lock. A reader that starts after put() returned sees its
- * effect.
+ * <p>One thread writes, any number read without a lock. A reader that starts after put() returned
+ * sees its effect.
  */
 public final class TopicFilters {
     /** Levels below the tenant by which changes of filters with wildcards are told apart. */
     private static final int PREFIX_LEVELS = 4;
+
     private static final int STRIPE_BITS = 12;
     private static final int STRIPES = 1 << STRIPE_BITS;
     private static final long GOLDEN = 0x9e3779b97f4a7c15L;
@@ -25,10 +27,13 @@ public final class TopicFilters {
     /** A topic with the hashes by which it is looked up; immutable. */
     public static final class Topic {
         final byte[] bytes;
+
         /** Of all of it. */
         final int hash;
+
         /** Which changes may concern it, for stamp(). */
         final long stripes;
+
         /** Of each of its first levels. */
         private final long[] levels = new long[PREFIX_LEVELS + 1];
 
@@ -79,13 +84,18 @@ public final class TopicFilters {
     /** A level of filters with wildcards. */
     private static final class Level extends HashedSet.Entry {
         final Level parent;
+
         /** Empty for `+`. */
         final byte[] name;
+
         volatile Level plus;
+
         /** Of the filter that ends here. */
         volatile Object value;
+
         /** Of the filter that goes on with `#` and ends. */
         volatile Object rest;
+
         /** The writer's own: levels below that have a name. */
         int named;
 
@@ -105,8 +115,10 @@ public final class TopicFilters {
     private final Level root = new Level(0, null, NO_NAME);
     private final HashedSet literals = new HashedSet();
     private final HashedSet levels = new HashedSet();
+
     /** The writer's own: filters that have a value. */
     private int filters;
+
     /** How often filters changed, told apart by the hash of what a topic has to begin with. */
     private final AtomicLongArray changes = new AtomicLongArray(STRIPES);
 
@@ -137,8 +149,10 @@ public final class TopicFilters {
             if (isRest(filter, from)) {
                 return level.rest;
             }
-            level = isPlus(filter, from, end)
-                    ? level.plus : named(level, filter, from, end, KeyedHash.of(filter, from, end));
+            level =
+                    isPlus(filter, from, end)
+                            ? level.plus
+                            : named(level, filter, from, end, KeyedHash.of(filter, from, end));
             from = end + 1;
         }
         return level == null ? null : level.value;
@@ -306,8 +320,8 @@ public final class TopicFilters {
     }
 
     /**
-     * Return a number that changes when a filter changes that may match a topic. What was found after it
-     * was asked for is right as long as it stays the same.
+     * Return a number that changes when a filter changes that may match a topic. What was found
+     * after it was asked for is right as long as it stays the same.
      */
     long stamp(int hash, long stripes) {
         long sum = changes.get(stripe(hash));
@@ -360,7 +374,8 @@ public final class TopicFilters {
         int hash = childHash(level, levelHash);
         HashedSet.Slots slots = levels.slots(hash);
         for (int slot = slots.find(hash, hash); slot >= 0; slot = slots.find(hash, slot + 1)) {
-            if (slots.get(slot) instanceof Level found && found.parent == level
+            if (slots.get(slot) instanceof Level found
+                    && found.parent == level
                     && Arrays.equals(found.name, 0, found.name.length, topic, from, end)) {
                 return found;
             }

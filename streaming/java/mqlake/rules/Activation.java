@@ -2,30 +2,49 @@ package mqlake.rules;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Map;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
-/** Reads the records of mqlake.rules that concern the engine; mqlake/rule_records.py has their form. */
+/**
+ * Reads the records of mqlake.rules that concern the engine; mqlake/rule_records.py has their form.
+ */
 final class Activation {
     private static final Logger LOG = LoggerFactory.getLogger(Activation.class);
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    private Activation() {
+    private Activation() {}
+
+    /** Return the stateful versions of an activation; no value has none. */
+    static RuleVersion[] runs(String tenant, String rule, byte[] value) throws IOException {
+        return versions(tenant, rule, value, true, false);
     }
 
-    /** Return the versions of an activation, with memory or without; no value has none. */
-    static RuleVersion[] versions(String tenant, String rule, byte[] value, boolean withMemory)
+    /**
+     * Return the stateless versions of an activation; no value has none.
+     *
+     * @param isEvaluated Whether they are to be evaluated in this JVM, and so to be compiled and
+     *     counted.
+     */
+    static RuleVersion[] versions(String tenant, String rule, byte[] value, boolean isEvaluated)
+            throws IOException {
+        return versions(tenant, rule, value, false, isEvaluated);
+    }
+
+    private static RuleVersion[] versions(
+            String tenant, String rule, byte[] value, boolean withMemory, boolean isEvaluated)
             throws IOException {
         ArrayList<RuleVersion> versions = new ArrayList<>();
         JsonNode spans = value == null ? null : field(JSON.readTree(value), "spans");
         for (int i = 0; spans != null && i < spans.size(); i++) {
             JsonNode span = spans.get(i);
             if (hasMemory(span) == withMemory) {
-                versions.add(version(tenant, rule, span));
+                versions.add(version(tenant, rule, span, isEvaluated));
             }
         }
         return versions.toArray(new RuleVersion[versions.size()]);
@@ -53,12 +72,11 @@ final class Activation {
         return value == null ? -1 : field(JSON.readTree(value), "change").asLong();
     }
 
-    private static RuleVersion version(String tenant, String rule, JsonNode span) {
+    private static RuleVersion version(
+            String tenant, String rule, JsonNode span, boolean isEvaluated) {
         CompiledRule code = null;
         try {
-            // One with memory has a query of its own.
-            code = hasMemory(span)
-                    ? null : RuleCompiler.compile(field(span, "expression").asText());
+            code = isEvaluated ? RuleCompiler.compile(field(span, "expression").asText()) : null;
         } catch (IllegalArgumentException error) {
             // Its records become dead letters.
             LOG.warn("rule " + rule + " does not compile: " + error.getMessage());
@@ -76,11 +94,15 @@ final class Activation {
             filters[i] = names.get(i).asText();
         }
         return new RuleVersion(
-                tenant, rule, field(span, "version").asInt(), filters, ranges, code,
-                RuleCounters.of(tenant + "/" + rule),
+                tenant,
+                rule,
+                field(span, "version").asInt(),
+                filters,
+                ranges,
+                code,
+                isEvaluated ? RuleCounters.of(tenant + "/" + rule) : null,
                 span.hasNonNull("change") ? span.get("change").asLong() : 0,
-                span.hasNonNull("ended_at")
-                        ? span.get("ended_at").asLong() : Long.MAX_VALUE);
+                span.hasNonNull("ended_at") ? span.get("ended_at").asLong() : Long.MAX_VALUE);
     }
 
     private static long[] offsets(JsonNode array) {

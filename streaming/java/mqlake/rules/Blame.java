@@ -7,23 +7,33 @@ import java.util.HashMap;
 /**
  * Who has made a rule fail in the present minute, and where: nobody has it paused alone.
  *
- * Names are chosen freely where nobody has to log in, so addresses are counted beside them. For one
- * thread at a time.
+ * <p>Names are chosen freely where nobody has to log in, so addresses are counted beside them. For
+ * one thread at a time.
  */
 public final class Blame {
     /** Failures within a minute that speak against the rule: of one user, or client without one. */
     static final int MAX_OF_PUBLISHER = 10;
+
     /** Of one address; of a network of 64 bits in IPv6, which one customer has. */
     static final int MAX_OF_ADDRESS = 50;
+
     /** Of one topic, for a rule whose filters match many. */
     static final int MAX_OF_TOPIC = 50;
-    /** Dead letters of one publisher within a minute that are all written; then one of LETTER_SAMPLE. */
+
+    /**
+     * Dead letters of one publisher within a minute that are all written; then one of
+     * LETTER_SAMPLE.
+     */
     static final int MAX_LETTERS = 1000;
+
     /** Of all publishers together. */
     static final int MAX_ALL_LETTERS = 10000;
+
     static final int LETTER_SAMPLE = 100;
+
     /** Names, addresses and topics told apart within a minute, of each; further ones are as one. */
     private static final int MAX_TOLD_APART = 1000;
+
     private static final long MINUTE_MS = 60000;
 
     private final HashMap<String, int[]> publishers = new HashMap<>();
@@ -79,7 +89,8 @@ public final class Blame {
             return address;
         }
         try {
-            byte[] bytes = InetAddress.getByName(address).getAddress(); // of numbers: nobody is asked
+            byte[] bytes =
+                    InetAddress.getByName(address).getAddress(); // of numbers: nobody is asked
             if (bytes.length == 4) {
                 return address;
             }

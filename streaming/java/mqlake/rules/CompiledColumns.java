@@ -8,6 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.MutableProjection;
 public final class CompiledColumns {
     private final Expression[] expressions;
     private final Object lock = new Object();
+
     /** By number of the lane. */
     private volatile MutableProjection[] evaluators = new MutableProjection[0];
 

@@ -1,6 +1,7 @@
 package mqlake.rules;
 
 import mqlake.spark.Scala;
+
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
@@ -12,7 +13,7 @@ import org.apache.spark.unsafe.types.VariantVal;
 /**
  * What a field of the payload is: schema_of_variant, which every condition on a number asks.
  *
- * Catalyst calls it by reflection; the kinds that most fields are of are known here.
+ * <p>Catalyst calls it by reflection; the kinds that most fields are of are known here.
  */
 final class FieldKind extends SharedColumn {
     private static final UTF8String BIGINT = UTF8String.fromString("BIGINT");
@@ -31,7 +32,9 @@ final class FieldKind extends SharedColumn {
     /** Return what computes a kind; null when the expression is another one. */
     static SharedColumn of(Expression node, LaneCode catalyst) {
         return is(node)
-                ? new FieldKind(((BoundReference) Scala.list(node.children()).get(0)).ordinal(), catalyst) : null;
+                ? new FieldKind(
+                        ((BoundReference) Scala.list(node.children()).get(0)).ordinal(), catalyst)
+                : null;
     }
 
     /** Tell whether an expression is the kind of what a column has. */

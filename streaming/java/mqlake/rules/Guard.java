@@ -1,8 +1,7 @@
 package mqlake.rules;
 
-import java.util.ArrayList;
-import java.util.List;
 import mqlake.spark.Scala;
+
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.CaseWhen;
@@ -16,12 +15,16 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.StringType$;
+
 import scala.Tuple2;
+
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * A condition that a column of the message has one value. Most rules say no to most messages; those
- * whose first conditions are such (columns that rules share are, too) say so without code of their own,
- * which for hundreds of rules would be in no cache of the processor.
+ * whose first conditions are such (columns that rules share are, too) say so without code of their
+ * own, which for hundreds of rules would be in no cache of the processor.
  */
 record Guard(int ordinal, Object wanted) {
     boolean holds(MessageRow row) {
@@ -29,12 +32,13 @@ record Guard(int ordinal, Object wanted) {
     }
 
     /**
-     * Return the guards of a rule: those conditions that it looks at first, in its order, so that what
-     * fails still fails. Not every one of them: where another one comes before, it ends.
+     * Return the guards of a rule: those conditions that it looks at first, in its order, so that
+     * what fails still fails. Not every one of them: where another one comes before, it ends.
      */
     static Guard[] of(Expression rule) {
         ArrayList<Guard> guards = new ArrayList<>();
-        if (rule instanceof CaseWhen when && Scala.list(when.branches()).size() == 1
+        if (rule instanceof CaseWhen when
+                && Scala.list(when.branches()).size() == 1
                 && when.elseValue().isEmpty()) {
             addAll(Scala.list(when.branches()).get(0)._1(), guards);
         }
@@ -48,7 +52,8 @@ record Guard(int ordinal, Object wanted) {
         }
         if (condition instanceof Coalesce) {
             List<Expression> children = Scala.list(condition.children());
-            return children.size() == 2 && isFalse(children.get(1))
+            return children.size() == 2
+                    && isFalse(children.get(1))
                     && addAll(children.get(0), guards);
         }
         if (condition instanceof CaseWhen when) {
@@ -65,19 +70,20 @@ record Guard(int ordinal, Object wanted) {
     /** Add those of conditions of which each is asked only if the ones before are true. */
     private static boolean addEach(CaseWhen conditions, ArrayList<Guard> guards) {
         for (Tuple2<Expression, Expression> branch : Scala.list(conditions.branches())) {
-            if (!(branch._1() instanceof Not not) || !isFalse(branch._2())
+            if (!(branch._1() instanceof Not not)
+                    || !isFalse(branch._2())
                     || !addAll(not.child(), guards)) {
                 return false;
             }
         }
-        return conditions.elseValue().isDefined()
-                && addAll(conditions.elseValue().get(), guards);
+        return conditions.elseValue().isDefined() && addAll(conditions.elseValue().get(), guards);
     }
 
     private static boolean addEqual(EqualTo condition, ArrayList<Guard> guards) {
         if (!(condition.left() instanceof BoundReference column)
                 || !(condition.right() instanceof Literal literal)
-                || literal.value() == null || !isComparedByEquals(column.dataType())) {
+                || literal.value() == null
+                || !isComparedByEquals(column.dataType())) {
             return false;
         }
         guards.add(new Guard(column.ordinal(), literal.value()));
@@ -86,7 +92,8 @@ record Guard(int ordinal, Object wanted) {
 
     /** Tell whether Catalyst's equality is that of Java: not of fractions, with their two zeros. */
     private static boolean isComparedByEquals(DataType type) {
-        return type instanceof LongType || type instanceof IntegerType
+        return type instanceof LongType
+                || type instanceof IntegerType
                 || type.equals(StringType$.MODULE$);
     }
 

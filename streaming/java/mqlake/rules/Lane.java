@@ -1,13 +1,14 @@
 package mqlake.rules;
 
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+
 import java.util.ArrayList;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.atomic.AtomicInteger;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 
 /**
- * What one thread needs to evaluate rules on one record: a row, and a number by which every rule has
- * an evaluator for it. There are as many as there were threads at once.
+ * What one thread needs to evaluate rules on one record: a row, and a number by which every rule
+ * has an evaluator for it. There are as many as there were threads at once.
  */
 public final class Lane {
     private static final ConcurrentLinkedDeque<Lane> FREE = new ConcurrentLinkedDeque<>();
@@ -18,8 +19,7 @@ public final class Lane {
     final GenericInternalRow result = new GenericInternalRow(1);
     final ArrayList<RuleVersion> candidates = new ArrayList<>();
 
-    private Lane() {
-    }
+    private Lane() {}
 
     /** Take a lane; the last one given back, so that few are in use. */
     public static Lane take() {

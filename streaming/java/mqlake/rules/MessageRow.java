@@ -1,8 +1,7 @@
 package mqlake.rules;
 
-import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
 import mqlake.Vocabulary;
+
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantExpressionEvalUtils$;
 import org.apache.spark.types.variant.Variant;
@@ -10,26 +9,38 @@ import org.apache.spark.types.variant.VariantUtil;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.unsafe.types.VariantVal;
 
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+
 /**
- * A record of mqlake.inbound or mqlake.events as the row that rules are evaluated on; its columns are
- * those of rules/columns.py, then those that RuleCompiler takes out of rules.
+ * A record of mqlake.inbound or mqlake.events as the row that rules are evaluated on; its columns
+ * are those of rules/columns.py, then those that RuleCompiler takes out of rules.
  *
- * Each column is computed when a rule asks for it, once.
+ * <p>Each column is computed when a rule asks for it, once.
  */
 public final class MessageRow extends GenericInternalRow {
     private static final byte[] EMPTY = new byte[0];
+
+    /** Longer than it takes to compute most, and than others have the processor meanwhile. */
+    private static final long LONG_NS = 5 * ProcessorTime.LONG_NS;
+
     private static final byte[] HEX = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
 
     private Object[] values = new Object[Vocabulary.COLUMN_COUNT];
+
     /** Of which record a value is. */
     private int[] known = new int[Vocabulary.COLUMN_COUNT];
+
     private int current;
     private final Lane lane;
+    private long begunAt;
 
     // The record.
     byte[] key;
+
     /** End of the tenant in the key. */
     int slash;
+
     public byte[] value;
     byte[] mqtt;
     byte[] id;
@@ -43,6 +54,7 @@ public final class MessageRow extends GenericInternalRow {
     public int partition;
     public long offset;
     long timestampMs;
+
     /** Null for a message. */
     public Event event;
 
@@ -53,8 +65,14 @@ public final class MessageRow extends GenericInternalRow {
 
     /** Become another record; tell whether it is one that rules know. */
     public boolean begin(
-            boolean isEvent, int recordPartition, long recordOffset, long recordTimestampMs,
-            byte[] recordKey, byte[] recordValue, String[] headerNames, byte[][] headerValues) {
+            boolean isEvent,
+            int recordPartition,
+            long recordOffset,
+            long recordTimestampMs,
+            byte[] recordKey,
+            byte[] recordValue,
+            String[] headerNames,
+            byte[][] headerValues) {
         begin();
         key = recordKey;
         slash = recordKey == null ? -1 : RuleFilter.slash(recordKey);
@@ -72,7 +90,17 @@ public final class MessageRow extends GenericInternalRow {
             event = Event.read(value);
             return event != null;
         }
-        return mqtt != null && mqtt.length == 3 && mqtt[0] >= Vocabulary.OLDEST_READ && mqtt[0] <= Vocabulary.NEWEST_READ;
+        return mqtt != null
+                && mqtt.length == 3
+                && mqtt[0] >= Vocabulary.OLDEST_READ
+                && mqtt[0] <= Vocabulary.NEWEST_READ;
+    }
+
+    /**
+     * Whether so much time has gone since it became this record that something may have taken long.
+     */
+    public boolean takesLong() {
+        return System.nanoTime() - begunAt >= LONG_NS;
     }
 
     /** Return the topic name of the message, or that of the event. */
@@ -105,6 +133,7 @@ public final class MessageRow extends GenericInternalRow {
     }
 
     private void begin() {
+        begunAt = System.nanoTime();
         current++;
         if (current == 0) {
             Arrays.fill(known, 0);
@@ -134,7 +163,7 @@ public final class MessageRow extends GenericInternalRow {
             case Vocabulary.HEADER_PEERHOST -> peerHost = header;
             case Vocabulary.HEADER_CHAIN -> chain = header;
             case Vocabulary.HEADER_TRACEPARENT -> traceparent = header;
-            default -> { } // of no concern to rules
+            default -> {} // of no concern to rules
         }
     }
 
@@ -150,8 +179,10 @@ public final class MessageRow extends GenericInternalRow {
         if (ordinal < known.length && known[ordinal] == current) {
             return values[ordinal];
         }
-        Object found = ordinal < Vocabulary.COLUMN_COUNT
-                ? column(ordinal) : RuleCompiler.sharedColumn(ordinal).evaluate(lane);
+        Object found =
+                ordinal < Vocabulary.COLUMN_COUNT
+                        ? column(ordinal)
+                        : RuleCompiler.sharedColumn(ordinal).evaluate(lane);
         if (ordinal >= values.length) {
             int length = Math.max(ordinal + 1, values.length * 2);
             values = Arrays.copyOf(values, length);
@@ -167,7 +198,7 @@ public final class MessageRow extends GenericInternalRow {
             case Vocabulary.COLUMN_ID -> hex(id);
             case Vocabulary.COLUMN_TENANT -> UTF8String.fromBytes(key, 0, slash);
             case Vocabulary.COLUMN_TOPIC ->
-                event != null ? UTF8String.fromString(event.topicName) : behindSlash();
+                    event != null ? UTF8String.fromString(event.topicName) : behindSlash();
             case Vocabulary.COLUMN_CLIENTID -> event != null ? behindSlash() : text(clientId);
             case Vocabulary.COLUMN_USERNAME -> text(username);
             case Vocabulary.COLUMN_TIMESTAMP -> timestampMs;
@@ -175,7 +206,8 @@ public final class MessageRow extends GenericInternalRow {
             case Vocabulary.COLUMN_GATEWAY -> origin(false);
             case Vocabulary.COLUMN_SITE -> origin(true);
             case Vocabulary.COLUMN_PROPERTIES -> properties == null ? null : json(properties);
-            case Vocabulary.COLUMN_EVENT -> event == null ? null : UTF8String.fromString(event.name);
+            case Vocabulary.COLUMN_EVENT ->
+                    event == null ? null : UTF8String.fromString(event.name);
             case Vocabulary.COLUMN_EVENT_FIELDS -> event == null ? null : event.fields;
             case Vocabulary.COLUMN_LOG_PARTITION -> partition;
             case Vocabulary.COLUMN_LOG_OFFSET -> offset;
@@ -214,7 +246,8 @@ public final class MessageRow extends GenericInternalRow {
             return UTF8String.fromBytes(origin, 0, at);
         }
         return at == origin.length
-                ? null : UTF8String.fromBytes(origin, at + 1, origin.length - at - 1);
+                ? null
+                : UTF8String.fromBytes(origin, at + 1, origin.length - at - 1);
     }
 
     private static UTF8String text(byte[] bytes) {
@@ -251,9 +284,13 @@ public final class MessageRow extends GenericInternalRow {
             this.topicName = topicName(name);
         }
 
-        /** Return from where the client of the event is (`peer` has a port); null where none is said. */
+        /**
+         * Return from where the client of the event is (`peer` has a port); null where none is
+         * said.
+         */
         String address() {
-            Variant peer = new Variant(fields.getValue(), fields.getMetadata()).getFieldByKey("peer");
+            Variant peer =
+                    new Variant(fields.getValue(), fields.getMetadata()).getFieldByKey("peer");
             if (peer == null || peer.getType() != VariantUtil.Type.STRING) {
                 return null;
             }
@@ -272,8 +309,8 @@ public final class MessageRow extends GenericInternalRow {
                 return null;
             }
             try {
-                Variant name = new Variant(fields.getValue(), fields.getMetadata())
-                        .getFieldByKey("event");
+                Variant name =
+                        new Variant(fields.getValue(), fields.getMetadata()).getFieldByKey("event");
                 return name == null ? null : new Event(fields, name.getString());
             } catch (RuntimeException error) { // not an object, or the name is not a string
                 return null;

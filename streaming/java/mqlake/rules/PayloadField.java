@@ -5,8 +5,8 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.variant.ArrayExtraction;
 import org.apache.spark.sql.catalyst.expressions.variant.ObjectExtraction;
-import org.apache.spark.sql.catalyst.expressions.variant.VariantGet$;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantGet;
+import org.apache.spark.sql.catalyst.expressions.variant.VariantGet$;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantPathSegment;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal$;
@@ -23,8 +23,8 @@ import org.apache.spark.unsafe.types.VariantVal;
 /**
  * A field of the payload as a number, a text or a variant: variant_get with a constant path.
  *
- * Catalyst makes an expression of the field's value and one that casts it, for each message anew. What
- * needs no cast is taken as it is here; all else is left to Catalyst.
+ * <p>Catalyst makes an expression of the field's value and one that casts it, for each message
+ * anew. What needs no cast is taken as it is here; all else is left to Catalyst.
  */
 final class PayloadField extends SharedColumn {
     private final int ordinal;
@@ -45,16 +45,19 @@ final class PayloadField extends SharedColumn {
             return null;
         }
         DataType type = field.targetType();
-        boolean isPlain = type instanceof DoubleType || type instanceof LongType
-                || type instanceof VariantType || type.equals(StringType$.MODULE$);
-        if (!isPlain || path.value() == null
-                || !(field.child() instanceof BoundReference column)) {
+        boolean isPlain =
+                type instanceof DoubleType
+                        || type instanceof LongType
+                        || type instanceof VariantType
+                        || type.equals(StringType$.MODULE$);
+        if (!isPlain || path.value() == null || !(field.child() instanceof BoundReference column)) {
             return null;
         }
         return new PayloadField(
                 column.ordinal(),
                 VariantGet$.MODULE$.getParsedPath(path.value().toString(), field.prettyName()),
-                type, catalyst);
+                type,
+                catalyst);
     }
 
     @Override
@@ -107,6 +110,7 @@ final class PayloadField extends SharedColumn {
             return kind == VariantUtil.Type.OBJECT ? from.getFieldByKey(field.key()) : null;
         }
         return kind == VariantUtil.Type.ARRAY
-                ? from.getElementAtIndex(((ArrayExtraction) segment).index()) : null;
+                ? from.getElementAtIndex(((ArrayExtraction) segment).index())
+                : null;
     }
 }

@@ -1,5 +1,7 @@
 package mqlake.rules;
 
+import mqlake.Vocabulary;
+
 import java.io.IOException;
 import java.io.RandomAccessFile;
 import java.nio.MappedByteBuffer;
@@ -7,11 +9,12 @@ import java.nio.channels.FileChannel;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Notes which rule is being evaluated on which record, in a file that outlives this JVM: when it dies,
- * whoever starts the next one reads there what it died of (mqlake/poison.py, which has the file's form).
+ * Notes which rule is being evaluated on which record, in a file that outlives this JVM: when it
+ * dies, whoever starts the next one reads there what it died of (streaming/poison_file.py has the
+ * form).
  *
- * A note costs some stores into mapped memory; nothing is written by a call of the system. Only the
- * driver's JVM has the file; executors elsewhere note nothing.
+ * <p>A note costs some stores into mapped memory; nothing is written by a call of the system. Only
+ * the driver's JVM has the file; executors elsewhere note nothing.
  */
 public final class Places {
     private static final int SLOTS = 64;
@@ -24,13 +27,13 @@ public final class Places {
     private static final int NAME = 28;
 
     private static volatile MappedByteBuffer file;
+
     /** Which rule's name a slot has. */
     private static final byte[][] NAMED = new byte[SLOTS][];
-    private static final ConcurrentHashMap<String, Boolean> BURIED =
-            new ConcurrentHashMap<>();
 
-    private Places() {
-    }
+    private static final ConcurrentHashMap<String, Boolean> BURIED = new ConcurrentHashMap<>();
+
+    private Places() {}
 
     /** Note places in a file from now on; what it held is gone. */
     public static void open(String path) throws IOException {
@@ -41,8 +44,9 @@ public final class Places {
             }
             opened.setLength(0);
             opened.setLength((long) SLOTS * SLOT_BYTES);
-            file = opened.getChannel().map(
-                    FileChannel.MapMode.READ_WRITE, 0, (long) SLOTS * SLOT_BYTES);
+            file =
+                    opened.getChannel()
+                            .map(FileChannel.MapMode.READ_WRITE, 0, (long) SLOTS * SLOT_BYTES);
         } finally {
             opened.close();
         }
@@ -94,11 +98,22 @@ public final class Places {
     }
 
     private static void check(RuleVersion rule, boolean isEvent, int partition, long offset) {
-        String place = rule.tenant + "/" + rule.rule + (isEvent ? " e:" : " i:") + partition + ":"
-                + offset;
+        String place =
+                rule.tenant
+                        + "/"
+                        + rule.rule
+                        + " "
+                        + (isEvent ? Vocabulary.SOURCE_EVENTS : Vocabulary.SOURCE_INBOUND)
+                        + ":"
+                        + partition
+                        + ":"
+                        + offset;
         if (BURIED.containsKey(place)) {
-            throw new IllegalStateException("passed over: the engine has ended while it evaluated"
-                    + " this rule on this message, or an operator has said so (" + place + ")");
+            throw new IllegalStateException(
+                    "passed over: the engine has ended while it evaluated"
+                            + " this rule on this message, or an operator has said so ("
+                            + place
+                            + ")");
         }
     }
 }

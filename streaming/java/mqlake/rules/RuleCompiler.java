@@ -1,19 +1,12 @@
 package mqlake.rules;
 
-import java.io.ByteArrayInputStream;
-import java.io.ByteArrayOutputStream;
-import java.io.IOException;
-import java.io.ObjectInputStream;
-import java.io.ObjectOutputStream;
-import java.lang.ref.WeakReference;
-import java.util.List;
-import java.util.concurrent.ConcurrentHashMap;
 import mqlake.Vocabulary;
 import mqlake.bounds.Bounds;
 import mqlake.bounds.Failures;
 import mqlake.decoding.DecodingFunctions;
 import mqlake.decoding.PayloadDecoder;
 import mqlake.spark.Scala;
+
 import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.SparkConf;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
@@ -40,59 +33,76 @@ import org.apache.spark.sql.catalyst.expressions.variant.VariantGet;
 import org.apache.spark.sql.catalyst.optimizer.ConstantFolding$;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions$;
 import org.apache.spark.sql.catalyst.parser.CatalystSqlParser$;
-import org.apache.spark.sql.catalyst.plans.logical.LocalRelation$;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
-import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
+
 import scala.Function1;
 import scala.Option;
 import scala.runtime.AbstractPartialFunction;
 
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.ObjectInputStream;
+import java.io.ObjectOutputStream;
+import java.lang.ref.WeakReference;
+import java.util.List;
+import java.util.concurrent.ConcurrentHashMap;
+
 /**
- * Turns the Spark SQL of a rule into code, by Catalyst alone: it needs no session, so it works in any
- * executor.
+ * Turns the Spark SQL of a rule into code, by Catalyst alone: it needs no session, so it works in
+ * any executor.
  *
- * What many rules ask of one message is taken out of them and becomes a column of the row, computed once
- * for a message and only when a rule gets as far as to need it: a field of the payload from the first
- * rule on, whatever else (a whole condition, say) from the second one that has it.
+ * <p>What many rules ask of one message is taken out of them and becomes a column of the row,
+ * computed once for a message and only when a rule gets as far as to need it: a field of the
+ * payload from the first rule on, whatever else (a whole condition, say) from the second one that
+ * has it.
  */
 public final class RuleCompiler {
-    /** Columns that may be taken out of rules; more stay where they are. They are never given up. */
+    /**
+     * Columns that may be taken out of rules; more stay where they are. They are never given up.
+     */
     private static final int MOST_SHARED = 4096;
+
     /** Parts of rules that are remembered; beyond that all are forgotten. */
     private static final int MOST_SEEN = 20000;
-    /** Operators of the least part that is worth a column of its own: to look one up costs something too. */
+
+    /**
+     * Operators of the least part that is worth a column of its own: to look one up costs something
+     * too.
+     */
     private static final int LEAST_SHARED = 3;
 
     private static final SQLConf CONF = conf();
     private static final SQLConf PLAIN = plain();
     private static final StructType SCHEMA = StructType.fromDDL(Vocabulary.COLUMNS);
     private static final LocalRelation ROW = LocalRelation$.MODULE$.apply(SCHEMA);
+
     /** Text to the rule compiled from it, while anybody holds it. */
     private static final ConcurrentHashMap<String, WeakReference<CompiledRule>> COMPILED =
             new ConcurrentHashMap<>();
 
     // Guarded by the lock: expression over the columns to its ordinal, and the other way round.
     private static final Object LOCK = new Object();
-    private static final ConcurrentHashMap<Expression, Integer> SHARED =
-            new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<Expression, Integer> SHARED = new ConcurrentHashMap<>();
     private static volatile SharedColumn[] shared = new SharedColumn[0];
+
     /** Parts of the rules that were compiled, as a set: those that may become columns. */
-    private static final ConcurrentHashMap<Expression, Boolean> SEEN =
-            new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<Expression, Boolean> SEEN = new ConcurrentHashMap<>();
 
     static {
         // Only what is in this one registry counts as built in.
         DecodingFunctions.register(FunctionRegistry$.MODULE$.builtin());
     }
 
-    private RuleCompiler() {
-    }
+    private RuleCompiler() {}
 
     /**
      * Compile the expression of a rule.
@@ -106,12 +116,15 @@ public final class RuleCompiler {
             return rule;
         }
         try {
-            rule = SQLConf$.MODULE$.withExistingConf(CONF, () -> {
-                Expression resolved = resolved(text);
-                String schema = rowSchema(resolved);
-                Expression sharing = sharing(executable(resolved));
-                return new CompiledRule(schema, sharing, Guard.of(sharing));
-            });
+            rule =
+                    SQLConf$.MODULE$.withExistingConf(
+                            CONF,
+                            () -> {
+                                Expression resolved = resolved(text);
+                                String schema = rowSchema(resolved);
+                                Expression sharing = sharing(executable(resolved));
+                                return new CompiledRule(schema, sharing, Guard.of(sharing));
+                            });
         } catch (StackOverflowError error) {
             throw new IllegalArgumentException("the expression is nested too deeply", error);
         } catch (Exception error) { // Scala's are not declared
@@ -131,13 +144,15 @@ public final class RuleCompiler {
      */
     public static CompiledColumns compileColumns(String[] texts) {
         try {
-            return SQLConf$.MODULE$.withExistingConf(CONF, () -> {
-                Expression[] found = new Expression[texts.length];
-                for (int i = 0; i < found.length; i++) {
-                    found[i] = executable(analyzed(texts[i]));
-                }
-                return new CompiledColumns(found);
-            });
+            return SQLConf$.MODULE$.withExistingConf(
+                    CONF,
+                    () -> {
+                        Expression[] found = new Expression[texts.length];
+                        for (int i = 0; i < found.length; i++) {
+                            found[i] = executable(analyzed(texts[i]));
+                        }
+                        return new CompiledColumns(found);
+                    });
         } catch (StackOverflowError error) {
             throw new IllegalArgumentException("an expression is nested too deeply", error);
         } catch (Exception error) { // Scala's are not declared
@@ -167,17 +182,20 @@ public final class RuleCompiler {
         if (!(resolved.dataType() instanceof ArrayType array)
                 || !(array.elementType() instanceof StringType)) {
             throw new IllegalArgumentException(
-                    "the expression gives " + resolved.dataType().sql() + ", expected ARRAY<STRING>");
+                    "the expression gives "
+                            + resolved.dataType().sql()
+                            + ", expected ARRAY<STRING>");
         }
         return resolved;
     }
 
     private static Expression analyzed(String text) {
         Expression parsed = CatalystSqlParser$.MODULE$.parseExpression(text);
-        Analyzer analyzer = new Analyzer(
-                new SessionCatalog(
-                        new InMemoryCatalog(new SparkConf(false), new Configuration(false)),
-                        FunctionRegistry$.MODULE$.builtin()));
+        Analyzer analyzer =
+                new Analyzer(
+                        new SessionCatalog(
+                                new InMemoryCatalog(new SparkConf(false), new Configuration(false)),
+                                FunctionRegistry$.MODULE$.builtin()));
         LogicalPlan plan = analyzer.execute(project(parsed));
         analyzer.checkAnalysis(plan);
         return expression(plan);
@@ -190,9 +208,14 @@ public final class RuleCompiler {
     }
 
     private static LogicalPlan project(Expression expression) {
-        Alias alias = new Alias(
-                expression, "rows", NamedExpression$.MODULE$.newExprId(),
-                Scala.seq(), Option.empty(), Scala.seq());
+        Alias alias =
+                new Alias(
+                        expression,
+                        "rows",
+                        NamedExpression$.MODULE$.newExprId(),
+                        Scala.seq(),
+                        Option.empty(),
+                        Scala.seq());
         return new Project(Scala.seq(alias), ROW);
     }
 
@@ -270,7 +293,8 @@ public final class RuleCompiler {
             return false;
         }
         if (node instanceof Cast) {
-            return node.dataType() instanceof StringType && column.ordinal() == Vocabulary.COLUMN_PAYLOAD;
+            return node.dataType() instanceof StringType
+                    && column.ordinal() == Vocabulary.COLUMN_PAYLOAD;
         }
         return children.stream().skip(1).allMatch(Expression::foldable);
     }
@@ -315,11 +339,13 @@ public final class RuleCompiler {
     }
 
     /**
-     * Tell whether a part has one value for a message, wherever it stands. A negation stays, and what it
-     * negates is taken out: a guard asks for what is true.
+     * Tell whether a part has one value for a message, wherever it stands. A negation stays, and
+     * what it negates is taken out: a guard asks for what is true.
      */
     private static boolean isWhole(Expression node) {
-        return node.deterministic() && !node.foldable() && !hasVariable(node)
+        return node.deterministic()
+                && !node.foldable()
+                && !hasVariable(node)
                 && !(node instanceof Not);
     }
 
@@ -372,17 +398,25 @@ public final class RuleCompiler {
 
     /** Return code for some expressions; it is for one thread at a time. */
     static MutableProjection generate(Expression... expressions) {
-        return SQLConf$.MODULE$.withExistingConf(CONF, () ->
-                GenerateMutableProjection$.MODULE$.generate(Scala.seq(expressions), true));
+        return SQLConf$.MODULE$.withExistingConf(
+                CONF,
+                () -> GenerateMutableProjection$.MODULE$.generate(Scala.seq(expressions), true));
     }
 
-    /** Return what evaluates an expression without code of its own; it is for one thread at a time. */
+    /**
+     * Return what evaluates an expression without code of its own; it is for one thread at a time.
+     */
     static MutableProjection interpret(Expression expression) {
-        return SQLConf$.MODULE$.withExistingConf(PLAIN, () ->
-                InterpretedMutableProjection$.MODULE$.createProjection(Scala.seq(expression)));
+        return SQLConf$.MODULE$.withExistingConf(
+                PLAIN,
+                () ->
+                        InterpretedMutableProjection$.MODULE$.createProjection(
+                                Scala.seq(expression)));
     }
 
-    /** Copy an expression with all that it holds while it is evaluated, as Spark does for each task. */
+    /**
+     * Copy an expression with all that it holds while it is evaluated, as Spark does for each task.
+     */
     static Expression copy(Expression expression) {
         try {
             ByteArrayOutputStream bytes = new ByteArrayOutputStream();
@@ -390,7 +424,8 @@ public final class RuleCompiler {
             out.writeObject(expression);
             out.close();
             return (Expression)
-                    new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray())).readObject();
+                    new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray()))
+                            .readObject();
         } catch (IOException | ClassNotFoundException error) {
             throw new IllegalStateException("an expression cannot be copied", error);
         }
@@ -403,7 +438,9 @@ public final class RuleCompiler {
         return conf;
     }
 
-    /** For the interpreter, whose way to compute once what stands twice costs more than it saves. */
+    /**
+     * For the interpreter, whose way to compute once what stands twice costs more than it saves.
+     */
     private static SQLConf plain() {
         SQLConf conf = conf();
         conf.setConfString("spark.sql.subexpressionElimination.enabled", "false");

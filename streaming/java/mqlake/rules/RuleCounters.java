@@ -1,50 +1,57 @@
 package mqlake.rules;
 
+import mqlake.Vocabulary;
+
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
-import mqlake.Vocabulary;
 
 /** What became of the records that a rule was given, since this JVM began; of all its versions. */
 public final class RuleCounters {
-    /** One evaluation of so many is timed. */
-    public static final int SAMPLE = 64;
     /** Of a failure of which no dead letter is to tell. */
     public static final long LEFT_OUT = -1;
 
     /** `<tenant>/<rule>` to its counters. */
-    static final ConcurrentHashMap<String, RuleCounters> ALL =
-            new ConcurrentHashMap<>();
+    static final ConcurrentHashMap<String, RuleCounters> ALL = new ConcurrentHashMap<>();
 
     public final LongAdder matched = new LongAdder();
     public final LongAdder passed = new LongAdder();
     public final LongAdder noResult = new LongAdder();
     private final LongAdder failed = new LongAdder();
     public final LongAdder outputs = new LongAdder();
-    /** Of rules with memory: messages that came too late. */
+
+    /** Of stateful rules: messages that came too late. */
     public final LongAdder late = new LongAdder();
-    /** Of rules with memory: from the time of an output (the end of its window) to its writing. */
+
+    /** Of stateful rules: from the time of an output (the end of its window) to its writing. */
     public final LongAdder lagMs = new LongAdder();
-    public final LongAdder evaluationNs = new LongAdder();
+
+    public final ProcessorTime evaluation = new ProcessorTime();
+
     /** Failures that no event has told of, and how many events were told in the present second. */
     private long untold;
+
     private int told;
     private long second;
 
     /** What was written last, empty for nothing; the writing thread's. */
     volatile String written = "";
+
     volatile boolean isDeleted;
 
     /** The newest version that has failed, by its change, and how often. */
     private long failingChange;
+
     private long failedOfChange;
+
     /** Failures that do not count for that: their publishers had their part. */
     private long beyond;
+
     private final Blame blame = new Blame();
+
     /** Failures of which no dead letter has told yet. */
     private long withoutLetter;
 
-    private RuleCounters() {
-    }
+    private RuleCounters() {}
 
     public static RuleCounters of(String name) {
         RuleCounters known = ALL.get(name);
@@ -64,16 +71,25 @@ public final class RuleCounters {
     static void define(String name) {
         RuleCounters known = ALL.get(name);
         if (known != null && known.isDeleted) {
-            known.matched.reset();
-            known.passed.reset();
-            known.noResult.reset();
-            known.forgetFailures();
-            known.outputs.reset();
-            known.late.reset();
-            known.lagMs.reset();
-            known.evaluationNs.reset();
+            known.reset();
             known.isDeleted = false;
         }
+    }
+
+    /** Let all rules begin at zero. */
+    static void resetAll() {
+        ALL.values().forEach(RuleCounters::reset);
+    }
+
+    private void reset() {
+        matched.reset();
+        passed.reset();
+        noResult.reset();
+        forgetFailures();
+        outputs.reset();
+        late.reset();
+        lagMs.reset();
+        evaluation.reset();
     }
 
     /** Forget a deleted rule of which nothing is left. */
@@ -108,7 +124,8 @@ public final class RuleCounters {
      * Count a failure of the version that a change has put in force, on a message.
      *
      * @param topic null for a rule that reads no other
-     * @return how many failures before it no dead letter tells of, LEFT_OUT when none is to tell of this
+     * @return how many failures before it no dead letter tells of, LEFT_OUT when none is to tell of
+     *     this
      */
     public synchronized long fail(long change, MessageRow row, String topic, long nowMs) {
         boolean isTold = blame.note(row.publisher(), row.address(), topic, nowMs);
@@ -129,7 +146,8 @@ public final class RuleCounters {
 
     /** Return what a dead letter says, with the failures that have none. */
     public static String letterText(String error, long before) {
-        return before == 0 ? error
+        return before == 0
+                ? error
                 : error + " (since the last dead letter " + before + " more failures had none)";
     }
 
@@ -159,11 +177,29 @@ public final class RuleCounters {
 
     /** Return the value of the metrics record. */
     public synchronized String toJson() {
-        return "{\"matched\":" + matched.sum() + ",\"passed\":" + passed.sum()
-                + ",\"no_result\":" + noResult.sum() + ",\"failed\":" + failed.sum()
-                + ",\"failing\":{\"change\":" + failingChange
-                + ",\"failed\":" + failedOfChange + ",\"beyond\":" + beyond + "}"
-                + ",\"outputs\":" + outputs.sum() + ",\"late\":" + late.sum()
-                + ",\"lag_ms\":" + lagMs.sum() + ",\"evaluation_ns\":" + evaluationNs.sum() + "}";
+        return "{\"matched\":"
+                + matched.sum()
+                + ",\"passed\":"
+                + passed.sum()
+                + ",\"no_result\":"
+                + noResult.sum()
+                + ",\"failed\":"
+                + failed.sum()
+                + ",\"failing\":{\"change\":"
+                + failingChange
+                + ",\"failed\":"
+                + failedOfChange
+                + ",\"beyond\":"
+                + beyond
+                + "}"
+                + ",\"outputs\":"
+                + outputs.sum()
+                + ",\"late\":"
+                + late.sum()
+                + ",\"lag_ms\":"
+                + lagMs.sum()
+                + ",\"evaluation_ns\":"
+                + evaluation.sum()
+                + "}";
     }
 }

@@ -1,51 +1,76 @@
 package mqlake.rules;
 
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import mqlake.Vocabulary;
 import mqlake.bounds.Budget;
 import mqlake.bounds.Failures;
 import mqlake.log.LogLimits;
 import mqlake.log.RecordLimits;
+
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.unsafe.types.UTF8String;
 
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+
 /**
- * What the rules of a table make of a record. A rule that throws gives a dead letter, and no other rule
- * notices.
+ * What the rules of a table make of a record. A rule that throws gives a dead letter, and no other
+ * rule notices.
  */
 public final class RuleEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
+
     /** Bytes that all rules together may write for one record: it becomes one row of Spark's. */
+    private static final byte[] EVALUATE =
+            Vocabulary.STAGE_EVALUATE.getBytes(StandardCharsets.US_ASCII);
+
     private static final long MOST_BYTES = 32L * 1024 * 1024;
     public static final String FAILED_TOPIC = MessageRow.Event.topicName(Vocabulary.RULE_FAILED);
 
     private final String eventsTopic;
     private final String outputsTopic;
+    private final int outputPartitions;
     private final String deadLettersTopic;
     private final RecordLimits limits;
 
     public RuleEvaluation(
-            String eventsTopic, String outputsTopic, String deadLettersTopic, RecordLimits limits) {
+            String eventsTopic,
+            String outputsTopic,
+            int outputPartitions,
+            String deadLettersTopic,
+            RecordLimits limits) {
         this.eventsTopic = eventsTopic;
         this.outputsTopic = outputsTopic;
+        this.outputPartitions = outputPartitions;
         this.deadLettersTopic = deadLettersTopic;
         this.limits = limits;
     }
 
     /** Return the records to write: (log topic, partition, key, value, headers). */
     public Row[] evaluate(
-            RuleTable table, String logTopic, int partition, long offset, long timestampMs,
-            byte[] key, byte[] value, String[] headerNames, byte[][] headerValues) {
+            RuleTable table,
+            String logTopic,
+            int partition,
+            long offset,
+            long timestampMs,
+            byte[] key,
+            byte[] value,
+            String[] headerNames,
+            byte[][] headerValues) {
         Lane lane = Lane.take();
         try {
             MessageRow row = lane.row;
             if (!row.begin(
-                    eventsTopic.equals(logTopic), partition, offset, timestampMs, key, value,
-                    headerNames, headerValues)) {
+                    eventsTopic.equals(logTopic),
+                    partition,
+                    offset,
+                    timestampMs,
+                    key,
+                    value,
+                    headerNames,
+                    headerValues)) {
                 return NOTHING; // not ours: somebody else wrote to the topic
             }
             String topicName = row.topicName();
@@ -59,9 +84,18 @@ public final class RuleEvaluation {
             for (int i = 0; i < lane.candidates.size(); i++) {
                 evaluate(lane.candidates.get(i), lane, table, writer);
             }
+            if (row.takesLong()) {
+                watch(lane.candidates);
+            }
             return rows.isEmpty() ? NOTHING : (Row[]) rows.toArray(new Row[rows.size()]);
         } finally {
             lane.giveBack();
+        }
+    }
+
+    private static void watch(ArrayList<RuleVersion> rules) {
+        for (int i = 0; i < rules.size(); i++) {
+            rules.get(i).counters.evaluation.watch();
         }
     }
 
@@ -74,9 +108,7 @@ public final class RuleEvaluation {
             counters.noResult.increment();
             return;
         }
-        // A plain field suffices for sampling: it need not be exact.
-        boolean isTimed = (lane.row.offset % RuleCounters.SAMPLE) == 0;
-        long begin = isTimed ? System.nanoTime() : 0;
+        long begin = counters.evaluation.begin(lane.row.offset);
         int count = writer.rows.size();
         Budget budget = Budget.current();
         budget.begin();
@@ -115,9 +147,7 @@ public final class RuleEvaluation {
             Places.end(lane.number);
             budget.end();
         }
-        if (isTimed) {
-            counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
-        }
+        counters.evaluation.end(lane.row.offset, begin);
     }
 
     private static void failed(
@@ -157,20 +187,28 @@ public final class RuleEvaluation {
             this.tenant = tenant;
             this.topicName = topicName;
             this.rows = rows;
-            this.position = (row.event != null ? "e:" : "i:") + row.partition + ":" + row.offset + ":";
+            String source =
+                    row.event != null ? Vocabulary.SOURCE_EVENTS : Vocabulary.SOURCE_INBOUND;
+            this.position = source + ":" + row.partition + ":" + row.offset + ":";
             this.topic = topicName.getBytes(StandardCharsets.UTF_8);
             this.ts = Long.toString(row.timestampMs).getBytes(StandardCharsets.US_ASCII);
             this.chain = row.chain;
-            this.rules = chain == null || chain.length == 0
-                    ? new String[0] : new String(chain, StandardCharsets.UTF_8).split(",");
+            this.rules =
+                    chain == null || chain.length == 0
+                            ? new String[0]
+                            : new String(chain, StandardCharsets.UTF_8).split(",");
             this.clientId = row.clientIdBytes();
         }
 
         /** Fail a rule whose output would make the row of this record too long. */
         void need(long bytes) {
             if (written + bytes > MOST_BYTES) {
-                throw new IllegalStateException("the outputs of all rules for this message have "
-                        + (written + bytes) + " bytes, " + MOST_BYTES + " are allowed");
+                throw new IllegalStateException(
+                        "the outputs of all rules for this message have "
+                                + (written + bytes)
+                                + " bytes, "
+                                + MOST_BYTES
+                                + " are allowed");
             }
         }
 
@@ -183,7 +221,10 @@ public final class RuleEvaluation {
             return rules.length >= Vocabulary.MAX_CHAIN;
         }
 
-        /** Whether the record itself tells of a failure: a failure over it is not told, or two would go on. */
+        /**
+         * Whether the record itself tells of a failure: a failure over it is not told, or two would
+         * go on.
+         */
         boolean isOfFailure() {
             return row.event != null && row.event.name.equals(Vocabulary.RULE_FAILED);
         }
@@ -195,7 +236,10 @@ public final class RuleEvaluation {
         void output(RuleVersion rule, int index, byte[] outputRow) {
             ArrayList<Row> headers = new ArrayList<>(8);
             headers.add(header(Vocabulary.HEADER_RULE, rule.versionHeader));
-            headers.add(header(Vocabulary.HEADER_OUTPUT, (position + index).getBytes(StandardCharsets.US_ASCII)));
+            headers.add(
+                    header(
+                            Vocabulary.HEADER_OUTPUT,
+                            (position + index).getBytes(StandardCharsets.US_ASCII)));
             headers.add(header(Vocabulary.HEADER_TS, ts));
             headers.add(header(Vocabulary.HEADER_TOPIC, topic));
             headers.add(header(Vocabulary.HEADER_CLIENT_ID, clientId));
@@ -211,10 +255,18 @@ public final class RuleEvaluation {
             long bytes = size(rule.key, outputRow, headers);
             int most = limits.mostBytes(outputsTopic, bytes);
             if (bytes > most) {
-                throw new IllegalStateException("output " + index + " has " + bytes + " bytes, "
-                        + outputsTopic + " takes " + most);
+                throw new IllegalStateException(
+                        "output "
+                                + index
+                                + " has "
+                                + bytes
+                                + " bytes, "
+                                + outputsTopic
+                                + " takes "
+                                + most);
             }
-            add(outputsTopic, row.partition, rule.key, outputRow, headers);
+            // These never get more: what comes of the messages of a topic stays in one.
+            add(outputsTopic, row.partition % outputPartitions, rule.key, outputRow, headers);
         }
 
         private long size(byte[] key, byte[] value, ArrayList<Row> headers) {
@@ -236,16 +288,22 @@ public final class RuleEvaluation {
         void deadLetter(RuleVersion rule, String error) {
             byte[] payload = row.value == null ? EMPTY : row.value;
             if (written + payload.length > MOST_BYTES) {
-                error = error + " (the payload of " + payload.length
-                        + " bytes is left out: other rules wrote too much for this message)";
+                error =
+                        error
+                                + " (the payload of "
+                                + payload.length
+                                + " bytes is left out: other rules wrote too much for this"
+                                + " message)";
                 payload = EMPTY;
             }
             ArrayList<Row> headers = letterHeaders(rule, error);
             long bytes = size(rule.key, payload, headers);
             int most = limits.mostBytes(deadLettersTopic, bytes);
             if (bytes > most) {
-                headers = letterHeaders(
-                        rule, error + withoutPayload(payload.length, deadLettersTopic, most));
+                headers =
+                        letterHeaders(
+                                rule,
+                                error + withoutPayload(payload.length, deadLettersTopic, most));
                 payload = EMPTY;
             }
             add(deadLettersTopic, 0, rule.key, payload, headers);
@@ -254,51 +312,101 @@ public final class RuleEvaluation {
         private ArrayList<Row> letterHeaders(RuleVersion rule, String error) {
             ArrayList<Row> headers = new ArrayList<>(6);
             headers.add(header(Vocabulary.HEADER_RULE, rule.versionHeader));
-            headers.add(header(Vocabulary.HEADER_OUTPUT, (position + 0).getBytes(StandardCharsets.US_ASCII)));
-            headers.add(header(Vocabulary.HEADER_STAGE, "evaluate".getBytes(StandardCharsets.US_ASCII)));
+            headers.add(
+                    header(
+                            Vocabulary.HEADER_OUTPUT,
+                            (position + 0).getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header(Vocabulary.HEADER_STAGE, EVALUATE));
             headers.add(header(Vocabulary.HEADER_ERROR, error.getBytes(StandardCharsets.UTF_8)));
             headers.add(header(Vocabulary.HEADER_TOPIC, topic));
             headers.add(header(Vocabulary.HEADER_CLIENT_ID, clientId));
             return headers;
         }
 
-        /** Write an event that tells of so many failures, with what the message has come through. */
+        /**
+         * Write an event that tells of so many failures, with what the message has come through.
+         */
         void failure(RuleVersion rule, String error, long count, long nowMs) {
             String client = new String(clientId, StandardCharsets.UTF_8);
-            String json = failureJson(
-                    tenant, client, rule.rule, rule.version, error, topicName, count, nowMs);
-            String through = rules.length == 0 ? rule.rule
-                    : isLoop(rule.rule) ? chainText() : chainText() + "," + rule.rule;
+            String json =
+                    failureJson(
+                            tenant,
+                            client,
+                            rule.rule,
+                            rule.version,
+                            error,
+                            topicName,
+                            count,
+                            nowMs);
+            String through =
+                    rules.length == 0
+                            ? rule.rule
+                            : isLoop(rule.rule) ? chainText() : chainText() + "," + rule.rule;
             ArrayList<Row> headers = new ArrayList<>(1);
             headers.add(header(Vocabulary.HEADER_CHAIN, through.getBytes(StandardCharsets.UTF_8)));
-            add(eventsTopic, 0, (tenant + "/" + client).getBytes(StandardCharsets.UTF_8),
-                    json.getBytes(StandardCharsets.UTF_8), headers);
+            add(
+                    eventsTopic,
+                    0,
+                    (tenant + "/" + client).getBytes(StandardCharsets.UTF_8),
+                    json.getBytes(StandardCharsets.UTF_8),
+                    headers);
         }
 
         private void add(
-                String logTopic, int partition, byte[] key, byte[] value,
-                ArrayList<Row> headers) {
+                String logTopic, int partition, byte[] key, byte[] value, ArrayList<Row> headers) {
             written += value.length;
-            rows.add(RowFactory.create(new Object[] {
-                logTopic, Integer.valueOf(partition), key, value,
-                headers.toArray(new Row[headers.size()])}));
+            rows.add(
+                    RowFactory.create(
+                            new Object[] {
+                                logTopic,
+                                Integer.valueOf(partition),
+                                key,
+                                value,
+                                headers.toArray(new Row[headers.size()])
+                            }));
         }
     }
 
     /** Say that a dead letter is without what it is about. */
     public static String withoutPayload(int length, String logTopic, int most) {
-        return " (the payload of " + length + " bytes is left out: " + logTopic + " takes " + most + ")";
+        return " (the payload of "
+                + length
+                + " bytes is left out: "
+                + logTopic
+                + " takes "
+                + most
+                + ")";
     }
 
     /** Return the value of an event that tells of so many failures. */
     public static String failureJson(
-            String tenant, String client, String rule, int version, String error, String topicName,
-            long count, long nowMs) {
-        return "{\"v\":1,\"event\":\"" + Vocabulary.RULE_FAILED + "\",\"ts\":" + nowMs
-                + ",\"tenant\":" + quoted(tenant) + ",\"client_id\":" + quoted(client)
-                + ",\"rule\":" + quoted(rule) + ",\"rule_version\":" + version
-                + ",\"stage\":\"evaluate\",\"error\":" + quoted(error)
-                + ",\"topic\":" + quoted(topicName) + ",\"count\":" + count + "}";
+            String tenant,
+            String client,
+            String rule,
+            int version,
+            String error,
+            String topicName,
+            long count,
+            long nowMs) {
+        return "{\"v\":1,\"event\":\""
+                + Vocabulary.RULE_FAILED
+                + "\",\"ts\":"
+                + nowMs
+                + ",\"tenant\":"
+                + quoted(tenant)
+                + ",\"client_id\":"
+                + quoted(client)
+                + ",\"rule\":"
+                + quoted(rule)
+                + ",\"rule_version\":"
+                + version
+                + ",\"stage\":\"evaluate\",\"error\":"
+                + quoted(error)
+                + ",\"topic\":"
+                + quoted(topicName)
+                + ",\"count\":"
+                + count
+                + "}";
     }
 
     /** Return a text as JSON has it. */
@@ -309,7 +417,8 @@ public final class RuleEvaluation {
             if (c == '"' || c == '\\') {
                 json.append('\\').append(c);
             } else if (c < 32) {
-                json.append('\\').append('u')
+                json.append('\\')
+                        .append('u')
                         .append(String.format("%04x", new Object[] {Integer.valueOf(c)}));
             } else {
                 json.append(c);

@@ -1,47 +1,44 @@
 package mqlake.rules;
 
-import java.nio.charset.StandardCharsets;
-import java.util.HashMap;
-import java.util.Map;
 import mqlake.Vocabulary;
 import mqlake.log.Positions;
 import mqlake.routing.TopicFilters;
+
 import org.apache.spark.sql.api.java.UDF5;
 
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+
 /**
- * Spark function: (log topic, key, value, partition, offset) to whether any rule has a filter for the
- * record. What has none, which is most, costs no more than this.
+ * Spark function: (log topic, key, value, partition, offset) to whether any rule has a filter for
+ * the record. What has none, which is most, costs no more than this.
  *
- * On the barrier of a change it waits until the change is in the table.
+ * <p>On the barrier of a change it waits until the change is in the table.
  */
 public final class RuleFilter implements UDF5<String, byte[], byte[], Integer, Long, Boolean> {
     private static final long serialVersionUID = 1L;
-    private static final byte[] BARRIER = Vocabulary.RULES_BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] BARRIER =
+            Vocabulary.RULES_BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
 
     private final Map<String, String> clientConfig;
-    private final String rulesTopic;
-    private final String eventsTopic;
     private final long begun;
     private transient volatile RuleFollower follower;
     private transient volatile Positions messages;
     private transient volatile Positions events;
 
     /** Begun: number of a change; nothing is evaluated before it is in the table. */
-    public RuleFilter(
-            Map<String, String> clientConfig, Map<String, String> logTopics, long begun) {
+    public RuleFilter(Map<String, String> clientConfig, long begun) {
         this.clientConfig = new HashMap<>(clientConfig);
-        this.rulesTopic = logTopics.get("rules");
-        this.eventsTopic = logTopics.get("events");
         this.begun = begun;
     }
 
     @Override
-    public Boolean call(
-            String logTopic, byte[] key, byte[] value, Integer partition, Long offset) {
-        boolean isEvent = eventsTopic.equals(logTopic);
+    public Boolean call(String logTopic, byte[] key, byte[] value, Integer partition, Long offset) {
+        boolean isEvent = Vocabulary.EVENTS.equals(logTopic);
         Positions positions = isEvent ? events : messages;
         if (positions == null) {
-            positions = Positions.of("rules", logTopic);
+            positions = Positions.of(Vocabulary.QUERY_RULES, logTopic);
             if (isEvent) {
                 events = positions;
             } else {
@@ -54,7 +51,7 @@ public final class RuleFilter implements UDF5<String, byte[], byte[], Integer, L
         }
         RuleFollower rules = follower;
         if (rules == null) {
-            rules = RuleFollower.of(clientConfig, rulesTopic);
+            rules = RuleFollower.of(clientConfig, Vocabulary.RULES);
             rules.awaitDecided(begun);
             follower = rules;
         }
@@ -100,8 +97,13 @@ public final class RuleFilter implements UDF5<String, byte[], byte[], Integer, L
             return;
         }
         try {
-            rules.awaitDecided(Long.parseLong(new String(
-                    key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)));
+            rules.awaitDecided(
+                    Long.parseLong(
+                            new String(
+                                    key,
+                                    BARRIER.length,
+                                    key.length - BARRIER.length,
+                                    StandardCharsets.US_ASCII)));
         } catch (NumberFormatException error) {
             return; // somebody else's
         }

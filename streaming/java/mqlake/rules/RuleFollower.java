@@ -1,5 +1,12 @@
 package mqlake.rules;
 
+import mqlake.Vocabulary;
+import mqlake.log.LogFollower;
+
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -9,49 +16,66 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import mqlake.Vocabulary;
-import mqlake.log.LogFollower;
-import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Keeps the rules of this JVM up to date from the log topic of rules: its activations.
  *
- * There is one per JVM and log. Record formats are those of mqlake/rule_records.py.
+ * <p>There is one per JVM and log. Record formats are those of mqlake/rule_records.py.
  */
 public final class RuleFollower extends LogFollower<RuleTable> {
     private static final Logger LOG = LoggerFactory.getLogger(RuleFollower.class);
     private static final ConcurrentHashMap<String, RuleFollower> FOLLOWERS =
             new ConcurrentHashMap<>();
     private static final int COMPILING_THREADS = 2;
-    /** Wait for a change before it is in doubt; it is more than who makes it waits before giving it up. */
+
+    /**
+     * Wait for a change before it is in doubt; it is more than who makes it waits before giving it
+     * up.
+     */
     private static final long CHANGE_MS = 20000;
+
     /** Between two looks whether the log has answered what is in doubt. */
     private static final long LOOK_MS = 1000;
 
     /** While the whole topic is read: key to the last value; null afterwards. */
     private LinkedHashMap<String, byte[]> waiting;
+
     /** The table that was there before the topic was read once more; it may still have counts. */
     private volatile RuleTable previous;
+
     private final long changeMs;
+    private final boolean isEvaluated;
     private final Signature signature;
+
     /** A change that did not come; barriers up to it wait no more. */
     private volatile long givenUp = -1;
 
-    private RuleFollower(Map<String, String> config, String logTopic) {
-        this(config, logTopic, CHANGE_MS);
-    }
-
-    RuleFollower(Map<String, String> config, String logTopic, long changeMs) {
+    RuleFollower(Map<String, String> config, String logTopic, long changeMs, boolean isEvaluated) {
         super(config, logTopic);
         this.changeMs = changeMs;
+        this.isEvaluated = isEvaluated;
         signature = new Signature(config);
     }
 
-    /** Return the follower of one log in this JVM, started at the first call. */
+    /**
+     * Return the follower of one log in this JVM, started at the first call; it compiles the rules.
+     */
     public static RuleFollower of(Map<String, String> config, String logTopic) {
-        String name = logTopic + "@" + config.get("bootstrap.servers");
+        return of(config, logTopic, true);
+    }
+
+    /**
+     * Likewise one for who evaluates stateful versions: the others it knows, but has no code of
+     * them.
+     */
+    public static RuleFollower ofRuns(Map<String, String> config, String logTopic) {
+        return of(config, logTopic, false);
+    }
+
+    private static RuleFollower of(
+            Map<String, String> config, String logTopic, boolean isEvaluated) {
+        String name =
+                (isEvaluated ? "" : "runs of ") + logTopic + "@" + config.get("bootstrap.servers");
         RuleFollower follower = FOLLOWERS.get(name);
         if (follower != null) {
             return follower;
@@ -59,7 +83,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
         synchronized (FOLLOWERS) {
             follower = FOLLOWERS.get(name);
             if (follower == null) {
-                follower = new RuleFollower(config, logTopic);
+                follower = new RuleFollower(config, logTopic, CHANGE_MS, isEvaluated);
                 follower.start("mqlake-rules");
                 FOLLOWERS.put(name, follower);
             }
@@ -77,9 +101,10 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     }
 
     /**
-     * Wait until the table has what came of a change; not for ever, the change may never come. It is given
-     * up when it is late and the table has all that the log had by then: a table that is merely behind, on a
-     * machine with too much to do, would evaluate by versions that no longer count.
+     * Wait until the table has what came of a change; not for ever, the change may never come. It
+     * is given up when it is late and the table has all that the log had by then: a table that is
+     * merely behind, on a machine with too much to do, would evaluate by versions that no longer
+     * count.
      */
     public void awaitDecided(long change) {
         if (table().decided >= change || givenUp >= change) {
@@ -123,7 +148,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     @Override
     protected RuleTable newTable() {
         waiting = new LinkedHashMap<>();
-        return new RuleTable();
+        return new RuleTable(isEvaluated);
     }
 
     @Override
@@ -133,8 +158,14 @@ public final class RuleFollower extends LogFollower<RuleTable> {
         }
         String key = new String(record.key(), StandardCharsets.UTF_8);
         if (!signature.isOurs(record)) {
-            LOG.warn("record " + key + " of " + topic + " at " + record.offset()
-                    + " is not signed by the rule controller, refused");
+            LOG.warn(
+                    "record "
+                            + key
+                            + " of "
+                            + topic
+                            + " at "
+                            + record.offset()
+                            + " is not signed by the rule controller, refused");
             return;
         }
         if (waiting != null) {
@@ -158,7 +189,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     @Override
     protected void caughtUp(RuleTable target) {
         previous = table;
-        ArrayList<CompiledRule> held = compileAll();
+        ArrayList<CompiledRule> held = isEvaluated ? compileAll() : new ArrayList<>();
         Iterator<Map.Entry<String, byte[]>> each = waiting.entrySet().iterator();
         waiting = null;
         while (each.hasNext()) {
@@ -186,28 +217,29 @@ public final class RuleFollower extends LogFollower<RuleTable> {
         final ArrayList<CompiledRule> compiled = new ArrayList<>();
         Thread[] threads = new Thread[Math.min(COMPILING_THREADS, texts.size())];
         for (int i = 0; i < threads.length; i++) {
-            threads[i] = new Thread("mqlake-rules-" + i) {
-                @Override
-                public void run() {
-                    while (true) {
-                        String text;
-                        synchronized (all) {
-                            if (!all.hasNext()) {
-                                return;
+            threads[i] =
+                    new Thread("mqlake-rules-" + i) {
+                        @Override
+                        public void run() {
+                            while (true) {
+                                String text;
+                                synchronized (all) {
+                                    if (!all.hasNext()) {
+                                        return;
+                                    }
+                                    text = all.next();
+                                }
+                                try {
+                                    CompiledRule rule = RuleCompiler.compile(text);
+                                    synchronized (compiled) {
+                                        compiled.add(rule);
+                                    }
+                                } catch (IllegalArgumentException error) {
+                                    LOG.debug("not compiled", error); // said when it is applied
+                                }
                             }
-                            text = all.next();
                         }
-                        try {
-                            CompiledRule rule = RuleCompiler.compile(text);
-                            synchronized (compiled) {
-                                compiled.add(rule);
-                            }
-                        } catch (IllegalArgumentException error) {
-                            LOG.debug("not compiled", error); // said when it is applied
-                        }
-                    }
-                }
-            };
+                    };
             threads[i].setDaemon(true);
             threads[i].start();
         }

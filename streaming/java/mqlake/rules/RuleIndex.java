@@ -7,13 +7,13 @@ import java.util.concurrent.atomic.LongAdder;
 /**
  * Finds those of the rules at a topic filter that may give something for a record.
  *
- * Their guards form a tree: at a node are the columns that some of the rules ask for next, and by the
- * value that a column has, the node to go on at. So hundreds of rules that compare one column with a
- * value each cost a look into a map, not an evaluation each. A rule's guards stay in their order, so
- * that what fails still fails.
+ * <p>Their guards form a tree: at a node are the columns that some of the rules ask for next, and
+ * by the value that a column has, the node to go on at. So hundreds of rules that compare one
+ * column with a value each cost a look into a map, not an evaluation each. A rule's guards stay in
+ * their order, so that what fails still fails.
  *
- * It holds for records from certain offsets of one log topic on, after all changes that the versions at
- * the filter know of.
+ * <p>It holds for records from certain offsets of one log topic on, after all changes that the
+ * versions at the filter know of.
  */
 final class RuleIndex {
     private static final Guard[] NO_GUARDS = new Guard[0];
@@ -21,15 +21,19 @@ final class RuleIndex {
     private final RuleSet set;
     private final String logTopic;
     private final RuleVersion[] versions;
+
     /** By partition; one that is new counts from 0. */
     private final long[] from;
+
     private final Node root;
 
     // What counts for all of the rules, until each is given its part of it.
     private final LongAdder asked = new LongAdder();
-    private final LongAdder askedNs = new LongAdder();
+    private final ProcessorTime asking = new ProcessorTime();
+
     /** By rule: how often it was found. */
     private final LongAdder[] found;
+
     // What they were given so far.
     private final long[] given;
     private long givenNs;
@@ -68,11 +72,11 @@ final class RuleIndex {
     /** Add the rules that are to be evaluated; the others have no result. */
     void addCandidates(MessageRow row, ArrayList<RuleVersion> candidates) {
         asked.increment(); // before any is found, see giveCounts()
-        boolean isTimed = (row.offset % RuleCounters.SAMPLE) == 0;
-        long begin = isTimed ? System.nanoTime() : 0;
+        long begin = asking.begin(row.offset);
         add(root, row, candidates);
-        if (isTimed) {
-            askedNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
+        asking.end(row.offset, begin);
+        if (row.takesLong()) {
+            asking.watch();
         }
     }
 
@@ -108,8 +112,8 @@ final class RuleIndex {
     }
 
     /**
-     * Give each rule what was counted since the last time: all of them were asked, those that were not
-     * found had no result.
+     * Give each rule what was counted since the last time: all of them were asked, those that were
+     * not found had no result.
      *
      * @return Whether there may be more to come.
      */
@@ -122,7 +126,7 @@ final class RuleIndex {
             foundBefore[i] = found[i].sum();
         }
         long askedNow = asked.sum();
-        long ns = versions.length == 0 ? 0 : askedNs.sum() / versions.length;
+        long ns = versions.length == 0 ? 0 : asking.sum() / versions.length;
         for (int i = 0; i < versions.length; i++) {
             RuleCounters counters = versions[i].counters;
             long missed = askedNow - foundBefore[i];
@@ -131,7 +135,7 @@ final class RuleIndex {
                 counters.noResult.add(missed - given[i]);
                 given[i] = missed;
             }
-            counters.evaluationNs.add(ns - givenNs);
+            counters.evaluation.add(ns - givenNs);
         }
         givenNs = ns;
         return !isOver;
@@ -198,10 +202,13 @@ final class RuleIndex {
         return places;
     }
 
-    /** What rules that agree in their first guards ask for next; rules by their place in `versions`. */
+    /**
+     * What rules that agree in their first guards ask for next; rules by their place in `versions`.
+     */
     private static final class Node {
         /** They ask for nothing more. */
         final int[] here;
+
         final Column[] columns;
 
         Node(int[] here, Column[] columns) {
@@ -212,8 +219,10 @@ final class RuleIndex {
 
     private static final class Column {
         final int ordinal;
+
         /** By value. */
         final HashMap<Object, Node> nodes;
+
         final int[] rules;
 
         Column(int ordinal, HashMap<Object, Node> nodes, int[] rules) {

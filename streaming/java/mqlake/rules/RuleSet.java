@@ -6,10 +6,13 @@ import java.util.Queue;
 /** The versions of rules that name one topic filter, in order; replaced as a whole. */
 final class RuleSet {
     final RuleVersion[] versions;
+
     /** No rule of it names another filter. */
     final boolean isAlone;
+
     /** Another one stands at the filter now. */
     volatile boolean isReplaced;
+
     /** Made when it is first asked for: rules often change many at a time. */
     private volatile RuleIndex index;
 

@@ -1,5 +1,8 @@
 package mqlake.rules;
 
+import mqlake.Vocabulary;
+import mqlake.routing.TopicFilters;
+
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -7,39 +10,53 @@ import java.util.Comparator;
 import java.util.Iterator;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import mqlake.Vocabulary;
-import mqlake.routing.TopicFilters;
 
 /**
  * Which rules are to be evaluated on a record: topic filters, at each the versions that have it.
  *
- * One thread writes, any number read without a lock. What stands at a filter is replaced as a whole,
- * and a version keeps its filters, so a reader finds a version that counts before and after as well as
- * during a change.
+ * <p>One thread writes, any number read without a lock. What stands at a filter is replaced as a
+ * whole, and a version keeps its filters, so a reader finds a version that counts before and after
+ * as well as during a change.
  */
 public final class RuleTable {
     private static final RuleVersion[] NONE = new RuleVersion[0];
 
     /** By identifier, which is also the order in which they are evaluated. */
-    private static final Comparator<RuleVersion> BY_RULE = (one, other) -> {
-        int order = one.rule.compareTo(other.rule);
-        return order != 0 ? order : one.version - other.version;
-    };
+    private static final Comparator<RuleVersion> BY_RULE =
+            (one, other) -> {
+                int order = one.rule.compareTo(other.rule);
+                return order != 0 ? order : one.version - other.version;
+            };
+
+    /** Whether stateless versions are evaluated by this table, not only looked up. */
+    private final boolean isEvaluated;
 
     /** At each filter its RuleSet. */
     private final TopicFilters filters = new TopicFilters();
+
     /** Tenant to how many filters it has; none without. */
     private final ConcurrentHashMap<String, Integer> tenants = new ConcurrentHashMap<>();
+
     /** `<tenant>/<rule>` to its versions. */
-    private final ConcurrentHashMap<String, RuleVersion[]> rules =
-            new ConcurrentHashMap<>();
-    /** `<tenant>/<rule>` to its versions with memory, which are evaluated elsewhere. */
-    private final ConcurrentHashMap<String, RuleVersion[]> runs =
-            new ConcurrentHashMap<>();
+    private final ConcurrentHashMap<String, RuleVersion[]> rules = new ConcurrentHashMap<>();
+
+    /** `<tenant>/<rule>` to its stateful versions, which are evaluated elsewhere. */
+    private final ConcurrentHashMap<String, RuleVersion[]> runs = new ConcurrentHashMap<>();
+
     /** Those that may have counts to give. */
     private final ConcurrentLinkedQueue<RuleIndex> indexes = new ConcurrentLinkedQueue<>();
+
     /** What came of changes up to this one is in the table. */
     volatile long decided = -1;
+
+    /** One by which rules are evaluated. */
+    public RuleTable() {
+        this(true);
+    }
+
+    RuleTable(boolean isEvaluated) {
+        this.isEvaluated = isEvaluated;
+    }
 
     /**
      * Apply a record of mqlake.rules; those that do not concern the engine do nothing.
@@ -56,13 +73,16 @@ public final class RuleTable {
                 throw new IllegalArgumentException("not the key of an activation: " + key);
             }
             String name = parts[1] + "/" + parts[2];
-            RuleVersion[] found = Activation.versions(parts[1], parts[2], value, true);
+            RuleVersion[] found = Activation.runs(parts[1], parts[2], value);
             if (found.length == 0) {
                 runs.remove(name);
             } else {
                 runs.put(name, found);
             }
-            replace(parts[1], parts[2], Activation.versions(parts[1], parts[2], value, false));
+            replace(
+                    parts[1],
+                    parts[2],
+                    Activation.versions(parts[1], parts[2], value, isEvaluated));
             if (value == null) {
                 RuleCounters.forget(name);
             }
@@ -138,14 +158,17 @@ public final class RuleTable {
         }
     }
 
-    /** Tell whether any rule, at whatever position, has a filter that matches `<tenant>/<topic name>`. */
+    /**
+     * Tell whether any rule, at whatever position, has a filter that matches `<tenant>/<topic
+     * name>`.
+     */
     boolean matches(byte[] topic) {
         ArrayList<Object> found = new ArrayList<>(4);
         filters.match(new TopicFilters.Topic(topic), found);
         return !found.isEmpty();
     }
 
-    /** Return the version with memory that a change put in force; null when it is forgotten. */
+    /** Return the stateful version that a change put in force; null when it is forgotten. */
     public RuleVersion run(String name, long change) {
         RuleVersion[] known = runs.get(name);
         for (int i = 0; known != null && i < known.length; i++) {
@@ -156,7 +179,7 @@ public final class RuleTable {
         return null;
     }
 
-    /** Tell whether any rule, with memory or without, reads an event by its topic. */
+    /** Tell whether any rule, stateful or not, reads an event by its topic. */
     public boolean isRead(String tenant, String eventTopic) {
         if (matches(TopicFilters.key(tenant, eventTopic))) {
             return true;
@@ -179,14 +202,16 @@ public final class RuleTable {
     }
 
     /**
-     * Find the versions that are to be evaluated on the record of a lane: of those that count for it, each
-     * rule once, in order, without those of which it is known already that they have no result.
+     * Find the versions that are to be evaluated on the record of a lane: of those that count for
+     * it, each rule once, in order, without those of which it is known already that they have no
+     * result.
      */
     void match(String tenant, String topicName, String logTopic, Lane lane) {
         ArrayList<Object> found = new ArrayList<>(4);
         filters.match(new TopicFilters.Topic(TopicFilters.key(tenant, topicName)), found);
         MessageRow row = lane.row;
-        // Of what came through rules each is to say whether it goes round in a loop; and a rule that may
+        // Of what came through rules each is to say whether it goes round in a loop; and a rule
+        // that may
         // be found at several filters would be asked at each.
         boolean isIndexed = row.chain == null || row.chain.length == 0;
         for (int i = 0; i < found.size() && found.size() > 1; i++) {
@@ -195,8 +220,8 @@ public final class RuleTable {
         ArrayList<RuleVersion> candidates = lane.candidates;
         for (int i = 0; i < found.size(); i++) {
             RuleSet set = (RuleSet) found.get(i);
-            RuleIndex index = isIndexed
-                    ? set.index(logTopic, row.partition, row.offset, indexes) : null;
+            RuleIndex index =
+                    isIndexed ? set.index(logTopic, row.partition, row.offset, indexes) : null;
             if (index == null) {
                 set.addCounting(logTopic, row.partition, row.offset, candidates);
             } else {

@@ -10,16 +10,26 @@ public final class RuleVersion {
     final String rule;
     final int version;
     final String[] filters;
+
     /** Whether it reads more than one topic. */
     final boolean isWide;
-    /** Log topic to the first offset of each partition that counts, and the first that no longer does. */
+
+    /**
+     * Log topic to the first offset of each partition that counts, and the first that no longer
+     * does.
+     */
     private final HashMap<String, long[][]> ranges;
-    /** Null when the expression does not compile. */
+
+    /** Null when the expression does not compile, or is not evaluated here. */
     final CompiledRule code;
+
+    /** Null when it is not evaluated here, or by a query of its own. */
     final RuleCounters counters;
-    /** Of a rule with memory: the change that put it in force; 0 for others. */
+
+    /** Of a stateful rule: the change that put it in force; 0 for others. */
     final long change;
-    /** Of a rule with memory: when it was put out of force. */
+
+    /** Of a stateful rule: when it was put out of force. */
     public final long endedAtMs;
 
     // As they stand in every record of the rule.
@@ -27,8 +37,14 @@ public final class RuleVersion {
     final byte[] versionHeader;
 
     RuleVersion(
-            String tenant, String rule, int version, String[] filters,
-            HashMap<String, long[][]> ranges, CompiledRule code, RuleCounters counters, long change,
+            String tenant,
+            String rule,
+            int version,
+            String[] filters,
+            HashMap<String, long[][]> ranges,
+            CompiledRule code,
+            RuleCounters counters,
+            long change,
             long endedAtMs) {
         this.tenant = tenant;
         this.rule = rule;
@@ -67,7 +83,10 @@ public final class RuleVersion {
         return range != null && range[1] == null;
     }
 
-    /** Return by partition these offsets, or the later ones from which on this version changes no more. */
+    /**
+     * Return by partition these offsets, or the later ones from which on this version changes no
+     * more.
+     */
     long[] later(long[] offsets, String logTopic) {
         long[][] range = ranges.get(logTopic);
         if (range == null) {

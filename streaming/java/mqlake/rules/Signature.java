@@ -1,17 +1,23 @@
 package mqlake.rules;
 
+import mqlake.Vocabulary;
+
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.common.header.Header;
+
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
 import java.util.Map;
+
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
-import mqlake.Vocabulary;
-import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.common.header.Header;
 
-/** Tells activations that the rule controller has signed; streaming/rules/signatures.py has their form. */
+/**
+ * Tells activations that the rule controller has signed; streaming/rules/signatures.py has their
+ * form.
+ */
 public final class Signature {
     private static final String ALGORITHM = "HmacSHA256";
 
@@ -21,8 +27,10 @@ public final class Signature {
     /** Take the key that stands beside the options of a Kafka client, if there is one. */
     public Signature(Map<String, String> config) {
         String text = config.get(Vocabulary.KEY_OPTION);
-        key = text == null
-                ? null : new SecretKeySpec(text.getBytes(StandardCharsets.UTF_8), ALGORITHM);
+        key =
+                text == null
+                        ? null
+                        : new SecretKeySpec(text.getBytes(StandardCharsets.UTF_8), ALGORITHM);
     }
 
     /** Tell whether a record may count; one that puts nothing in force may. */

@@ -1,6 +1,10 @@
 package mqlake.spark;
 
 import io.delta.storage.HadoopFileSystemLogStore;
+
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
@@ -9,15 +13,13 @@ import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Iterator;
-import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.Path;
 
 /**
  * Delta's commits on a local disk, for several writing processes.
  *
- * A commit is written under another name, synced, and then linked to its own: the kernel gives a name
- * once, so of two processes that want the same version one gets it, and nobody sees half a commit.
- * Delta's own store for local files looks first whether the name is free, and writes then.
+ * <p>A commit is written under another name, synced, and then linked to its own: the kernel gives a
+ * name once, so of two processes that want the same version one gets it, and nobody sees half a
+ * commit. Delta's own store for local files looks first whether the name is free, and writes then.
  */
 public final class CommitFiles extends HadoopFileSystemLogStore {
     private static final String OWNER_ALONE = "rw-------";
@@ -54,8 +56,7 @@ public final class CommitFiles extends HadoopFileSystemLogStore {
     private static void fill(File file, Iterator<String> lines) throws IOException {
         Files.createFile(
                 file.toPath(),
-                PosixFilePermissions.asFileAttribute(
-                        PosixFilePermissions.fromString(OWNER_ALONE)));
+                PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString(OWNER_ALONE)));
         try (FileOutputStream stream = new FileOutputStream(file)) {
             while (lines.hasNext()) {
                 stream.write((lines.next() + "\n").getBytes(StandardCharsets.UTF_8));

@@ -6,8 +6,9 @@ import org.slf4j.LoggerFactory;
 /**
  * Ends the JVM when a thread of it dies of the JVM's own errors.
  *
- * Spark goes on without such a thread: when it is a dispatcher's, queries stand still and say nothing.
- * A stack that is too deep is left out: it is the end of one task, also of one that is merely stopped.
+ * <p>Spark goes on without such a thread: when it is a dispatcher's, queries stand still and say
+ * nothing. A stack that is too deep is left out: it is the end of one task, also of one that is
+ * merely stopped.
  */
 public final class FatalErrors implements Thread.UncaughtExceptionHandler {
     /** Of the JVM when it ends so: EX_SOFTWARE of sysexits.h. */

@@ -1,5 +1,14 @@
 package mqlake.spark;
 
+import mqlake.Vocabulary;
+
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.Syncable;
+import org.apache.hadoop.fs.permission.FsPermission;
+
 import java.io.File;
 import java.io.IOException;
 import java.io.OutputStream;
@@ -9,26 +18,19 @@ import java.nio.file.Files;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermission;
 import java.util.EnumSet;
-import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.LocalFileSystem;
-import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.fs.RawLocalFileSystem;
-import org.apache.hadoop.fs.Syncable;
-import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
  * Hadoop's local file system, durable, and without a process for each file.
  *
- * A file is on the disk when it is closed, a new name when the call that made it returns. Spark and
- * Delta count on that: what they note has been written before. Hadoop leaves it to the kernel, which
- * may write a commit before the files that it names, or its name before its content.
+ * <p>A file is on the disk when it is closed, a new name when the call that made it returns. Spark
+ * and Delta count on that: what they note has been written before. Hadoop leaves it to the kernel,
+ * which may write a commit before the files that it names, or its name before its content.
  *
- * Without its native library Hadoop runs chmod for every file it creates; at the size of our batches that
- * was most of their cost. It also writes a checksum file beside each file, which nobody would read here.
+ * <p>Without its native library Hadoop runs chmod for every file it creates; at the size of our
+ * batches that was most of their cost. It also writes a checksum file beside each file, which
+ * nobody would read here.
  */
 public final class LocalFiles extends LocalFileSystem {
-    /** Comma-separated folders whose files are expendable: they are left to the kernel. */
-    public static final String EXPENDABLE = "mqlake.expendable.folders";
 
     public LocalFiles() {
         super(new Raw());
@@ -54,7 +56,7 @@ public final class LocalFiles extends LocalFileSystem {
         @Override
         public void initialize(URI name, Configuration conf) throws IOException {
             super.initialize(name, conf);
-            expendable = conf.getTrimmedStrings(EXPENDABLE);
+            expendable = conf.getTrimmedStrings(Vocabulary.EXPENDABLE_OPTION);
         }
 
         @Override

@@ -1,13 +1,16 @@
 package mqlake.spark;
 
-import java.util.List;
 import scala.collection.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Scala's collections as Java has them, and the other way round: Catalyst's expressions are made of them. */
+import java.util.List;
+
+/**
+ * Scala's collections as Java has them, and the other way round: Catalyst's expressions are made of
+ * them.
+ */
 public final class Scala {
-    private Scala() {
-    }
+    private Scala() {}
 
     /** Return a view of a sequence. */
     public static <T> List<T> list(Seq<T> sequence) {

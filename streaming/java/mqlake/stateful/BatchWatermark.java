@@ -2,23 +2,27 @@ package mqlake.stateful;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+
+import org.apache.spark.TaskContext;
+
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
-import org.apache.spark.TaskContext;
 
 /**
  * The watermark below which Spark takes nothing any more in the batch that a task belongs to.
  *
- * That is the one of the batch before. It stands in the query's checkpoint before this batch begins, so
- * a batch that comes again finds the same.
+ * <p>That is the one of the batch before. It stands in the query's checkpoint before this batch
+ * begins, so a batch that comes again finds the same.
  */
 record BatchWatermark(String batch, long watermarkMs) {
     private static final ObjectMapper JSON = new ObjectMapper();
+
     /** Before any: nothing is late. */
     static final long NONE = Long.MIN_VALUE;
+
     private static final String BATCH = "streaming.sql.batchId";
 
     private static final ConcurrentHashMap<String, BatchWatermark> KNOWN =

@@ -1,32 +1,38 @@
 package mqlake.stateful;
 
-import java.util.List;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
+import java.util.List;
+
 /**
  * What is remembered of one key, and how a message or the passing of time changes it.
  *
- * The state that a key begins in (present, off, low) with nothing else to remember is no memory at all,
- * so that keys that are well cost nothing; of those that vanish the memory goes after `keep`. Times are
- * microseconds since 1970.
+ * <p>The state that a key begins in (present, off, low) with nothing else to remember is no memory
+ * at all, so that keys that are well cost nothing; of those that vanish the memory goes after
+ * `keep`. Times are microseconds since 1970.
  */
 final class DetectionMemory {
     static final long NEVER = Long.MAX_VALUE;
 
     /** When the key's timer is due, milliseconds. */
     long wake = NEVER;
+
     /** Absent, on or high. */
     private boolean isOn;
+
     /** Debounce: time of the first of the messages for which the condition held. */
     private long since = NEVER;
+
     /** Time of the last message; NEVER: nothing is remembered. */
     private long seen = NEVER;
+
     /** n of m: of the last messages, the newest first, one byte each; null: none held. */
     private byte[] flags;
+
     /** The message that is told when a moment comes. */
     private Row last;
 

@@ -1,17 +1,19 @@
 package mqlake.stateful;
 
-import java.io.Serializable;
-import java.sql.Timestamp;
-import java.util.Comparator;
-import java.util.Map;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.types.StructType;
 
+import java.io.Serializable;
+import java.sql.Timestamp;
+import java.util.Comparator;
+import java.util.Map;
+
 /**
- * What is looked for, and where in a row it is; as a comparator, the order of the messages of a key.
+ * What is looked for, and where in a row it is; as a comparator, the order of the messages of a
+ * key.
  *
- * Named as in rules/language/plan.py. Times and durations are microseconds.
+ * <p>Named as in rules/language/plan.py. Times and durations are microseconds.
  */
 final class DetectionOptions implements Serializable, Comparator<Row> {
     private static final long serialVersionUID = 1L;
@@ -77,7 +79,9 @@ final class DetectionOptions implements Serializable, Comparator<Row> {
         return number >= high ? 1 : number <= low ? -1 : 0;
     }
 
-    /** Return what is told of a message: its columns, when it is told, the state, and since when. */
+    /**
+     * Return what is told of a message: its columns, when it is told, the state, and since when.
+     */
     Row told(Row row, long at, boolean isOn, long since) {
         Object[] values = new Object[row.length() + 3];
         for (int i = 0; i < row.length(); i++) {

@@ -1,8 +1,5 @@
 package mqlake.stateful;
 
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.List;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.streaming.ExpiredTimerInfo;
@@ -13,19 +10,25 @@ import org.apache.spark.sql.streaming.TTLConfig;
 import org.apache.spark.sql.streaming.TimeMode;
 import org.apache.spark.sql.streaming.TimerValues;
 import org.apache.spark.sql.streaming.ValueState;
+
 import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 
 /**
  * Looks for something in the messages of each key, in the order of their time.
  *
- * A message waits in `pending` until the watermark has passed it; only then is it certain which one comes
- * next. So what is told does not depend on how the messages came, or how they were cut into batches. A key
- * has one timer at most: for the first message that waits, the moment at which something is to be told
- * without a message, or the moment at which the key is forgotten, whichever comes first.
+ * <p>A message waits in `pending` until the watermark has passed it; only then is it certain which
+ * one comes next. So what is told does not depend on how the messages came, or how they were cut
+ * into batches. A key has one timer at most: for the first message that waits, the moment at which
+ * something is to be told without a message, or the moment at which the key is forgotten, whichever
+ * comes first.
  *
- * What a detection tells is written down in docs/rules.md; rules/detections.py says the same in SQL, and
- * tests compare the two.
+ * <p>What a detection tells is written down in docs/rules.md; rules/detections.py says the same in
+ * SQL, and tests compare the two.
  */
 public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
     private static final long serialVersionUID = 1L;
@@ -51,8 +54,7 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
     }
 
     @Override
-    public Iterator<Row> handleInputRows(
-            Row key, Iterator<Row> rows, TimerValues timers) {
+    public Iterator<Row> handleInputRows(Row key, Iterator<Row> rows, TimerValues timers) {
         long first = Long.MAX_VALUE;
         while (rows.hasNext()) {
             Row row = rows.next();
@@ -72,8 +74,7 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
     }
 
     @Override
-    public Iterator<Row> handleExpiredTimer(
-            Row key, TimerValues timers, ExpiredTimerInfo expired) {
+    public Iterator<Row> handleExpiredTimer(Row key, TimerValues timers, ExpiredTimerInfo expired) {
         long watermark = timers.getCurrentWatermarkInMs() * 1000L;
         DetectionMemory known = read();
         ArrayList<Row> told = new ArrayList<>();

@@ -1,6 +1,7 @@
 package mqlake.stateful;
 
-import java.util.Map;
+import mqlake.Vocabulary;
+
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -9,6 +10,8 @@ import org.apache.spark.sql.streaming.OutputMode;
 import org.apache.spark.sql.streaming.TimeMode;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
+
+import java.util.Map;
 
 /** Puts a detection into a streaming query; streaming/rules/detections.py is its only caller. */
 public final class Detections {
@@ -30,15 +33,15 @@ public final class Detections {
             key = key.add(names[i], input.apply(names[i]).dataType(), true);
         }
         StructType output =
-                input.add("at", DataTypes.TimestampType, false)
-                        .add("state", DataTypes.StringType, false)
-                        .add("since", DataTypes.TimestampType, false);
+                input.add(Vocabulary.AT_COLUMN, DataTypes.TimestampType, false)
+                        .add(Vocabulary.STATE_COLUMN, DataTypes.StringType, false)
+                        .add(Vocabulary.SINCE_COLUMN, DataTypes.TimestampType, false);
         return messages.groupBy(keys)
-                        .as(Encoders.row(key), Encoders.row(input))
-                        .transformWithState(
-                                new DetectionProcessor(new DetectionOptions(input, given)),
-                                TimeMode.EventTime(),
-                                OutputMode.Append(),
-                                Encoders.row(output));
+                .as(Encoders.row(key), Encoders.row(input))
+                .transformWithState(
+                        new DetectionProcessor(new DetectionOptions(input, given)),
+                        TimeMode.EventTime(),
+                        OutputMode.Append(),
+                        Encoders.row(output));
     }
 }

@@ -1,5 +1,20 @@
 package mqlake.stateful;
 
+import mqlake.Vocabulary;
+import mqlake.log.LogLimits;
+import mqlake.log.LogSenders;
+import mqlake.log.Lot;
+import mqlake.rules.RuleCounters;
+import mqlake.rules.RuleEvaluation;
+import mqlake.rules.RuleFollower;
+import mqlake.rules.RuleMetrics;
+import mqlake.rules.RuleVersion;
+import mqlake.spark.LocalFiles;
+
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.spark.api.java.function.ForeachPartitionFunction;
+import org.apache.spark.sql.Row;
+
 import java.io.BufferedReader;
 import java.io.BufferedWriter;
 import java.io.FileOutputStream;
@@ -13,47 +28,34 @@ import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
 import java.util.Iterator;
 import java.util.Map;
-import mqlake.Vocabulary;
-import mqlake.log.LogLimits;
-import mqlake.log.LogSenders;
-import mqlake.log.Lot;
-import mqlake.rules.RuleCounters;
-import mqlake.rules.RuleEvaluation;
-import mqlake.rules.RuleFollower;
-import mqlake.rules.RuleMetrics;
-import mqlake.rules.RuleVersion;
-import mqlake.spark.LocalFiles;
-import org.apache.kafka.common.header.internals.RecordHeaders;
-import org.apache.spark.api.java.function.ForeachPartitionFunction;
-import org.apache.spark.sql.Row;
 
 /**
- * Writes the rows of one batch of a rule with memory to the log.
+ * Writes the rows of one batch of a stateful rule to the log.
  *
- * First to a file of their own beside the checkpoint: a batch that comes again, after a kill, writes what
- * it wrote before, in the same order, whatever it finds now (a sum of fractions in another order, say).
- * So whoever reads the log and drops what is not above the last place has each row once.
+ * <p>First to a file of their own beside the checkpoint: a batch that comes again, after a kill,
+ * writes what it wrote before, in the same order, whatever it finds now (a sum of fractions in
+ * another order, say). So whoever reads the log and drops what is not above the last place has each
+ * row once.
  */
 final class OutputTask implements ForeachPartitionFunction<Row> {
     private static final long serialVersionUID = 1L;
+
     /** Batches whose rows are kept; only the last may come again. */
     private static final long KEPT = 3;
+
     /** Of the headers that only an output has, at most. */
     private static final long HEADERS_BYTES = 256;
+
     private static final String NOT_COMPUTED =
             "what the rule selects of a window or a pair cannot be computed";
 
     private final Map<String, String> clientConfig;
-    private final Map<String, String> logTopics;
     private final String spec;
     private final boolean untilEnd;
     private final long batch;
 
-    OutputTask(
-            Map<String, String> clientConfig, Map<String, String> logTopics, String spec,
-            boolean untilEnd, long batch) {
+    OutputTask(Map<String, String> clientConfig, String spec, boolean untilEnd, long batch) {
         this.clientConfig = clientConfig;
-        this.logTopics = logTopics;
         this.spec = spec;
         this.untilEnd = untilEnd;
         this.batch = batch;
@@ -89,8 +91,9 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                     end = end(run);
                     Files.createDirectories(folder);
                     stream = new FileOutputStream(temporary.toFile());
-                    writer = new BufferedWriter(
-                            new OutputStreamWriter(stream, StandardCharsets.UTF_8));
+                    writer =
+                            new BufferedWriter(
+                                    new OutputStreamWriter(stream, StandardCharsets.UTF_8));
                 }
                 long at = row.isNullAt(0) ? 0 : Math.floorDiv(row.getLong(0), 1000L);
                 if (at <= end) {
@@ -115,8 +118,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
             }
         }
         Files.move(
-                temporary, file,
-                new java.nio.file.CopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+                temporary, file, new java.nio.file.CopyOption[] {StandardCopyOption.ATOMIC_MOVE});
         LocalFiles.syncFolder(folder.toFile());
         return true;
     }
@@ -126,20 +128,25 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
         if (!untilEnd) {
             return Long.MAX_VALUE;
         }
-        RuleVersion version = RuleFollower.of(clientConfig, logTopics.get("rules"))
-                .table().run(run.tenant + "/" + run.rule, run.change);
+        RuleVersion version =
+                RuleFollower.ofRuns(clientConfig, Vocabulary.RULES)
+                        .table()
+                        .run(run.tenant + "/" + run.rule, run.change);
         return version == null ? Long.MAX_VALUE : version.endedAtMs;
     }
 
     private void send(StreamSpec run, Path file) throws IOException {
-        RuleMetrics.start(clientConfig, logTopics.get("metrics"));
+        RuleMetrics.start(clientConfig, Vocabulary.METRICS);
         RuleCounters counters = RuleCounters.of(run.tenant + "/" + run.rule);
-        Lot sent = LogSenders.shared(
-                        Vocabulary.STATEFUL_SENDER, clientConfig, logTopics.get("events"),
-                        logTopics.get("undelivered"))
-                .begin();
+        Lot sent =
+                LogSenders.shared(
+                                Vocabulary.STATEFUL_SENDER,
+                                clientConfig,
+                                Vocabulary.EVENTS,
+                                Vocabulary.STATEFUL_UNDELIVERED)
+                        .begin();
         LogLimits limits = LogLimits.of(clientConfig);
-        String outputs = logTopics.get("outputs");
+        String outputs = Vocabulary.OUTPUTS;
         byte[] key = Lot.text(run.tenant + "/" + run.rule);
         int partition = Math.floorMod(Arrays.hashCode(key), limits.partitions(outputs));
         byte[] version = Lot.text(Integer.toString(run.version));
@@ -154,13 +161,16 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                 byte[] chain = unnamed(blank < 0 ? "0" : line.substring(blank + 1, tab));
                 RecordHeaders headers = new RecordHeaders();
                 headers.add(Vocabulary.HEADER_RULE, version);
-                headers.add(Vocabulary.HEADER_OUTPUT, Lot.text(
-                        run.run + ":" + partition + ":" + batch + ":" + index++));
+                headers.add(
+                        Vocabulary.HEADER_OUTPUT,
+                        Lot.text(run.run + ":" + partition + ":" + batch + ":" + index++));
                 headers.add(Vocabulary.HEADER_TOPIC, topic);
                 headers.add(Vocabulary.HEADER_CLIENT_ID, new byte[0]);
                 byte[] value = Lot.text(line.substring(tab + 1));
-                String error = value.length == 0
-                        ? NOT_COMPUTED : tooLarge(limits, outputs, key, value, headers);
+                String error =
+                        value.length == 0
+                                ? NOT_COMPUTED
+                                : tooLarge(limits, outputs, key, value, headers);
                 if (error == null) {
                     headers.add(Vocabulary.HEADER_TS, Lot.text(at));
                     if (chain.length > 0) {
@@ -168,12 +178,12 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                     }
                     sent.send(outputs, partition, key, value, headers);
                     counters.outputs.increment();
-                    counters.lagMs.add(Math.max(0, System.currentTimeMillis() - Long.parseLong(at)));
+                    counters.lagMs.add(
+                            Math.max(0, System.currentTimeMillis() - Long.parseLong(at)));
                 } else {
-                    headers.add(Vocabulary.HEADER_STAGE, Lot.text("evaluate"));
+                    headers.add(Vocabulary.HEADER_STAGE, Lot.text(Vocabulary.STAGE_EVALUATE));
                     headers.add(Vocabulary.HEADER_ERROR, Lot.text(error));
-                    sent.send(
-                            logTopics.get("dead_letters"), 0, key, new byte[0], headers);
+                    sent.send(Vocabulary.DEAD_LETTERS, 0, key, new byte[0], headers);
                     counters.fail(run.change);
                     tell(run, counters, sent, chain, error);
                 }
@@ -189,14 +199,15 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
             LogLimits limits, String outputs, byte[] key, byte[] value, RecordHeaders headers) {
         long bytes = LogLimits.size(key, value, headers) + HEADERS_BYTES;
         int most = limits.mostBytes(outputs, bytes);
-        return bytes > most ? "an output has " + bytes + " bytes, " + outputs + " takes " + most : null;
+        return bytes > most
+                ? "an output has " + bytes + " bytes, " + outputs + " takes " + most
+                : null;
     }
 
     /** Write an event that tells of failures, when a rule reads such and it is due. */
-    private void tell(
-            StreamSpec run, RuleCounters counters, Lot sent, byte[] chain, String error)
+    private void tell(StreamSpec run, RuleCounters counters, Lot sent, byte[] chain, String error)
             throws IOException {
-        RuleFollower rules = RuleFollower.of(clientConfig, logTopics.get("rules"));
+        RuleFollower rules = RuleFollower.ofRuns(clientConfig, Vocabulary.RULES);
         boolean isOfFailure = Arrays.asList(run.filters).contains(RuleEvaluation.FAILED_TOPIC);
         if (isOfFailure || !rules.table().isRead(run.tenant, RuleEvaluation.FAILED_TOPIC)) {
             return;
@@ -205,23 +216,35 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
         long told = counters.toTell(nowMs);
         if (told > 0) {
             RecordHeaders headers = new RecordHeaders();
-            String before = chain.length == 0
-                    ? "" : new String(chain, StandardCharsets.US_ASCII) + ",";
+            String before =
+                    chain.length == 0 ? "" : new String(chain, StandardCharsets.US_ASCII) + ",";
             headers.add(Vocabulary.HEADER_CHAIN, Lot.text(before + run.rule));
             sent.send(
-                    logTopics.get("events"), 0, Lot.text(run.tenant + "/"),
-                    Lot.text(RuleEvaluation.failureJson(
-                            run.tenant, "", run.rule, run.version, error, run.filters[0],
-                            told, nowMs)),
+                    Vocabulary.EVENTS,
+                    0,
+                    Lot.text(run.tenant + "/"),
+                    Lot.text(
+                            RuleEvaluation.failureJson(
+                                    run.tenant,
+                                    "",
+                                    run.rule,
+                                    run.version,
+                                    error,
+                                    run.filters[0],
+                                    told,
+                                    nowMs)),
                     headers);
         }
     }
 
-    /** Return the chain of what so many rules have brought about; which they were is not remembered. */
+    /**
+     * Return the chain of what so many rules have brought about; which they were is not remembered.
+     */
     private static byte[] unnamed(String hops) {
         StringBuilder chain = new StringBuilder();
         for (int i = Integer.parseInt(hops); i > 0; i--) {
-            chain.append(chain.length() == 0 ? Vocabulary.UNNAMED_RULE : "," + Vocabulary.UNNAMED_RULE);
+            chain.append(
+                    chain.length() == 0 ? Vocabulary.UNNAMED_RULE : "," + Vocabulary.UNNAMED_RULE);
         }
         return Lot.text(chain.toString());
     }

@@ -1,10 +1,5 @@
 package mqlake.stateful;
 
-import java.io.IOException;
-import java.io.UncheckedIOException;
-import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
-import java.util.Map;
 import mqlake.Vocabulary;
 import mqlake.bounds.Budget;
 import mqlake.bounds.Failures;
@@ -22,6 +17,7 @@ import mqlake.rules.RuleEvaluation;
 import mqlake.rules.RuleFilter;
 import mqlake.rules.RuleFollower;
 import mqlake.rules.RuleVersion;
+
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.Row;
@@ -31,9 +27,15 @@ import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.TaskCompletionListener;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Map;
+
 /**
- * Makes rows of one stream of records. A record on which an expression throws gives a dead letter, one
- * that comes too late for its window likewise; both are in the log before the batch is done.
+ * Makes rows of one stream of records. A record on which an expression throws gives a dead letter,
+ * one that comes too late for its window likewise; both are in the log before the batch is done.
  */
 final class StreamEvaluation {
     private static final Row[] NOTHING = new Row[0];
@@ -44,37 +46,39 @@ final class StreamEvaluation {
     private final byte[] key;
     private final RuleFollower rules;
     private final RuleCounters counters;
+
     /** Null when every record that matches counts. */
     private final CompiledColumns condition;
+
     private final CompiledColumns columns;
     private final Map<String, String> clientConfig;
-    private final String undelivered;
     private final LogLimits limits;
-    private final String deadLetters;
-    private final String events;
     private final ThreadLocal<Letters> letters = new ThreadLocal<>();
 
-    StreamEvaluation(
-            Map<String, String> clientConfig, Map<String, String> logTopics, StreamSpec stream) {
+    StreamEvaluation(Map<String, String> clientConfig, StreamSpec stream) {
         this.stream = stream;
         this.name = stream.tenant + "/" + stream.rule;
         this.key = Lot.text(name);
-        this.rules = RuleFollower.of(clientConfig, logTopics.get("rules"));
+        this.rules = RuleFollower.ofRuns(clientConfig, Vocabulary.RULES);
         this.counters = RuleCounters.of(name);
-        this.condition = stream.condition.equals("true")
-                ? null : RuleCompiler.compileColumns(new String[] {stream.condition});
+        this.condition =
+                stream.condition.equals("true")
+                        ? null
+                        : RuleCompiler.compileColumns(new String[] {stream.condition});
         this.columns = RuleCompiler.compileColumns(stream.columns);
         this.clientConfig = clientConfig;
-        this.undelivered = logTopics.get("undelivered");
         this.limits = LogLimits.of(clientConfig);
-        this.deadLetters = logTopics.get("dead_letters");
-        this.events = logTopics.get("events");
         rules.awaitDecided(stream.change);
     }
 
     Row[] evaluate(
-            int partition, long offset, long timestampMs, byte[] recordKey, byte[] value,
-            String[] headerNames, byte[][] headerValues) {
+            int partition,
+            long offset,
+            long timestampMs,
+            byte[] recordKey,
+            byte[] value,
+            String[] headerNames,
+            byte[][] headerValues) {
         if (recordKey.length > 0 && recordKey[0] == 0) {
             RuleFilter.awaitChange(recordKey, rules);
             return NOTHING;
@@ -86,9 +90,16 @@ final class StreamEvaluation {
         Lane lane = Lane.take();
         try {
             MessageRow row = lane.row;
-            boolean isOurs = row.begin(
-                    stream.isEvents, partition, offset, timestampMs, recordKey, value,
-                    headerNames, headerValues);
+            boolean isOurs =
+                    row.begin(
+                            stream.isEvents,
+                            partition,
+                            offset,
+                            timestampMs,
+                            recordKey,
+                            value,
+                            headerNames,
+                            headerValues);
             return isOurs ? evaluate(lane, version) : NOTHING;
         } finally {
             lane.giveBack();
@@ -98,27 +109,27 @@ final class StreamEvaluation {
     private Row[] evaluate(Lane lane, RuleVersion version) {
         MessageRow row = lane.row;
         counters.matched.increment();
-        String[] chain = row.chain == null || row.chain.length == 0
-                ? new String[0] : new String(row.chain, StandardCharsets.UTF_8).split(",");
-        boolean isLoop = chain.length >= Vocabulary.MAX_CHAIN
-                || Arrays.asList(chain).contains(stream.rule);
+        String[] chain =
+                row.chain == null || row.chain.length == 0
+                        ? new String[0]
+                        : new String(row.chain, StandardCharsets.UTF_8).split(",");
+        boolean isLoop =
+                chain.length >= Vocabulary.MAX_CHAIN || Arrays.asList(chain).contains(stream.rule);
         if (isLoop && row.event != null) {
             counters.noResult.increment(); // as in RuleEvaluation
             return NOTHING;
         }
-        boolean isTimed = (row.offset % RuleCounters.SAMPLE) == 0;
-        long begin = isTimed ? System.nanoTime() : 0;
         Row[] found = NOTHING;
         Budget budget = Budget.current();
         budget.begin();
         try {
             if (isLoop) {
-                throw new IllegalStateException("loop: the message has come through "
-                        + new String(row.chain, StandardCharsets.UTF_8));
+                throw new IllegalStateException(
+                        "loop: the message has come through "
+                                + new String(row.chain, StandardCharsets.UTF_8));
             }
             Places.begin(lane.number, version, row.event != null, row.partition, row.offset);
-            if (condition != null
-                    && !Boolean.TRUE.equals(condition.evaluate(lane).genericGet(0))) {
+            if (condition != null && !Boolean.TRUE.equals(condition.evaluate(lane).genericGet(0))) {
                 counters.noResult.increment();
             } else {
                 found = timely(row, columns.evaluate(lane), chain.length);
@@ -129,9 +140,6 @@ final class StreamEvaluation {
             Places.end(lane.number);
             budget.end();
         }
-        if (isTimed) {
-            counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
-        }
         return found;
     }
 
@@ -141,16 +149,20 @@ final class StreamEvaluation {
             throw new IllegalStateException("the message has no time");
         }
         long eventMs = Math.floorDiv(((Long) micros).longValue(), 1000L);
-        long end = stream.slideMs > 0
-                ? Math.floorDiv(eventMs, stream.slideMs) * stream.slideMs + stream.sizeMs
-                : eventMs + stream.sizeMs;
+        long end =
+                stream.slideMs > 0
+                        ? Math.floorDiv(eventMs, stream.slideMs) * stream.slideMs + stream.sizeMs
+                        : eventMs + stream.sizeMs;
         long watermark = BatchWatermark.of(stream.checkpoint);
         if (end <= watermark) {
             counters.late.increment();
-            RecordHeaders headers = headers(row, "late");
+            RecordHeaders headers = headers(row, Vocabulary.STAGE_LATE);
             headers.add(Vocabulary.HEADER_EVENT_TIME, Lot.text(Long.toString(eventMs)));
             headers.add(Vocabulary.HEADER_WATERMARK, Lot.text(Long.toString(watermark)));
-            letter(row, "its time is " + (watermark - eventMs) + " ms before the watermark", headers);
+            letter(
+                    row,
+                    "its time is " + (watermark - eventMs) + " ms before the watermark",
+                    headers);
             return NOTHING;
         }
         counters.passed.increment();
@@ -177,7 +189,10 @@ final class StreamEvaluation {
         long before = counters.fail(stream.change, row, topic, nowMs);
         String text = Failures.reason(error);
         if (before != RuleCounters.LEFT_OUT) {
-            letter(row, RuleCounters.letterText(text, before), headers(row, "evaluate"));
+            letter(
+                    row,
+                    RuleCounters.letterText(text, before),
+                    headers(row, Vocabulary.STAGE_EVALUATE));
         }
         boolean isOfFailure = row.event != null && row.event.name.equals(Vocabulary.RULE_FAILED);
         if (!isOfFailure && rules.table().isRead(stream.tenant, RuleEvaluation.FAILED_TOPIC)) {
@@ -193,20 +208,42 @@ final class StreamEvaluation {
         String client = new String(row.clientIdBytes(), StandardCharsets.UTF_8);
         String chain = row.chain == null ? "" : new String(row.chain, StandardCharsets.UTF_8);
         RecordHeaders headers = new RecordHeaders();
-        headers.add(Vocabulary.HEADER_CHAIN, Lot.text(
-                isLoop ? chain : chain.isEmpty() ? stream.rule : chain + "," + stream.rule));
-        String json = RuleEvaluation.failureJson(
-                stream.tenant, client, stream.rule, stream.version, error, row.topicName(), count,
-                nowMs);
-        send(events, Lot.text(stream.tenant + "/" + client), Lot.text(json), headers);
+        headers.add(
+                Vocabulary.HEADER_CHAIN,
+                Lot.text(
+                        isLoop
+                                ? chain
+                                : chain.isEmpty() ? stream.rule : chain + "," + stream.rule));
+        String json =
+                RuleEvaluation.failureJson(
+                        stream.tenant,
+                        client,
+                        stream.rule,
+                        stream.version,
+                        error,
+                        row.topicName(),
+                        count,
+                        nowMs);
+        send(Vocabulary.EVENTS, Lot.text(stream.tenant + "/" + client), Lot.text(json), headers);
     }
 
     private RecordHeaders headers(MessageRow row, String stage) {
         RecordHeaders headers = new RecordHeaders();
+        String source = stream.isEvents ? Vocabulary.SOURCE_EVENTS : Vocabulary.SOURCE_INBOUND;
         headers.add(Vocabulary.HEADER_RULE, Lot.text(Integer.toString(stream.version)));
-        headers.add(Vocabulary.HEADER_OUTPUT, Lot.text(
-                (stream.isEvents ? "e." : "i.") + stream.run + "." + stream.name + ":"
-                        + row.partition + ":" + row.offset + ":0"));
+        headers.add(
+                Vocabulary.HEADER_OUTPUT,
+                Lot.text(
+                        source
+                                + "."
+                                + stream.run
+                                + "."
+                                + stream.name
+                                + ":"
+                                + row.partition
+                                + ":"
+                                + row.offset
+                                + ":0"));
         headers.add(Vocabulary.HEADER_STAGE, Lot.text(stage));
         headers.add(Vocabulary.HEADER_TOPIC, Lot.text(row.topicName()));
         headers.add(Vocabulary.HEADER_CLIENT_ID, row.clientIdBytes());
@@ -217,14 +254,18 @@ final class StreamEvaluation {
         byte[] payload = row.value == null ? EMPTY : row.value;
         headers.add(Vocabulary.HEADER_ERROR, Lot.text(error));
         long bytes = LogLimits.size(key, payload, headers);
-        int most = limits.mostBytes(deadLetters, bytes);
+        int most = limits.mostBytes(Vocabulary.DEAD_LETTERS, bytes);
         if (bytes > most) {
             headers.remove(Vocabulary.HEADER_ERROR);
-            headers.add(Vocabulary.HEADER_ERROR, Lot.text(
-                    error + RuleEvaluation.withoutPayload(payload.length, deadLetters, most)));
+            headers.add(
+                    Vocabulary.HEADER_ERROR,
+                    Lot.text(
+                            error
+                                    + RuleEvaluation.withoutPayload(
+                                            payload.length, Vocabulary.DEAD_LETTERS, most)));
             payload = EMPTY;
         }
-        send(deadLetters, key, payload, headers);
+        send(Vocabulary.DEAD_LETTERS, key, payload, headers);
     }
 
     private void send(String logTopic, byte[] recordKey, byte[] value, RecordHeaders headers) {
@@ -232,7 +273,11 @@ final class StreamEvaluation {
         TaskContext context = TaskContext.get();
         if (ours == null || ours.task != context.taskAttemptId()) {
             LogSender sender =
-                    LogSenders.shared(Vocabulary.STATEFUL_SENDER, clientConfig, events, undelivered);
+                    LogSenders.shared(
+                            Vocabulary.STATEFUL_SENDER,
+                            clientConfig,
+                            Vocabulary.EVENTS,
+                            Vocabulary.STATEFUL_UNDELIVERED);
             ours = new Letters(context.taskAttemptId(), sender.begin());
             letters.set(ours);
             context.addTaskCompletionListener(ours);

@@ -1,15 +1,18 @@
 package mqlake.stateful;
 
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import mqlake.routing.TopicFilters;
 import mqlake.rules.MessageRow;
 import mqlake.rules.RuleFilter;
+
 import org.apache.spark.sql.api.java.UDF3;
 
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+
 /**
- * Spark function: (log topic, key, value) to whether a record is of concern to one stream of a rule with
- * memory: one of its filters matches, or it is the barrier of a change. Most records cost no more.
+ * Spark function: (log topic, key, value) to whether a record is of concern to one stream of a rule
+ * with memory: one of its filters matches, or it is the barrier of a change. Most records cost no
+ * more.
  */
 public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean> {
     private static final long serialVersionUID = 1L;
@@ -38,8 +41,7 @@ public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean>
             return RuleFilter.isBarrier(key);
         }
         int slash = RuleFilter.slash(key);
-        if (slash < 0
-                || !stream.tenant.equals(new String(key, 0, slash, StandardCharsets.UTF_8))) {
+        if (slash < 0 || !stream.tenant.equals(new String(key, 0, slash, StandardCharsets.UTF_8))) {
             return false;
         }
         byte[] topic = key;

@@ -2,13 +2,15 @@ package mqlake.stateful;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.io.IOException;
+
 import mqlake.rules.RuleVersion;
+
+import java.io.IOException;
 
 /**
  * What streaming/rules/plans.py says of one stream of a run: the run, and the stream of its plan.
  *
- * A run is one version of a rule with memory, from the change that put it in force.
+ * <p>A run is one version of a stateful rule, from the change that put it in force.
  */
 final class StreamSpec {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -17,21 +19,29 @@ final class StreamSpec {
     final String rule;
     final int version;
     final long change;
+
     /** Name of the run. */
     final String run;
+
     /** Folder of the query's checkpoint. */
     final String checkpoint;
+
     final String name;
     final String logTopic;
     final boolean isEvents;
     final String[] filters;
+
     /** Whether they match more than one topic. */
     final boolean isWide;
+
     final String condition;
+
     /** Time of the event, in microseconds, then the columns. */
     final String[] columns;
+
     /** Which of them is how many rules the message has come through; -1: none. */
     final int hopsColumn;
+
     final long sizeMs;
     final long slideMs;
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from ingest.federation.settings import FederationSettings, ListenSettings, NeighborSettings
 from ingest.federation.sites.service import SiteService
+from launcher.ports import free_ports
 from mqlake.clock import SystemClock
 from mqlake.federation_records import FEDERATION
 from mqlake.identifiers import MessageIdentifiers
-from mqlake.local.ports import free_ports
 from mqlake.log.contract import LogAccess, settle
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import (
@@ -35,7 +35,7 @@ from mqlake.records import (
 )
 from mqlake.rule_records import (
     Activation,
-    Range,
+    OffsetRange,
     RulesKey,
     Span,
     encode_activation,
@@ -115,7 +115,9 @@ class Site:
         async def make_topic(log_topic: str) -> None:
             log.create(log_topic, 1)
 
-        self.service = service = SiteService(self.settings, SystemClock(), access, make_topic)
+        self.service = service = SiteService(
+            self.settings, SystemClock(), access, make_topic, lambda: None
+        )
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(service.run(self._stop))
         await until(lambda: service.is_ready or (self._task is not None and self._task.done()))
@@ -210,7 +212,7 @@ class Site:
 
     async def run_rule(self, rule: str, *filters: str) -> None:
         """Do what the rule engine does when it puts a rule in force."""
-        span = Span(1, filters, "null", (), None, {INBOUND: Range((0, 0))})
+        span = Span(1, filters, "null", (), None, {INBOUND: OffsetRange((0, 0))})
         value = encode_activation(Activation(TENANT, rule, "running", 1, 1, spans=(span,)))
         key = rules_key(RulesKey("activation", TENANT, rule))
         await self._clients.append_durably(RULES, key, value, [])

@@ -5,10 +5,10 @@ from collections import defaultdict
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog
 from mqlake.matching import filter_matches
+from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     FLAG_UNSHARED,
-    HEADER_MQTT,
     HEADER_SOURCE,
     INBOUND,
     ROUTES,

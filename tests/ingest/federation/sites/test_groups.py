@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.groups import Groups
-from ingest.federation.sites.interest import Entry, Interest
-from ingest.federation.sites.subscriptions import Subscriptions
-from mqlake.records import FLAG_UNSHARED, HEADER_MQTT, INBOUND, ROUTES, decode_barrier_key
+from ingest.federation.sites.groups import SiteGroups
+from ingest.federation.sites.interest import Interest, InterestEntry
+from ingest.federation.sites.subscriptions import SiteSubscriptions
+from mqlake.record_versions import HEADER_MQTT
+from mqlake.records import FLAG_UNSHARED, INBOUND, ROUTES, decode_barrier_key
 from tests.ingest.federation.sites.harness import TURN_SECONDS, Site, are_linked, until
 
 pytestmark = pytest.mark.anyio
@@ -226,8 +227,8 @@ def test_a_farther_way_counts_when_the_nearest_one_is_where_the_message_comes_fr
     interest = Interest(1, 16)
     for neighbour, path in ((2, (2,)), (3, (3, 4))):
         interest.open(neighbour)
-        interest.hear(neighbour, {path[-1]: Entry(1, path, (GROUP,))})
-    groups = Groups(interest, Subscriptions("default", Prefixes([]), ("f/#",), (), 256))
+        interest.hear(neighbour, {path[-1]: InterestEntry(1, path, (GROUP,))})
+    groups = SiteGroups(interest, SiteSubscriptions("default", Prefixes([]), ("f/#",), (), 256))
     assert groups.ways() == {(2, GROUP)}
     assert groups.has_taker(GROUP, 2)
     interest.hear(3, {4: None})

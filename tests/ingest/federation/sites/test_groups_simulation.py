@@ -14,19 +14,20 @@ from typing import Any, Final
 
 import pytest
 
-from ingest.federation.envelope import Message
+from ingest.federation.envelope import SiteMessage
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.settings import FederationSettings
-from ingest.federation.sites import groups
+from ingest.federation.sites import group_names
+from ingest.federation.sites.group_names import neighbour_of, way_name
 from ingest.federation.sites.group_routes import GroupRoutes
-from ingest.federation.sites.groups import Groups, neighbour_of, way_name
+from ingest.federation.sites.groups import SiteGroups
 from ingest.federation.sites.handing import Handing
-from ingest.federation.sites.inlet import Inlet, Verdict
-from ingest.federation.sites.interest import Interest, Wanted, Ways
-from ingest.federation.sites.log_messages import Place, of_publish
+from ingest.federation.sites.inlet import Inlet, InletVerdict
+from ingest.federation.sites.interest import Interest, NeighbourInterest, Ways
+from ingest.federation.sites.log_messages import GroupOrigin, of_publish
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import Streams
-from ingest.federation.sites.subscriptions import Subscriptions
+from ingest.federation.sites.subscriptions import SiteSubscriptions
 from ingest.protocol.packets import Publish
 from mqlake.federation_records import LinkPlaces
 from mqlake.log.memory import MemoryLog
@@ -91,7 +92,7 @@ class SimSite:
         self.log = MemoryLog()
         self.log.create(INBOUND, PARTITIONS)
         self.log.create(ROUTES, 1)
-        self.log.create(delivery_topic(f"{groups.PREFIX}{number}"), 1)
+        self.log.create(delivery_topic(f"{group_names.PREFIX}{number}"), 1)
         self.router = Router(self.log)
         self.neighbours: list[int] = []
         self.saved: dict[str, Any] = {}
@@ -114,9 +115,9 @@ class SimSite:
         self.interest = Interest(self.number, 16)
         if self.interest_saved:
             self.interest.restore(self.interest_saved)
-        self.subscriptions = Subscriptions("default", Prefixes([]), ("f/#",), (), 256)
+        self.subscriptions = SiteSubscriptions("default", Prefixes([]), ("f/#",), (), 256)
         self.routes_read = 0
-        self.groups = Groups(self.interest, self.subscriptions)
+        self.groups = SiteGroups(self.interest, self.subscriptions)
         self.writer: Any = Writer(self.log)
         fail = self.world.fail
         log: Any = self
@@ -138,7 +139,7 @@ class SimSite:
             *(settings, Prefixes([]), writer, lambda: self.inlet),
             *(self.groups, self.routes, spreading, fail),
         )
-        wanted = Wanted()
+        wanted = NeighbourInterest()
         for one in self.neighbours:
             wanted.permit(one, ("f/#",))
         self.site_log = SiteLog(
@@ -438,9 +439,9 @@ def _give_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledge_before_the_log(patch: pytest.MonkeyPatch) -> None:
-    def take(self: Inlet, message: Message, acknowledge: Callable[[], None]) -> Verdict:
+    def take(self: Inlet, message: SiteMessage, acknowledge: Callable[[], None]) -> InletVerdict:
         verdict = taken(self, message, lambda: None)
-        if verdict is not Verdict.DUPLICATE:
+        if verdict is not InletVerdict.DUPLICATE:
             acknowledge()
         return verdict
 
@@ -460,8 +461,8 @@ def _move_the_cursor_when_sending(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_stream_for_all_groups(patch: pytest.MonkeyPatch) -> None:
-    named = Place.named
-    patch.setattr(Place, "named", lambda self: named(self._replace(group="")))
+    named = GroupOrigin.named
+    patch.setattr(GroupOrigin, "named", lambda self: named(self._replace(group="")))
 
 
 def _no_barriers(patch: pytest.MonkeyPatch) -> None:

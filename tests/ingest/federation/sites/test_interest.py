@@ -9,7 +9,7 @@ import pytest
 
 from ingest.federation.filters import covers, meet
 from ingest.federation.sites import interest
-from ingest.federation.sites.interest import Entry, Interest, News, Wanted
+from ingest.federation.sites.interest import Interest, InterestEntry, NeighbourInterest, News
 from tests.ingest.federation.simulation import topologies_wanted
 
 FILTERS = ("f/#", "f/1", "f/+", "g/1/x", "g/+/x", "g/#", "h")
@@ -221,7 +221,7 @@ def keep_interest_to_oneself(patch: pytest.MonkeyPatch) -> None:
 def tell_everybody_of_every_path(patch: pytest.MonkeyPatch) -> None:
     """A neighbour is told of paths that he is on, and believes them."""
 
-    def best(self: Interest, site: int, listener: int) -> Entry | None:
+    def best(self: Interest, site: int, listener: int) -> InterestEntry | None:
         if site == self._site:
             return self.own
         ways = [heard[site] for heard in self._heard.values() if site in heard]
@@ -235,7 +235,7 @@ def tell_everybody_of_every_path(patch: pytest.MonkeyPatch) -> None:
 def take_the_oldest(patch: pytest.MonkeyPatch) -> None:
     """Of two versions the older one counts."""
 
-    def oldest(self: Interest, site: int) -> Entry:
+    def oldest(self: Interest, site: int) -> InterestEntry:
         return min(heard[site] for heard in self._heard.values() if site in heard)
 
     patch.setattr(Interest, "_newest", oldest)
@@ -244,7 +244,7 @@ def take_the_oldest(patch: pytest.MonkeyPatch) -> None:
 def prefer_who_is_there(patch: pytest.MonkeyPatch) -> None:
     """A way by a neighbour that is there counts before a shorter one: some never settle."""
 
-    def best(self: Interest, site: int, listener: int) -> Entry | None:
+    def best(self: Interest, site: int, listener: int) -> InterestEntry | None:
         if site == self._site:
             return self.own
         ways = [
@@ -252,7 +252,11 @@ def prefer_who_is_there(patch: pytest.MonkeyPatch) -> None:
             for neighbour, heard in self._heard.items()
             if neighbour != listener and site in heard and listener not in heard[site].path
         ]
-        return Entry(0, (self._site, *min(ways)[2]), self._newest(site).filters) if ways else None
+        return (
+            InterestEntry(0, (self._site, *min(ways)[2]), self._newest(site).filters)
+            if ways
+            else None
+        )
 
     patch.setattr(Interest, "_best", best)
 
@@ -323,7 +327,7 @@ def test_a_planted_defect_is_found(defect: Patch, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_neighbour_gets_of_what_it_may_get_what_is_wanted() -> None:
-    wanted = Wanted()
+    wanted = NeighbourInterest()
     wanted.permit(2, ("f/#",))
     assert wanted.by("f/x", retain=False) == [2]
     wanted.want(2, ("f/+/x", "g/#", "+/y"))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.federation.envelope import ChainKey, to_header
-from ingest.federation.envelope import Message as Federated
+from ingest.federation.envelope import SiteMessage as Federated
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.inlet import Inlet
-from ingest.federation.sites.interest import Wanted
+from ingest.federation.sites.interest import NeighbourInterest
 from ingest.federation.sites.log_messages import of_offer, of_publish
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import StreamKey, Streams
@@ -29,7 +29,7 @@ from mqlake.records import (
 
 SITE, NEIGHBOUR, THIRD = 1, 2, 3
 NOW_MS = 1_700_000_000_000
-WANTED = Wanted()
+WANTED = NeighbourInterest()
 WANTED.permit(NEIGHBOUR, ("f/#",))
 WANTED.permit(THIRD, ("g/#",))
 HEAR = Inlet(Streams(), {}).hear_offer

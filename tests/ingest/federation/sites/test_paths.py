@@ -9,7 +9,7 @@ from ingest.federation.sites import bodies
 from ingest.federation.sites.bodies import Bodies
 from ingest.federation.sites.outlet import Outlet
 from ingest.federation.sites.taking import Taking
-from ingest.federation.sites.words import Ways
+from ingest.federation.sites.words import DeliveryWays
 from mqlake.records import INBOUND
 from tests.ingest.federation.sites import harness
 from tests.ingest.federation.sites.harness import Site, are_linked, until
@@ -95,7 +95,7 @@ async def test_a_message_comes_by_the_shortest_path_in_the_end(
     assert a.service is not None
     assert b.service is not None
     b.service.taking.bodies._spare.add((a.number, a.number))
-    b.service.taking._tell(a.number, Ways(spare=(a.number,)))
+    b.service.taking._tell(a.number, DeliveryWays(spare=(a.number,)))
     for number in range(1_000):
         await publish(a, [number], b, c)
         if offered(c, b):

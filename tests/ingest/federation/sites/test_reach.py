@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from ingest.federation.sites.interest import Interest, News
-from ingest.federation.sites.reach import OURSELVES, Debt, Reach
+from ingest.federation.sites.reach import OURSELVES, Debt, SiteReach
 
 SEEDS = range(100)
 
@@ -18,7 +18,7 @@ class Node:
     def __init__(self, number: int) -> None:
         self.number = number
         self.interest = Interest(number, hop_limit=16)
-        self.reach = Reach()
+        self.reach = SiteReach()
         self.links: set[int] = set()
         self.reached: list[int] = []
 
@@ -142,12 +142,14 @@ def test_nobody_waits_for_who_goes_away_meanwhile(seed: int) -> None:
 @pytest.mark.parametrize("defect", ["nobody is waited for", "all are owed", "the away are awaited"])
 def test_planted_defects_are_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if defect == "nobody is waited for":
-        monkeypatch.setattr(Reach, "_is_awaited", lambda *_: False)
+        monkeypatch.setattr(SiteReach, "_is_awaited", lambda *_: False)
     elif defect == "all are owed":
-        take = Reach.take
-        monkeypatch.setattr(Reach, "take", lambda reach, one, news, _: take(reach, one, news, zero))
+        take = SiteReach.take
+        monkeypatch.setattr(
+            SiteReach, "take", lambda reach, one, news, _: take(reach, one, news, zero)
+        )
     else:
-        monkeypatch.setattr(Reach, "close", lambda *_: None)
+        monkeypatch.setattr(SiteReach, "close", lambda *_: None)
     with pytest.raises(AssertionError):
         run_all()
 
@@ -163,7 +165,7 @@ def zero(_site: int) -> int:
 
 
 def test_an_answer_is_given_once_and_the_highest_number_counts() -> None:
-    reach = Reach()
+    reach = SiteReach()
     reach.open(2)
     reach.owe(OURSELVES, 1, 5)
     assert reach.settled() == []  # nobody has been told yet

@@ -1,8 +1,8 @@
 """Sites that set the same topics while apart agree; random federations, and defects they find.
 
-Each site has a log of two partitions, an outlet for each neighbour and `Retained`, as the federator
-has them; what is between is a queue. Links are cut, federators are killed and begin again with what
-was kept, clocks differ by a minute.
+Each site has a log of two partitions, an outlet for each neighbour and `SiteRetained`, as the
+federator has them; what is between is a queue. Links are cut, federators are killed and begin again
+with what was kept, clocks differ by a minute.
 """
 
 from collections import deque
@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 
 from ingest.federation.envelope import ChainKey
-from ingest.federation.envelope import Message as Federated
+from ingest.federation.envelope import SiteMessage as Federated
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites import retained
-from ingest.federation.sites.inlet import Inlet, Verdict
-from ingest.federation.sites.interest import Wanted
+from ingest.federation.sites.inlet import Inlet, InletVerdict
+from ingest.federation.sites.interest import NeighbourInterest
 from ingest.federation.sites.log_messages import of_publish, of_record, to_record
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.retained import Rank, Retained, Stamps
+from ingest.federation.sites.retained import Rank, SiteRetained, Stamps
 from ingest.federation.sites.streams import Streams
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPlaces
-from mqlake.records import FLAG_RETAIN, HEADER_MQTT, LogRecord, Message, message_headers
+from mqlake.record_versions import HEADER_MQTT
+from mqlake.records import FLAG_RETAIN, LogRecord, Message, message_headers
 from tests.ingest.federation.simulation import topologies_wanted
 
 SEEDS = 400
@@ -51,7 +52,7 @@ class Site:
         self.kept_places = LinkPlaces(dict.fromkeys(range(PARTITIONS), 0))
         zero = dict.fromkeys(range(PARTITIONS), 0)
         self.links = {one: LinkPlaces(dict(zero)) for one in neighbours}
-        self.wanted = Wanted()
+        self.wanted = NeighbourInterest()
         for one in neighbours:
             self.wanted.permit(one, ("f/#",))
         self.shown_again = 0
@@ -62,7 +63,7 @@ class Site:
         self.inlet = Inlet(Streams(), {})
         self.inlet.recover(record for records in self.log for record in records)
         self.links = deepcopy(self.links)
-        self.retained = Retained(
+        self.retained = SiteRetained(
             self.number, EPOCH, "default", lambda _: True, 100, deepcopy(self.kept_places)
         )
         self.retained.restore(deepcopy(self.kept))
@@ -118,7 +119,7 @@ class Site:
         message = carried.message
         if message.key.origin == self.number:
             return
-        if self.inlet.take(message, lambda: None) is not Verdict.NEW:
+        if self.inlet.take(message, lambda: None) is not InletVerdict.NEW:
             return
         message.hops += 1
         carried.sender = sender
@@ -294,8 +295,8 @@ def message_of(site: int, stamp: int, topic: str = "f/0") -> Federated:
     return Federated(ChainKey(site, EPOCH, topic), 1, 0, 0, stamp, b"", 1, True)
 
 
-def made(most: int = 100) -> Retained:
-    return Retained(1, EPOCH, "default", lambda topic: topic != "own", most, LinkPlaces({0: 0}))
+def made(most: int = 100) -> SiteRetained:
+    return SiteRetained(1, EPOCH, "default", lambda topic: topic != "own", most, LinkPlaces({0: 0}))
 
 
 def test_what_is_on_its_way_into_the_log_counts() -> None:
@@ -338,15 +339,15 @@ def test_what_is_no_rank_is_refused(found: list[Any]) -> None:
         made().restore({"f/0": found})
 
 
-def last_in_the_log_counts(self: Retained, topic: str, message: Any) -> bool:
+def last_in_the_log_counts(self: SiteRetained, topic: str, message: Any) -> bool:
     return True
 
 
-def no_deletion_counts(self: Retained, topic: str, message: Any) -> bool:
+def no_deletion_counts(self: SiteRetained, topic: str, message: Any) -> bool:
     return IS_LATEST(self, topic, message) or not message.payload
 
 
-def nothing_is_shown_again(self: Retained) -> dict[str, Any]:
+def nothing_is_shown_again(self: SiteRetained) -> dict[str, Any]:
     return {}
 
 
@@ -368,35 +369,40 @@ def origins_before_time(message: Any) -> Rank:
     return rank._replace(stamp=rank.origin, origin=rank.stamp)
 
 
-def shown_again_with_another_stamp(self: Retained) -> dict[str, Any]:
+def shown_again_with_another_stamp(self: SiteRetained) -> dict[str, Any]:
     found = WRONG(self)
     return {t: (at, rank._replace(stamp=rank.stamp - 1)) for t, (at, rank) in found.items()}
 
 
-def a_site_prefers_its_own(self: Retained, topic: str, message: Any) -> bool:
+def a_site_prefers_its_own(self: SiteRetained, topic: str, message: Any) -> bool:
     known = self._topics.get(topic)
     if known is not None and known.latest.origin == self._site:
         return False
     return IS_LATEST(self, topic, message)
 
 
-def nothing_is_kept(self: Retained, found: Any) -> None:
+def nothing_is_kept(self: SiteRetained, found: Any) -> None:
     return None
 
 
-IS_LATEST, WRONG, NOTE, RANK = Retained.is_latest, Retained.wrong, Stamps.note, retained._rank
+IS_LATEST, WRONG, NOTE, RANK = (
+    SiteRetained.is_latest,
+    SiteRetained.wrong,
+    Stamps.note,
+    retained._rank,
+)
 
 DEFECTS: dict[str, tuple[object, str, Any]] = {
-    "the last in the log counts": (Retained, "is_latest", last_in_the_log_counts),
-    "a deletion counts whenever it comes": (Retained, "is_latest", no_deletion_counts),
-    "each site prefers its own": (Retained, "is_latest", a_site_prefers_its_own),
-    "nothing is shown again": (Retained, "wrong", nothing_is_shown_again),
+    "the last in the log counts": (SiteRetained, "is_latest", last_in_the_log_counts),
+    "a deletion counts whenever it comes": (SiteRetained, "is_latest", no_deletion_counts),
+    "each site prefers its own": (SiteRetained, "is_latest", a_site_prefers_its_own),
+    "nothing is shown again": (SiteRetained, "wrong", nothing_is_shown_again),
     "clocks of machines alone": (Stamps, "note", clocks_of_the_machine_alone),
     "a clock that hears nothing": (Stamps, "note", a_clock_that_hears_nothing),
     "ties are left open": (retained, "_rank", ties_are_left_open),
     "origins before time": (retained, "_rank", origins_before_time),
-    "shown again with another stamp": (Retained, "wrong", shown_again_with_another_stamp),
-    "a run that forgets": (Retained, "restore", nothing_is_kept),
+    "shown again with another stamp": (SiteRetained, "wrong", shown_again_with_another_stamp),
+    "a run that forgets": (SiteRetained, "restore", nothing_is_kept),
 }
 
 

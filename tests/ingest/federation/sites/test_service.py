@@ -11,7 +11,7 @@ import pytest
 from ingest.federation.settings import PrefixSettings
 from ingest.federation.sites import spreading
 from ingest.federation.sites.log_messages import place_of
-from ingest.federation.sites.retained import Retained
+from ingest.federation.sites.retained import SiteRetained
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint, decode_reach
 from mqlake.records import GATEWAYS, INBOUND, REACH_KEY, Message
@@ -742,15 +742,15 @@ async def test_a_message_that_a_neighbours_older_one_has_overtaken_is_shown_agai
     await a.publish("f/x", b"older", retain=True)
     await asyncio.sleep(0.002)
     # A client publishes at the moment in which the federator has decided.
-    is_latest = Retained.is_latest
+    is_latest = SiteRetained.is_latest
 
-    def decide(self: Retained, topic: str, message: Any) -> bool:
+    def decide(self: SiteRetained, topic: str, message: Any) -> bool:
         found = is_latest(self, topic, message)
         if message.payload == b"older":
             b.hand_over("f/x", b"newer", retain=True)
         return found
 
-    monkeypatch.setattr(Retained, "is_latest", decide)
+    monkeypatch.setattr(SiteRetained, "is_latest", decide)
     await b.start()
     await until(lambda: shown(a, "f/x") == shown(b, "f/x") == b"newer")
     assert b.payloads("f/x") == [b"newer", b"older", b"newer"]

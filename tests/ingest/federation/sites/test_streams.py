@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.federation.sites.streams import Stream, StreamKey, Streams
+from ingest.federation.sites.streams import NumberedStream, StreamKey, Streams
 from mqlake.errors import InvalidRecord
 
 STEPS = st.lists(
@@ -16,7 +16,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_what_was_had_is_what_a_set_would_hold(steps: list[tuple[int, int]]) -> None:
-    stream, had = Stream(), set[int]()
+    stream, had = NumberedStream(), set[int]()
     for below, number in steps:
         assert stream.has(number) == (number in had)
         stream.add(max(below - 1, 0), number)
@@ -40,7 +40,7 @@ def test_what_is_written_is_read(steps: list[tuple[int, int]]) -> None:
 
 
 def test_of_too_many_gaps_the_lowest_is_forgotten() -> None:
-    stream = Stream(most_gaps=2)
+    stream = NumberedStream(most_gaps=2)
     for number in (10, 20, 30):
         stream.add(number - 1, number)
     assert stream.gaps == [(11, 19), (21, 29)]

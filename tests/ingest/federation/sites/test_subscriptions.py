@@ -7,30 +7,30 @@ import pytest
 
 from ingest.federation.filters import covers, summarise
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.subscriptions import Subscriptions
+from ingest.federation.sites.subscriptions import SiteSubscriptions
 from mqlake.records import ROUTES, LogRecord, Route, route_key
 
 
-def subscriptions(most: int = 4, always: tuple[str, ...] = ()) -> Subscriptions:
-    return Subscriptions("default", Prefixes([]), ["#"], always, most)
+def subscriptions(most: int = 4, always: tuple[str, ...] = ()) -> SiteSubscriptions:
+    return SiteSubscriptions("default", Prefixes([]), ["#"], always, most)
 
 
-def subscribe(found: Subscriptions, *filters: str, gateway: str = "g") -> bool:
+def subscribe(found: SiteSubscriptions, *filters: str, gateway: str = "g") -> bool:
     return _tell(found, filters, gateway, b"{}")
 
 
-def unsubscribe(found: Subscriptions, *filters: str, gateway: str = "g") -> bool:
+def unsubscribe(found: SiteSubscriptions, *filters: str, gateway: str = "g") -> bool:
     return _tell(found, filters, gateway, None)
 
 
 def _tell(
-    found: Subscriptions, filters: tuple[str, ...], gateway: str, value: bytes | None
+    found: SiteSubscriptions, filters: tuple[str, ...], gateway: str, value: bytes | None
 ) -> bool:
     keys = [route_key(Route(gateway, "default", one)) for one in filters]
     return found.take(ROUTES, [LogRecord(0, 0, 0, key, value, []) for key in keys])
 
 
-def narrow(found: Subscriptions) -> None:
+def narrow(found: SiteSubscriptions) -> None:
     found.end_narrowing(found.begin_narrowing()())
 
 

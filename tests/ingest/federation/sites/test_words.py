@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ingest.federation.sites.interest import Entry, News
+from ingest.federation.sites.interest import InterestEntry, News
 from ingest.federation.sites.words import (
     Hello,
     InvalidWord,
@@ -22,7 +22,11 @@ def test_a_hello_comes_back() -> None:
 
 
 def test_interest_comes_back_site_by_site() -> None:
-    news: News = {3: Entry(17, (2, 3), ("f/#", "g/+"), 1), 4: None, 5: Entry(1, (5,), ())}
+    news: News = {
+        3: InterestEntry(17, (2, 3), ("f/#", "g/+"), 1),
+        4: None,
+        5: InterestEntry(1, (5,), ()),
+    }
     found: News = {}
     for payload in encode_news(news):
         word = decode(payload)

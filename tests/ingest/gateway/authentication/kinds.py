@@ -11,7 +11,7 @@ from typing import Any
 import trustme
 from pydantic import SecretStr
 
-from ingest.gateway.authentication.chain import Link
+from ingest.gateway.authentication.chain import AuthenticatorLink
 from ingest.gateway.authentication.links import open_link
 from ingest.gateway.authentication.outcomes import Attempt
 from ingest.gateway.authentication.passwords import PasswordChecks
@@ -129,7 +129,7 @@ class Kind:
         odd: Names and passwords of who has rights that are none.
     """
 
-    link: Link
+    link: AuthenticatorLink
     good: bytes
     bad: tuple[bytes, ...]
     secrets: tuple[str, ...]

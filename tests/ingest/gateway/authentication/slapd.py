@@ -13,7 +13,7 @@ from typing import Final
 
 import trustme
 
-from mqlake.local.ports import free_ports
+from launcher.ports import free_ports
 
 SLAPD: Final = "/usr/sbin/slapd"
 INSTALL: Final = "OpenLDAP's server is missing: apt install slapd"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ingest.gateway.authentication.ldap_messages import (
     MAX_MESSAGE_BYTES,
-    Entry,
+    LdapEntry,
     LdapMessageError,
-    Result,
+    LdapResult,
     decode,
     encode_bind,
     encode_search,
@@ -52,10 +52,10 @@ def test_questions_are_written_as_the_specification_has_them() -> None:
 
 def test_answers_are_read() -> None:
     assert length_of(BOUND) == len(BOUND)
-    assert decode(BOUND) == Result(1, 0)
+    assert decode(BOUND) == LdapResult(1, 0)
     body = _tlv(0x30, _tlv(0x04, b"UID") + _tlv(0x31, _tlv(0x04, b"a") + _tlv(0x04, b"b")))
     message = _tlv(0x30, _tlv(0x02, b"\x02") + _tlv(0x64, _tlv(0x04, b"cn=a") + _tlv(0x30, body)))
-    assert decode(message) == Entry(2, b"cn=a", {"uid": (b"a", b"b")})
+    assert decode(message) == LdapEntry(2, b"cn=a", {"uid": (b"a", b"b")})
     assert decode(_tlv(0x30, _tlv(0x02, b"\x02") + _tlv(0x73, b"ldap://x"))) is None
 
 

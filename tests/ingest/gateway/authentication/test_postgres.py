@@ -18,7 +18,7 @@ from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.postgres_authenticator import PostgresAuthenticator
 from ingest.gateway.authentication.settings import PostgresAuthenticatorSettings
 from ingest.gateway.authentication.web import NO_ANSWER
-from mqlake.argon2_verifiers import Work, make_argon2_verifier
+from mqlake.argon2_verifiers import CheckWork, make_argon2_verifier
 from tests.ingest.gateway.authentication.kinds import log_in_as_bob, postgres_settings
 from tests.rules.runner.postgres import PASSWORD as DATABASE_PASSWORD
 from tests.rules.runner.postgres import Postgres, running_postgres
@@ -58,12 +58,12 @@ def set_user(database: Postgres, verifier: object, roles: str = "NULL", count: i
 
 async def test_roles_and_argon2_and_changes(database: Postgres) -> None:
     async with asking(database) as link:
-        set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)), "'{pumps,all}'")
+        set_user(database, make_argon2_verifier(PASSWORD, CheckWork(8192, 1, 1)), "'{pumps,all}'")
         found = await ask(link)
         assert isinstance(found, Accepted)
         assert found.grants.roles == {"pumps", "all"}
         assert await ask(link, "guess") == WRONG_PASSWORD
-        set_user(database, make_argon2_verifier("another", Work(8192, 1, 1)))
+        set_user(database, make_argon2_verifier("another", CheckWork(8192, 1, 1)))
         assert await ask(link) == WRONG_PASSWORD  # though it was remembered
         found = await ask(link, "another")
         assert isinstance(found, Accepted)
@@ -79,7 +79,7 @@ RIGHTS = '[{"actions": ["publish"], "topics": ["a/#"]}]'
 async def test_rights_and_attributes_count_where_they_are_let(
     database: Postgres, *, brings_rights: bool
 ) -> None:
-    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)))
+    set_user(database, make_argon2_verifier(PASSWORD, CheckWork(8192, 1, 1)))
     query = (
         f"SELECT verifier, '{RIGHTS}' AS rights, '{{\"site\": \"north\"}}'::jsonb AS attributes "
         "FROM users WHERE name = $1"
@@ -93,7 +93,7 @@ async def test_rights_and_attributes_count_where_they_are_let(
 
 @pytest.mark.parametrize("rights", ["'no JSON'", "1", "'{}'", "'[[]]'"])
 async def test_rights_that_are_none_let_nobody_in(database: Postgres, rights: str) -> None:
-    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)))
+    set_user(database, make_argon2_verifier(PASSWORD, CheckWork(8192, 1, 1)))
     query = f"SELECT verifier, {rights} AS rights FROM users WHERE name = $1"
     async with asking(database, query=query, brings_rights=True) as link:
         assert await ask(link) == NO_ANSWER
@@ -158,7 +158,7 @@ async def test_a_name_is_a_parameter(database: Postgres) -> None:
 
 
 async def test_more_clients_than_connections_wait(database: Postgres) -> None:
-    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)))
+    set_user(database, make_argon2_verifier(PASSWORD, CheckWork(8192, 1, 1)))
     async with asking(database, max_connections=2) as link:
         found = await asyncio.gather(*(ask(link) for _ in range(50)))
         assert all(isinstance(one, Accepted) for one in found)
@@ -181,7 +181,7 @@ async def test_a_server_shows_who_it_is(database: Postgres, tmp_path: Path) -> N
         database.query(f"ALTER SYSTEM SET {setting} = '{database.folder / name}'")
     database.query("ALTER SYSTEM SET ssl = on")
     database.query("SELECT pg_reload_conf()")
-    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)))
+    set_user(database, make_argon2_verifier(PASSWORD, CheckWork(8192, 1, 1)))
     for one in (authority, other):
         trusted = tmp_path / "ca.pem"
         one.cert_pem.write_to_path(str(trusted))
@@ -193,7 +193,7 @@ async def test_a_server_shows_who_it_is(database: Postgres, tmp_path: Path) -> N
 
 
 async def test_clients_of_a_gateway_log_in_by_it(database: Postgres, tmp_path: Path) -> None:
-    set_user(database, make_argon2_verifier(PASSWORD, Work(8192, 1, 1)), "'{pumps}'")
+    set_user(database, make_argon2_verifier(PASSWORD, CheckWork(8192, 1, 1)), "'{pumps}'")
     settings = postgres_settings(database).model_dump() | {"password": DATABASE_PASSWORD}
     await log_in_as_bob(settings, tmp_path)
 

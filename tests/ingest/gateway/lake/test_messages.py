@@ -13,9 +13,8 @@ from ingest.gateway.lake.messages import (
 )
 from ingest.gateway.lake.worker import Worker
 from mqlake.errors import InvalidRecord
-from mqlake.log.contract import LogRecord
 from mqlake.matching import filter_matches
-from mqlake.records import Message, decode_message, message_headers, message_key
+from mqlake.records import LogRecord, Message, decode_message, message_headers, message_key
 from mqlake.tables import MESSAGES
 from tests.ingest.gateway.lake.tables import append
 

@@ -76,8 +76,8 @@ def test_rows_come_as_the_store_takes_them(tmp_path: Path) -> None:
         client_id="c1",
         received_at_ms=1_700_000_000_123,
         expires_at_ms=1_700_000_060_123,
-        partition=2,
-        offset=7,
+        shard=2,
+        rank=7,
     )
     assert second[1:6] == ("b/ü", b"\0\xff", 1, None, "")
     assert second.expires_at_ms is None

@@ -17,9 +17,7 @@ from mqlake.clock import ManualClock
 from mqlake.matching import filter_matches
 
 
-def a_row(
-    topic_name: str, payload: bytes | None = b"1", offset: int = 0, **more: Any
-) -> RetainedRow:
+def a_row(topic_name: str, payload: bytes | None = b"1", rank: int = 0, **more: Any) -> RetainedRow:
     row = RetainedRow(
         tenant="default",
         topic_name=topic_name,
@@ -29,8 +27,8 @@ def a_row(
         client_id="c1",
         received_at_ms=1_600_000_000_000,
         expires_at_ms=None,
-        partition=0,
-        offset=offset,
+        shard=0,
+        rank=rank,
     )
     return row._replace(**more)
 
@@ -68,14 +66,14 @@ def test_a_row_comes_back_as_it_went_in(store: RetainedStore) -> None:
     assert store.count(0) == 1
 
 
-def test_only_a_later_offset_replaces(store: RetainedStore) -> None:
+def test_only_a_later_rank_replaces(store: RetainedStore) -> None:
     assert store.apply(a_row("a", b"5", 5))
     assert not store.apply(a_row("a", b"5 again", 5))
     assert not store.apply(a_row("a", b"4", 4))
     assert store.apply(a_row("a", b"6", 6))
     found = store.get(0, "default", "a")
     assert found is not None
-    assert (found.payload, found.offset) == (b"6", 6)
+    assert (found.payload, found.rank) == (b"6", 6)
 
 
 @pytest.mark.parametrize("payload", [None, b""])
@@ -101,7 +99,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS, st.randoms(use_true_random=False))
-def test_whatever_the_order_the_last_offset_of_each_topic_stands(
+def test_whatever_the_order_the_last_rank_of_each_topic_stands(
     operations: list[tuple[str, bytes | None]], random: Any
 ) -> None:
     rows = [a_row(topic, payload, at) for at, (topic, payload) in enumerate(operations)]
@@ -176,8 +174,8 @@ def test_purging_is_bounded_and_forgets_old_removals(
     store: RetainedStore, clock: ManualClock
 ) -> None:
     for number in range(5):
-        store.apply(a_row(f"e/{number}", expires_at_ms=clock.now_ms() + 1, offset=number))
-        store.apply(a_row(f"r/{number}", None, offset=number))
+        store.apply(a_row(f"e/{number}", expires_at_ms=clock.now_ms() + 1, rank=number))
+        store.apply(a_row(f"r/{number}", None, rank=number))
     clock.advance(1)
     assert [store.purge(limit=3) for _ in range(3)] == [3, 2, 0]
     clock.advance(59)
@@ -247,12 +245,12 @@ def test_a_scan_seeks_over_what_cannot_match(store: RetainedStore) -> None:
 
 
 def test_what_changes_behind_the_position_is_seen(store: RetainedStore) -> None:
-    store.load(a_row(topic, offset=1) for topic in "abcd")
+    store.load(a_row(topic, rank=1) for topic in "abcd")
     page = store.page(0, "default", "#", limit=2)
     assert [row.topic_name for row in page.rows] == ["a", "b"]
-    store.apply(a_row("aa", offset=2))
-    store.apply(a_row("c", None, offset=2))
-    store.apply(a_row("dd", offset=2))
+    store.apply(a_row("aa", rank=2))
+    store.apply(a_row("c", None, rank=2))
+    store.apply(a_row("dd", rank=2))
     rest = store.page(0, "default", "#", page.position)
     assert [row.topic_name for row in rest.rows] == ["d", "dd"]
     assert rest.position is None
@@ -260,8 +258,8 @@ def test_what_changes_behind_the_position_is_seen(store: RetainedStore) -> None:
 
 def test_shards_are_apart(store: RetainedStore) -> None:
     """Also one topic in two: that of another tenant's, say."""
-    store.load(a_row(topic, partition=shard) for shard in (0, 1) for topic in "ab")
-    store.apply(a_row("a", None, 1, partition=1))
+    store.load(a_row(topic, shard=shard) for shard in (0, 1) for topic in "ab")
+    store.apply(a_row("a", None, 1, shard=1))
     assert every_page(store, "#") == ["a", "b"]
     assert [row.topic_name for row in store.page(1, "default", "#").rows] == ["b"]
     assert (store.count(0), store.count(1), store.count(2)) == (2, 1, 0)
@@ -269,9 +267,9 @@ def test_shards_are_apart(store: RetainedStore) -> None:
 
 
 def test_a_shard_is_dropped_piece_by_piece_its_removals_too(store: RetainedStore) -> None:
-    store.load(a_row(f"a/{number}", partition=1) for number in range(25))
+    store.load(a_row(f"a/{number}", shard=1) for number in range(25))
     for number in range(15):
-        store.apply(a_row(f"r/{number}", None, 5, partition=1))
+        store.apply(a_row(f"r/{number}", None, 5, shard=1))
     store.load([a_row("kept")])
     pieces = 0
     while store.drop(1, limit=10):
@@ -279,7 +277,7 @@ def test_a_shard_is_dropped_piece_by_piece_its_removals_too(store: RetainedStore
         assert store.count(1) == max(0, 25 - 10 * pieces)
     assert pieces == 3
     assert every_page(store, "#") == ["kept"]
-    assert store.apply(a_row("r/0", b"of the next load", 4, partition=1))
+    assert store.apply(a_row("r/0", b"of the next load", 4, shard=1))
 
 
 def test_a_page_ends_with_the_message_that_reaches_its_bytes(store: RetainedStore) -> None:
@@ -297,17 +295,17 @@ def test_what_publishers_have_is_what_counting_all_of_it_gives(
 ) -> None:
     store.count_publishers(kinds)
     chosen = random.Random(len(kinds))
-    for offset in range(1_500):
+    for rank in range(1_500):
         payload = bytes(chosen.randrange(4))
         more = {"client_id": f"c{chosen.randrange(4)}", "username": chosen.choice(["", "u", "v"])}
-        tenant, partition = chosen.choice(["acme", "beta"]), chosen.randrange(2)
+        tenant, shard = chosen.choice(["acme", "beta"]), chosen.randrange(2)
         topic = f"t{chosen.randrange(30)}"
-        store.apply(a_row(topic, payload, offset, tenant=tenant, partition=partition, **more))
-        if offset % 400 == 399:
+        store.apply(a_row(topic, payload, rank, tenant=tenant, shard=shard, **more))
+        if rank % 400 == 399:
             store.drop(chosen.randrange(2), limit=5)
     for kind in kinds:
         counted = database.rows(
-            f"SELECT tenant, {kind}, log_partition, count(*), sum(length(payload) + length(topic))"
+            f"SELECT tenant, {kind}, shard, count(*), sum(length(payload) + length(topic))"
             f" FROM retained WHERE {kind} != '' GROUP BY 1, 2, 3"
         )
         assert counted

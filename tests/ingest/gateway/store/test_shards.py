@@ -10,7 +10,7 @@ import pytest
 from ingest.gateway.store import shards
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.shards import SqliteShardStore
-from ingest.session.entries import UNKNOWN_RUN, Entry
+from ingest.session.entries import UNKNOWN_RUN, ShardEntry
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
@@ -45,26 +45,26 @@ def store(
 
 
 def test_an_entry_comes_back_as_it_was(store: "ShardStore") -> None:
-    entry = Entry(9, ONE, CLAIM, CLAIM, b"session", 5, False, 100, 200)
+    entry = ShardEntry(9, ONE, CLAIM, CLAIM, b"session", 5, False, 100, 200)
     store.put(A, entry)
     assert store.get(A) == entry
     assert store.get(B) is None
-    store.put(A, Entry())
-    assert store.get(A) == Entry()
+    store.put(A, ShardEntry())
+    assert store.get(A) == ShardEntry()
 
 
 def test_an_entry_is_a_copy(store: "ShardStore") -> None:
-    entry = Entry(1)
+    entry = ShardEntry(1)
     store.put(A, entry)
     entry.epoch = 2
     found = store.get(A)
     assert found is not None
     found.epoch = 3
-    assert store.get(A) == Entry(1)
+    assert store.get(A) == ShardEntry(1)
 
 
 def test_a_deleted_entry_takes_its_progress_along(store: "ShardStore") -> None:
-    store.put(A, Entry(1, session=b"s"))
+    store.put(A, ShardEntry(1, session=b"s"))
     store.put_progress(A, b"p")
     store.delete(A)
     store.delete(B)
@@ -84,15 +84,15 @@ def test_progress_is_put_and_taken_away(store: "ShardStore") -> None:
     ("entry", "advances"),
     [
         (None, False),
-        (Entry(5, ONE), True),
-        (Entry(5, UNKNOWN_RUN), True),
-        (Entry(5), False),
-        (Entry(6, ONE), False),
-        (Entry(4, ONE), False),
+        (ShardEntry(5, ONE), True),
+        (ShardEntry(5, UNKNOWN_RUN), True),
+        (ShardEntry(5), False),
+        (ShardEntry(6, ONE), False),
+        (ShardEntry(4, ONE), False),
     ],
 )
 def test_progress_advances_while_the_session_is_held_under_its_epoch(
-    store: "ShardStore", entry: Entry | None, advances: bool
+    store: "ShardStore", entry: ShardEntry | None, advances: bool
 ) -> None:
     if entry is not None:
         store.put(A, entry)
@@ -103,49 +103,49 @@ def test_progress_advances_while_the_session_is_held_under_its_epoch(
 
 def test_holders_are_the_runs_that_hold_sessions(store: "ShardStore") -> None:
     assert list(store.holders()) == []
-    store.put(A, Entry(1, TWO))
-    store.put(B, Entry(2, UNKNOWN_RUN))
-    store.put(C, Entry(3, TWO))
-    store.put(("t", "nobody"), Entry(4))
+    store.put(A, ShardEntry(1, TWO))
+    store.put(B, ShardEntry(2, UNKNOWN_RUN))
+    store.put(C, ShardEntry(3, TWO))
+    store.put(("t", "nobody"), ShardEntry(4))
     assert set(store.holders()) == {UNKNOWN_RUN, TWO}
-    store.put(B, Entry(5, ONE))
+    store.put(B, ShardEntry(5, ONE))
     assert set(store.holders()) == {ONE, TWO}
 
 
 def test_sessions_of_a_run_are_given_in_order_and_limited(store: "ShardStore") -> None:
     for key in (C, B, A):
-        store.put(key, Entry(1, ONE))
-    store.put(("t", "z"), Entry(1, Run("g1", "another")))
+        store.put(key, ShardEntry(1, ONE))
+    store.put(("t", "z"), ShardEntry(1, Run("g1", "another")))
     assert store.held_by(ONE) == [A, B, C]
     assert store.held_by(ONE, 2) == [A, B]
     assert store.held_by(TWO) == []
 
 
 def test_who_waits_has_a_claim(store: "ShardStore") -> None:
-    store.put(C, Entry(1, ONE, claim=CLAIM))
-    store.put(A, Entry(1, ONE, claim=CLAIM))
-    store.put(B, Entry(1, TWO, granted=CLAIM))
+    store.put(C, ShardEntry(1, ONE, claim=CLAIM))
+    store.put(A, ShardEntry(1, ONE, claim=CLAIM))
+    store.put(B, ShardEntry(1, TWO, granted=CLAIM))
     assert store.waiting() == [A, C]
 
 
 def test_the_earliest_is_due_first_if_nobody_holds_it(store: "ShardStore") -> None:
-    store.put(A, Entry(due_at_ms=30))
-    store.put(B, Entry(due_at_ms=10))
-    store.put(C, Entry(due_at_ms=20))
-    store.put(("t", "held"), Entry(1, ONE, due_at_ms=1))
-    store.put(("t", "later"), Entry(due_at_ms=31))
+    store.put(A, ShardEntry(due_at_ms=30))
+    store.put(B, ShardEntry(due_at_ms=10))
+    store.put(C, ShardEntry(due_at_ms=20))
+    store.put(("t", "held"), ShardEntry(1, ONE, due_at_ms=1))
+    store.put(("t", "later"), ShardEntry(due_at_ms=31))
     assert store.due(30, 9) == [B, C, A]
     assert store.due(30, 2) == [B, C]
     assert store.due(9, 9) == []
 
 
 def test_stored_sessions_are_counted_once(store: "ShardStore") -> None:
-    store.put(A, Entry(session=b"1"))
-    store.put(A, Entry(session=b"2"))
-    store.put(B, Entry())
+    store.put(A, ShardEntry(session=b"1"))
+    store.put(A, ShardEntry(session=b"2"))
+    store.put(B, ShardEntry())
     assert store.count() == 1
-    store.put(B, Entry(session=b"3"))
-    store.put(A, Entry())
+    store.put(B, ShardEntry(session=b"3"))
+    store.put(A, ShardEntry())
     assert store.count() == 1
     store.delete(B)
     store.delete(B)
@@ -154,19 +154,19 @@ def test_stored_sessions_are_counted_once(store: "ShardStore") -> None:
 
 def test_subscriptions_count_of_sessions_that_nobody_holds(store: "ShardStore") -> None:
     assert store.absent_subscriptions("t") == 0
-    store.put(A, Entry(session=WITH_MORE))
-    store.put(B, Entry(session=WITH_TWO))
-    store.put(C, Entry(session=WITH_MORE))
+    store.put(A, ShardEntry(session=WITH_MORE))
+    store.put(B, ShardEntry(session=WITH_TWO))
+    store.put(C, ShardEntry(session=WITH_MORE))
     assert (store.absent_subscriptions("t"), store.absent_subscriptions("u")) == (9, 7)
-    store.put(B, Entry(1, ONE, session=WITH_TWO))
+    store.put(B, ShardEntry(1, ONE, session=WITH_TWO))
     assert store.absent_subscriptions("t") == 7, "its client is there, and counts by itself"
-    store.put(B, Entry(1, session=WITH_MORE))
-    store.put(A, Entry(session=b'{"subscriptions":[]}'))
+    store.put(B, ShardEntry(1, session=WITH_MORE))
+    store.put(A, ShardEntry(session=b'{"subscriptions":[]}'))
     assert store.absent_subscriptions("t") == 7
     store.delete(B)
     store.delete(B)
     for odd in (b"", b"[]", b"{}", b'{"subscriptions":3}', b'{"more":"x"}'):
-        store.put(A, Entry(session=odd))
+        store.put(A, ShardEntry(session=odd))
         assert store.absent_subscriptions("t") == 0
     assert store.absent_subscriptions("u") == 7
 
@@ -174,13 +174,13 @@ def test_subscriptions_count_of_sessions_that_nobody_holds(store: "ShardStore") 
 def test_a_dropped_shard_begins_empty(tmp_path: Path) -> None:
     database = Database(tmp_path)
     store, other = SqliteShardStore(database, 1), SqliteShardStore(database, 2)
-    store.put(A, Entry(1, session=b"1"))
+    store.put(A, ShardEntry(1, session=b"1"))
     store.put_progress(A, b"p")
-    other.put(A, Entry(2))
+    other.put(A, ShardEntry(2))
     store.close()
     again = SqliteShardStore(database, 1)
     assert (again.get(A), again.progress(A), again.count()) == (None, None, 0)
-    assert other.get(A) == Entry(2)
+    assert other.get(A) == ShardEntry(2)
     database.close()
 
 
@@ -202,7 +202,7 @@ def test_whatever_is_done_both_stores_say_the_same(
         claim = choose.choice([None, CLAIM])
         session = choose.choice([None, b"s", WITH_TWO, WITH_MORE])
         due = choose.choice([None, 5, 6])
-        entry = Entry(epoch, run, None, claim, session, epoch, due is None, due, due)
+        entry = ShardEntry(epoch, run, None, claim, session, epoch, due is None, due, due)
         value = b"%d" % epoch
         match choose.randrange(6):
             case 0 | 1:

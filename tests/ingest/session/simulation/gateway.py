@@ -6,12 +6,12 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ingest.gateway.progress import Progress, ProgressSaver
-from ingest.session.checkpoint import Before, Kind, write
+from ingest.gateway.progress import ProgressSaver, SessionProgress
+from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.effects import ShardRecord
 from ingest.session.holder import Holder
 from ingest.session.holder_host import Refusal
-from ingest.session.states import IN_FORCE, State
+from ingest.session.states import IN_FORCE, SessionState
 from mqlake.session_records import (
     MarksRecord,
     ProgressRecord,
@@ -183,7 +183,10 @@ class Process(OwnerNode):
         """Say how far all settled sessions are, behind what was written of the others."""
         if self.marked != self.inbound:
             self.marked = self.inbound
-            writers = {Kind.PROGRESS: self.saver.save_all, Kind.MARKS: self.append_marks}
+            writers = {
+                CheckpointKind.PROGRESS: self.saver.save_all,
+                CheckpointKind.MARKS: self.append_marks,
+            }
             write(Before.MARKS, writers)
 
     def append_marks(self) -> None:
@@ -258,7 +261,7 @@ class Process(OwnerNode):
         serving.epoch = self.holder.epoch(key)
         if serving.is_stored:
             assert serving.epoch is not None, key
-            serving.progress = Progress(
+            serving.progress = SessionProgress(
                 self.saver, key, serving.epoch, serving.snapshot, serving.sender.send_waiting
             )
         self.serving[key] = serving
@@ -302,7 +305,7 @@ class Process(OwnerNode):
         serving = self.serving.get(key) or self.leaving.pop(key, None)
         if serving is None:
             return
-        self._end(serving, State.ENDED)
+        self._end(serving, SessionState.ENDED)
         serving.last_connection.is_abandoned = True
         self.drop(serving)
 
@@ -339,26 +342,28 @@ class Process(OwnerNode):
             return
         if not serving.is_stored:
             self._end_with_connection(serving)
-        elif serving.state is State.LIVE:
-            serving.become(State.LEAVING)
+        elif serving.state is SessionState.LIVE:
+            serving.become(SessionState.LEAVING)
             self.leaving[key] = serving
             self.release_if_stored(serving)
         else:
             self._store(serving)
 
     def _end_with_connection(self, serving: Serving) -> None:
-        self._end(serving, State.ENDED)
+        self._end(serving, SessionState.ENDED)
         key, record = serving.key, serving.record(disconnected_at_ms=self.clock.now_ms())
 
         def write_last(epoch: int) -> None:
             if not serving.is_written:
                 self.holder.end_claim_of(key, epoch)
             elif record.will is None:
-                end: dict[Kind, Callable[[], object]] = {
-                    Kind.SESSION: partial(serving.save_session, None, epoch, is_last=True),
+                end: dict[CheckpointKind, Callable[[], object]] = {
+                    CheckpointKind.SESSION: partial(
+                        serving.save_session, None, epoch, is_last=True
+                    ),
                 }
                 if serving.has_progress:
-                    end[Kind.PROGRESS] = partial(
+                    end[CheckpointKind.PROGRESS] = partial(
                         self.append_session, progress_key(*key), None, key, epoch, lambda _: None
                     )
                 write(Before.END, end)
@@ -379,19 +384,19 @@ class Process(OwnerNode):
         if not serving.is_coming_back and (serving.has_progress or serving.subscriptions):
             progress = serving.snapshot()
         record = serving.record(disconnected_at_ms=self.clock.now_ms())
-        self._end(serving, State.STORED)
+        self._end(serving, SessionState.STORED)
 
         def write_last(epoch: int) -> None:
-            writers: dict[Kind, Callable[[], object]] = {
-                Kind.SESSION: partial(serving.save_session, record, epoch, is_last=True)
+            writers: dict[CheckpointKind, Callable[[], object]] = {
+                CheckpointKind.SESSION: partial(serving.save_session, record, epoch, is_last=True)
             }
             if progress is not None:
-                writers[Kind.PROGRESS] = partial(serving.save_progress, progress, epoch)
+                writers[CheckpointKind.PROGRESS] = partial(serving.save_progress, progress, epoch)
             write(Before.RELEASE, writers)
 
         self.holder.release(serving.key, write_last)
 
-    def _end(self, serving: Serving, state: State) -> None:
+    def _end(self, serving: Serving, state: SessionState) -> None:
         if serving.progress is not None:
             serving.progress.close()
         serving.become(state)

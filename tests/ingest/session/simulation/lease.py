@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from ingest.session.effects import ShardRecord
-from ingest.session.placement import Place, place
+from ingest.session.placement import ShardPlacement, place
 from mqlake.clock import LogClock
 from mqlake.shard_records import OWNER_KEY, encode_run, stamp_headers
 from tests.ingest.session.simulation.log import START_MS, Beat
@@ -222,5 +222,5 @@ class LeasedNode(Node):
 
 
 @cache
-def _placed(shards: int, gateways: frozenset[str]) -> list[Place]:
+def _placed(shards: int, gateways: frozenset[str]) -> list[ShardPlacement]:
     return place(shards, sorted(gateways))

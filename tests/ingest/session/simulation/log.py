@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqlake.log.contract import LogRecord
+from mqlake.records import LogRecord
 
 if TYPE_CHECKING:
     from ingest.session.effects import ShardRecord
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
     from mqlake.shard_records import Run
 
 COMPACTION_LAG_MS: Final = 20_000

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ingest.session.effects import Work
     from mqlake.errors import LogError
-    from mqlake.records import Headers
+    from mqlake.record_versions import Headers
     from mqlake.shard_records import Key, Run
     from tests.ingest.session.simulation.world import World
 

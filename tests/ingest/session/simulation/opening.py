@@ -12,20 +12,20 @@ from ingest.session.maybe_sent import MaybeSent
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
-    Claim,
+    ClaimSession,
     GoLive,
     Hold,
-    Load,
     Loaded,
-    Record,
+    LoadSession,
+    RecordSession,
     Refuse,
-    Route,
+    RouteFilters,
     Save,
     Welcome,
     open_session,
 )
 from ingest.session.outgoing import Exchange
-from ingest.session.states import State
+from ingest.session.states import SessionState
 from mqlake.offsets import latest
 from mqlake.session_records import (
     decode_progress,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tests.ingest.session.simulation.gateway import Process
 
 _LATER: Final = object()
+_THE_PARTITION: Final = range(1)
 _PAGE: Final = 2
 """Records that are read at once for one that catches up."""
 OLD_RELEASE: Final = 4
@@ -107,17 +108,17 @@ class Opening:
         assert self.serving is not None
         return self.serving
 
-    def claim(self, _: Claim) -> Any:
+    def claim(self, _: ClaimSession) -> Any:
         self.process.claim(self)
         return _LATER
 
-    def load(self, load: Load) -> Any:
+    def load(self, load: LoadSession) -> Any:
         grant, connection = load.grant, self.connection
         session = _decoded(grant)
         if session is not None and session.principal != connection.client.user:
             raise Violation("whose session", f"{session.session_id} is told on {connection}")
         serving = self.serving = self.serving or Serving(self.process, connection)
-        serving.become(State.CLAIMED)
+        serving.become(SessionState.CLAIMED)
         if session is not None and grant is not None:
             if grant.progress is not None:
                 progress = decode_progress(json.dumps(grant.progress).encode())
@@ -143,8 +144,8 @@ class Opening:
         if not self.connection.is_closed:
             self.proceed()
 
-    def record(self, _: Record) -> Any:
-        self.loaded.become(State.SAVED)
+    def record(self, _: RecordSession) -> Any:
+        self.loaded.become(SessionState.SAVED)
         self.write(self.recorded)
 
     def recorded(self, _: LogError | None) -> None:
@@ -170,7 +171,7 @@ class Opening:
         if self.connection.is_closed:
             return
         if error is None:
-            serving.become(State.SAVED)
+            serving.become(SessionState.SAVED)
         self.proceed(error=error)
 
     def refuse(self, _: Refuse) -> Any:
@@ -183,14 +184,14 @@ class Opening:
         connection.is_acked = connection.is_concluded = True
         self.world.at(1, connection.client.connected, connection, is_present)
 
-    def route(self, _: Route) -> Any:
+    def route(self, _: RouteFilters) -> Any:
         serving = self.loaded
-        serving.become(State.ROUTING)
+        serving.become(SessionState.ROUTING)
         self.cursor = [self.process.inbound] if self.progress is None else self.progress.cursor
 
         def counted(end: int) -> None:
             if not serving.is_ended:
-                serving.become(State.CATCHING_UP)
+                serving.become(SessionState.CATCHING_UP)
                 self.proceed([end])
 
         self.process.send_barrier(counted)
@@ -214,19 +215,19 @@ class Opening:
         serving, inbound = self.loaded, self.world.inbound
         if serving.is_ended:
             return
-        for start, end in log_ranges([missed]).values():
+        for start, end in log_ranges([missed], _THE_PARTITION).values():
             for offset in range(start, min(end, start + _PAGE)):
                 if serving.wants(inbound[offset], offset):
                     serving.sender.deliver(offset, inbound[offset].qos)
                 missed.pass_by(0, offset)
-        if not log_ranges([missed]) and missed.follow([self.process.inbound]):
+        if not log_ranges([missed], _THE_PARTITION) and missed.follow([self.process.inbound]):
             self.proceed(missed.cursor)
         else:
             self.process.later(self.read, missed)
 
     def go_live(self, go_live: GoLive) -> Any:
         serving = self.loaded
-        serving.become(State.LIVE)
+        serving.become(SessionState.LIVE)
         if go_live.starts is not None:
             serving.floor = list(go_live.starts)
             for topic_filter, starts in serving.subscriptions.items():
@@ -245,14 +246,14 @@ def _decoded(grant: Grant | None) -> Any:
 
 
 _PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
-    Claim: Opening.claim,
-    Load: Opening.load,
+    ClaimSession: Opening.claim,
+    LoadSession: Opening.load,
     Hold: Opening.hold,
-    Record: Opening.record,
+    RecordSession: Opening.record,
     Save: Opening.save,
     Refuse: Opening.refuse,
     Welcome: Opening.welcome,
-    Route: Opening.route,
+    RouteFilters: Opening.route,
     CatchUp: Opening.catch_up,
     GoLive: Opening.go_live,
 }

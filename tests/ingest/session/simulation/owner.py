@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ingest.session.effects import (
-    Append,
+    AppendRecords,
     Effect,
     EndOffsets,
     Fenced,
@@ -78,7 +78,7 @@ class OwnerNode(LeasedNode):
 
     def perform(self, shard: Shard, effect: Effect[Any], done: Callable[..., None]) -> None:
         world = self.world
-        if isinstance(effect, Append) and effect.records:
+        if isinstance(effect, AppendRecords) and effect.records:
             number = shard.number
 
             def appended(offset: int) -> None:

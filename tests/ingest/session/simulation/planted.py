@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ingest.gateway.progress import Progress
+from ingest.gateway.progress import SessionProgress
 from ingest.gateway.store import shards
 from ingest.session import acts, ownership, stored_sessions
 from ingest.session.catch_up import Missed
-from ingest.session.effects import Append, PublishWills, Tell
-from ingest.session.entries import UNKNOWN_RUN, Entry
+from ingest.session.effects import AppendRecords, PublishWills, Tell
+from ingest.session.entries import UNKNOWN_RUN, ShardEntry
 from ingest.session.holder import Holder
 from ingest.session.incoming import Arrival, IncomingMessages
 from ingest.session.maybe_sent import MaybeSent
-from ingest.session.opening import CatchUp, GoLive, Hold, Load, Route, Save, Welcome
-from ingest.session.opening import Claim as ClaimSession
+from ingest.session.opening import (
+    CatchUp,
+    ClaimSession,
+    GoLive,
+    Hold,
+    LoadSession,
+    RouteFilters,
+    Save,
+    Welcome,
+)
 from ingest.session.outgoing import Exchange, OutgoingMessages
 from ingest.session.ownership import Shard
 from ingest.session.stored_sessions import SessionsOfShard
-from ingest.session.taken_sessions import Taken
+from ingest.session.taken_sessions import TakenSession
 from mqlake.clock import LogClock
 from mqlake.session_records import MarksRecord, SessionOutline, decode_marks, will_exchange
 from mqlake.shard_records import ANYBODY, Claim
@@ -89,7 +97,7 @@ def settle_without_looking(patch: Patch) -> None:
             assert entry is not None
             progress = acts._progress(shard, key, entry)
             records += acts._settled(shard, run, key, entry, progress, set(), [], now_ms)
-        await Append(records)
+        await AppendRecords(records)
 
     patch.setattr(acts, "settle", settle)
 
@@ -118,7 +126,7 @@ def clear_wills_before(patch: Patch) -> None:
             if session is not None:
                 cleared = replace(session, will=None, will_at_ms=None, will_from=None)
                 records.append(acts._session_record(shard, key, cleared))
-        await Append(records)
+        await AppendRecords(records)
         wills = [(one, will_exchange(one)) for _, one in sessions if one is not None]
         await PublishWills(wills)
 
@@ -168,7 +176,7 @@ def resurrect_sessions(patch: Patch) -> None:
     """A late record of a session that has ended counts."""
     counts = SessionsOfShard.counts
 
-    def count(self: SessionsOfShard, entry: Entry, stamp: Stamp) -> bool:
+    def count(self: SessionsOfShard, entry: ShardEntry, stamp: Stamp) -> bool:
         return (entry.session is None and stamp.owner is None) or counts(self, entry, stamp)
 
     patch.setattr(SessionsOfShard, "counts", count)
@@ -190,11 +198,11 @@ def use_marks_of_another_run(patch: Patch) -> None:
 def save_steps_later(patch: Patch) -> None:
     """A packet of a QoS 2 exchange leaves before the step that it depends on is saved."""
 
-    def go_on(self: Progress, proceed: Callable[[], None]) -> None:
+    def go_on(self: SessionProgress, proceed: Callable[[], None]) -> None:
         proceed()
         self.touch()
 
-    patch.setattr(Progress, "after_saved", go_on)
+    patch.setattr(SessionProgress, "after_saved", go_on)
 
 
 def forget_that_there_was_a_session(patch: Patch) -> None:
@@ -302,12 +310,12 @@ def welcome_before_it_is_saved(patch: Patch) -> None:
     """CONNACK leaves before the log has the session, or a claim that says all of it."""
 
     async def open_session() -> None:
-        loaded = await Load(await ClaimSession())
+        loaded = await LoadSession(await ClaimSession())
         await Welcome(loaded.session_present)
         await Save()
         reached = None
         if loaded.is_behind:
-            reached = await CatchUp(await Route())
+            reached = await CatchUp(await RouteFilters())
         await GoLive(reached)
 
     patch.setattr(opening, "open_session", open_session)
@@ -436,7 +444,7 @@ def take_what_is_stored_for_nothing(patch: Patch) -> None:
     """A session that comes back goes live as if it had missed nothing."""
     load = Opening.load
     patch.setitem(
-        opening._PERFORM, Load, lambda self, one: load(self, one)._replace(is_behind=False)
+        opening._PERFORM, LoadSession, lambda self, one: load(self, one)._replace(is_behind=False)
     )
 
 
@@ -473,7 +481,7 @@ def believe_what_compaction_left(patch: Patch) -> None:
 
 def end_what_was_taken(patch: Patch) -> None:
     """The owner ends what it has begun without a claim for whoever claims it."""
-    patch.setattr(ownership, "Taken", lambda number, _: Taken(number, ANYBODY))
+    patch.setattr(ownership, "TakenSession", lambda number, _: TakenSession(number, ANYBODY))
 
 
 def displace_who_waits(patch: Patch) -> None:
@@ -488,9 +496,9 @@ def displace_who_waits(patch: Patch) -> None:
 def hear_nobody_in_progress(patch: Patch) -> None:
     """Progress under a later epoch does not tell that somebody holds the session."""
 
-    def learn_epoch(self: SessionsOfShard, key: Key, entry: Entry | None, epoch: int) -> None:
+    def learn_epoch(self: SessionsOfShard, key: Key, entry: ShardEntry | None, epoch: int) -> None:
         if entry is None:
-            self._store.put(key, Entry(epoch, UNKNOWN_RUN))
+            self._store.put(key, ShardEntry(epoch, UNKNOWN_RUN))
         elif epoch > entry.epoch:
             entry.epoch = epoch
             self._store.put(key, entry)

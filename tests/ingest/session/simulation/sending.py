@@ -10,7 +10,7 @@ from ingest.session.outgoing import Offer, OutgoingMessages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.progress import SessionProgress
     from ingest.session.maybe_sent import MaybeSent
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.serving import Serving
@@ -29,7 +29,7 @@ class Sending:
         self.serving = serving
         self.world = serving.world
         self.messages: OutgoingMessages[int] = OutgoingMessages(window=WINDOW, max_queued=10_000)
-        self.progress: Progress | None = None
+        self.progress: SessionProgress | None = None
         self.maybe_sent: MaybeSent | None = None
         self.connection: Connection | None = None
         self.save_queue = SaveQueue[tuple["Callable[..., None]", "tuple[Any, ...]"]](self.leave)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ingest.session.checkpoint import Before, Kind, write
+from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.incoming import IncomingMessages
-from ingest.session.states import IN_FORCE, OVER, State, step
+from ingest.session.states import IN_FORCE, OVER, SessionState, step
 from mqlake.offsets import latest
 from mqlake.session_records import (
     Outgoing,
@@ -24,7 +24,7 @@ from tests.ingest.session.simulation.sending import Sending
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.progress import SessionProgress
     from mqlake.errors import LogError
     from mqlake.shard_records import Key
     from tests.ingest.session.simulation.clients import Connection
@@ -52,7 +52,7 @@ class Serving:
         self.will: StoredWill | None = None
         if options.will_delay is not None:
             self.will = StoredWill("w", b"", 0, False, {}, options.will_delay)
-        self.state = State.CONNECTING
+        self.state = SessionState.CONNECTING
         self.epoch: int | None = None
         self.is_written = False
         self.hands_on = False
@@ -61,7 +61,7 @@ class Serving:
         self.receiver = Receiving(self, connection)
         self.subscriptions: dict[str, Sequence[int]] = {}
         self.restored_starts: dict[str, Sequence[int]] | None = None
-        self.progress: Progress | None = None
+        self.progress: SessionProgress | None = None
         self.has_progress_record = False
         self.floor: list[int] | None = None
         self.held: list[tuple[str, int, str]] | None = []
@@ -88,7 +88,7 @@ class Serving:
     def has_progress(self) -> bool:
         return self.has_progress_record or (self.progress is not None and self.progress.is_begun)
 
-    def become(self, state: State) -> None:
+    def become(self, state: SessionState) -> None:
         self.state = step(self.state, state)
 
     def restore(self, session: SessionRecord, progress: ProgressRecord | None) -> None:
@@ -206,13 +206,13 @@ class Serving:
                 self.process.once_counted(partial(on_saved, None))
             return
         assert self.epoch is not None, self.key
-        writers: dict[Kind, Callable[[], object]] = {
-            Kind.SESSION: partial(self.save_session, self.record(), self.epoch, on_saved)
+        writers: dict[CheckpointKind, Callable[[], object]] = {
+            CheckpointKind.SESSION: partial(self.save_session, self.record(), self.epoch, on_saved)
         }
         if progress is None and self.is_stored and self.subscriptions and not self.has_progress:
             progress = partial(self.save_progress, self.snapshot())
         if progress is not None:
-            writers[Kind.PROGRESS] = progress
+            writers[CheckpointKind.PROGRESS] = progress
         write(before, writers)
 
     def save_session(

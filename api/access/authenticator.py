@@ -1,0 +1,56 @@
+"""Who is let in, and how often each may ask."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from api.access.callers import Caller, Callers
+from api.access.limits import RateLimiter
+from mqlake.clock import Clock
+
+FAILURES_PER_SECOND: Final = 1.0
+FAILURES_BURST: Final = 60.0
+"""Of one address: what a program with an old token does until somebody looks."""
+LOGINS_PER_SECOND: Final = 0.1
+LOGINS_BURST: Final = 10.0
+"""Failed ones, of one name at one address; of one address five times as many."""
+_ADDRESS_FACTOR: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAuthenticator:
+    """What is needed to let somebody in, or not."""
+
+    callers: Callers
+    requests: RateLimiter
+    """Of callers, by name."""
+    failures: RateLimiter
+    """Of addresses whose tokens are wrong."""
+    logins: RateLimiter
+    """Of names at addresses whose passwords are."""
+    login_addresses: RateLimiter
+
+    @classmethod
+    def make(
+        cls, callers: Callers, clock: Clock, *, requests_per_second: float, burst: float
+    ) -> "ApiAuthenticator":
+        return cls(
+            callers,
+            RateLimiter(clock, per_second=requests_per_second, burst=burst),
+            RateLimiter(clock, per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST),
+            RateLimiter(clock, per_second=LOGINS_PER_SECOND, burst=LOGINS_BURST),
+            RateLimiter(
+                clock,
+                per_second=LOGINS_PER_SECOND * _ADDRESS_FACTOR,
+                burst=LOGINS_BURST * _ADDRESS_FACTOR,
+            ),
+        )
+
+    def identify(self, token: str | None, cookie: str | None) -> Caller | None:
+        """Return who it is: by the token if there is one, else by the cookie; None: nobody.
+
+        Raises:
+            OperationalError: The keys cannot be looked up yet.
+        """
+        if token is not None:
+            return self.callers.by_token(token)
+        return None if cookie is None else self.callers.by_session(cookie)

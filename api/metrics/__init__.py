@@ -1,0 +1,1 @@
+"""Counters of rules and of tenants, as processes tell them by `mqlake.metrics`."""

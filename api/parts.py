@@ -1,0 +1,261 @@
+"""What services are made of, group by group: each part is made once. No part knows of HTTP."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from api.access.authenticator import ApiAuthenticator
+from api.access.book import AccessBook
+from api.access.callers import Callers
+from api.access.changes import PASSWORD_ROUNDS, AccessChanges
+from api.access.passwords import ApiPasswordChecks
+from api.access.provider import Provider
+from api.access.tokens import read_token
+from api.alarms.book import AlarmBook
+from api.alarms.changes import AlarmChanges
+from api.alarms.checks import Look
+from api.alarms.notify import channels
+from api.alarms.watch import AlarmWatch
+from api.balancing import BalancerLink
+from api.bans import BanBook, BanChanges
+from api.cache import SessionCache
+from api.federation import FederationLink
+from api.live.messages import MessageFeed
+from api.live.metrics import MetricsSource, MetricsTicker
+from api.live.outputs import OutputFeed
+from api.live.readers import LiveReaders
+from api.log import LogAppender
+from api.messages import MessageMaker
+from api.metrics.rules import MetricsBook
+from api.metrics.tenants import TenantFigures, TenantMetricsBook
+from api.presence import Gateways
+from api.prometheus import RequestMetrics
+from api.publishing import ApiPublisher, LogAddress
+from api.references.book import ReferenceBook
+from api.references.changes import ReferenceChanges
+from api.references.tables import ReferenceTables
+from api.retained import RetainedTable
+from api.rights import RightsBook, RightsChanges
+from api.rules.book import RuleBook
+from api.rules.changes import ANSWER_SECONDS, Changes
+from api.schemas.changes import SchemaChanges
+from api.settings import PREFIX, ApiSettings
+from api.spans import TracingApiPublisher
+from api.spark import SparkConnect
+from api.sql.running import QueryRunner
+from api.sql.warming import WarmUp
+from api.storage import Storage
+from api.tenants import TenantBook, TenantChanges
+from api.tracing.scan import KafkaScan, Scan
+from mqlake.clock import Clock, SystemClock
+from mqlake.tables import RETAINED
+from mqlake.tracing import open_tracer
+
+NAME = "api"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """By what services reach the world: the clock and the log. Tests have their own."""
+
+    clock: Clock
+    log: LogAppender
+    publisher: ApiPublisher
+    messages: MessageFeed
+    outputs: OutputFeed
+    open_scan: Callable[[], Scan]
+    password_rounds: int = PASSWORD_ROUNDS
+    answer_seconds: float = ANSWER_SECONDS
+    """How long a change of a rule waits for the engine."""
+
+    @classmethod
+    def of(cls, settings: ApiSettings) -> "Edges":
+        address = LogAddress(settings.data_dir)
+        tracer = open_tracer(settings.tracing, NAME)
+        return cls(
+            clock=SystemClock(),
+            log=LogAppender(address.servers),
+            publisher=ApiPublisher(address)
+            if tracer is None
+            else TracingApiPublisher(address, tracer),
+            messages=MessageFeed(settings.data_dir),
+            outputs=OutputFeed(settings.data_dir),
+            open_scan=lambda: KafkaScan(address.servers()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessParts:
+    """Who may ask."""
+
+    book: AccessBook
+    changes: AccessChanges
+    authenticator: ApiAuthenticator
+    passwords: ApiPasswordChecks
+    provider: Provider | None
+
+    @classmethod
+    def make(cls, settings: ApiSettings, edges: Edges) -> "AccessParts":
+        book = AccessBook()
+        return cls(
+            book=book,
+            changes=AccessChanges(edges.log, book, edges.clock, edges.password_rounds),
+            authenticator=ApiAuthenticator.make(
+                Callers(read_token(settings.token_file), book, edges.clock),
+                edges.clock,
+                requests_per_second=settings.requests_per_second,
+                burst=settings.request_burst,
+            ),
+            passwords=ApiPasswordChecks(),
+            provider=None
+            if settings.oidc is None
+            else Provider(settings.oidc, PREFIX, edges.clock),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayParts:
+    """What gateways say, and what they go by."""
+
+    heard: Gateways
+    sessions: SessionCache
+    bans: BanBook
+    ban_changes: BanChanges
+    rights: RightsBook
+    rights_changes: RightsChanges
+    tenants: TenantBook
+    tenant_changes: TenantChanges
+    balancer: BalancerLink
+    federation: FederationLink
+
+    @classmethod
+    def make(cls, settings: ApiSettings, edges: Edges) -> "GatewayParts":
+        bans, rights, tenants = BanBook(), RightsBook(), TenantBook()
+        return cls(
+            heard=Gateways(edges.clock),
+            sessions=SessionCache(settings.data_dir / "api"),
+            bans=bans,
+            ban_changes=BanChanges(edges.log, bans, edges.clock),
+            rights=rights,
+            rights_changes=RightsChanges(edges.log, rights, edges.clock),
+            tenants=tenants,
+            tenant_changes=TenantChanges(edges.log, tenants, edges.clock),
+            balancer=BalancerLink(settings.data_dir),
+            federation=FederationLink(settings.data_dir),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageParts:
+    """Messages: new ones, and those that are there."""
+
+    maker: MessageMaker
+    publisher: ApiPublisher
+    retained: RetainedTable
+
+    @classmethod
+    def make(cls, settings: ApiSettings, edges: Edges) -> "MessageParts":
+        return cls(
+            maker=MessageMaker(settings.site, settings.datacenter, edges.clock),
+            publisher=edges.publisher,
+            retained=RetainedTable(settings.data_dir / "tables" / RETAINED.name),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleParts:
+    """Rules, and what they decode by and join with."""
+
+    book: RuleBook
+    changes: Changes
+    schema_changes: SchemaChanges
+    references: ReferenceBook
+    reference_changes: ReferenceChanges
+    reference_tables: ReferenceTables
+    metrics: MetricsBook
+
+    @classmethod
+    def make(cls, settings: ApiSettings, edges: Edges) -> "RuleParts":
+        book, references = RuleBook(), ReferenceBook()
+        log, clock = edges.log, edges.clock
+        return cls(
+            book=book,
+            changes=Changes(log, book, clock, edges.answer_seconds),
+            schema_changes=SchemaChanges(log, book, clock),
+            references=references,
+            reference_changes=ReferenceChanges(settings.data_dir, log, references, clock),
+            reference_tables=ReferenceTables(settings.data_dir),
+            metrics=MetricsBook(clock),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryParts:
+    """Spark, and who asks it."""
+
+    spark: SparkConnect
+    runner: QueryRunner
+    warm_up: WarmUp
+
+    @classmethod
+    def make(cls, settings: ApiSettings) -> "QueryParts":
+        spark = SparkConnect(settings.data_dir)
+        runner = QueryRunner(spark, settings.data_dir / "api" / "sql", settings.sql_at_once)
+        return cls(spark=spark, runner=runner, warm_up=WarmUp(spark, runner))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveParts:
+    """What happens now, and who reads it."""
+
+    readers: LiveReaders
+    messages: MessageFeed
+    outputs: OutputFeed
+    ticker: MetricsTicker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricParts:
+    """What is counted."""
+
+    source: MetricsSource
+    tenants: TenantMetricsBook
+    figures: TenantFigures
+    requests: RequestMetrics
+
+    @classmethod
+    def make(
+        cls, settings: ApiSettings, edges: Edges, gateways: GatewayParts, rules: RuleParts
+    ) -> "MetricParts":
+        source = MetricsSource(
+            *(settings.data_dir, gateways.heard, rules.book, rules.metrics),
+            *(gateways.balancer, gateways.federation, edges.clock),
+        )
+        storage = Storage(settings.data_dir / "tables", rules.references.names, edges.clock)
+        tenants = TenantMetricsBook(gateways.heard)
+        return cls(
+            source=source,
+            tenants=tenants,
+            figures=TenantFigures(tenants, rules.metrics, gateways.sessions, storage),
+            requests=RequestMetrics(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmParts:
+    """What wants somebody to look."""
+
+    book: AlarmBook
+    changes: AlarmChanges
+    watch: AlarmWatch
+
+    @classmethod
+    def make(cls, settings: ApiSettings, edges: Edges, look: Look) -> "AlarmParts":
+        book = AlarmBook()
+        changes = AlarmChanges(edges.log, book, edges.clock)
+        watch = AlarmWatch(
+            *(book, changes, look, edges.clock),
+            channels(settings.alarms, settings.site),
+            wait_seconds=settings.alarms.wait_seconds,
+            has_warnings=settings.alarms.warnings,
+        )
+        return cls(book=book, changes=changes, watch=watch)

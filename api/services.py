@@ -1,0 +1,105 @@
+"""All that the API is made of, in one place.
+
+Nobody holds it but `api.dependencies`, which hands out single parts by their types, and `api.app`,
+which starts and ends them.
+"""
+
+from dataclasses import dataclass
+
+from api.alarms.checks import looking_at
+from api.audit_log import AuditLog
+from api.history import Deleter
+from api.job_journal import LogJournal
+from api.jobs import Jobs
+from api.live.metrics import MetricsTicker
+from api.live.readers import LiveReaders
+from api.log import LogAppender
+from api.parts import (
+    AccessParts,
+    AlarmParts,
+    Edges,
+    GatewayParts,
+    LiveParts,
+    MessageParts,
+    MetricParts,
+    QueryParts,
+    RuleParts,
+)
+from api.replay.work import ReplayParts
+from api.rules.work import RuleWorks
+from api.runs import LongRuns
+from api.served_certificate import ServedCertificate
+from api.settings import ApiSettings
+from api.tenant_deletion import DeletionParts
+from api.tracing.traces import Traces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """All parts."""
+
+    settings: ApiSettings
+    certificate: ServedCertificate | None
+    log: LogAppender
+    audit_log: AuditLog
+    access: AccessParts
+    gateways: GatewayParts
+    messages: MessageParts
+    rules: RuleParts
+    queries: QueryParts
+    traces: Traces
+    runs: LongRuns
+    metrics: MetricParts
+    live: LiveParts
+    alarms: AlarmParts
+
+
+def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services:
+    """Make all parts; none has begun to work.
+
+    Args:
+        settings: Of the process.
+        edges: None: those that the settings say.
+
+    Raises:
+        OperationalError: The token file or the certificate cannot be used.
+    """
+    edges = edges or Edges.of(settings)
+    access = AccessParts.make(settings, edges)
+    gateways = GatewayParts.make(settings, edges)
+    messages = MessageParts.make(settings, edges)
+    rules = RuleParts.make(settings, edges)
+    queries = QueryParts.make(settings)
+    metrics = MetricParts.make(settings, edges, gateways, rules)
+    jobs = Jobs(edges.clock, LogJournal(edges.log))
+    look = looking_at(metrics.source, gateways.sessions, rules.book, jobs)
+    alarms = AlarmParts.make(settings, edges, look)
+    log, spark, sessions, heard = edges.log, queries.spark, gateways.sessions, gateways.heard
+    return Services(
+        settings=settings,
+        certificate=ServedCertificate(settings) if settings.certificate else None,
+        log=log,
+        audit_log=AuditLog(log, edges.clock),
+        access=access,
+        gateways=gateways,
+        messages=messages,
+        rules=rules,
+        queries=queries,
+        traces=Traces(edges.open_scan, spark, sessions, rules.book, heard),
+        runs=LongRuns(
+            jobs,
+            RuleWorks(spark, log, rules.book, rules.references),
+            ReplayParts(log, messages.maker, sessions, heard, queries.runner, settings),
+            Deleter(spark, log, edges.clock),
+            DeletionParts(
+                *(settings.data_dir, log, access, gateways, messages, rules, metrics, alarms),
+                *(jobs, spark),
+            ),
+        ),
+        metrics=metrics,
+        live=LiveParts(
+            LiveReaders(settings.live_seconds),
+            *(edges.messages, edges.outputs, MetricsTicker(metrics.source.read)),
+        ),
+        alarms=alarms,
+    )

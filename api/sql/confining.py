@@ -1,0 +1,172 @@
+"""Which rows a query sees: the names of its tables become subqueries that filter.
+
+So no other name reaches Spark's catalog.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from api.relations.views import (
+    BY_NAME,
+    CATALOG_SCHEMA,
+    TENANT,
+    TOPIC_MATCHES,
+    reference_view_select,
+    rule_view_select,
+    view_select,
+)
+from api.sql.dialect import Verbatim, to_sql
+from api.sql.errors import QueryError
+from api.sql.functions import TABLE_FUNCTIONS
+from api.sql.usage import NAME as USAGE
+from mqlake.tables import FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
+from rules.sql.errors import did_you_mean
+from rules.sql.quoting import quoted
+from rules.sql.reading import Reading, kind_of
+
+MOST_CHARACTERS: Final = 50_000
+MOST_DEPTH: Final = 60
+MOST_RELATIONS: Final = 16
+"""Each is read by tasks of its own."""
+_REFERENCE_TABLE: Final = re.compile(r"reference_((?!\w*__)[a-z][a-z0-9_]{0,62})")
+_NAMED_SUFFIXES: Final = ("sample", "pivots", "hints", "partition", "changes", "when", "only")
+_SUFFIXES: Final = ("ordinality", "rows_from", "format", "pattern", "file_format", "indexed")
+"""What sqlglot knows behind a table's name, and queries do not."""
+
+
+def _within(column: str, topic_filter: str) -> str:
+    """Return the condition that all that a topic name, or filter, stands for is of a filter.
+
+    Read as a name, a filter is matched by those that cover it, but for one that ends on `#`, a
+    level that a `+` would match.
+    """
+    matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}({column}, {quoted(topic_filter)})"
+    if topic_filter.endswith("#"):
+        return matches
+    return f"({matches} AND right({column}, 1) <> '#')"
+
+
+class ConfinedReading(Reading):
+    """Reads a query of the tables' rows that who asks may see; arguments as of `checking.check`.
+
+    Attributes:
+        relations: Names of the tables that were found in it.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        tenant: str,
+        is_administrator: bool,
+        topic_filters: Sequence[str] | None,
+        usage: Callable[[], str] | None,
+    ) -> None:
+        super().__init__(text, characters=MOST_CHARACTERS, depth=MOST_DEPTH)
+        self._tenant = tenant
+        self._is_administrator = is_administrator
+        self._topic_filters = topic_filters
+        self._usage = usage
+        self._named_here: set[str] = set()
+        self.relations: set[str] = set()
+
+    # Passes
+
+    def check_ctes(self) -> None:
+        """Note the names that WITH gives; one that hides a table would be read as either."""
+        for cte in self.tree.find_all(exp.CTE):
+            name = cte.alias.lower()
+            is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or _REFERENCE_TABLE.fullmatch(name)
+            if name in BY_NAME or name == USAGE or is_table:
+                self.fail(cte.args["alias"], f"{cte.alias} is the name of a table")
+            self._named_here.add(name)
+
+    def confine(self) -> None:
+        """Put the rows in the place of each table."""
+        tables = list(self.tree.find_all(exp.Table))
+        if len(tables) > MOST_RELATIONS:
+            raise QueryError(
+                f"the query reads {len(tables)} tables, at most {MOST_RELATIONS} may be"
+            )
+        for table in tables:
+            self._resolve(table)
+
+    # Tables
+
+    def _resolve(self, table: exp.Table) -> None:
+        for kind in _NAMED_SUFFIXES:
+            if table.args.get(kind):
+                self.fail(table, f"{kind} of a table is not supported")
+        if any(map(table.args.get, _SUFFIXES)):
+            self.fail(table, "this is not supported after a table")
+        if not isinstance(table.this, exp.Identifier):
+            self._check_table_function(table)
+            return
+        name = table.name.lower()
+        travel = self._time_travel(table.args.get("version"))
+        if not table.db and not table.catalog and name in self._named_here:
+            if travel:
+                self.fail(table, f"{table.name} is no table and has no versions")
+            return
+        select = self._select(table, name, travel)
+        if name != USAGE:  # whoever runs the query looks for tables
+            self.relations.add(name)
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
+        table.set("this", Verbatim(this=f"({select})"))
+        for part in ("db", "catalog", "version"):
+            table.set(part, None)
+
+    def _select(self, table: exp.Table, name: str, travel: str) -> str:
+        """Return the SELECT of a table's rows."""
+        is_ours = table.catalog == "" and table.db.lower() in ("", "default")
+        mine = f"{TENANT} = {quoted(self._tenant)}"
+        if self._topic_filters is not None:
+            if not is_ours or name not in OF_TOPICS:
+                words = f"with rights to some topics alone one may query {', '.join(OF_TOPICS)}"
+                self.fail(table.this, words)
+            allowed = [_within(OF_TOPICS[name], one) for one in self._topic_filters]
+            mine += f" AND ({' OR '.join(['false', *allowed])})"
+        if is_ours and name in FOR_ADMINISTRATORS and not self._is_administrator:
+            self.fail(table.this, f"the table {name} is for administrators")
+        if is_ours and name in BY_NAME:
+            return view_select(BY_NAME[name], time_travel=travel, where=mine)
+        if is_ours and re.fullmatch(RULE_TABLE_PATTERN, name):
+            return rule_view_select(name, time_travel=travel, where=mine)
+        if is_ours and (found := _REFERENCE_TABLE.fullmatch(name)):
+            return reference_view_select(self._tenant, found[1], time_travel=travel)
+        if is_ours and name == USAGE and self._usage is not None:
+            if travel:
+                self.fail(table, f"{name} is no table and has no versions")
+            return self._usage()
+        shown = ".".join(part.name for part in table.parts)
+        known = [*BY_NAME, USAGE]
+        meant = did_you_mean(shown, known)
+        there_are = f"{', '.join(known)}, rule_<name>, reference_<id>"
+        hint = f"{meant} There are: {there_are}" if meant else there_are
+        raise QueryError.at_node(self.text, table.this, f"there is no table {shown}", hint)
+
+    def _time_travel(self, version: exp.Expr | None) -> str:
+        if version is None:
+            return ""
+        kind = str(version.this).upper()
+        wanted = version.args.get("expression")
+        if kind not in ("VERSION", "TIMESTAMP") or version.args.get("kind") != "AS OF":
+            self.fail(version, "expected VERSION AS OF or TIMESTAMP AS OF")
+        if wanted is None or wanted.find(exp.Column, exp.Query, exp.Table):
+            self.fail(version, f"{kind} AS OF takes a value, not a column or a query")
+        is_number = isinstance(wanted, exp.Literal) and not wanted.is_string
+        if kind == "VERSION" and not (is_number and re.fullmatch("[0-9]{1,18}", str(wanted.this))):
+            self.fail(version, "VERSION AS OF takes the number of a version")
+        return f"{kind} AS OF {to_sql(wanted.copy())}"
+
+    def _check_table_function(self, table: exp.Table) -> None:
+        name = table.this.name.lower() if isinstance(table.this, exp.Anonymous) else ""
+        if table.db or table.catalog or name not in TABLE_FUNCTIONS:
+            self.fail(
+                table.this,
+                f"table function {name or kind_of(table.this)} is not allowed here",
+                f"{', '.join(sorted(TABLE_FUNCTIONS))}",
+            )

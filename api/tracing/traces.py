@@ -1,0 +1,50 @@
+"""Traces of messages, for whoever asks."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from api.access.callers import Caller
+from api.cache import SessionCache
+from api.presence import Gateways
+from api.rules.book import RuleBook
+from api.spark import SparkConnect
+from api.tracing.scan import Scan
+from api.tracing.tables import TraceTables
+from api.tracing.tracer import MessageTracer
+from api.tracing.views import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Makes traces.
+
+    Attributes:
+        open_scan: Begins to read the log.
+        connect: Where Spark is.
+        cache: Knows the sessions that outlive their connections.
+        book: Knows the rules.
+        gateways: Knows those that are there.
+    """
+
+    open_scan: Callable[[], Scan]
+    connect: SparkConnect
+    cache: SessionCache
+    book: RuleBook
+    gateways: Gateways
+
+    def trace(
+        self, message_id: str, client_id: str | None, limit: int, tenant: str, caller: Caller
+    ) -> Trace | None:
+        """Return what became of a message; None: there is none that the caller is shown.
+
+        Raises:
+            OperationalError: No system runs, or the tables cannot be asked.
+            LogError: The log does not answer.
+        """
+        with closing(self.open_scan()) as scan:
+            tracer = MessageTracer(
+                *(scan, TraceTables(self.connect, tenant), self.cache, self.book),
+                *([one.name for one in self.gateways.all()], tenant, caller),
+            )
+            return tracer.trace(message_id, client_id, limit)

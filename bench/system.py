@@ -1,0 +1,81 @@
+"""The system under measurement and the programs that put the load on it."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.gateways import BenchGateway
+from bench.loader import Load, LoadResult, run_load
+from bench.processes import cpu_percent_of, processes_of
+from bench.programs import LoadPrograms
+from launcher.testing import LocalSystem
+from mqlake.status import SystemState, read_state
+
+QUIET_PERCENT: Final = 60.0
+QUIET_SECONDS: Final = 20.0
+"""How long to wait at most until the system has done what an earlier load left it to do."""
+
+GATEWAY_NAME: Final = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A running system and the load programs to put on it."""
+
+    data_dir: Path
+    programs: LoadPrograms
+    ready_seconds: float | None = None
+    """From the command to the line that says ready; None when it ran already."""
+    own: LocalSystem | None = None
+    """Started for the bench, which may do with it what it likes; None: somebody uses it."""
+    note: Callable[[str], None] = print
+    """Tells the user something beside the figures."""
+
+    @property
+    def state(self) -> SystemState:
+        """What runs now: processes may have come and gone."""
+        return read_state(self.data_dir)
+
+    @property
+    def gateways(self) -> list[str]:
+        return [f"127.0.0.1:{gateway.port}" for gateway in self.state.gateways]
+
+    def run(self, load: Load) -> LoadResult:
+        """Wait until the system is quiet, then put a load on it.
+
+        Raises:
+            OperationalError: The loader gave up.
+        """
+        self.await_quiet()
+        return run_load(self.programs.loader, load)
+
+    def await_quiet(self) -> None:
+        """Wait until the system has done what an earlier load left it to do, within limits."""
+        pids = processes_of(self.state)
+        deadline = time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < deadline:
+            if sum(cpu_percent_of(pids, 1.0).values()) < QUIET_PERCENT:
+                return
+
+
+@contextmanager
+def fresh_gateway(state: SystemState) -> Iterator[BenchGateway]:
+    """Add a gateway that has served nobody yet to the system for the length of a `with` block.
+
+    It has default settings and the environment of those that the launcher starts.
+
+    Raises:
+        OperationalError: It does not become healthy.
+    """
+    with tempfile.TemporaryDirectory(prefix="mqlake-bench-gateway-") as name:
+        gateway = BenchGateway.start(Path(name), GATEWAY_NAME, state.bootstrap_servers)
+        try:
+            gateway.await_healthy()
+            yield gateway
+        finally:
+            gateway.process.terminate()
+            gateway.await_end()

@@ -1,0 +1,66 @@
+"""Tells the table `audit_log` of what commands change without a request of the API."""
+
+import getpass
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from api.log import LogAppender
+from mqlake.audit_records import AuditRecord, encode_audit
+from mqlake.errors import LogError, OperationalError
+from mqlake.records import EVENTS
+from mqlake.status import read_state
+
+
+def tell(data_dir: Path, operation: str, tenant: str, asked: Any) -> None:
+    """Append a row to the log of a system; arguments as of `tell_log`."""
+    try:
+        servers = read_state(data_dir).bootstrap_servers
+    except OperationalError as exc:
+        _not_told(exc)
+    else:
+        tell_log(servers, operation, tenant, asked)
+
+
+def tell_log(servers: str, operation: str, tenant: str, asked: Any) -> None:
+    """Append a row: who of this machine has run which command; say when that is not possible.
+
+    Args:
+        servers: Of the log that takes it.
+        operation: The command, without `bin/mqlake`.
+        tenant: Of what was changed.
+        asked: Its arguments, as JSON has them.
+    """
+    record = AuditRecord(
+        ts=time.time_ns() // 1_000_000,
+        tenant=tenant,
+        caller=f"shell:{_user()}",
+        role=None,
+        credential="shell",
+        address="",
+        agent="mqlake",
+        request_id="",
+        operation=operation,
+        target="",
+        status=None,
+        asked=asked,
+    )
+    try:
+        key = f"{tenant}/".encode()
+        value = encode_audit(record)
+        LogAppender(lambda: servers).append(EVENTS, key, value, what="audit record")
+    except LogError as exc:
+        _not_told(exc)
+
+
+def _not_told(reason: Exception) -> None:
+    click.echo(f"not in the audit log: {reason}", err=True)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number that no user of the machine has
+        return "unknown"

@@ -1,0 +1,69 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mqlake.log.security import LogServers
+from mqlake.status import read_state
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+data_dir: _Decorator = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("data"),
+    help="Folder of the system.",
+)
+
+config: _Decorator = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Settings file (TOML); the environment wins over it.",
+)
+
+tenants: _Decorator = click.option(
+    "--tenant",
+    "tenants",
+    metavar="NAME",
+    multiple=True,
+    help="Tenants that it is for, and nothing else.  [default: all, and all else]",
+)
+
+topics: _Decorator = click.option(
+    "--topic",
+    "topics",
+    metavar="FILTER",
+    multiple=True,
+    help="Topics that it is for, and nothing else.  [default: all, and all else]",
+)
+
+security_file: _Decorator = click.option(
+    "--security-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    envvar="MQLAKE_LOCAL_LOG_SECURITY_FILE",
+    help="Says how that log lets one in (docs/security.md).",
+)
+
+timeout: _Decorator = click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    help="Seconds after which to give up; what was done stays done.",
+)
+
+
+def named_log(data_dir: Path, log_servers: str | None, security_file: Path | None) -> str:
+    """Return how the log is reached that is named, or else that of the system of a data directory.
+
+    Raises:
+        OperationalError: No log is named, and no system runs there.
+    """
+    if log_servers:
+        return LogServers(log_servers, security_file)
+    return read_state(data_dir).bootstrap_servers

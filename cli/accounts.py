@@ -1,0 +1,116 @@
+"""Add, change, list and remove accounts of the API and its dashboard."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._passwords import read_password
+from cli._tables import print_table, shown_all
+from mqlake.access_records import ROLES
+from mqlake.api_client import ApiClient
+
+
+@click.group()
+def command() -> None:
+    """Add, change, list and remove accounts: who logs in to the API with a password.
+
+    They have nothing to do with the users of MQTT, see `bin/mqlake user`. The password is asked
+    for; without a terminal it is the first line of standard input.
+    """
+
+
+@command.command("add")
+@click.argument("name")
+@_options.data_dir
+@click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
+@_options.topics
+@_options.tenants
+@click.option("--no-password", is_flag=True, help="It logs in at the identity provider alone.")
+def add(
+    name: str,
+    data_dir: Path,
+    role: str,
+    topics: tuple[str, ...],
+    tenants: tuple[str, ...],
+    no_password: bool,
+) -> None:
+    """Add an account."""
+    body = {
+        "name": name,
+        "role": role,
+        "password": None if no_password else read_password(),
+        "topic_filters": list(topics) or None,
+        "tenants": list(tenants) or None,
+    }
+    ApiClient(data_dir).post("/accounts", body)
+    click.echo(f"account {name} added", err=True)
+
+
+@command.command("set")
+@click.argument("name")
+@_options.data_dir
+@click.option("--role", type=click.Choice(ROLES), help="Give it another role.")
+@click.option("--password", is_flag=True, help="Give it another password; it is asked for.")
+@click.option("--topic", "topics", metavar="FILTER", multiple=True, help="Give it other topics.")
+@click.option("--all-topics", is_flag=True, help="Give it all topics, and all else.")
+@click.option("--tenant", "tenants", metavar="NAME", multiple=True, help="Give it other tenants.")
+@click.option("--all-tenants", is_flag=True, help="Give it all tenants, and all else.")
+def change(
+    name: str,
+    data_dir: Path,
+    role: str | None,
+    password: bool,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    tenants: tuple[str, ...],
+    all_tenants: bool,
+) -> None:
+    """Change an account."""
+    if tenants and all_tenants:
+        raise click.UsageError("--tenant and --all-tenants exclude each other")
+    if topics and all_topics:
+        raise click.UsageError("--topic and --all-topics exclude each other")
+    body: dict[str, Any] = {"role": role, "password": read_password() if password else None}
+    if topics or all_topics:
+        body["topic_filters"] = list(topics) or None
+    if tenants or all_tenants:
+        body["tenants"] = list(tenants) or None
+    ApiClient(data_dir).put(f"/accounts/{name}", body)
+    click.echo(f"account {name} changed", err=True)
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_accounts(data_dir: Path, limit: int, as_json: bool) -> None:
+    """List accounts."""
+    found = list(islice(ApiClient(data_dir).items("/accounts"), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        titles = ("name", "role", "topics", "tenants", "made", "by", "password from")
+        print_table(titles, map(_row, found))
+
+
+@command.command("remove")
+@click.argument("name")
+@_options.data_dir
+def remove(name: str, data_dir: Path) -> None:
+    """Remove an account; its sessions end."""
+    ApiClient(data_dir).delete(f"/accounts/{name}")
+    click.echo(f"account {name} removed", err=True)
+
+
+def _row(account: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        account["name"],
+        account["role"],
+        shown_all(account["topic_filters"]),
+        shown_all(account["tenants"]),
+        *(account[name] for name in ("created_at", "created_by", "password_changed_at")),
+    )

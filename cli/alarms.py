@@ -1,0 +1,66 @@
+"""List alarms; say that one looks after them."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._tables import print_table
+from mqlake.api_client import ApiClient
+
+
+@click.group()
+def command() -> None:
+    """List alarms, and say that you look after one.
+
+    The API keeps what is wrong until it is well again, and tells of it by a webhook or mail.
+    """
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--cleared", is_flag=True, help="Those that are over, of the last week.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_alarms(data_dir: Path, cleared: bool, limit: int, as_json: bool) -> None:
+    """List alarms, those that were raised last first."""
+    state = "cleared" if cleared else "open"
+    found = list(islice(ApiClient(data_dir).items("/alarms", state=state), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        titles = ("id", "severity", "what", "why", "tenant", "raised", "cleared", "acknowledged")
+        print_table(titles, map(_row, found))
+
+
+@command.command("acknowledge")
+@click.argument("alarm_id", metavar="ID")
+@_options.data_dir
+@click.option("--note", default="", help="For the others.")
+@click.option("--undo", is_flag=True, help="Take it back.")
+def acknowledge(alarm_id: str, data_dir: Path, note: str, undo: bool) -> None:
+    """Say that you look after an alarm: nobody is told of it until it is raised anew."""
+    client, path = ApiClient(data_dir), f"/alarms/{alarm_id}/acknowledge"
+    if undo:
+        client.delete(path)
+    else:
+        client.post(path, {"note": note})
+    done = "no longer acknowledged" if undo else "acknowledged"
+    click.echo(f"alarm {alarm_id} is {done}", err=True)
+
+
+def _row(alarm: dict[str, Any]) -> tuple[str, ...]:
+    by = alarm["acknowledged_by"]
+    return (
+        alarm["id"],
+        alarm["severity"],
+        alarm["what"],
+        alarm["detail"],
+        alarm["tenant"] or "-",
+        alarm["raised_at"],
+        alarm["cleared_at"] or "-",
+        "-" if by is None else f"{by}: {alarm['note']}" if alarm["note"] else by,
+    )

@@ -1,0 +1,90 @@
+"""Ban clients from all gateways, list bans, lift them."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._spans import time_after
+from cli._tables import print_table
+from mqlake.api_client import ApiClient
+
+
+@click.group()
+def command() -> None:
+    """Ban clients from all gateways, list bans, lift them.
+
+    Bans in a gateway's bans_file are not among them.
+    """
+
+
+_KINDS = ("client_ids", "users", "addresses", "tokens")
+
+
+@command.command("add")
+@_options.data_dir
+@click.option(
+    "--client-id", "client_ids", multiple=True, help="Client identifier; * stands for any end."
+)
+@click.option("--user", "users", multiple=True, help="User name.")
+@click.option("--address", "addresses", multiple=True, help="Address, or network as 10.0.0.0/8.")
+@click.option("--token", "tokens", multiple=True, help="Claim jti of a token (JWT).")
+@click.option("--for", "span", metavar="SPAN", help="How long: 12h, 30d, 8w.  [default: for good]")
+@click.option("--reason", default="", help="Told to 5.0 clients, and listed.")
+def add(data_dir: Path, span: str | None, **ban: Any) -> None:
+    """Ban whoever one of these is of, and print the ban's identifier."""
+    if not any(ban[kind] for kind in _KINDS):
+        raise click.UsageError("expected --client-id, --user, --address or --token")
+    click.echo(ApiClient(data_dir).post("/bans", {**ban, "until": time_after("--for", span)})["id"])
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
+    """List bans, those that are over too."""
+    found = list(islice(ApiClient(data_dir).items("/bans"), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        titles = (
+            "id",
+            "client ids",
+            "users",
+            "addresses",
+            "tokens",
+            "reason",
+            "made",
+            "by",
+            "until",
+        )
+        print_table(titles, map(_row, found))
+
+
+@command.command("lift")
+@click.argument("ban_id", metavar="ID")
+@_options.data_dir
+def lift(ban_id: str, data_dir: Path) -> None:
+    """Lift a ban."""
+    ApiClient(data_dir).delete(f"/bans/{ban_id}")
+    click.echo(f"ban {ban_id} lifted", err=True)
+
+
+def _row(ban: dict[str, Any]) -> tuple[str, ...]:
+    until = ban["until"] or "for good"
+    names = {kind: [*ban[kind]] for kind in _KINDS}
+    for client in ban["clients"]:  # as this user
+        names["client_ids"].append(client["client_id"])
+        names["users"].append(client["user"] or "-")
+    return (
+        ban["id"],
+        *(" ".join(names[kind]) for kind in _KINDS),
+        ban["reason"],
+        ban["created_at"],
+        ban["created_by"],
+        f"{until} (over)" if ban["over"] else until,
+    )

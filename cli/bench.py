@@ -1,0 +1,186 @@
+"""Measure speed, memory and idle load on this machine."""
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from bench.authentication import measure_authentication
+from bench.durability import measure_durability
+from bench.flood import measure_flood
+from bench.measurements import (
+    COLD,
+    MEASUREMENTS,
+    ON_REQUEST,
+    WITHOUT_SYSTEM,
+    warm_up,
+)
+from bench.overload import measure_overload
+from bench.programs import LoadPrograms, build_programs
+from bench.report import summarise, to_json, to_table
+from bench.sessions import measure_connect_rates, measure_restarts, measure_sessions
+from bench.system import Bench
+from cli._progress import progress_bar
+from launcher.paths import RUNTIME
+from launcher.testing import LocalSystem
+from mqlake.status import read_state
+
+if TYPE_CHECKING:
+    from bench.figures import Figures
+
+
+SESSIONS = "sessions"
+DURABILITY = "durability"
+OVERLOAD = "overload"
+AUTHENTICATION = "authentication"
+FLOOD = "flood"
+FILE_COLUMNS = 160
+"""Width of the table where there is no terminal: names of figures stay on one line."""
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Measure the system that runs there.  [default: start one of its own, and stop it]",
+)
+@click.option(
+    "--gateways", type=click.IntRange(1, 8), default=2, help="Gateways of its own system."
+)
+@click.option("--runs", type=click.IntRange(1, 20), default=1, help="Medians of so many runs.")
+@click.option(
+    "--only",
+    type=click.Choice(
+        (
+            *(*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS),
+            *(AUTHENTICATION, DURABILITY, FLOOD, OVERLOAD, SESSIONS),
+        )
+    ),
+    multiple=True,
+    help="Only this; may be given several times.  "
+    "[default: all but authentication, durability, flood, overload, placing and sessions]",
+)
+@click.option(
+    "--stored-sessions",
+    type=click.IntRange(2_500, 2_000_000),
+    multiple=True,
+    default=(10_000,),
+    show_default=True,
+    help="So many sessions for the measurement sessions; may be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def command(
+    data_dir: Path | None,
+    gateways: int,
+    runs: int,
+    only: tuple[str, ...],
+    stored_sessions: tuple[int, ...],
+    as_json: bool,
+) -> None:
+    """Measure speed, memory and idle load on this machine.
+
+    Takes about half an hour a run; what counts for a system at work is measured after a minute of
+    messages. The load comes from the same machine and shares its cores; its programs need a C
+    compiler. The measurements
+    authentication, durability, flood, overload and sessions run logs and gateways of their own, and
+    only when they are asked for; so does placing, for three quarters of an hour, HAProxy and
+    clients before nodes whose processors are made up.
+    """
+    # As an exception, so that a system of our own is stopped before we are.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    programs = build_programs(RUNTIME / "bench")
+    console = Console(stderr=True)
+
+    def note(words: str) -> None:
+        console.print(f"        {words}", highlight=False)
+
+    alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
+    alone |= {name: take for name, take in ON_REQUEST.items() if name in only}
+    if DURABILITY in only:
+        alone[DURABILITY] = partial(measure_durability, programs, note)
+    if AUTHENTICATION in only:
+        alone[AUTHENTICATION] = partial(measure_authentication, programs, note)
+    if FLOOD in only:
+        alone[FLOOD] = partial(measure_flood, note)
+    if OVERLOAD in only:
+        alone[OVERLOAD] = partial(measure_overload, programs, note)
+    within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
+    sizes = stored_sessions if SESSIONS in only else ()
+    results: list[Figures] = []
+
+    try:
+        with progress_bar(console) as bar:
+            step = bar.add_task("", total=runs * (len(alone) + len(within) + len(sizes)))
+            for run in range(1, runs + 1):
+                of_runs = f" (run {run} of {runs})" if runs > 1 else ""
+                for name, take in alone.items():
+                    bar.update(step, description=f"measuring {name}{of_runs}")
+                    results += take()
+                    bar.advance(step)
+                if sizes:
+                    bar.update(step, description=f"measuring connects{of_runs}")
+                    results += measure_connect_rates(programs)
+                    bar.update(step, description=f"measuring restarts{of_runs}")
+                    results += measure_restarts()
+                for size in sizes:
+                    bar.update(step, description=f"measuring {size:,} sessions{of_runs}")
+                    results += measure_sessions(programs, size, note)
+                    bar.advance(step)
+                if within:
+                    bar.update(step, description="starting a system")
+                    with _system(data_dir, gateways, programs, note) as bench:
+                        begin = time.monotonic()
+                        is_cold = bench.own is not None
+                        for name, measurement in within.items():
+                            if is_cold and name not in COLD:
+                                bar.update(step, description=f"warming up{of_runs}")
+                                warm_up(bench)
+                                is_cold = False
+                            bar.update(step, description=f"measuring {name}{of_runs}")
+                            results += measurement(bench)
+                            bar.advance(step)
+                            seconds = time.monotonic() - begin
+                            console.print(f"{seconds:5.0f} s  measured {name}{of_runs}")
+                        bar.update(step, description="stopping the system")
+    finally:  # what was measured before a measurement failed, or before somebody had enough
+        if results or as_json:
+            _print(results, as_json=as_json)
+
+
+def _print(results: list["Figures"], *, as_json: bool) -> None:
+    summaries = summarise(results)
+    if as_json:
+        click.echo(json.dumps(to_json(summaries), indent=2))
+    else:
+        width = None if sys.stdout.isatty() else FILE_COLUMNS
+        Console(width=width).print(to_table(summaries))
+
+
+@contextmanager
+def _system(
+    data_dir: Path | None, gateways: int, programs: LoadPrograms, note: Callable[[str], None]
+) -> Iterator[Bench]:
+    """Take the running system, or run one of our own for the length of the block."""
+    if data_dir is not None:
+        read_state(data_dir)
+        yield Bench(data_dir, programs, note=note)
+        return
+    with tempfile.TemporaryDirectory(prefix="mqlake-bench-") as folder:
+        system = LocalSystem.in_folder(Path(folder) / "data", gateways)
+        begin = time.monotonic()
+        try:
+            system.up()
+            ready_seconds = time.monotonic() - begin
+            yield Bench(system.data_dir, programs, ready_seconds, system, note)
+        finally:
+            system.down()

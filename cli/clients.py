@@ -1,0 +1,66 @@
+"""List the clients with a stored session or a will."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._tables import print_table
+from mqlake.api_client import ApiClient
+
+
+@click.command()
+@_options.data_dir
+@click.option("--connected/--offline", default=None, help="Only these.", show_default=False)
+@click.option("--username", help="Only those of this user.")
+@click.option("--gateway", help="Only those that are there, or were there last.")
+@click.option("--prefix", help="Only client identifiers that begin like this.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    data_dir: Path,
+    connected: bool | None,
+    username: str | None,
+    gateway: str | None,
+    prefix: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List the clients with a stored session or a will.
+
+    A client whose session ends with its connection and that has no will is not listed.
+    """
+    found = ApiClient(data_dir).items(
+        "/clients",
+        connected=connected,
+        username=username,
+        gateway=gateway,
+        client_id_prefix=prefix,
+    )
+    clients = list(islice(found, limit))
+    if as_json:
+        click.echo(json.dumps(clients, indent=2))
+    else:
+        print_table(
+            ("client", "state", "gateway", "user", "MQTT", "subscriptions", "since", "why it left"),
+            map(_row, clients),
+        )
+    if next(found, None) is not None:
+        click.echo(f"there are more than {limit}: see --limit", err=True)
+
+
+def _row(client: dict[str, Any]) -> tuple[str, ...]:
+    since = client["connected_at"] if client["connected"] else client["disconnected_at"]
+    return (
+        client["client_id"],
+        "connected" if client["connected"] else "offline",
+        client["gateway"],
+        client["username"] or "",
+        client["protocol_version"],
+        str(client["subscription_count"]),
+        since or "",
+        client["disconnect_reason"] or "",
+    )

@@ -1,0 +1,36 @@
+"""Stop the system of a data directory."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import click
+
+from cli import _options
+from launcher.parts import SYSTEM_STOP_TIMEOUT_SECONDS
+from mqlake.errors import OperationalError
+from mqlake.status import load_state
+
+
+@click.command()
+@_options.data_dir
+def command(data_dir: Path) -> None:
+    """Stop the system of a data directory and wait until it has ended.
+
+    A system that does not run is no error.
+    """
+    state = load_state(data_dir)
+    if state is None or not state.is_alive:
+        click.echo(f"no system runs on {data_dir}", err=True)
+        return
+    os.kill(state.pid, signal.SIGTERM)
+    deadline = time.monotonic() + SYSTEM_STOP_TIMEOUT_SECONDS
+    while state.is_alive:
+        if time.monotonic() > deadline:
+            raise OperationalError(
+                f"the system did not stop within {SYSTEM_STOP_TIMEOUT_SECONDS:.0f} s: see "
+                f"{data_dir / 'logs' / 'supervisor.log'}, or kill process {state.pid}"
+            )
+        time.sleep(0.05)
+    click.echo("stopped", err=True)

@@ -1,0 +1,106 @@
+"""Run one MQTT gateway, or retire one that is gone for good."""
+
+import asyncio
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli import _options
+from cli._audit_log import tell_log
+from ingest.gateway.settings import GatewaySettings
+from mqlake.settings import load
+from mqlake.tenants import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from ingest.gateway.retiring import Unsettled
+
+
+@click.group(invoke_without_command=True)
+@_options.config
+@click.pass_context
+def command(context: click.Context, config: Path | None) -> None:
+    """Run one MQTT gateway, or retire one that is gone for good.
+
+    Without a command: run one.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from ingest.gateway.app import main
+
+    sys.exit(main(load(GatewaySettings, config)))
+
+
+@command.command("retire")
+@click.argument("name")
+@_options.data_dir
+@click.option(
+    "--log-servers",
+    metavar="HOST:PORT,…",
+    help="The log that the gateway used; without it that of the system in --data-dir.",
+)
+@_options.security_file
+@click.option(
+    "--lease-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=GatewaySettings.model_fields["lease_seconds"].default,
+    help="As lease_seconds of the gateways: one that may still run is waited for so long.",
+)
+@_options.timeout
+def retire(
+    name: str,
+    data_dir: Path,
+    log_servers: str | None,
+    security_file: Path | None,
+    lease_seconds: float,
+    timeout_seconds: float,
+) -> None:
+    """Let the log forget a gateway that will not come back.
+
+    The gateways that are there settle its sessions and share groups; then its routes and its
+    delivery topic go. One that runs is refused: drain and stop it first. Nothing is lost, and a
+    gateway of that name can be started later.
+    """
+    servers = _options.named_log(data_dir, log_servers, security_file)
+    asyncio.run(_retire(name, servers, lease_seconds, timeout_seconds))
+    tell_log(servers, "gateway retire", DEFAULT_TENANT, {"name": name})
+    click.echo(f"{name} is retired")
+
+
+async def _retire(name: str, servers: str, lease_seconds: float, timeout_seconds: float) -> None:
+    from ingest.gateway.hosts import LinuxHost
+    from ingest.gateway.partitions import count_partitions
+    from ingest.gateway.retiring import Retirement
+    from mqlake.clock import SystemClock
+    from mqlake.log.admin import ensure_delivery_topic, remove_delivery_topic
+    from mqlake.log.contract import LogAccess
+    from mqlake.log.kafka_ranges import KafkaRangeReader
+    from mqlake.log.kafka_reader import KafkaLogReader
+    from mqlake.log.kafka_writer import KafkaLogWriter
+
+    writer = KafkaLogWriter(servers, client_id=name)
+    ranges = KafkaRangeReader(servers, client_id=name)
+    access = LogAccess(writer, partial(KafkaLogReader, servers, client_id=name), ranges)
+    reader = access.open_reader()
+    try:
+        retirement = Retirement(
+            name,
+            access,
+            await count_partitions(reader),
+            lease_seconds,
+            SystemClock(),
+            LinuxHost(),
+            partial(asyncio.to_thread, ensure_delivery_topic, servers, name),
+            partial(asyncio.to_thread, remove_delivery_topic, servers, name),
+        )
+        await retirement.run(timeout_seconds, _tell)
+    finally:
+        await reader.close()
+        await ranges.close()
+        await writer.close()
+
+
+def _tell(left: "Unsettled") -> None:
+    click.echo(f"to be settled: {left}", err=True)

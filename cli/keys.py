@@ -1,0 +1,85 @@
+"""Make, list and revoke keys of the API."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._spans import time_after
+from cli._tables import print_table, shown_all
+from mqlake.access_records import ROLES
+from mqlake.api_client import ApiClient
+
+
+@click.group()
+def command() -> None:
+    """Make, list and revoke keys of the API.
+
+    A key is shown when it is made and never again: the system keeps a hash.
+    """
+
+
+@command.command("create")
+@click.argument("description")
+@_options.data_dir
+@click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
+@click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
+@_options.topics
+@_options.tenants
+def create(
+    description: str,
+    data_dir: Path,
+    role: str,
+    expires: str | None,
+    topics: tuple[str, ...],
+    tenants: tuple[str, ...],
+) -> None:
+    """Make a key and print it."""
+    body = {
+        "description": description,
+        "role": role,
+        "expires_at": time_after("--expires", expires),
+        "topic_filters": list(topics) or None,
+        "tenants": list(tenants) or None,
+    }
+    click.echo(ApiClient(data_dir).post("/keys", body)["key"])
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
+    """List keys, those that have expired too."""
+    found = list(islice(ApiClient(data_dir).items("/keys"), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        titles = ("id", "role", "topics", "tenants", "description", "made", "by", "ends")
+        print_table(titles, map(_row, found))
+
+
+@command.command("revoke")
+@click.argument("key_id", metavar="ID")
+@_options.data_dir
+def revoke(key_id: str, data_dir: Path) -> None:
+    """Revoke a key: it lets nobody in any more."""
+    ApiClient(data_dir).delete(f"/keys/{key_id}")
+    click.echo(f"key {key_id} revoked", err=True)
+
+
+def _row(key: dict[str, Any]) -> tuple[str, ...]:
+    ends = key["expires_at"] or "never"
+    return (
+        key["id"],
+        key["role"],
+        shown_all(key["topic_filters"]),
+        shown_all(key["tenants"]),
+        key["description"],
+        key["created_at"],
+        key["created_by"],
+        f"{ends} (expired)" if key["expired"] else ends,
+    )

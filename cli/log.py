@@ -1,0 +1,166 @@
+"""Make a Kafka cluster of your own the log, and tell how it keeps what is acknowledged."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from cli import _options
+from cli._audit_log import tell_log
+from cli._tables import print_table
+from launcher.settings import LocalSettings
+from mqlake.log.durability import MEANING, Durability
+from mqlake.log.security import LogServers
+from mqlake.tenants import DEFAULT_TENANT
+
+_OF_LOCAL = LocalSettings.model_fields
+_TIMEOUT_SECONDS = 60.0
+
+_servers = click.argument("servers", metavar="HOST:PORT[,HOST:PORT…]")
+
+
+@click.group()
+def command() -> None:
+    """Make a Kafka cluster of your own the log, have it grow, and look at it.
+
+    `bin/mqlake up` does the same with the log that it starts.
+    """
+
+
+@command.command("prepare")
+@_servers
+@_options.security_file
+@click.option(
+    "--durability",
+    type=click.Choice([*Durability]),
+    default=Durability.D2,
+    help="Class of what is acknowledged.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=_OF_LOCAL["log_partitions"].default,
+    help="Of a new log; `log grow` adds to them, for they decide the order of topics.",
+)
+@click.option(
+    "--session-shards",
+    type=click.IntRange(1),
+    default=_OF_LOCAL["session_shards"].default,
+    help="Of a new log; they stay. Many gateways need more, 64 for some dozens.",
+)
+@click.option(
+    "--retention-bytes",
+    type=click.IntRange(1),
+    default=_OF_LOCAL["log_retention_bytes"].default,
+    help="As log_retention_bytes in conf/lake.toml: of little the log makes small segments.",
+)
+def prepare(
+    servers: str,
+    security_file: Path | None,
+    durability: Durability,
+    partitions: int,
+    session_shards: int,
+    retention_bytes: int,
+) -> None:
+    """Create the log topics that there are not, with three copies where there are three brokers.
+
+    Likewise have those that there are keep their records as the class says. Gateways and the Spark
+    application start after this.
+    """
+    from mqlake.log.admin import ensure_log_topics
+
+    log = LogServers(servers, security_file)
+    ensure_log_topics(
+        log,
+        inbound_partitions=partitions,
+        session_shards=session_shards,
+        retention_bytes=retention_bytes,
+        timeout_seconds=_TIMEOUT_SECONDS,
+        durability=durability,
+    )
+    asked = {"durability": durability, "partitions": partitions, "session_shards": session_shards}
+    tell_log(log, "log prepare", DEFAULT_TENANT, asked)
+    click.echo(f"durability {durability}: {MEANING[durability]}")
+
+
+@command.command("grow")
+@_options.data_dir
+@click.option(
+    "--log-servers",
+    metavar="HOST:PORT,…",
+    help="The log; without it that of the system in --data-dir.",
+)
+@_options.security_file
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    required=True,
+    help="So many messages are to be in: a multiple of what there is.",
+)
+@_options.timeout
+def grow(
+    data_dir: Path,
+    log_servers: str | None,
+    security_file: Path | None,
+    partitions: int,
+    timeout_seconds: float,
+) -> None:
+    """Put messages into more partitions while the system runs; each topic keeps its order.
+
+    More partitions are read by more tasks at once. Kafka takes none away again. Given anew, the
+    command goes on where it has stopped.
+    """
+    from api.log import LogAppender
+    from mqlake.growth import Growth, encode_growth
+    from mqlake.log.admin import LogAdmin
+    from mqlake.log.grow import grow as grow_log
+    from mqlake.log.growth_watch import GrowthWatch
+    from mqlake.records import GATEWAYS, GROWTH_KEY
+
+    servers = _options.named_log(data_dir, log_servers, security_file)
+    appender = LogAppender(lambda: servers)
+
+    def say(growth: Growth) -> None:
+        value = encode_growth(growth)
+        appender.append(GATEWAYS, GROWTH_KEY, value, what="a step of the log's growth")
+
+    def tell(waiting: str) -> None:
+        click.echo(waiting, err=True)
+
+    grow_log(GrowthWatch(servers), LogAdmin(servers), say, tell, partitions, timeout_seconds)
+    tell_log(servers, "log grow", DEFAULT_TENANT, {"partitions": partitions})
+    click.echo(f"messages are in {partitions} partitions")
+
+
+@command.command("durability")
+@_servers
+@_options.security_file
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tell(servers: str, security_file: Path | None, as_json: bool) -> None:
+    """Tell the class of each log topic that has what is acknowledged."""
+    from mqlake.log.admin import REQUEST_SECONDS, keepings
+    from mqlake.log.log_topics import ACKNOWLEDGED_LOG_TOPICS
+
+    log = LogServers(servers, security_file)
+    found = keepings(log, ACKNOWLEDGED_LOG_TOPICS, REQUEST_SECONDS)
+    if as_json:
+        rows = {
+            name: {"durability": keeping.durability, **asdict(keeping)}
+            for name, keeping in found.items()
+        }
+        click.echo(json.dumps(rows, indent=2))
+        return
+    print_table(
+        ("log topic", "durability", "copies", "acknowledge", "flushed"),
+        (
+            (
+                name,
+                keeping.durability,
+                str(keeping.copies),
+                str(keeping.acknowledged),
+                "yes" if keeping.is_flushed else "no",
+            )
+            for name, keeping in found.items()
+        ),
+    )

@@ -1,0 +1,74 @@
+"""Messages that ended the engine: list them, skip them, evaluate them again."""
+
+import json
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from cli import _options
+from cli._audit_log import tell
+from cli._tables import print_table
+from mqlake.tenants import DEFAULT_TENANT
+from streaming.poison_file import Poison, PoisonPlace
+
+
+@click.group()
+def command() -> None:
+    """Messages that ended the engine.
+
+    When the engine has ended twice while it evaluated a rule on a message, that message is passed
+    over for that rule: it becomes a dead letter, and the rule is paused until it is changed.
+    """
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_places(data_dir: Path, as_json: bool) -> None:
+    """List the rules and records at which the engine has ended."""
+    entries = Poison(data_dir).entries()
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
+        return
+    print_table(
+        ("tenant", "rule", "record", "version", "ended", "last", "passed over"),
+        (
+            (
+                entry.place.tenant,
+                entry.place.rule,
+                entry.place.record,
+                str(entry.version or ""),
+                str(entry.deaths),
+                datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="seconds"),
+                "yes" if entry.buried else "no",
+            )
+            for entry in entries
+        ),
+    )
+
+
+@command.command("skip")
+@click.argument("rule_id")
+@click.argument("record")
+@_options.data_dir
+@click.option("--tenant", default="default", help="Of the rule.")
+def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
+    """Pass over RECORD for a rule: i:<partition>:<offset> of mqlake.inbound, e:… of mqlake.events.
+
+    The engine takes it up within seconds, or when it starts again.
+    """
+    Poison(data_dir).skip(PoisonPlace.of(tenant, rule_id, record), time.time_ns() // 1_000_000)
+    tell(data_dir, "poison skip", tenant, {"rule": rule_id, "record": record})
+    click.echo(f"{tenant}/{rule_id} passes over {record}")
+
+
+@command.command("forget")
+@_options.data_dir
+def forget(data_dir: Path) -> None:
+    """Evaluate again, when they come again, all records that were passed over."""
+    count = Poison(data_dir).forget()
+    tell(data_dir, "poison forget", DEFAULT_TENANT, {"places": count})
+    click.echo(f"{count} places forgotten")

@@ -1,0 +1,114 @@
+"""Schemas of payloads: list, show, register, delete."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._tables import print_table
+from mqlake.api_client import ApiClient, ApiError
+from mqlake.errors import OperationalError
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_TYPES = {".avsc": "avro", ".json": "avro", ".proto": "protobuf"}
+_NOT_FOUND = 404
+
+
+@click.group()
+def command() -> None:
+    """Work with schemas: Avro and Protobuf, by which rules decode payloads."""
+
+
+@command.command("list")
+@_options.data_dir
+@_as_json
+def list_schemas(data_dir: Path, as_json: bool) -> None:
+    """List the schemas."""
+    schemas = list(ApiClient(data_dir).items("/schemas"))
+    if as_json:
+        click.echo(json.dumps(schemas, indent=2))
+        return
+    print_table(("schema", "type", "version", "message", "description"), map(_row, schemas))
+
+
+@command.command("show")
+@click.argument("name")
+@_options.data_dir
+@click.option("--version", type=click.IntRange(1), help="An earlier version.")
+@_as_json
+def show_schema(name: str, data_dir: Path, version: int | None, as_json: bool) -> None:
+    """Print the text of a schema."""
+    path = f"/schemas/{name}" if version is None else f"/schemas/{name}/versions/{version}"
+    schema = ApiClient(data_dir).get(path)
+    click.echo(json.dumps(schema, indent=2) if as_json else schema["source"])
+
+
+@command.command("versions")
+@click.argument("name")
+@_options.data_dir
+def list_versions(name: str, data_dir: Path) -> None:
+    """List the versions of a schema."""
+    versions = ApiClient(data_dir).get(f"/schemas/{name}/versions")["items"]
+    rows = [(str(one["version"]), one["created_at"], one["description"]) for one in versions]
+    print_table(("version", "since", "description"), rows)
+
+
+@command.command("put")
+@click.argument("name")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_options.data_dir
+@click.option("--type", "type_", type=click.Choice(["avro", "protobuf"]), help="Else by the file.")
+@click.option("--message", help="The message that a payload is, of a .proto file.")
+@click.option("--description", default="", help="For people.")
+def put_schema(
+    name: str,
+    file: Path,
+    data_dir: Path,
+    type_: str | None,
+    message: str | None,
+    description: str,
+) -> None:
+    """Register a schema from a file, or give it a new version.
+
+    FILE is .avsc (Avro) or .proto (Protobuf).
+    """
+    type_ = type_ or _TYPES.get(file.suffix)
+    if type_ is None:
+        raise OperationalError(f"{file} ends neither in .avsc nor in .proto: say --type")
+    body: dict[str, Any] = {
+        "type": type_,
+        "source": file.read_text(encoding="utf-8"),
+        "message_type": message,
+        "description": description,
+    }
+    api = ApiClient(data_dir)
+    try:
+        schema = api.put(f"/schemas/{name}", body)
+    except ApiError as exc:
+        if exc.status != _NOT_FOUND:
+            raise
+        schema = api.post("/schemas", {**body, "name": name})
+    click.echo(f"{schema['name']} is at version {schema['version']}")
+
+
+@command.command("delete")
+@click.argument("name")
+@_options.data_dir
+@click.option("--version", type=click.IntRange(1), help="Only this version.")
+def delete_schema(name: str, data_dir: Path, version: int | None) -> None:
+    """Delete a schema that no rule needs."""
+    path = f"/schemas/{name}" if version is None else f"/schemas/{name}/versions/{version}"
+    ApiClient(data_dir).delete(path)
+    click.echo(f"deleted {name}" if version is None else f"deleted {name}:{version}")
+
+
+def _row(schema: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        schema["name"],
+        schema["type"],
+        str(schema["version"] or ""),
+        schema["message_type"] or "",
+        schema["description"],
+    )

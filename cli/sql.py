@@ -1,0 +1,164 @@
+"""Query the tables of the running system in SQL, through its API."""
+
+import base64
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+
+from cli import _options
+from mqlake.api_client import ApiClient
+from mqlake.errors import OperationalError
+
+TABLE_LIMIT: Final = 100
+"""Rows of `--format table` unless `--limit` says otherwise."""
+_FORMATS: Final = {"table": "json", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
+"""What the API is asked for."""
+_PIECE: Final = 64 * 1024
+
+
+@click.command("sql")
+@click.argument("query")
+@_options.data_dir
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(list(_FORMATS)),
+    default="table",
+    show_default=True,
+    help="How rows are written.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Most rows, 0 for as many as the API gives (1,000,000 by default). "
+    f"Default: {TABLE_LIMIT} as table, 0 otherwise.",
+)
+@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, help="Seconds.")
+@click.option("--tenant", default="default", show_default=True, help="Whose messages.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File to write.  [default: standard output]",
+)
+def command(
+    query: str,
+    data_dir: Path,
+    output_format: str,
+    limit: int | None,
+    timeout: float,
+    tenant: str,
+    output: Path | None,
+) -> None:
+    """Run one SELECT over the tables and print its rows.
+
+    Example: mqlake sql "SELECT topic, count(*) FROM messages GROUP BY topic"
+
+    docs/tables.md has the tables, their columns and the functions. Times are UTC. Binary values
+    are base64 in CSV and JSON; a table shows those that are text as text. Interrupt the command to
+    cancel the query.
+    """
+    if limit is None:
+        limit = TABLE_LIMIT if output_format == "table" else 0
+    if output_format == "parquet" and output is None and sys.stdout.isatty():
+        raise OperationalError("Parquet is nothing for a terminal: name a file with --output")
+    body = {
+        "query": query,
+        "format": _FORMATS[output_format],
+        "limit": limit or None,
+        "timeout_seconds": timeout,
+    }
+    client = ApiClient(data_dir)
+    with client.stream("/sql", body, timeout_seconds=timeout + 30.0, tenant=tenant) as answer:
+        with _opened(output) as target:
+            if output_format == "table":
+                target.write(_to_table(json.load(answer), target.isatty()))
+            elif output_format == "json":
+                for piece in _to_array(answer):
+                    target.write(piece)
+            else:
+                shutil.copyfileobj(answer, target, _PIECE)
+        truncated = answer.headers["mqlake-truncated"] == "true"
+        rows = answer.headers["mqlake-rows"]
+    if truncated:
+        click.echo(f"first {rows} rows; --limit 0 gives as many as may be", err=True)
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        file = path.open("wb")
+    except OSError as exc:
+        raise OperationalError(f"{path} cannot be written: {exc.strerror}") from exc
+    with file:
+        yield file
+
+
+def _to_array(lines: Any) -> Iterator[bytes]:
+    """Yield JSON lines as one array, an object a line."""
+    yield b"["
+    is_empty = True
+    for line in lines:
+        yield (b"\n " if is_empty else b",\n ") + line.rstrip(b"\n")
+        is_empty = False
+    yield b"]\n" if is_empty else b"\n]\n"
+
+
+def _to_table(result: dict[str, Any], is_terminal: bool) -> bytes:
+    from io import StringIO
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    types = [column["type"] for column in result["columns"]]
+    for index, column in enumerate(result["columns"]):
+        numeric = any(isinstance(row[index], int | float) for row in result["rows"])
+        table.add_column(
+            Text(_printable(column["name"])),
+            justify="right" if numeric else "left",
+            overflow="fold",
+        )
+    for row in result["rows"]:
+        cells = (_text(value, type_) for value, type_ in zip(row, types, strict=True))
+        table.add_row(*(Text(_printable(cell)) for cell in cells))
+    output = StringIO()
+    # Into a pipe every column gets the width it needs.
+    width = shutil.get_terminal_size().columns if is_terminal else 10_000
+    Console(file=output, width=width, highlight=False).print(table)
+    return output.getvalue().encode()
+
+
+def _text(value: Any, type_: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    if type_ == "binary":
+        data = base64.b64decode(value)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data.hex()
+    return str(value)
+
+
+def _printable(text: str) -> str:
+    """Return a text without what would move a terminal's cursor."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

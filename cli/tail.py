@@ -1,0 +1,61 @@
+"""Show messages as they come."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import _options
+from cli._tables import printable
+from mqlake.api_client import ApiClient
+from mqlake.errors import OperationalError
+
+
+@click.command()
+@click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
+@_options.data_dir
+@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--max-rate", type=click.IntRange(1, 1000), default=1000, help="Most a second.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option("--tenant", default="default", help="Whose topics they are.")
+def command(
+    topic_filters: tuple[str, ...],
+    data_dir: Path,
+    count: int | None,
+    max_rate: int,
+    as_json: bool,
+    tenant: str,
+) -> None:
+    """Show messages whose topics match one of the MQTT topic filters, until interrupted.
+
+    They come from the log, so no session is made and no client sees it. Quote a `#`.
+    """
+    client = ApiClient(data_dir)
+    shown = 0
+    while True:
+        events = client.events(
+            "/live/messages",
+            topic_filter=topic_filters,
+            max_rate=max_rate,
+            max_payload_bytes=65_536,
+            tenant=tenant,
+        )
+        for name, data in events:
+            if name == "message":
+                click.echo(json.dumps(data) if as_json else _line(data))
+                shown += 1
+                if shown == count:
+                    return
+            elif name == "left_out":
+                left_out = data["rate"] + data["slow"]
+                click.echo(f"… {left_out} messages left out", err=True)
+            elif name == "end" and data["code"] == "unauthenticated":
+                raise OperationalError(data["detail"])
+
+
+def _line(message: dict[str, Any]) -> str:
+    payload = message["payload"]
+    if payload is None:
+        payload = f"({message['payload_bytes']} bytes)"
+    return printable(f"{message['received_at']} {message['topic_name']} {payload}")

@@ -1,0 +1,210 @@
+"""The log gets more partitions while the system runs, and every topic keeps its order.
+
+A key is in the partition that its hash gives, modulo the number of partitions. That number only
+grows to a multiple: so a topic stays where it is, or moves to a partition that was not there
+before, and each new partition has topics of one old one. Numbers of partitions are never used
+anew, so cursors, high-water marks and positions stay what they are.
+
+    announced ──► partitions added ──► moved ──► cut ──► done
+
+announced: gateways choose partitions themselves: the client library would use a new one at once.
+moved: messages go into all partitions. A gateway says so when all that it has written before is in
+    the log. What is in a new partition is read by nobody who needs the order of a topic.
+cut: nothing more comes into an old partition of a topic that has moved: where the old partitions
+    ended then is the cut. Who has read up to there reads the new ones, too.
+done: everybody does. The log can grow again.
+
+Each step is a record under `GROWTH_KEY` in `mqlake.gateways`, in one order with the words of the
+gateways: one whose first word comes after a step has read that step before it takes a message.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from mqlake.errors import InvalidRecord, OperationalError
+from mqlake.record_versions import RECORD_VERSION, check_version
+
+MOST_PARTITIONS: Final = 1024
+"""Of `mqlake.inbound`; no query takes a partition beyond."""
+
+OTHERS_SECONDS: Final = 2.0
+"""How long the cut waits for whoever writes messages and says no word: the API, the runner of
+actions and the federator. They look for growth many times in that time."""
+
+
+class GrowthStep(StrEnum):
+    ANNOUNCED = "announced"
+    MOVED = "moved"
+    CUT = "cut"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How far it is.
+
+    Attributes:
+        before: So many partitions messages were in.
+        after: So many they are in afterwards, a multiple.
+        step: The last one that is done.
+        cut: Per old partition the offset before which everything of topics is that have moved;
+            known from `GrowthStep.CUT` on.
+    """
+
+    before: int
+    after: int
+    step: GrowthStep = GrowthStep.ANNOUNCED
+    cut: tuple[int, ...] = ()
+
+    @property
+    def used(self) -> int:
+        """How many partitions messages go into."""
+        return self.before if self.step is GrowthStep.ANNOUNCED else self.after
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether some writers go by the number before, and others by that after."""
+        return not self.cut
+
+    @property
+    def is_done(self) -> bool:
+        return self.step is GrowthStep.DONE
+
+    def moved(self) -> "Growth":
+        return replace(self, step=GrowthStep.MOVED)
+
+    def cut_at(self, ends: Mapping[int, int]) -> "Growth":
+        """Return it with the ends of partitions as the cut."""
+        cut = tuple(ends[partition] for partition in range(self.before))
+        return replace(self, step=GrowthStep.CUT, cut=cut)
+
+    def finished(self) -> "Growth":
+        return replace(self, step=GrowthStep.DONE)
+
+    def readable(self, places: Mapping[int, int]) -> int:
+        """Return of how many partitions somebody may read who needs the order of each topic.
+
+        Args:
+            places: Per partition the first offset that he has not read.
+        """
+        if not self.cut:
+            return self.before
+        is_past = all(places.get(one, 0) >= offset for one, offset in enumerate(self.cut))
+        return self.after if is_past else self.before
+
+
+def generations(made_with: int, partitions: int) -> Iterator[range]:
+    """Yield partitions in the order in which they have messages of a topic; none twice.
+
+    Those of one range have no topic in common. A topic that has moved to a partition was in
+    `partition % before` until then, and before is no greater than the partition: so that is less
+    than half of it, in an earlier range, however the log has grown.
+
+    Args:
+        made_with: Partitions that the log was made with.
+        partitions: That there are.
+    """
+    start, end = 0, made_with
+    while start < partitions:
+        yield range(start, min(end, partitions))
+        start, end = end, 2 * end
+
+
+def check_growth(now: int, wanted: int) -> None:
+    """Refuse what a log of so many partitions cannot grow to.
+
+    Raises:
+        OperationalError: The reason is for people.
+    """
+    if wanted > MOST_PARTITIONS:
+        raise OperationalError(f"{wanted} partitions, at most {MOST_PARTITIONS} are possible")
+    if wanted <= now:
+        raise OperationalError(
+            f"messages are in {now} partitions: expected more than that, and Kafka takes none away"
+        )
+    if wanted % now:
+        raise OperationalError(
+            f"messages are in {now} partitions: expected a multiple, {now * (wanted // now + 1)} "
+            "say, so that each topic moves once and at a place that is known"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a gateway has said of partitions in its last word.
+
+    Attributes:
+        partitions: Its messages go into so many, and nothing of it comes into fewer any more; None:
+            of a release that does not say it.
+        is_fixed: It chooses them itself.
+        lease_seconds: It is gone after so long without a word.
+        heard_at: By the clock of who has heard it.
+    """
+
+    partitions: int | None
+    is_fixed: bool
+    lease_seconds: float
+    heard_at: float
+
+
+def waits_for(growth: Growth, heard: Mapping[str, Heard], now: float) -> list[str]:
+    """Return the gateways that have not done yet what the step asks of them."""
+    return sorted(
+        name
+        for name, one in heard.items()
+        if now - one.heard_at < one.lease_seconds and not _has_followed(growth, one)
+    )
+
+
+def _has_followed(growth: Growth, one: Heard) -> bool:
+    match growth.step:
+        case GrowthStep.ANNOUNCED:
+            return one.is_fixed or one.partitions == growth.after
+        case GrowthStep.MOVED:
+            return one.partitions == growth.after
+        case _:
+            return True
+
+
+def encode_growth(growth: Growth) -> bytes:
+    """Write the value of the record."""
+    members = {
+        "v": RECORD_VERSION,
+        "before": growth.before,
+        "after": growth.after,
+        "step": growth.step,
+        "cut": growth.cut,
+    }
+    return json.dumps(members).encode()
+
+
+def decode_growth(value: bytes | None) -> Growth:
+    """Undo `encode_growth`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is not as it must be.
+    """
+    try:
+        found: Any = json.loads(value or b"null")
+        check_version(found["v"], "record of the log's growth")
+        growth = Growth(
+            int(found["before"]),
+            int(found["after"]),
+            GrowthStep(found["step"]),
+            _offsets(found["cut"]),
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        raise InvalidRecord(f"record of the log's growth is malformed: {exc!r}") from exc
+    has_cut = growth.step in {GrowthStep.CUT, GrowthStep.DONE}
+    if not 0 < growth.before < growth.after or growth.after % growth.before:
+        raise InvalidRecord(f"a log does not grow from {growth.before} to {growth.after}")
+    if len(growth.cut) != (growth.before if has_cut else 0):
+        raise InvalidRecord(f"cut {growth.cut} of {growth.before} partitions at {growth.step}")
+    return growth
+
+
+def _offsets(found: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(offset) for offset in found)

@@ -1,0 +1,156 @@
+"""What `mqlake.gateways` says of the log's growth, for whoever is no gateway.
+
+The log's client fetches on a thread of its own, so to look costs microseconds when that is done now
+and then. All that is here blocks for no longer than it is told to.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+
+from mqlake.errors import InvalidRecord, LogError
+from mqlake.growth import Growth, Heard, decode_growth
+from mqlake.log.admin import REQUEST_SECONDS, partition_counts
+from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.options import consumer_options
+from mqlake.log.places import made_with
+from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, RETIRING
+
+_MOST_RECORDS: Final = 1_000
+_POLL_SECONDS: Final = 0.1
+IDLE_SECONDS: Final = 10.0
+"""Whoever has not looked for so long asks the log where its end is: the client does not fetch
+without bound what nobody takes."""
+LEASE_SECONDS: Final = 60.0
+"""Of a gateway that does not say how long its own is."""
+GRACE_SECONDS: Final = 1.0
+
+
+class GrowthWatch:
+    """Reads what there is when it is made, and from then on what comes; from any thread.
+
+    Args:
+        servers: host:port[,host:port…].
+        timeout_seconds: To read what there is, also after a while in which nobody has looked.
+
+    Attributes:
+        servers: As given.
+        growth: The last step; None: the log has never grown.
+        made_with: So many partitions `mqlake.inbound` was made with.
+
+    Raises:
+        LogError: The log does not answer in time, or has no such topics.
+    """
+
+    def __init__(self, servers: str, timeout_seconds: float = REQUEST_SECONDS) -> None:
+        self.servers = servers
+        self.growth: Growth | None = None
+        counts = partition_counts(servers, (INBOUND, OUTPUTS, GATEWAYS), timeout_seconds)
+        missing = [log_topic for log_topic in (INBOUND, GATEWAYS) if not counts[log_topic]]
+        if missing:
+            raise LogError(f"log topic {missing[0]} does not exist", definite=True)
+        self.made_with = made_with(counts[INBOUND], counts[OUTPUTS])
+        self._heard: dict[str, Heard] = {}
+        self._next = 0
+        self._looked_at = time.monotonic()
+        self._timeout = timeout_seconds
+        self._lock = threading.Lock()
+        self._consumer = Consumer(
+            consumer_options(
+                servers,
+                "mqlake-growth",
+                {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 100},
+            )
+        )
+        self._consumer.assign([TopicPartition(GATEWAYS, 0, OFFSET_BEGINNING)])
+        self._read_to_end(timeout_seconds)
+
+    def used(self) -> int:
+        """Return how many partitions messages go into now.
+
+        Raises:
+            LogError: Nobody has looked for a while, and the log does not answer.
+        """
+        if time.monotonic() - self._looked_at > IDLE_SECONDS:
+            self.read_to_end(self._timeout)
+        else:
+            self.look()
+        return self.made_with if self.growth is None else self.growth.used
+
+    def look(self, timeout_seconds: float = 0.0) -> None:
+        """Take what has come; wait for it so long."""
+        with self._lock:
+            self._looked_at = time.monotonic()
+            while messages := self._consumer.consume(_MOST_RECORDS, timeout_seconds):
+                for message in messages:
+                    self._take(message)
+                timeout_seconds = 0.0
+
+    def heard(self) -> dict[str, Heard]:
+        """Return what each gateway has said last; those that have left say nothing."""
+        with self._lock:
+            return dict(self._heard)
+
+    def read_to_end(self, timeout_seconds: float = REQUEST_SECONDS) -> None:
+        """Take all that the log has at this moment.
+
+        Raises:
+            LogError: Not in time.
+        """
+        with self._lock:
+            self._read_to_end(timeout_seconds)
+
+    def close(self) -> None:
+        with self._lock:
+            self._consumer.close()
+
+    def _read_to_end(self, timeout_seconds: float) -> None:
+        self._looked_at = time.monotonic()
+        deadline = self._looked_at + timeout_seconds
+        place = TopicPartition(GATEWAYS, 0)
+        try:
+            _, end = self._consumer.get_watermark_offsets(place, timeout=timeout_seconds)
+        except KafkaException as exc:
+            raise to_log_error(error_of(exc), f"reading {GATEWAYS}") from exc
+        while self._position() < end:
+            if time.monotonic() > deadline:
+                raise LogError(f"{GATEWAYS} was not read in time", definite=False)
+            for message in self._consumer.consume(_MOST_RECORDS, _POLL_SECONDS):
+                self._take(message)
+
+    def _position(self) -> int:
+        """Return the next offset; records that compaction has removed at the end are passed."""
+        (found,) = self._consumer.position([TopicPartition(GATEWAYS, 0)])
+        return max(self._next, found.offset)
+
+    def _take(self, message: Message) -> None:
+        if message.error() is not None:
+            return  # librdkafka tries again by itself
+        self._next = (message.offset() or 0) + 1
+        key: Any = message.key() or b""
+        value: Any = message.value()
+        if key == GROWTH_KEY:
+            with contextlib.suppress(InvalidRecord):  # somebody else has written it
+                self.growth = None if value is None else decode_growth(value)
+        elif not key.startswith(NO_GATEWAY):
+            self._hear(key.decode(errors="replace"), value)
+
+    def _hear(self, name: str, value: bytes | None) -> None:
+        try:
+            found = json.loads(value or b"null")
+        except ValueError:
+            return
+        if not isinstance(found, dict) or found.get("state") == RETIRING:
+            self._heard.pop(name, None)
+            return
+        partitions, lease = found.get("partitions"), found.get("lease")
+        self._heard[name] = Heard(
+            partitions if isinstance(partitions, int) else None,
+            found.get("fixed") is True,
+            (lease if isinstance(lease, int | float) else LEASE_SECONDS) + GRACE_SECONDS,
+            time.monotonic(),
+        )

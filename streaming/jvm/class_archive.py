@@ -1,0 +1,107 @@
+"""An archive of the classes that a Java program loads: with it the JVM starts with half the work.
+
+Reading and checking classes (Spark has some 20,000, Kafka 5,000) is most of what a start costs.
+Java can write them to a file and map that file at its next start (JEP 350). So one run writes the
+archive, for its Java and its class path; the next start takes it, and all use it from then on. A
+program writes it when it ends in order, or while it runs, if it may stand still for a while.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mqlake.status import start_ticks
+
+SECONDS: Final = 60.0
+"""Longest that Java may take to write it: five on two processors that have nothing else to do, more
+than twenty on busy ones. Without it every later start and every end takes longer."""
+_SUFFIX: Final = ".jsa"
+_UNFINISHED: Final = ".tmp"
+"""Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
+# What does not fit is said at each start, in words that nobody but us could act upon.
+_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """The archive for one class path.
+
+    Attributes:
+        path: Where it is, once it was written.
+        unfinished: Where a JVM writes it.
+    """
+
+    path: Path
+    unfinished: Path
+
+    @classmethod
+    def of(
+        cls, folder: Path, name: str, java: str, class_path: list[str], jvm: int = 0
+    ) -> "ClassArchive | None":
+        """Return the archive for a Java and a class path; None where no file can be written.
+
+        Java itself refuses one that does not fit, and goes on without it.
+
+        Args:
+            folder: Where archives are; made if it is missing and its parent is there.
+            name: Of the program.
+            java: The executable.
+            class_path: In order.
+            jvm: Tells the JVMs of one program apart that one process starts.
+        """
+        if not can_write(folder):
+            return None
+        parts = [os.path.realpath(java), *class_path]
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        stem = f"{name}-{digest}"
+        return cls(folder / f"{stem}{_SUFFIX}", folder / f"{stem}.{os.getpid()}-{jvm}{_UNFINISHED}")
+
+    @property
+    def is_written(self) -> bool:
+        return self.path.is_file()
+
+    def options(self) -> list[str]:
+        """Return the options of a JVM that uses the archive, or writes it when it ends."""
+        return self._options(f"-XX:ArchiveClassesAtExit={self.unfinished}")
+
+    def options_of_running(self) -> list[str]:
+        """Return those of a JVM that uses it, or may be told to write `unfinished`, running."""
+        return self._options("-XX:+RecordDynamicDumpInfo")
+
+    def _options(self, without: str) -> list[str]:
+        self.take()
+        return [*_QUIET, f"-XX:SharedArchiveFile={self.path}" if self.is_written else without]
+
+    def take(self) -> None:
+        """Take what a JVM has finished, and remove what others have left."""
+        name = self.path.name.rpartition("-")[0]
+        for left in self.path.parent.glob(f"{name}-*{_UNFINISHED}"):
+            if _is_finished(left) and left.name.startswith(f"{self.path.stem}."):
+                for old in self.path.parent.glob(f"{name}-*{_SUFFIX}"):
+                    old.unlink(missing_ok=True)
+                left.replace(self.path)
+            elif start_ticks(int(left.stem.rpartition(".")[2].partition("-")[0])) is None:
+                left.unlink(missing_ok=True)
+
+
+def can_write(folder: Path) -> bool:
+    """Tell whether files can be made in a folder; make it if it is missing."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _is_finished(file: Path) -> bool:
+    """Tell whether a JVM has written all: the header, with a number in front, comes last.
+
+    Source: `FileMapInfo::open_for_write` of OpenJDK 17 to 25.
+    """
+    try:
+        with file.open("rb") as archive:
+            return any(archive.read(4))
+    except FileNotFoundError:  # taken by another process
+        return False

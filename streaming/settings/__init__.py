@@ -1,0 +1,1 @@
+"""Settings of the applications of Spark, a module each; `spark` has those that several share."""

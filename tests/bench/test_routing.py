@@ -1,0 +1,20 @@
+import pytest
+
+from bench.figures import GOALS
+from bench.routing import FILTERS, measure_route_match
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_route_function_is_measured() -> None:
+    figures = {
+        figure.name: value for figure, value in measure_route_match((20_000,), 2_000).items()
+    }
+    assert len(figures) == 8
+    assert all(value > 0 for value in figures.values())
+    of_routes = [name for name in GOALS if name.startswith("route function")]
+    assert of_routes
+    for name in of_routes:
+        sizes = [size for size in FILTERS if f"{size:,} filters" in name]
+        (size,) = sizes
+        assert name.replace(f"{size:,}", "20,000") in figures

@@ -1,0 +1,40 @@
+import os
+import subprocess
+import sys
+
+from launcher.usage import members_of_sessions, own_usage, parse_stat, usage_of_sessions
+
+
+def test_stat_of_a_program_with_an_awkward_name_is_read() -> None:
+    numbers = [str(number) for number in range(4, 53)]
+    stat = parse_stat("17 (a) b (c)) S " + " ".join(numbers))
+    assert (stat.state, stat.session, stat.cpu_ticks, stat.rss_pages) == ("S", 6, 14 + 15, 24)
+
+
+def test_session_counts_all_its_processes() -> None:
+    script = (
+        "import subprocess, sys; "
+        "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=sys.stdin); "
+        "print(child.pid, flush=True); child.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as leader:
+        assert leader.stdout is not None
+        child = int(leader.stdout.readline())
+        assert set(members_of_sessions({leader.pid})) == {leader.pid, child}
+        usage = usage_of_sessions({leader.pid})[leader.pid]
+        assert usage.rss_bytes > 2e6
+        leader.communicate("\n", timeout=20)
+    assert members_of_sessions({leader.pid}) == []
+
+
+def test_own_usage_is_that_of_this_process() -> None:
+    usage = own_usage()
+    assert usage.rss_bytes > 5e6
+    assert usage.cpu_seconds > 0
+    assert os.getpid() > 0
