@@ -116,7 +116,7 @@ class QuerySupervisor:
         if one.query is not None and not one.is_ending:
             one.is_ending = True
             threading.Thread(
-                target=_interrupt, args=(name, one.query), name="restart", daemon=True
+                target=_interrupt, args=(name, one, one.query), name="restart", daemon=True
             ).start()
 
     def _rest(self, name: str, one: _Supervised) -> None:
@@ -191,27 +191,32 @@ class QuerySupervisor:
         one.back_off = min(one.back_off * 2, LAST_BACK_OFF_SECONDS)
 
 
-def _interrupt(name: str, query: StreamingQuery) -> None:
+def _interrupt(name: str, one: _Supervised, query: StreamingQuery) -> None:
     """End a query that goes on later; a batch that was under way comes again.
 
-    That this batch fails is no error to report, as py4j would.
+    That this batch fails is no error to report, as py4j would. A query that did not stop may be
+    asked again.
     """
     reports = logging.getLogger("py4j")
     with _interrupting:
         level = reports.level
         reports.setLevel(logging.CRITICAL)
         try:
-            _end(name, query)
+            has_ended = _end(name, query)
         finally:
             reports.setLevel(level)
+    if not has_ended:
+        one.is_ending = False
 
 
-def _end(name: str, query: StreamingQuery) -> None:
+def _end(name: str, query: StreamingQuery) -> bool:
     try:
         query.stop()
     except (PySparkException, Py4JError, OSError) as error:
         fields = {"query": name, "reason": first_line(str(error))}
         _logger.warning("query did not stop", extra={"fields": fields})
+        return False
+    return True
 
 
 def first_line(text: str) -> str:

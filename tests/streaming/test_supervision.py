@@ -74,6 +74,12 @@ class World:
         return start
 
 
+def join_restarts() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "restart":
+            thread.join(10)
+
+
 def test_each_runs_in_its_pool_while_it_has_something_to_do(tmp_path: Path) -> None:
     world = World()
     world.supervisor.check()
@@ -145,10 +151,28 @@ def test_a_query_that_is_to_begin_anew_does_so_at_once_and_is_no_failure() -> No
     assert world.started == [("router", "first")] * 2
     world.supervisor.stop()
     assert meanwhile == [logging.CRITICAL], "a batch that is cut short is no error to report"
-    for thread in threading.enumerate():
-        if thread.name == "restart":
-            thread.join(10)
+    join_restarts()
     assert reports.level == before
+
+
+def test_a_query_that_did_not_stop_is_stopped_when_it_is_asked_again() -> None:
+    world = World()
+    world.supervisor.check()
+    query = world.queries["router"]
+    stop, refusals = query.stop, [PySparkException("batch still runs")]
+
+    def refuse_once() -> None:
+        if refusals:
+            raise refusals.pop()
+        stop()
+
+    query.stop = refuse_once  # type: ignore[method-assign]
+    for _ in range(2):
+        world.supervisor.restart("router")
+        join_restarts()
+        world.supervisor.check()
+    assert world.started == [("router", "first")] * 2
+    assert world.supervisor.trouble() == ""
 
 
 @pytest.mark.parametrize("error", [LogError("away", definite=False), PySparkException("no")])
