@@ -4,7 +4,8 @@ What a client has acknowledged and the log does not know yet is sent again after
 session is busy, a record of it follows the other, the steps since the last one share the next; and
 several are on their way when it is urgent, each with all that was done before. A session does not
 run far ahead of its records: so many messages as may be repeated are sent, further ones wait until
-the log knows of them.
+the log knows of them. For most clients that is a few; it grows for one that waits for it, up to
+the setting `max_repeated_messages`.
 
 A step after some rest is written at once. Busy sessions wait for each other: their records travel
 in one request.
@@ -35,6 +36,10 @@ the log a request and each gateway a wake-up: as many as there are messages woul
 MIN_REST_SECONDS: Final = 1 / RESTED_PER_SECOND
 MAX_REST_SECONDS: Final = 0.1
 """How long a session rests after a record before the next: alone, and however many share."""
+
+WINDOW_STEP: Final = 16
+"""So many messages may be repeated of a client that gets few at a time, and so many more each time
+a record has come back while messages waited for it."""
 
 MAX_SAVES_UNDER_WAY: Final = 4
 """Records of one session on their way at once when it is urgent: then a step need not wait for the
@@ -78,6 +83,7 @@ class SessionProgress:
         "_saver",
         "_under_way",
         "_waiting",
+        "_window",
         "epoch",
         "is_begun",
         "key",
@@ -108,11 +114,12 @@ class SessionProgress:
         # many acknowledgements no record on its way tells of.
         self._repeatable = 0
         self._answers = 0
+        self._window = min(WINDOW_STEP, saver.max_repeated_messages)
 
     @property
     def has_room(self) -> bool:
         """Whether one more message may be sent that a crash would repeat."""
-        return self._repeatable < self._saver.max_repeated_messages
+        return self._repeatable < self._window
 
     def sent(self) -> None:
         """Note that a QoS 1 message is sent."""
@@ -154,7 +161,11 @@ class SessionProgress:
 
     @property
     def _is_urgent(self) -> bool:
-        return bool(self._waiting) or 2 * self._repeatable >= self._saver.max_repeated_messages
+        return (
+            bool(self._waiting)
+            or not self.has_room
+            or 2 * self._repeatable >= self._saver.max_repeated_messages
+        )
 
     def save(self) -> bool:
         """Write the state if it has changed; return whether the log takes it."""
@@ -189,6 +200,10 @@ class SessionProgress:
             self._failed(save)
             return
         had_room = self.has_room
+        if not had_room:
+            self._window = min(self._window + WINDOW_STEP, self._saver.max_repeated_messages)
+        elif self._window > WINDOW_STEP and 4 * self._repeatable < self._window:
+            self._window = WINDOW_STEP
         # A record has all that is in those before it, also of such as the log did not take.
         while self._under_way:
             done = self._under_way.pop(0)

@@ -132,8 +132,9 @@ class GatewaySettings(ProcessSettings):
         le=65_535,
         description="QoS 1 messages that a crash of the gateway may repeat to one client "
         "whose session outlives its connection: so many are sent before the log knows that "
-        "the client has acknowledged them. With few, a session gets no more messages a second "
-        "than the log answers in that time.",
+        "the client has acknowledged them, and no more than 16 while a client does not wait "
+        "for that. With few, a session gets no more messages a second than the log answers in "
+        "that time.",
     )
     max_queued_messages: int = Field(
         default=100_000,

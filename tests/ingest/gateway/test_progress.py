@@ -10,6 +10,7 @@ from ingest.gateway.progress import (
     MAX_REST_SECONDS,
     MAX_SAVES_UNDER_WAY,
     RESTED_PER_SECOND,
+    WINDOW_STEP,
     ProgressSaver,
     SessionProgress,
 )
@@ -118,7 +119,7 @@ async def test_busy_sessions_share_a_number_of_records_a_second(
         now = start + milliseconds / 1_000
         monkeypatch.setattr(steps.saver, "now", lambda now=now: now)
         for session in range(busy):
-            if now >= rests_until[session]:
+            if now + 1e-9 >= rests_until[session]:  # milliseconds are no binary fractions
                 rests_until[session] = steps.saver.begin_rest()
                 written += milliseconds >= 500
     assert 0.7 <= written / max(RESTED_PER_SECOND, busy / MAX_REST_SECONDS) <= 1.1
@@ -305,6 +306,38 @@ async def test_a_crash_repeats_no_more_messages_than_may_be_repeated() -> None:
             # Then it is over, and no record tells of it any more.
             sender = harness.gateway.sessions.get("default", "alice").sender
             await until(lambda: sender.maybe_sent is None)
+
+
+async def test_a_session_runs_further_ahead_only_while_it_waits_for_its_records(
+    steps: Steps,
+) -> None:
+    steps.saver.max_repeated_messages = 3 * WINDOW_STEP - 1
+    steps.progress = SessionProgress(
+        steps.saver, ("default", "bob"), 7, steps._snapshot, lambda: steps.done.append("room")
+    )
+
+    def fill() -> int:
+        count = 0
+        while steps.progress.has_room:
+            steps.progress.sent()
+            count += 1
+        return count
+
+    async def acknowledge(count: int) -> None:
+        for _ in range(count):
+            steps.step()
+            steps.progress.acknowledged()
+        await until(lambda: steps.saved[-1:] == [steps.cursor])
+
+    for window in (WINDOW_STEP, 2 * WINDOW_STEP, 3 * WINDOW_STEP - 1, 3 * WINDOW_STEP - 1):
+        assert fill() == window
+        await acknowledge(window)
+    assert steps.done == ["room"] * 4
+    # One at a time: it needs no more than the first step.
+    for _ in range(2):
+        steps.progress.sent()
+        await acknowledge(1)
+    assert fill() == WINDOW_STEP
 
 
 async def test_messages_go_on_when_the_log_has_heard_of_the_earlier_ones() -> None:
