@@ -2,7 +2,16 @@
 
 import contextlib
 import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
+
+_GROUP: Final = Path("/proc/self/autogroup")
+_TRIES: Final = 10
+_GROUP_REST_SECONDS: Final = 0.1
+"""The kernel takes one change of a group in this time, of all that may not manage the machine."""
 
 
 def lower_priority(niceness: int, cores: int | None = None, *, first_to_go: int = 0) -> None:
@@ -18,10 +27,102 @@ def lower_priority(niceness: int, cores: int | None = None, *, first_to_go: int 
     if first_to_go:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(str(first_to_go), encoding="ascii")
-    if os.getsid(0) == os.getpid():
-        # Where each session is a group that the kernel shares the processors out to (autogroup),
-        # niceness counts within the group alone; the group has one of its own.
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
+    _lower_group(niceness)
     if cores is not None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+
+
+def give_way_for_a_while(niceness: int, seconds: float) -> Callable[[], None]:
+    """Let this process and all that it starts give way, as far as that can be undone.
+
+    Niceness of a process can be lowered again by root, and where its limit allows it
+    (`RLIMIT_NICE`, systemd's `LimitNICE`); that of a session's group (autogroup) by all.
+
+    Args:
+        niceness: Added to its own.
+        seconds: The longest time for which it gives way.
+
+    Returns:
+        A function that ends it; it may be called again.
+    """
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if _may_return(before):
+        os.nice(niceness)
+    is_group_lower = _lower_group(niceness)
+    lock = threading.Lock()
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        with lock:
+            if not is_over:
+                is_over = True
+                timer.cancel()
+                if is_group_lower:
+                    _set_group(0)
+                _raise_threads(before)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return end
+
+
+def _may_return(niceness: int) -> bool:
+    """Try it on a thread: on Linux each has a niceness of its own."""
+    is_allowed = False
+
+    def try_it() -> None:
+        nonlocal is_allowed
+        with contextlib.suppress(PermissionError):
+            os.nice(1)
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+            is_allowed = True
+
+    thread = threading.Thread(target=try_it)
+    thread.start()
+    thread.join()
+    return is_allowed
+
+
+def _raise_threads(niceness: int) -> None:
+    """Set the niceness of all threads of this session that have more."""
+    for _ in range(_TRIES):  # one that has more may start another meanwhile
+        found = 0
+        for thread in _threads_of_session():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpriority(os.PRIO_PROCESS, thread) > niceness:
+                    os.setpriority(os.PRIO_PROCESS, thread, niceness)
+                    found += 1
+        if not found:
+            return
+
+
+def _threads_of_session() -> Iterator[int]:
+    session = os.getsid(0)
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(process)) == session:
+                yield from map(int, os.listdir(f"/proc/{process}/task"))
+
+
+def _lower_group(niceness: int) -> bool:
+    """Have the group of this session give way, if it is this process's own.
+
+    Where each session is a group that the kernel shares the processors out to (autogroup), niceness
+    counts within the group alone; the group has one of its own.
+    """
+    return os.getsid(0) == os.getpid() and _set_group(niceness)
+
+
+def _set_group(niceness: int) -> bool:
+    for _ in range(_TRIES):
+        try:
+            _GROUP.write_text(str(niceness), encoding="ascii")
+        except BlockingIOError:
+            time.sleep(_GROUP_REST_SECONDS)
+        except OSError:
+            return False
+        else:
+            return True
+    return False

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -56,6 +56,7 @@ from streaming.lost_end import pass_over_lost_end
 from streaming.metrics import add_queries
 from streaming.poison import PoisonGuard
 from streaming.positions import Positions
+from streaming.priority import give_way_for_a_while
 from streaming.router.succession import NAME, Flow, Seat, Succession
 from streaming.rules.controller import RuleController
 from streaming.rules.evaluation import count_from_now, count_nothing, follow_rules
@@ -77,6 +78,12 @@ JAVA: Final = ("-Xms256m", "-Xmn128m")
 """What a message makes dies young, so the pauses of the collector are short; and not more memory is
 taken at the start than is used."""
 LOG_TOPICS: Final = (INBOUND, ROUTES, EVENTS, RULES, OUTPUTS, DEAD_LETTERS, METRICS, GATEWAYS)
+_GIVES_WAY: Final = 5
+"""Niceness that is added while one begins beside another: its start takes more than the routing."""
+_GIVES_WAY_SECONDS: Final = 45.0
+"""Then a machine has no room for one that gives way."""
+_WARM_SECONDS: Final = 10.0
+"""For which both route: Java compiles by then what each message goes through."""
 QUERIES: Final = {queries.ROUTER: (INBOUND,), queries.RULES: rules.SOURCES}
 """The queries of the router, with the log topics that each reads."""
 
@@ -99,7 +106,10 @@ def main(settings: RouterSettings, *, beside: bool = False) -> int:
 
 def _start(settings: RouterSettings, heart: Heart, beside: bool, stop: Stop) -> int:
     succession = Succession(settings.data_dir)
-    if not beside:
+    if beside:
+        come_first = give_way_for_a_while(_GIVES_WAY, _GIVES_WAY_SECONDS)
+    else:
+        come_first = _do_nothing
         succession.take(LOCK_TIMEOUT_SECONDS)
     seat = Seat(settings.data_dir)
     clock = SystemClock()
@@ -117,9 +127,13 @@ def _start(settings: RouterSettings, heart: Heart, beside: bool, stop: Stop) -> 
         if settings.master.startswith("local["):
             ahead = partial(_begin_with_rules, engine.spark, settings)
             threading.Thread(target=ahead, name="rules-ahead", daemon=True).start()
-        return _Router(engine, settings, succession, seat).run()
+        return _Router(engine, settings, succession, seat, come_first).run()
 
     return run_engine(settings, start, guard, heart, stop, clock, work)
+
+
+def _do_nothing() -> None:
+    """Come first: it does already."""
 
 
 class _Router:
@@ -130,15 +144,23 @@ class _Router:
         settings: Of the process.
         succession: Whether this is the router, or is beside it.
         seat: Its folder.
+        come_first: Has this process give way to others no more.
     """
 
     def __init__(
-        self, engine: Engine, settings: RouterSettings, succession: Succession, seat: Seat
+        self,
+        engine: Engine,
+        settings: RouterSettings,
+        succession: Succession,
+        seat: Seat,
+        come_first: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._succession = succession
         self._seat = seat
+        self._come_first = come_first
+        self._flows_since: float | None = None
         self._is_routing = False
         self._metrics: MetricsServer | None = None
         self._partitions = engine.await_log(LOG_TOPICS)
@@ -281,6 +303,7 @@ class _Router:
         if not self._succession.is_router:
             if self._succession.try_take():
                 _logger.info("this is the router now")
+                self._come_first()
                 self._take_over()
                 self._counted_before = Flow(self._mark)
             else:
@@ -311,8 +334,15 @@ class _Router:
         flows = False
         with suppress(Py4JError):
             flows = not trouble and self._flows()
-        detail = "flows beside the router" if flows else "is catching up with the router"
-        return Look(flows, trouble or detail, {}, waits=True)
+        now = self._engine.clock.monotonic()
+        if not flows:
+            self._flows_since = None
+            return Look(False, trouble or "is catching up with the router", {}, waits=True)
+        self._flows_since = self._flows_since or now
+        if now - self._flows_since < _WARM_SECONDS:
+            return Look(False, "flows beside the router, and warms up", {}, waits=True)
+        self._come_first()
+        return Look(True, "flows beside the router", {}, waits=True)
 
     def _grow(self) -> None:
         """Have queries read what is new once they may, and make the cut when it is due."""
