@@ -20,6 +20,7 @@ from mqlake.status import SystemState, read_state, report, start_ticks
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
 READY_TIMEOUT_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.05
+_MOST_REST_SECONDS: Final = 2.0
 _HEALTHY_TIMEOUT_SECONDS: Final = 150.0
 """Less than a test may take, so that it is told which part is not healthy, and why."""
 
@@ -175,11 +176,16 @@ def await_condition(
 ) -> None:
     """Poll until something holds of another process.
 
+    A look is followed by a rest as long as it took: what is waited for needs the processors, too.
+
     Raises:
         OperationalError: It does not within the time.
     """
-    deadline = time.monotonic() + timeout_seconds
+    begin = time.monotonic()
+    deadline = begin + timeout_seconds
     while not condition():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise OperationalError(f"not within {timeout_seconds:g} s: {what}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(min(max(_LOOK_SECONDS, now - begin), _MOST_REST_SECONDS))
+        begin = time.monotonic()
