@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from launcher.kafka import KafkaServer
 from launcher.parts import LAKE, NEXT, ROUTER, STOP_TIMEOUT_SECONDS
@@ -33,12 +32,45 @@ from mqlake.rule_records import (
 from rules.model import Rule
 from streaming.poison_file import PLACES_FILE
 from streaming.rules.signatures import Signatures
-from tests.integration.thrift import NO_STATE_TABLES
+from tests.integration.thrift import NO_HISTORY, NO_STATE_TABLES
 
 PARTITIONS = 4
 HEALTHY_SECONDS = 240.0
 """A start takes ten seconds alone, and two minutes beside all that a busy machine has to do."""
 RULES_KEY = "a key of thirty-two bytes, or more"
+
+
+class _Reader:
+    """The records of a log topic; a look costs what has come since the last one."""
+
+    def __init__(self, servers: str, log_topic: str) -> None:
+        self._log_topic = log_topic
+        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "test"})
+        count = len(self._consumer.list_topics(log_topic, timeout=60).topics[log_topic].partitions)
+        self._places = [TopicPartition(log_topic, partition, 0) for partition in range(count)]
+        self._consumer.assign(self._places)
+        self._records: list[Any] = []
+
+    def read(self) -> list[Any]:
+        """Return all that there are, in the order of each partition."""
+        ends = {}
+        for place in self._places:
+            _, ends[place.partition] = self._consumer.get_watermark_offsets(place, timeout=60)
+        known = len(self._records)
+        deadline = time.monotonic() + 60
+        while any(
+            max(position.offset, 0) < ends[position.partition]
+            for position in self._consumer.position(self._places)
+        ):
+            assert time.monotonic() < deadline, f"{self._log_topic} is not read to its end"
+            found = self._consumer.consume(5000, 0.2)
+            self._records += [one for one in found if one.error() is None]
+        if len(self._records) > known:
+            self._records.sort(key=lambda record: (record.partition(), record.offset()))
+        return list(self._records)
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 class Engine:
@@ -52,6 +84,8 @@ class Engine:
         )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._wanted = [ROUTER]
+        self._read: dict[str, _Reader] = {}
+        self._outputs: dict[tuple[int, int], Output] = {}
 
     def start(self) -> None:
         for name in self._wanted:
@@ -91,6 +125,7 @@ class Engine:
             f"{prefix}HEARTBEAT_FILE": str(self._heartbeat(name)),
             f"{prefix}LOG_FILE": str(self.folder / f"{name}.log"),
             **NO_STATE_TABLES,
+            **NO_HISTORY,
         }
         if not options:
             self._heartbeat(name).unlink(missing_ok=True)
@@ -133,6 +168,8 @@ class Engine:
             process.terminate()
         for name, process in self._processes.items():
             process.wait(STOP_TIMEOUT_SECONDS[name])
+        for reader in self._read.values():
+            reader.close()
 
     def define(self, *rules: Rule) -> None:
         for rule in rules:
@@ -154,29 +191,9 @@ class Engine:
 
     def read(self, log_topic: str) -> list[Any]:
         """Return all records of a log topic, in the order of each partition."""
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        count = len(admin.list_topics(log_topic, timeout=60).topics[log_topic].partitions)
-        partitions = [TopicPartition(log_topic, partition, 0) for partition in range(count)]
-        latest: dict[TopicPartition, OffsetSpec] = {
-            TopicPartition(log_topic, p.partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            for p in partitions
-        }
-        ends = {
-            asked.partition: future.result(60).offset
-            for asked, future in admin.list_offsets(latest).items()
-        }
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "test"})
-        consumer.assign(partitions)
-        found: list[Any] = []
-        deadline = time.monotonic() + 60
-        while any(
-            max(position.offset, 0) < ends[position.partition]
-            for position in consumer.position(partitions)
-        ):
-            assert time.monotonic() < deadline, f"{log_topic} is not read to its end"
-            found += [m for m in consumer.consume(5000, 0.2) if m.error() is None]
-        consumer.close()
-        return sorted(found, key=lambda record: (record.partition(), record.offset()))
+        if log_topic not in self._read:
+            self._read[log_topic] = _Reader(self.servers, log_topic)
+        return self._read[log_topic].read()
 
     def activations(self) -> dict[str, Activation]:
         found: dict[str, Activation] = {}
@@ -194,7 +211,11 @@ class Engine:
         marks: dict[tuple[str, int], tuple[int, str, int]] = {}
         kept: list[Output] = []
         for record in self.read(OUTPUTS):
-            output = decode_output(record.key(), record.value(), record.headers())
+            place = record.partition(), record.offset()
+            if place not in self._outputs:
+                values = record.key(), record.value(), record.headers()
+                self._outputs[place] = decode_output(*values)
+            output = self._outputs[place]
             source = output.position.source, output.position.partition
             if output.mark > marks.get(source, (-1, "", -1)):
                 marks[source] = output.mark

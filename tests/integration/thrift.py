@@ -7,3 +7,6 @@ NO_STATE_TABLES: Final = {"MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "3600"}
 
 The first batch into them takes 30 s of a processor, while Java has compiled nothing of it.
 """
+
+NO_HISTORY: Final = {"MQLAKE_LAKE_HISTORY_INTERVAL_SECONDS": "3600"}
+"""Environment of an engine whose messages nobody looks for in the table: no append every 2 s."""
