@@ -163,12 +163,13 @@ def _turn(file: Path) -> tuple[int, int]:
     return (own, -int(found[1])) if "system" in _MARK.findall(text) and found else _LAST
 
 
-def _lateness(item: pytest.Item) -> tuple[int, bool]:
+def _lateness(item: pytest.Item) -> tuple[int, bool, bool]:
     if not _is_integration(item):
-        return 0, False
+        return 0, False, False
     needs = {marker.name for marker in item.iter_markers()}
     late = 1 + max((_LATE.index(need) for need in needs.intersection(_LATE)), default=0)
-    return late, not _uses_the_shared_system(item)
+    # Once the engine has a lake, it is there to its end, and starts anew with each that is killed.
+    return late, not _uses_the_shared_system(item), "lake" in getattr(item, "fixturenames", ())
 
 
 def _uses_the_shared_system(item: pytest.Item) -> bool:
