@@ -26,7 +26,7 @@ from tests.ingest.session.simulation.search import run
 from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ingest.session.holder_host import Grant
     from mqlake.shard_records import Key
@@ -203,7 +203,7 @@ class SubscribingWorld(World):
         return self.known[client.client_id, connection.session_id, name]
 
 
-def search(seeds: range) -> tuple[int, Violation] | None:
+def search(seeds: Iterable[int]) -> tuple[int, Violation] | None:
     """Return the first seed whose schedule breaks a promise, and which."""
     for seed in seeds:
         found = run(make_schedule(seed), SubscribingWorld)

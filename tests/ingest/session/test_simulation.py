@@ -24,7 +24,7 @@ from tests.ingest.session.simulation.families import (
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
 from tests.ingest.session.simulation.schedule import make_schedule, on_one_machine, with_strangers
-from tests.ingest.session.simulation.search import explain, schedules_wanted, search
+from tests.ingest.session.simulation.search import around, explain, schedules_wanted, search
 from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
@@ -118,6 +118,6 @@ def test_a_planted_fault_is_found(
 ) -> None:
     plant(monkeypatch)
     if isinstance(where, int):
-        assert search(range(max(0, where - AROUND), where + AROUND)) is not None
+        assert search(around(where, AROUND)) is not None
     else:
         assert any(found is not None for found in where())

@@ -13,7 +13,7 @@ from ingest.session.stored_subscriptions import SubscriptionsOfShard
 from mqlake.session_records import NEVER_EXPIRES, subscription_key
 from mqlake.shard_records import stamp_headers
 from tests.ingest.session.simulation.schedule import Fault, Schedule, Step
-from tests.ingest.session.simulation.search import explain, run, schedules_wanted
+from tests.ingest.session.simulation.search import around, explain, run, schedules_wanted
 from tests.ingest.session.subscription_simulation import (
     Filters,
     SubscribingWorld,
@@ -163,7 +163,7 @@ def test_a_planted_fault_is_found(
     monkeypatch: Patch, plant: Callable[[Patch], None], seed: int
 ) -> None:
     plant(monkeypatch)
-    assert search(range(max(0, seed - AROUND), seed + AROUND)) is not None
+    assert search(around(seed, AROUND)) is not None
 
 
 def test_what_was_answered_outlives_a_crash_at_each_event() -> None:

@@ -11,7 +11,7 @@ from tests.ingest.session.simulation.schedule import Schedule, make_schedule
 from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 def run(schedule: Schedule, world: type[World] = World) -> Violation | None:
@@ -60,8 +60,14 @@ def explain(schedule: Schedule, world: type[World] = World) -> str:
     return "\n".join([*parts, *transcript, error])
 
 
+def around(seed: int, distance: int) -> list[int]:
+    """Return the seeds around one, the nearest first."""
+    near = range(max(0, seed - distance), seed + distance)
+    return sorted(near, key=lambda other: abs(other - seed))
+
+
 def search(
-    seeds: range,
+    seeds: Iterable[int],
     make: Callable[[int], Schedule] = make_schedule,
     world: type[World] = World,
 ) -> tuple[int, Violation] | None:
