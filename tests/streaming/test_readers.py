@@ -1,11 +1,10 @@
 """Who keeps the log from deleting: what its readers have noted in the log itself."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.kafka import running_kafka
+from launcher.kafka import Brokers
 from mqlake.federation_records import (
     CONFIG,
     FEDERATION,
@@ -93,15 +92,10 @@ def test_nothing_goes_that_router_or_rules_may_fall_back_behind(
     assert {queries.HISTORY, queries.STATE} < found.keys()
 
 
-@pytest.fixture(scope="module")
-def bootstrap_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_kafka(tmp_path_factory.mktemp("log")) as server:
-        yield server.bootstrap_servers
-
-
 @pytest.mark.kafka
 @pytest.mark.anyio
-async def test_the_last_record_is_read_from_the_log(bootstrap_servers: str) -> None:
+async def test_the_last_record_is_read_from_the_log(brokers: Brokers) -> None:
+    bootstrap_servers = brokers.bootstrap_servers
     last = LastRecord(bootstrap_servers, FEDERATION, KEY)
     with pytest.raises(LookupError, match=FEDERATION):
         last()
