@@ -24,7 +24,7 @@ from tests.integration.test_rules_api import Rest
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 TOPICS = 16
-PAUSE_SECONDS = 0.4
+PAUSE_SECONDS = 0.8
 FILTER = "growing/#"
 AWAY = {"a session": FILTER, "a member": f"$share/group/{FILTER}"}
 COPIED = "SELECT payload.n AS n FROM 'growing/+/mqtt/+'"

@@ -20,6 +20,8 @@ from tests.integration.engine import Engine, a_rule
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 RULES_COUNT = 20
+RATE = 200
+"""Messages a second."""
 
 
 def expected(engine: Engine) -> set[tuple[str, int, int, int, int]]:
@@ -64,7 +66,7 @@ def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(engine
             sent += 1
             engine.publish(f"load/{sent % 4}/{sent % 7}", b'{"n": %d}' % sent, sent)
             engine.producer.poll(0)
-            stopping.wait(max(0.0, begin + sent / 500 - time.monotonic()))
+            stopping.wait(max(0.0, begin + sent / RATE - time.monotonic()))
 
     loader = threading.Thread(target=load)
     loader.start()
