@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 SLOW: Final = "SELECT count(*) FROM range(100000000000) WHERE pmod(hash(id), 7) = 8"
 MODEST: Final = "SELECT count(*) FROM range(2000000000) WHERE pmod(hash(id), 7) = 8"
 """Takes seconds."""
+SHORT: Final = "SELECT count(*) FROM range(200000000) WHERE pmod(hash(id), 7) = 8"
+"""Takes long enough for two to be under way together."""
 LONGEST_SECONDS: Final = 10.0
 """That a message may take while machines are busy; an engine that ends is away for longer."""
 
@@ -161,17 +163,17 @@ def test_queries_that_ran_beside_another_are_answered_though_spark_ended(
 ) -> None:
     answers: list[httpx.Response] = []
 
-    def both() -> list[threading.Thread]:
-        ask_once = partial(ask_sql, system, MODEST, seconds=240)
+    def both(query: str) -> list[threading.Thread]:
+        ask_once = partial(ask_sql, system, query, seconds=240)
         threads = [threading.Thread(target=lambda: answers.append(ask_once())) for _ in range(2)]
         for thread in threads:
             thread.start()
         return threads
 
-    for thread in both():
+    for thread in both(SHORT):
         thread.join(250)  # two sessions are kept
     await_condition(lambda: uses(system) == 0, "nobody asks")
-    threads = both()
+    threads = both(MODEST)
     await_condition(lambda: uses(system) == 2, "both are asked")
     os.kill(system.process("query")["figures"]["java_pid"], signal.SIGKILL)
     for thread in threads:
