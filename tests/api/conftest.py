@@ -12,7 +12,6 @@ import pytest
 from fastapi import FastAPI
 
 from api.access.book import AccessBook
-from api.app import create_app
 from api.audit_log import AuditLog
 from api.cache import CacheWriter
 from api.live.messages import MessageFeed
@@ -33,6 +32,7 @@ from mqlake.errors import LogError
 from mqlake.log.blocking import Append
 from mqlake.record_versions import Headers
 from mqlake.records import INBOUND
+from tests.api.routes_made_once import application
 from tests.api.scans import ListScan
 from tests.api.test_api import TOKEN, Client, write_state
 
@@ -257,7 +257,7 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     )
     services = make_services(given, edges)
     services = replace(services, audit_log=AuditLog(audited, clock))
-    app = create_app(services)
+    app = application(services)
     app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
     gateways, rules = services.gateways, services.rules
     with gateways.sessions.writing() as writer:

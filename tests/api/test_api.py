@@ -22,6 +22,7 @@ from mqlake.status import (
     report,
     start_ticks,
 )
+from tests.api.routes_made_once import application
 
 TOKEN = "s3cret"
 
@@ -54,7 +55,7 @@ def client(tmp_path: Path) -> Client:
     settings = ApiSettings(
         data_dir=tmp_path, token_file=tmp_path / "api-token", host_names=("mqlake",)
     )
-    return Client(create_app(make_services(settings)))
+    return Client(application(make_services(settings)))
 
 
 def write_state(folder: Path, *, healthy: bool) -> SystemState:
