@@ -1,4 +1,4 @@
-"""Short stretches of the log, by time: what was written around a message."""
+"""Short ranges of the log, by time: what was written around a message."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ScanRange:
     """What to read of each partition of a log topic.
 
     Attributes:
@@ -44,11 +44,11 @@ class Stretch:
 class Scan(Protocol):
     """Reads the log."""
 
-    def read(self, stretch: Stretch, take: Callable[[Seen], bool]) -> bool:
+    def read(self, within: ScanRange, take: Callable[[Seen], bool]) -> bool:
         """Hand records over, in order within each partition, until `take` says that it is enough.
 
         Returns:
-            Whether all of the stretch was read, or enough: false when there were more than may be.
+            Whether all of the range was read, or enough: false when there were more than may be.
 
         Raises:
             LogError: The log does not answer, or there is no such topic.
@@ -86,8 +86,8 @@ class KafkaScan:
     def __init__(self, bootstrap_servers: str) -> None:
         self._reader = BlockingReader(bootstrap_servers, CLIENT_ID)
 
-    def read(self, stretch: Stretch, take: Callable[[Seen], bool]) -> bool:
-        left = stretch.most
+    def read(self, within: ScanRange, take: Callable[[Seen], bool]) -> bool:
+        left = within.most
         is_enough = False
 
         def look(record: LogRecord) -> bool:
@@ -96,7 +96,7 @@ class KafkaScan:
             left -= 1
             return is_enough or left <= 0
 
-        self._reader.read(stretch.log_topic, self._ranges(stretch), look)
+        self._reader.read(within.log_topic, self._ranges(within), look)
         return is_enough or left > 0
 
     def first_offset(self, log_topic: str, partition: int) -> int:
@@ -111,22 +111,22 @@ class KafkaScan:
     def close(self) -> None:
         self._reader.close()
 
-    def _ranges(self, stretch: Stretch) -> dict[int, tuple[int, int]]:
-        admin, log_topic = self._reader.admin, stretch.log_topic
+    def _ranges(self, within: ScanRange) -> dict[int, tuple[int, int]]:
+        admin, log_topic = self._reader.admin, within.log_topic
         ends = last = admin.ends(log_topic)
-        if stretch.until_ms is not None:
-            ends = admin.ends_before(log_topic, stretch.until_ms + 1)
-        if stretch.from_ms is not None:
-            starts = admin.ends_before(log_topic, stretch.from_ms)
+        if within.until_ms is not None:
+            ends = admin.ends_before(log_topic, within.until_ms + 1)
+        if within.from_ms is not None:
+            starts = admin.ends_before(log_topic, within.from_ms)
         else:
             begins = admin.begins(log_topic)
-            given = stretch.starts or {}
+            given = within.starts or {}
             starts = {
                 # A negative start counts from the end.
                 one: max(begin, at if (at := given.get(one, begin)) >= 0 else last[one] + at)
                 for one, begin in begins.items()
             }
-        wanted = stretch.partitions if stretch.partitions is not None else tuple(ends)
+        wanted = within.partitions if within.partitions is not None else tuple(ends)
         return {one: (starts[one], ends[one]) for one in wanted if one in ends}
 
 

@@ -13,7 +13,7 @@ from api.rules.book import RuleBook
 from api.spark import EvaluationError, SparkAway
 from api.tracing.deliveries import Recorded, Standing, Traced, trace_subscriber
 from api.tracing.rules import RuleFindings, trace_rules
-from api.tracing.scan import Scan, Seen, Stretch
+from api.tracing.scan import Scan, ScanRange, Seen
 from api.tracing.tables import MOST_CLIENTS, TraceTables
 from api.tracing.timeline import Timeline
 from api.tracing.views import AcceptedView, Recording, Routed, RuleTrace, SubscriberTrace, Trace
@@ -124,7 +124,7 @@ class MessageTracer:
                 found.append(record)
             return bool(found)
 
-        self.scan.read(Stretch(INBOUND, from_ms=at_ms, until_ms=at_ms + _MESSAGE_MS), take)
+        self.scan.read(ScanRange(INBOUND, from_ms=at_ms, until_ms=at_ms + _MESSAGE_MS), take)
         if not found:
             return self._find_row(message_id, at_ms)
         (record,) = found
@@ -228,7 +228,7 @@ class MessageTracer:
                 recorded.take(event, traced)
             return False
 
-        if not self.scan.read(Stretch(EVENTS, (0,), starts=starts, most=MOST_TAIL), take):
+        if not self.scan.read(ScanRange(EVENTS, (0,), starts=starts, most=MOST_TAIL), take):
             self.not_known.append(f"the table events is more than {MOST_TAIL:,} events behind")
 
     def _add_stored(self, timeline: Timeline, traced: Traced, client_id: str | None) -> None:
@@ -278,7 +278,8 @@ class MessageTracer:
             try:
                 # Its records have the times of the messages, or of their routing.
                 self.scan.read(
-                    Stretch(delivery_topic(name), (0,), from_ms=traced.at_ms, until_ms=until), take
+                    ScanRange(delivery_topic(name), (0,), from_ms=traced.at_ms, until_ms=until),
+                    take,
                 )
             except LogError:
                 continue  # it has none (any more)
@@ -293,15 +294,15 @@ class MessageTracer:
         begin = traced.at_ms
         place = self._outputs_place(traced)
         self.scan.read(
-            Stretch(OUTPUTS, (place,), from_ms=begin, until_ms=begin + _OUTPUTS_MS),
+            ScanRange(OUTPUTS, (place,), from_ms=begin, until_ms=begin + _OUTPUTS_MS),
             findings.take_output,
         )
         try:
             for row in self.tables.letters(INBOUND, traced.partition, traced.offset):
                 findings.take_letter_row(row)
         except (SparkAway, EvaluationError):
-            stretch = Stretch(DEAD_LETTERS, (0,), from_ms=begin, most=20_000)
-            if not self.scan.read(stretch, findings.take_letter):
+            letters = ScanRange(DEAD_LETTERS, (0,), from_ms=begin, most=20_000)
+            if not self.scan.read(letters, findings.take_letter):
                 self.not_known.append("there are more dead letters since than were read")
         if findings.outputs:
             self._outcomes(findings)
@@ -314,7 +315,7 @@ class MessageTracer:
         """Look for what became of outputs."""
         begin = findings.traced.at_ms
         self.scan.read(
-            Stretch(INBOUND, from_ms=begin, until_ms=begin + _PUBLISHED_MS, most=20_000),
+            ScanRange(INBOUND, from_ms=begin, until_ms=begin + _PUBLISHED_MS, most=20_000),
             findings.take_published,
         )
 
@@ -324,7 +325,7 @@ class MessageTracer:
             return False
 
         with contextlib.suppress(LogError, InvalidRecord):  # there was no runner yet
-            self.scan.read(Stretch(RUNNER, (0,), starts={0: -_CHECKPOINT_RECORDS}), take)
+            self.scan.read(ScanRange(RUNNER, (0,), starts={0: -_CHECKPOINT_RECORDS}), take)
         position = f"/i:{findings.traced.partition}:{findings.traced.offset}:"
         for rule, table in self._tables_of(findings):
             try:
@@ -355,7 +356,7 @@ class MessageTracer:
             oldest.append(record.timestamp_ms)
             return True
 
-        self.scan.read(Stretch(OUTPUTS, (place,), starts={}), take)
+        self.scan.read(ScanRange(OUTPUTS, (place,), starts={}), take)
         if oldest and oldest[0] <= traced.at_ms:
             return []
         return ["outputs of rules from then are no longer in the log, if there were any"]

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OutputsRange:
-    """What came of reading a stretch of a log topic."""
+    """What came of reading a range of a log topic."""
 
     records: list[LogRecord]
     """Those that were wanted."""
@@ -28,7 +28,7 @@ class _Enough(Exception):  # noqa: N818 - it ends a read that has found what it 
     pass
 
 
-async def read_stretch(
+async def read_outputs_range(
     ranges: LogRangeReader,
     log_topic: str,
     positions: Mapping[int, int],
@@ -43,35 +43,35 @@ async def read_stretch(
     Raises:
         LogError: The log gives nothing for ten seconds.
     """
-    stretch = OutputsRange([], dict(positions))
+    found = OutputsRange([], dict(positions))
     found_bytes = 0
 
     def skip_to(partition: int, offset: int) -> None:
-        at = stretch.positions[partition]
+        at = found.positions[partition]
         if at < offset:
-            stretch.lost.append((partition, at, offset))
-            stretch.positions[partition] = offset
+            found.lost.append((partition, at, offset))
+            found.positions[partition] = offset
 
     async def take(records: list[LogRecord]) -> None:
         nonlocal found_bytes
         for record in records:
             # Offsets of this log topic have no gaps but what retention has taken.
             skip_to(record.partition, record.offset)
-            stretch.positions[record.partition] = record.offset + 1
+            found.positions[record.partition] = record.offset + 1
             if is_wanted(record):
-                stretch.records.append(record)
+                found.records.append(record)
                 found_bytes += len(record.value or b"")
-                if len(stretch.records) >= max_records or found_bytes >= max_bytes:
+                if len(found.records) >= max_records or found_bytes >= max_bytes:
                     raise _Enough
 
     wanted = {p: (at, ends[p]) for p, at in positions.items() if p in ends and at < ends[p]}
     try:
         await ranges.read_range(log_topic, wanted, take)
     except _Enough:
-        return stretch
+        return found
     for partition, (_, end) in wanted.items():
         skip_to(partition, end)
-    return stretch
+    return found
 
 
 async def find_published(

@@ -41,7 +41,7 @@ from rules.runner.failures import FailureEvents
 from rules.runner.lane_book import LaneBook, LaneGroup
 from rules.runner.lanes import Lane, LaneLimits, LaneMissed
 from rules.runner.makers import KnownMakers
-from rules.runner.outputs_log import find_published, read_stretch
+from rules.runner.outputs_log import find_published, read_outputs_range
 from rules.runner.progress import Batch, Origin, RunnerProgress
 from rules.runner.recovery import Recovery
 from rules.runner.services import RunnerServices
@@ -254,7 +254,7 @@ class Runner:
             return record.key == record_key and (HEADER_RULE, version) in record.headers
 
         async with self._reading:
-            stretch = await read_stretch(
+            found = await read_outputs_range(
                 self._ranges,
                 OUTPUTS,
                 {p: place.offset for p, place in places.items()},
@@ -266,14 +266,14 @@ class Runner:
         marks = {p: dict(place.marks) for p, place in places.items()}
         origins = {p: Origin(place.marks) for p, place in places.items()}
         works: list[tuple[Work, Origin]] = []
-        for record in stretch.records:
+        for record in found.records:
             output = self._decode(record)
             if output is None or _is_repeated(output, record.partition, marks[record.partition]):
                 continue
             marks[record.partition][output.position.order(record.partition)] = output.mark
             works.append((self._work(output, key.action, record), origins[record.partition]))
-        read_on = {p: ReadPosition(at, marks[p]) for p, at in stretch.positions.items()}
-        return LaneMissed(works, read_on, stretch.lost)
+        read_on = {p: ReadPosition(at, marks[p]) for p, at in found.positions.items()}
+        return LaneMissed(works, read_on, found.lost)
 
     async def bury(self, work: Work, function: str, error: str) -> None:
         await self._dead_letters.bury(work, function, error)

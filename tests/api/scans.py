@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from api.tracing.scan import Scan, Seen, Stretch
+from api.tracing.scan import Scan, ScanRange, Seen
 from mqlake.record_versions import Headers
 
 
@@ -38,10 +38,10 @@ class ListScan(Scan):
     def close(self) -> None:
         pass
 
-    def read(self, stretch: Stretch, take: Callable[[Seen], bool]) -> bool:
-        for record in self.records.get(stretch.log_topic, []):
-            wanted = stretch.partitions is None or record.partition in stretch.partitions
-            since, until = stretch.from_ms, stretch.until_ms
+    def read(self, within: ScanRange, take: Callable[[Seen], bool]) -> bool:
+        for record in self.records.get(within.log_topic, []):
+            wanted = within.partitions is None or record.partition in within.partitions
+            since, until = within.from_ms, within.until_ms
             if not wanted or (since is not None and record.timestamp_ms < since):
                 continue
             if (until is None or record.timestamp_ms <= until) and take(record):

@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from api.tracing.scan import KafkaScan, Seen, Stretch
+from api.tracing.scan import KafkaScan, ScanRange, Seen
 from launcher.testing import LocalSystem, await_condition
 from mqlake.records import INBOUND
 
@@ -165,7 +165,7 @@ def test_a_trace_says_where_a_message_went(system: LocalSystem, stored: str) -> 
             return bool(found)
 
         with closing(scan):
-            scan.read(Stretch(INBOUND), take)
+            scan.read(ScanRange(INBOUND), take)
         message_id = found[0].headers["id"].hex()
 
         def settled() -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Query:
     def start(self) -> None:
         """Begin a run; what the last one has sent and the log not taken is nobody's any more."""
         self.run = uuid.uuid4().hex
-        self.lot = self.sender(self.run).begin()
+        self.batch = self.sender(self.run).begin()
 
     def sender(self, run: str) -> Any:
         """Return what a task of that run sends by."""
@@ -150,7 +150,7 @@ class Query:
         return [one for one in parse_undelivered(senders.waiting()) if one.query == self._name]
 
     def send(self, log_topic: str, value: bytes, key: bytes | None = KEY) -> None:
-        self.lot.send(self._row(log_topic, key, value))
+        self.batch.send(self._row(log_topic, key, value))
 
     def _row(self, log_topic: str, key: bytes | None, value: bytes) -> Any:
         jvm = self._gateway.jvm
@@ -193,7 +193,7 @@ def test_what_is_sent_is_there_in_order(routing_gateway: ClientServer, log: Log)
     wanted = numbers(200)
     for value in wanted:
         query.send(target, value)
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert log.values(target, len(wanted)) == wanted
 
 
@@ -205,7 +205,7 @@ def test_a_record_that_is_too_large_is_left_out_and_told(
     query = Query(routing_gateway, log)
     for value in (b"before", b"x" * size, b"after", b"y" * (size // 4), b"z" * (size // 4)):
         query.send(target, value)
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert [value[:6] for value in log.values(target, 4)] == [
         *(b"before", b"after", b"yyyyyy", b"zzzzzz")
     ]
@@ -223,7 +223,7 @@ def test_what_is_left_out_of_a_long_batch_is_told_before_it_ends(
     positions_class = routing_gateway.jvm.mqlake.log.Positions
     name = f"positions-{uuid.uuid4().hex[:8]}"
     positions = positions_class.of(name, "inbound")
-    query.lot.enter()
+    query.batch.enter()
     left_out = 0
 
     def is_done(offset: int) -> bool:
@@ -247,7 +247,7 @@ def test_what_is_left_out_of_a_long_batch_is_told_before_it_ends(
         )
         assert sum(event["count"] for event in told(log, query, 1)) == left_out
     finally:
-        routing_gateway.jvm.mqlake.log.Lot.leave()
+        routing_gateway.jvm.mqlake.log.TaskBatch.leave()
 
 
 def test_a_log_topic_that_is_deleted_holds_nobody_up_and_is_told(
@@ -257,12 +257,12 @@ def test_a_log_topic_that_is_deleted_holds_nobody_up_and_is_told(
     query = Query(routing_gateway, log)
     for target in (gone, other):
         query.send(target, b"first")
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     log.delete(gone)
     for value in numbers(5):
         for target in (gone, other, never):
             query.send(target, value)
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert log.values(other, 6)[1:] == numbers(5)
     counts: dict[str, int] = {}
 
@@ -278,7 +278,7 @@ def test_a_log_topic_that_is_deleted_holds_nobody_up_and_is_told(
     begun = time.monotonic()
     for value in numbers(100):
         query.send(gone, value)
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert time.monotonic() - begun < 10
     await_condition(lambda: log.waiting(query.undelivered) == 0, "nothing waits")
 
@@ -290,9 +290,9 @@ def test_while_the_log_is_away_everything_waits_and_comes_in_order(
     # As if the log were away for long: each request is given up after a moment.
     query = Query(routing_gateway, log, request_timeout_ms="500")
     query.send(target, b"first")
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     wanted = numbers(50)
-    waiting = threading.Thread(target=query.lot.awaitAcknowledged)
+    waiting = threading.Thread(target=query.batch.awaitAcknowledged)
     with ExitStack() as pauses:
         for number in (3, PAUSED, STAYS):
             pauses.enter_context(brokers.paused(number))
@@ -313,13 +313,13 @@ def test_a_target_that_is_away_holds_nobody_up_and_misses_nothing(
     query = Query(routing_gateway, log)
     for target in (away, other):
         query.send(target, b"0")
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     payload = b" " * 20_000  # more than what may be on its way to one target, all together
     with brokers.paused(PAUSED):
         for value in numbers(250, 1):
             for target in (away, other):
                 query.send(target, value + payload)
-        query.lot.awaitAcknowledged()
+        query.batch.awaitAcknowledged()
         assert len(log.values(other, 251)) == 251
         # A run that begins now finds what waits; the first of its records are repetitions. It may
         # ask the broker that does not answer first, as one of several does.
@@ -327,7 +327,7 @@ def test_a_target_that_is_away_holds_nobody_up_and_misses_nothing(
         for value in numbers(250, 151):
             for target in (away, other):
                 query.send(target, value + payload)
-        query.lot.awaitAcknowledged()
+        query.batch.awaitAcknowledged()
     found: list[bytes] = []
 
     def has_all() -> bool:
@@ -339,7 +339,7 @@ def test_a_target_that_is_away_holds_nobody_up_and_misses_nothing(
     # From then on its records go straight to it.
     await_condition(lambda: log.waiting(query.undelivered) == 0, "nothing waits any more")
     query.send(away, b"401")
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert log.values(away, len(found) + 1)[-1] == b"401"
     assert log.waiting(query.undelivered) == 0
     assert log.waiting(query.events) == 0
@@ -361,8 +361,8 @@ def test_targets_come_back_under_load(
     awaited = log.create(broker=PAUSED)
     awaiting = Query(routing_gateway, log, awaited=awaited)
     awaiting.send(awaited, b"0")
-    awaiting.lot.awaitAcknowledged()
-    is_there = threading.Thread(target=awaiting.lot.awaitAcknowledged)
+    awaiting.batch.awaitAcknowledged()
+    is_there = threading.Thread(target=awaiting.batch.awaitAcknowledged)
     sent = -1
 
     def send() -> None:
@@ -372,9 +372,9 @@ def test_targets_come_back_under_load(
             query.send(target, b"%d" % sent)
 
     send()
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     telling.send(small, b"0")
-    telling.lot.awaitAcknowledged()
+    telling.batch.awaitAcknowledged()
     with brokers.paused(PAUSED):
         awaiting.send(awaited, b"1")
         is_there.start()
@@ -383,9 +383,9 @@ def test_targets_come_back_under_load(
         begun = time.monotonic()
         while time.monotonic() - begun < AWAY_SECONDS:
             send()
-        query.lot.awaitAcknowledged()
+        query.batch.awaitAcknowledged()
         assert {one.log_topic for one in query.waiting()} == set(targets)
-        telling.lot.awaitAcknowledged()
+        telling.batch.awaitAcknowledged()
         (waiting,) = telling.waiting()
         assert (waiting.log_topic, waiting.records) == (events, 1)
         assert is_there.is_alive()
@@ -395,7 +395,7 @@ def test_targets_come_back_under_load(
     while log.waiting(query.undelivered) > 0:
         for _ in range(100):
             send()
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     for target in targets:
         found = without_repetitions(log.values(target, sent + 1))
         assert [int(value) for value in found] == list(range(sent + 1))
@@ -415,7 +415,7 @@ def refuse(query: Query, log_topic: str) -> None:
     """Have a run end by a refusal, and begin the next."""
     query.send(log_topic, b"refused", None)
     with pytest.raises(Py4JJavaError, match="did not take a record"):
-        query.lot.awaitAcknowledged()
+        query.batch.awaitAcknowledged()
     query.start()
 
 
@@ -428,7 +428,7 @@ def test_a_target_that_refuses_a_record_stops_the_others_once(
     for number in range(3):
         query.send(target, b"%d" % number, None)
         query.send(other, b"%d" % number)
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert log.values(other, 3) == numbers(3)
 
     def are_three() -> bool:
@@ -446,17 +446,17 @@ def test_a_target_that_refuses_a_record_stops_the_others_once(
 def test_a_run_that_is_over_sends_nothing(routing_gateway: ClientServer, log: Log) -> None:
     target = log.create()
     query = Query(routing_gateway, log)
-    first, lot = query.run, query.lot
+    first, batch = query.run, query.batch
     query.start()
     query.send(target, b"0")
     with pytest.raises(Py4JJavaError, match="is over"):
         query.sender(first)
-    query.lot = lot
+    query.batch = batch
     with pytest.raises(Py4JJavaError, match="did not take a record"):
         query.send(target, b"1")
-    query.lot = query.sender(query.run).begin()
+    query.batch = query.sender(query.run).begin()
     query.send(target, b"2")
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert log.values(target, 2) == [b"0", b"2"]
 
 
@@ -473,12 +473,12 @@ def test_what_others_let_wait_is_neither_sent_nor_deleted(
     producer.flush(30)
     # Now it has something to send, and to delete, itself.
     query.send(own, b"ours", None)
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     log.configure(own, {"cleanup.policy": "delete"})
     assert log.values(own, 1) == [b"ours"]
     await_condition(lambda: query.waiting() == [], "nothing of ours waits")
     query.send(own, b"more")
-    query.lot.awaitAcknowledged()
+    query.batch.awaitAcknowledged()
     assert log.values(own, 2) == [b"ours", b"more"]
     assert log.waiting(query.undelivered) == 2
     assert log.waiting(target) == 0

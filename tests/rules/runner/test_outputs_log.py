@@ -4,7 +4,7 @@ import pytest
 
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
 from mqlake.records import INBOUND, OUTPUTS, LogRecord
-from rules.runner.outputs_log import find_published, read_stretch
+from rules.runner.outputs_log import find_published, read_outputs_range
 
 pytestmark = pytest.mark.anyio
 
@@ -31,29 +31,29 @@ def is_wanted(record: LogRecord) -> bool:
     return record.key == b"wanted"
 
 
-async def test_a_stretch_has_what_is_wanted_and_where_to_read_on(
+async def test_a_range_has_what_is_wanted_and_where_to_read_on(
     ranges: MemoryRangeReader,
 ) -> None:
-    stretch = await read_stretch(
+    found = await read_outputs_range(
         ranges, OUTPUTS, {0: 2, 1: 5}, {0: 8, 1: 5}, is_wanted, max_records=100, max_bytes=1000
     )
-    assert [(one.partition, one.offset) for one in stretch.records] == [(0, 3), (0, 5), (0, 7)]
-    assert (stretch.positions, stretch.lost) == ({0: 8, 1: 5}, [])
+    assert [(one.partition, one.offset) for one in found.records] == [(0, 3), (0, 5), (0, 7)]
+    assert (found.positions, found.lost) == ({0: 8, 1: 5}, [])
 
 
 @pytest.mark.parametrize(("max_records", "max_bytes"), [(2, 1000), (100, 15)])
 async def test_reading_ends_when_there_is_enough(
     ranges: MemoryRangeReader, max_records: int, max_bytes: int
 ) -> None:
-    stretch = await read_stretch(
+    found = await read_outputs_range(
         *(ranges, OUTPUTS, {0: 0}, {0: 10}, is_wanted),
         max_records=max_records,
         max_bytes=max_bytes,
     )
-    assert [one.offset for one in stretch.records] == [1, 3]
-    assert stretch.positions == {0: 4}
-    rest = await read_stretch(
-        *(ranges, OUTPUTS, stretch.positions, {0: 10}, is_wanted), max_records=9, max_bytes=999
+    assert [one.offset for one in found.records] == [1, 3]
+    assert found.positions == {0: 4}
+    rest = await read_outputs_range(
+        *(ranges, OUTPUTS, found.positions, {0: 10}, is_wanted), max_records=9, max_bytes=999
     )
     assert [one.offset for one in rest.records] == [5, 7, 9]
 
@@ -63,13 +63,13 @@ async def test_what_the_log_no_longer_holds_is_told(
     log: MemoryLog, ranges: MemoryRangeReader, max_records: int
 ) -> None:
     log.remove_before(OUTPUTS, 0, 4)
-    stretch = await read_stretch(
+    found = await read_outputs_range(
         *(ranges, OUTPUTS, {0: 1}, {0: 10}, is_wanted), max_records=max_records, max_bytes=999
     )
-    assert stretch.lost == [(0, 1, 4)]
-    assert stretch.records[0].offset == 5
+    assert found.lost == [(0, 1, 4)]
+    assert found.records[0].offset == 5
     log.remove_before(OUTPUTS, 1, 10)
-    gone = await read_stretch(
+    gone = await read_outputs_range(
         *(ranges, OUTPUTS, {1: 3}, {1: 10}, is_wanted), max_records=9, max_bytes=999
     )
     assert (gone.records, gone.positions, gone.lost) == ([], {1: 10}, [(1, 3, 10)])

@@ -5,7 +5,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Reads the numbers and texts that Protobuf and Avro share, from a stretch of bytes.
+ * Reads the numbers and texts that Protobuf and Avro share, from a range of bytes.
  *
  * <p>Whatever does not fit raises Undecodable; nothing else does.
  */

@@ -70,7 +70,7 @@ public final class LogSender {
     private final Producer<byte[], byte[]> producer;
 
     /** Of the tasks that run. */
-    final Set<Lot> open = ConcurrentHashMap.newKeySet();
+    final Set<TaskBatch> open = ConcurrentHashMap.newKeySet();
 
     // Guarded by this.
     private final HashMap<TopicPartition, Target> targets = new HashMap<>();
@@ -160,8 +160,8 @@ public final class LogSender {
         }
     }
 
-    public Lot begin() {
-        return new Lot(this);
+    public TaskBatch begin() {
+        return new TaskBatch(this);
     }
 
     /** Return a target; one that is not there is away at first. */
@@ -200,19 +200,25 @@ public final class LogSender {
     }
 
     /** Send a record of so many bytes. */
-    void send(Lot lot, Target target, byte[] key, byte[] value, RecordHeaders headers, long bytes)
+    void send(
+            TaskBatch batch,
+            Target target,
+            byte[] key,
+            byte[] value,
+            RecordHeaders headers,
+            long bytes)
             throws IOException {
         if (bytes > target.mostBytes) {
             target.mostBytes = limits.mostBytes(target.topic, bytes);
             if (bytes > target.mostBytes) {
-                leaveOut(lot, target, key, bytes);
+                leaveOut(batch, target, key, bytes);
                 return;
             }
         }
         Sent sent =
                 new Sent(
                         this,
-                        lot,
+                        batch,
                         target,
                         new ProducerRecord<>(
                                 target.topic,
@@ -227,7 +233,7 @@ public final class LogSender {
                 pause();
             }
             bytesOnTheWay += bytes;
-            sent.stretch = lot.add();
+            sent.range = batch.add();
         }
         boolean isSent = false;
         try {
@@ -250,7 +256,7 @@ public final class LogSender {
         if (target.state == Target.AWAY) {
             sendToWait(sent);
         } else if (target.state == Target.GONE) {
-            leaveOutGone(sent.lot, target, 1);
+            leaveOutGone(sent.batch, target, 1);
             settle(sent);
         } else if (!sendOn(sent)) {
             check();
@@ -295,7 +301,7 @@ public final class LogSender {
     void sent(Sent sent, Exception error) {
         if (error instanceof RecordTooLargeException) {
             leaveOut(
-                    sent.lot,
+                    sent.batch,
                     sent.target,
                     sent.record.key(),
                     Vocabulary.TOO_LARGE,
@@ -412,7 +418,7 @@ public final class LogSender {
         Target target = sent.target;
         if (error instanceof RecordTooLargeException) {
             leaveOut(
-                    sent.lot,
+                    sent.batch,
                     target,
                     sent.record.key(),
                     Vocabulary.TOO_LARGE,
@@ -460,7 +466,7 @@ public final class LogSender {
             if (!sent.settled) {
                 sent.settled = true;
                 bytesOnTheWay -= sent.bytes;
-                sent.lot.settle(sent.stretch);
+                sent.batch.settle(sent.range);
             }
             wake();
         }
@@ -490,37 +496,37 @@ public final class LogSender {
         check();
     }
 
-    /** Wait until all that a lot has sent is in the log, and told what was left out of it. */
-    void await(Lot lot) throws IOException {
+    /** Wait until all that a batch has sent is in the log, and told what was left out of it. */
+    void await(TaskBatch batch) throws IOException {
         do {
-            awaitSent(lot);
-        } while (tell(lot, lot));
+            awaitSent(batch);
+        } while (tell(batch, batch));
     }
 
-    private void awaitSent(Lot lot) throws IOException {
+    private void awaitSent(TaskBatch batch) throws IOException {
         synchronized (this) {
-            while (lot.left > 0) {
+            while (batch.left > 0) {
                 pause();
             }
         }
     }
 
-    /** Tell what tasks have left out, by events of another lot: their batches may be long. */
-    void tellLeftOut(Lot by) throws IOException {
-        for (Lot lot : open) {
-            tell(lot, by);
+    /** Tell what tasks have left out, by events of another batch: their batches may be long. */
+    void tellLeftOut(TaskBatch by) throws IOException {
+        for (TaskBatch batch : open) {
+            tell(batch, by);
         }
     }
 
-    /** Tell what a lot has left out so far; false when there is nothing to tell. */
-    private boolean tell(Lot lot, Lot by) throws IOException {
+    /** Tell what a batch has left out so far; false when there is nothing to tell. */
+    private boolean tell(TaskBatch batch, TaskBatch by) throws IOException {
         try {
-            lot.telling.lockInterruptibly();
+            batch.telling.lockInterruptibly();
         } catch (InterruptedException error) {
             throw new InterruptedIOException("stopped while it waited for the log");
         }
         try {
-            LeftOut.Taken taken = lot.leftOut.take();
+            LeftOut.Taken taken = batch.leftOut.take();
             for (LeftOut.Event event : taken.events()) {
                 send(
                         by,
@@ -531,10 +537,10 @@ public final class LogSender {
                         LogLimits.size(event.key(), event.value()));
             }
             awaitSent(by);
-            lot.told(taken.added());
+            batch.told(taken.added());
             return taken.events().length > 0;
         } finally {
-            lot.telling.unlock();
+            batch.telling.unlock();
         }
     }
 
@@ -548,16 +554,17 @@ public final class LogSender {
         }
     }
 
-    void leaveOut(Lot lot, Target target, byte[] key, long bytes) {
+    void leaveOut(TaskBatch batch, Target target, byte[] key, long bytes) {
         leaveOut(
-                lot,
+                batch,
                 target,
                 key,
                 Vocabulary.TOO_LARGE,
                 bytes + " bytes, " + target.topic + " takes " + target.mostBytes);
     }
 
-    private void leaveOut(Lot lot, Target target, byte[] key, String reason, String detail) {
+    private void leaveOut(
+            TaskBatch batch, Target target, byte[] key, String reason, String detail) {
         if (target.topic.equals(eventsTopic)) {
             LOG.warn(
                     query
@@ -566,11 +573,11 @@ public final class LogSender {
                             + ": "
                             + detail); // no event tells of it
         } else {
-            lot.leftOut.add(key, reason, detail);
+            batch.leftOut.add(key, reason, detail);
         }
     }
 
-    void leaveOutGone(Lot lot, Target target, long count) {
+    void leaveOutGone(TaskBatch batch, Target target, long count) {
         if (target.topic.equals(eventsTopic)) {
             LOG.warn(
                     query
@@ -579,7 +586,7 @@ public final class LogSender {
                             + " events: there is no log topic "
                             + eventsTopic);
         } else {
-            lot.leftOut.add(
+            batch.leftOut.add(
                     Vocabulary.DEFAULT_TENANT,
                     target.topic,
                     "no_log_topic",

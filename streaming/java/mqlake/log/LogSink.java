@@ -37,7 +37,7 @@ public class LogSink implements TableProvider, SupportsWrite {
 
     /** Sends what comes of a row; travels to the executors. */
     public interface Sending extends Serializable {
-        void send(Lot lot, InternalRow row) throws IOException;
+        void send(TaskBatch batch, InternalRow row) throws IOException;
     }
 
     /**
@@ -46,7 +46,7 @@ public class LogSink implements TableProvider, SupportsWrite {
      * @param client How a Kafka client reaches the log.
      */
     protected Sending sending(Map<String, String> client, Map<String, String> options) {
-        return Lot::send;
+        return TaskBatch::send;
     }
 
     @Override
@@ -152,22 +152,22 @@ public class LogSink implements TableProvider, SupportsWrite {
     /** Of one task. */
     static final class Writer implements DataWriter<InternalRow> {
         private final Sending sending;
-        private final Lot lot;
+        private final TaskBatch batch;
 
         Writer(Sending sending, LogSender sender) {
             this.sending = sending;
-            this.lot = sender.begin().enter();
+            this.batch = sender.begin().enter();
         }
 
         @Override
         public void write(InternalRow row) throws IOException {
-            sending.send(lot, row);
+            sending.send(batch, row);
         }
 
         /** What was sent is in the log, or it is told why not. */
         @Override
         public WriterCommitMessage commit() throws IOException {
-            lot.awaitAcknowledged();
+            batch.awaitAcknowledged();
             return new Committed();
         }
 
@@ -176,7 +176,7 @@ public class LogSink implements TableProvider, SupportsWrite {
 
         @Override
         public void close() {
-            Lot.leave();
+            TaskBatch.leave();
         }
     }
 

@@ -55,9 +55,9 @@ public final class Positions {
             int now = tick;
             if (seen[partition] != now) {
                 seen[partition] = now;
-                Lot lot = Lot.ofTask();
-                if (lot != null) {
-                    lot.mark(this, partition, offset);
+                TaskBatch batch = TaskBatch.ofTask();
+                if (batch != null) {
+                    batch.mark(this, partition, offset);
                 }
             }
             next.lazySet(partition, offset + 1);
@@ -66,9 +66,9 @@ public final class Positions {
 
     /** Note that nothing comes of a record that {@link #reach} was told of. */
     public void passOver(int partition, long offset) {
-        Lot lot = Lot.ofTask();
-        if (lot != null && partition < MOST_PARTITIONS) {
-            lot.mark(this, partition, offset + 1);
+        TaskBatch batch = TaskBatch.ofTask();
+        if (batch != null && partition < MOST_PARTITIONS) {
+            batch.mark(this, partition, offset + 1);
         }
     }
 

@@ -53,7 +53,7 @@ final class Redelivery implements Runnable {
 
     private final LogSender sender;
     private final Undelivered undelivered;
-    private final Lot lot;
+    private final TaskBatch batch;
 
     /** Up to where everything was looked at. */
     private long scanned;
@@ -67,7 +67,7 @@ final class Redelivery implements Runnable {
     private Redelivery(LogSender sender) {
         this.sender = sender;
         this.undelivered = sender.undelivered;
-        this.lot = sender.begin();
+        this.batch = sender.begin();
     }
 
     /** Find out what earlier runs have left, then look after it on a thread. */
@@ -156,9 +156,9 @@ final class Redelivery implements Runnable {
             sendAgain(back);
         }
         // What is left out is told before it is deleted.
-        lot.awaitAcknowledged();
+        batch.awaitAcknowledged();
         cleanUp();
-        sender.tellLeftOut(lot);
+        sender.tellLeftOut(batch);
     }
 
     private ArrayList<Target> notFlowing() {
@@ -239,8 +239,8 @@ final class Redelivery implements Runnable {
                 sender.notifyAll();
             }
         }
-        sender.leaveOutGone(lot, target, lost);
-        lot.awaitAcknowledged();
+        sender.leaveOutGone(batch, target, lost);
+        batch.awaitAcknowledged();
         synchronized (sender) {
             target.nothingWaits();
         }
@@ -340,7 +340,8 @@ final class Redelivery implements Runnable {
     private boolean send(Target target, Undelivered.Reader reader, boolean hasOthers)
             throws IOException {
         ProducerRecord<byte[], byte[]> record = reader.record();
-        Sent sent = new Sent(sender, lot, target, record, LogLimits.size(record), reader.offset());
+        Sent sent =
+                new Sent(sender, batch, target, record, LogLimits.size(record), reader.offset());
         boolean isTooLarge = sent.bytes > target.mostBytes;
         if (!hasRoom(target, isTooLarge ? 0 : sent.bytes, hasOthers)) {
             return false;
@@ -350,7 +351,7 @@ final class Redelivery implements Runnable {
             target.oldestMs = reader.timestampMs();
         }
         if (isTooLarge) {
-            sender.leaveOut(lot, target, record.key(), sent.bytes);
+            sender.leaveOut(batch, target, record.key(), sent.bytes);
         } else if (!sender.sendOn(sent)) {
             sender.waitsAgain(sent);
             sender.forget(sent);

@@ -9,7 +9,7 @@ final class Sent implements Callback {
     final LogSender sender;
 
     /** Of whoever sends it, and is told when it is left out. */
-    final Lot lot;
+    final TaskBatch batch;
 
     final Target target;
     final ProducerRecord<byte[], byte[]> record;
@@ -27,21 +27,21 @@ final class Sent implements Callback {
     /** Why the producer has not taken it. */
     Exception refused;
 
-    /** Of the lot, that it was sent in; null when it waited. */
-    Lot.Stretch stretch;
+    /** Of the batch, that it was sent in; null when it waited. */
+    TaskBatch.Range range;
 
     /** Guarded by the sender's monitor: whether the log has it, here or there, or never will. */
     boolean settled;
 
     Sent(
             LogSender sender,
-            Lot lot,
+            TaskBatch batch,
             Target target,
             ProducerRecord<byte[], byte[]> record,
             long bytes,
             long waitedAt) {
         this.sender = sender;
-        this.lot = lot;
+        this.batch = batch;
         this.target = target;
         this.record = record;
         this.bytes = bytes;

@@ -2,8 +2,8 @@ package mqlake.routing;
 
 import mqlake.Vocabulary;
 import mqlake.log.LogSink;
-import mqlake.log.Lot;
 import mqlake.log.Positions;
+import mqlake.log.TaskBatch;
 
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeaders;
@@ -75,10 +75,10 @@ public final class RouteFunction implements LogSink.Sending {
 
     /** Send what comes of (key, value, headers, partition, offset, timestamp). */
     @Override
-    public void send(Lot lot, InternalRow row) throws IOException {
+    public void send(TaskBatch batch, InternalRow row) throws IOException {
         byte[] key = row.isNullAt(0) ? null : row.getBinary(0);
         RecordHeaders headers =
-                row.isNullAt(2) ? new RecordHeaders() : Lot.headers(row.getArray(2));
+                row.isNullAt(2) ? new RecordHeaders() : TaskBatch.headers(row.getArray(2));
         Delivery[] deliveries =
                 deliveries(
                         key,
@@ -95,7 +95,7 @@ public final class RouteFunction implements LogSink.Sending {
             // Each has its own: the producer keeps them, and lets nobody add to them.
             RecordHeaders own = new RecordHeaders(headers);
             own.add(Vocabulary.HEADER_SOURCE, delivery.source);
-            lot.send(delivery.logTopic, 0, key, value, own);
+            batch.send(delivery.logTopic, 0, key, value, own);
         }
     }
 

@@ -3,7 +3,7 @@ package mqlake.stateful;
 import mqlake.Vocabulary;
 import mqlake.log.LogLimits;
 import mqlake.log.LogSenders;
-import mqlake.log.Lot;
+import mqlake.log.TaskBatch;
 import mqlake.rules.RuleCounters;
 import mqlake.rules.RuleEvaluation;
 import mqlake.rules.RuleFollower;
@@ -138,7 +138,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
     private void send(StreamSpec run, Path file) throws IOException {
         RuleMetrics.start(clientConfig, Vocabulary.METRICS);
         RuleCounters counters = RuleCounters.of(run.tenant + "/" + run.rule);
-        Lot sent =
+        TaskBatch sent =
                 LogSenders.shared(
                                 Vocabulary.STATEFUL_SENDER,
                                 clientConfig,
@@ -147,10 +147,10 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                         .begin();
         LogLimits limits = LogLimits.of(clientConfig);
         String outputs = Vocabulary.OUTPUTS;
-        byte[] key = Lot.text(run.tenant + "/" + run.rule);
+        byte[] key = TaskBatch.text(run.tenant + "/" + run.rule);
         int partition = Math.floorMod(Arrays.hashCode(key), limits.partitions(outputs));
-        byte[] version = Lot.text(Integer.toString(run.version));
-        byte[] topic = Lot.text(run.filters[0]);
+        byte[] version = TaskBatch.text(Integer.toString(run.version));
+        byte[] topic = TaskBatch.text(run.filters[0]);
         long index = 0;
         BufferedReader reader = Files.newBufferedReader(file, StandardCharsets.UTF_8);
         try {
@@ -163,16 +163,16 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                 headers.add(Vocabulary.HEADER_RULE, version);
                 headers.add(
                         Vocabulary.HEADER_OUTPUT,
-                        Lot.text(run.run + ":" + partition + ":" + batch + ":" + index++));
+                        TaskBatch.text(run.run + ":" + partition + ":" + batch + ":" + index++));
                 headers.add(Vocabulary.HEADER_TOPIC, topic);
                 headers.add(Vocabulary.HEADER_CLIENT_ID, new byte[0]);
-                byte[] value = Lot.text(line.substring(tab + 1));
+                byte[] value = TaskBatch.text(line.substring(tab + 1));
                 String error =
                         value.length == 0
                                 ? NOT_COMPUTED
                                 : tooLarge(limits, outputs, key, value, headers);
                 if (error == null) {
-                    headers.add(Vocabulary.HEADER_TS, Lot.text(at));
+                    headers.add(Vocabulary.HEADER_TS, TaskBatch.text(at));
                     if (chain.length > 0) {
                         headers.add(Vocabulary.HEADER_CHAIN, chain);
                     }
@@ -181,8 +181,8 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                     counters.lagMs.add(
                             Math.max(0, System.currentTimeMillis() - Long.parseLong(at)));
                 } else {
-                    headers.add(Vocabulary.HEADER_STAGE, Lot.text(Vocabulary.STAGE_EVALUATE));
-                    headers.add(Vocabulary.HEADER_ERROR, Lot.text(error));
+                    headers.add(Vocabulary.HEADER_STAGE, TaskBatch.text(Vocabulary.STAGE_EVALUATE));
+                    headers.add(Vocabulary.HEADER_ERROR, TaskBatch.text(error));
                     sent.send(Vocabulary.DEAD_LETTERS, 0, key, new byte[0], headers);
                     counters.fail(run.change);
                     tell(run, counters, sent, chain, error);
@@ -205,7 +205,8 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
     }
 
     /** Write an event that tells of failures, when a rule reads such and it is due. */
-    private void tell(StreamSpec run, RuleCounters counters, Lot sent, byte[] chain, String error)
+    private void tell(
+            StreamSpec run, RuleCounters counters, TaskBatch sent, byte[] chain, String error)
             throws IOException {
         RuleFollower rules = RuleFollower.ofRuns(clientConfig, Vocabulary.RULES);
         boolean isOfFailure = Arrays.asList(run.filters).contains(RuleEvaluation.FAILED_TOPIC);
@@ -218,12 +219,12 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
             RecordHeaders headers = new RecordHeaders();
             String before =
                     chain.length == 0 ? "" : new String(chain, StandardCharsets.US_ASCII) + ",";
-            headers.add(Vocabulary.HEADER_CHAIN, Lot.text(before + run.rule));
+            headers.add(Vocabulary.HEADER_CHAIN, TaskBatch.text(before + run.rule));
             sent.send(
                     Vocabulary.EVENTS,
                     0,
-                    Lot.text(run.tenant + "/"),
-                    Lot.text(
+                    TaskBatch.text(run.tenant + "/"),
+                    TaskBatch.text(
                             RuleEvaluation.failureJson(
                                     run.tenant,
                                     "",
@@ -246,7 +247,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
             chain.append(
                     chain.length() == 0 ? Vocabulary.UNNAMED_RULE : "," + Vocabulary.UNNAMED_RULE);
         }
-        return Lot.text(chain.toString());
+        return TaskBatch.text(chain.toString());
     }
 
     private void forget(Path folder) throws IOException {

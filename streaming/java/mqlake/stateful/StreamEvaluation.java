@@ -6,7 +6,7 @@ import mqlake.bounds.Failures;
 import mqlake.log.LogLimits;
 import mqlake.log.LogSender;
 import mqlake.log.LogSenders;
-import mqlake.log.Lot;
+import mqlake.log.TaskBatch;
 import mqlake.rules.CompiledColumns;
 import mqlake.rules.Lane;
 import mqlake.rules.MessageRow;
@@ -58,7 +58,7 @@ final class StreamEvaluation {
     StreamEvaluation(Map<String, String> clientConfig, StreamSpec stream) {
         this.stream = stream;
         this.name = stream.tenant + "/" + stream.rule;
-        this.key = Lot.text(name);
+        this.key = TaskBatch.text(name);
         this.rules = RuleFollower.ofRuns(clientConfig, Vocabulary.RULES);
         this.counters = RuleCounters.of(name);
         this.condition =
@@ -157,8 +157,8 @@ final class StreamEvaluation {
         if (end <= watermark) {
             counters.late.increment();
             RecordHeaders headers = headers(row, Vocabulary.STAGE_LATE);
-            headers.add(Vocabulary.HEADER_EVENT_TIME, Lot.text(Long.toString(eventMs)));
-            headers.add(Vocabulary.HEADER_WATERMARK, Lot.text(Long.toString(watermark)));
+            headers.add(Vocabulary.HEADER_EVENT_TIME, TaskBatch.text(Long.toString(eventMs)));
+            headers.add(Vocabulary.HEADER_WATERMARK, TaskBatch.text(Long.toString(watermark)));
             letter(
                     row,
                     "its time is " + (watermark - eventMs) + " ms before the watermark",
@@ -210,7 +210,7 @@ final class StreamEvaluation {
         RecordHeaders headers = new RecordHeaders();
         headers.add(
                 Vocabulary.HEADER_CHAIN,
-                Lot.text(
+                TaskBatch.text(
                         isLoop
                                 ? chain
                                 : chain.isEmpty() ? stream.rule : chain + "," + stream.rule));
@@ -224,16 +224,20 @@ final class StreamEvaluation {
                         row.topicName(),
                         count,
                         nowMs);
-        send(Vocabulary.EVENTS, Lot.text(stream.tenant + "/" + client), Lot.text(json), headers);
+        send(
+                Vocabulary.EVENTS,
+                TaskBatch.text(stream.tenant + "/" + client),
+                TaskBatch.text(json),
+                headers);
     }
 
     private RecordHeaders headers(MessageRow row, String stage) {
         RecordHeaders headers = new RecordHeaders();
         String source = stream.isEvents ? Vocabulary.SOURCE_EVENTS : Vocabulary.SOURCE_INBOUND;
-        headers.add(Vocabulary.HEADER_RULE, Lot.text(Integer.toString(stream.version)));
+        headers.add(Vocabulary.HEADER_RULE, TaskBatch.text(Integer.toString(stream.version)));
         headers.add(
                 Vocabulary.HEADER_OUTPUT,
-                Lot.text(
+                TaskBatch.text(
                         source
                                 + "."
                                 + stream.run
@@ -244,22 +248,22 @@ final class StreamEvaluation {
                                 + ":"
                                 + row.offset
                                 + ":0"));
-        headers.add(Vocabulary.HEADER_STAGE, Lot.text(stage));
-        headers.add(Vocabulary.HEADER_TOPIC, Lot.text(row.topicName()));
+        headers.add(Vocabulary.HEADER_STAGE, TaskBatch.text(stage));
+        headers.add(Vocabulary.HEADER_TOPIC, TaskBatch.text(row.topicName()));
         headers.add(Vocabulary.HEADER_CLIENT_ID, row.clientIdBytes());
         return headers;
     }
 
     private void letter(MessageRow row, String error, RecordHeaders headers) {
         byte[] payload = row.value == null ? EMPTY : row.value;
-        headers.add(Vocabulary.HEADER_ERROR, Lot.text(error));
+        headers.add(Vocabulary.HEADER_ERROR, TaskBatch.text(error));
         long bytes = LogLimits.size(key, payload, headers);
         int most = limits.mostBytes(Vocabulary.DEAD_LETTERS, bytes);
         if (bytes > most) {
             headers.remove(Vocabulary.HEADER_ERROR);
             headers.add(
                     Vocabulary.HEADER_ERROR,
-                    Lot.text(
+                    TaskBatch.text(
                             error
                                     + RuleEvaluation.withoutPayload(
                                             payload.length, Vocabulary.DEAD_LETTERS, most)));
@@ -283,7 +287,7 @@ final class StreamEvaluation {
             context.addTaskCompletionListener(ours);
         }
         try {
-            ours.lot.send(logTopic, 0, recordKey, value, headers);
+            ours.batch.send(logTopic, 0, recordKey, value, headers);
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }
@@ -292,11 +296,11 @@ final class StreamEvaluation {
     /** What a task writes; the task is not done before the log has it. */
     private static final class Letters implements TaskCompletionListener {
         final long task;
-        final Lot lot;
+        final TaskBatch batch;
 
-        Letters(long task, Lot lot) {
+        Letters(long task, TaskBatch batch) {
             this.task = task;
-            this.lot = lot;
+            this.batch = batch;
         }
 
         @Override
@@ -305,7 +309,7 @@ final class StreamEvaluation {
                 return; // It comes again.
             }
             try {
-                lot.awaitAcknowledged();
+                batch.awaitAcknowledged();
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             }

@@ -13,8 +13,8 @@ import java.util.HashMap;
 import java.util.concurrent.locks.ReentrantLock;
 
 /** What a task sends in a batch, and what of it was left out. */
-public final class Lot {
-    private static final ThreadLocal<Lot> OF_TASK = new ThreadLocal<>();
+public final class TaskBatch {
+    private static final ThreadLocal<TaskBatch> OF_TASK = new ThreadLocal<>();
 
     private final LogSender sender;
     final LeftOut leftOut;
@@ -28,19 +28,19 @@ public final class Lot {
     int left;
 
     /** Likewise: what lies between marks, the oldest first; the last is what is sent now. */
-    private final ArrayDeque<Stretch> stretches = new ArrayDeque<>();
+    private final ArrayDeque<Range> ranges = new ArrayDeque<>();
 
     /** Likewise: how much of what was left out is told, as {@link LeftOut} counts. */
     private long told;
 
-    Lot(LogSender sender) {
+    TaskBatch(LogSender sender) {
         this.sender = sender;
         this.leftOut = new LeftOut(sender.query);
-        stretches.add(new Stretch());
+        ranges.add(new Range());
     }
 
     /** What was sent between two marks. */
-    static final class Stretch {
+    static final class Range {
         /** Of these records, nowhere in the log yet. */
         int left;
 
@@ -53,21 +53,21 @@ public final class Lot {
     }
 
     /** Return that of the task that this thread runs; null without one. */
-    static Lot ofTask() {
+    static TaskBatch ofTask() {
         return OF_TASK.get();
     }
 
     /** Be that of the task that this thread runs, until {@link #leave}. */
-    public Lot enter() {
+    public TaskBatch enter() {
         OF_TASK.set(this);
         sender.open.add(this);
         return this;
     }
 
     public static void leave() {
-        Lot lot = OF_TASK.get();
-        if (lot != null) {
-            lot.sender.open.remove(lot);
+        TaskBatch batch = OF_TASK.get();
+        if (batch != null) {
+            batch.sender.open.remove(batch);
             OF_TASK.remove();
         }
     }
@@ -75,29 +75,29 @@ public final class Lot {
     /** All that comes of a partition before an offset was sent; it is done when the log has it. */
     void mark(Positions positions, int partition, long offset) {
         synchronized (sender) {
-            Stretch last = stretches.peekLast();
+            Range last = ranges.peekLast();
             last.positions = positions;
             last.partition = partition;
             last.end = offset;
             last.leftOut = leftOut.added();
-            stretches.add(new Stretch());
+            ranges.add(new Range());
             finish();
         }
     }
 
     /** Return what is sent now, with one record more; with the sender's monitor held. */
-    Stretch add() {
+    Range add() {
         left++;
-        Stretch last = stretches.peekLast();
+        Range last = ranges.peekLast();
         last.left++;
         return last;
     }
 
     /** The log has a record, or never will; with the sender's monitor held. */
-    void settle(Stretch stretch) {
+    void settle(Range range) {
         left--;
-        if (--stretch.left == 0) {
-            stretch.leftOut = leftOut.added();
+        if (--range.left == 0) {
+            range.leftOut = leftOut.added();
             finish();
         }
     }
@@ -112,10 +112,10 @@ public final class Lot {
 
     /** Say how far all is done: not beyond what was left out and is not told yet. */
     private void finish() {
-        while (stretches.size() > 1
-                && stretches.peekFirst().left == 0
-                && stretches.peekFirst().leftOut <= told) {
-            Stretch first = stretches.pollFirst();
+        while (ranges.size() > 1
+                && ranges.peekFirst().left == 0
+                && ranges.peekFirst().leftOut <= told) {
+            Range first = ranges.pollFirst();
             first.positions.finish(first.partition, first.end);
         }
     }
