@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def list_places(data_dir: Path, as_json: bool) -> None:
     """List the rules and records at which the engine has ended."""
     entries = Poison(data_dir).entries()
     if as_json:
-        click.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
+        click.echo(json.dumps([entry.to_json() for entry in entries], indent=2))
         return
     print_table(
         ("tenant", "rule", "record", "version", "ended", "last", "passed over"),
@@ -43,7 +42,7 @@ def list_places(data_dir: Path, as_json: bool) -> None:
                 str(entry.version or ""),
                 str(entry.deaths),
                 datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="seconds"),
-                "yes" if entry.buried else "no",
+                "yes" if entry.skipped else "no",
             )
             for entry in entries
         ),

@@ -181,7 +181,7 @@ class Supervisor:
                 running.child.kill_group()
             reason = running.child.exit_reason()
             if reason is not None:
-                self._bury(running, reason)
+                self._reap(running, reason)
         elif running.restarts.due_at is None:
             waits_for = self._waits_for(running.part)
             if waits_for:
@@ -216,7 +216,7 @@ class Supervisor:
         # Before anything else: should this process be killed, its successor must know the pid.
         self._publish(force=True)
 
-    def _bury(self, running: Running, reason: str) -> None:
+    def _reap(self, running: Running, reason: str) -> None:
         """Clear away an ended process and plan the next start."""
         child = running.child
         assert child is not None

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
-from streaming.poison_file import DEATHS_TO_BURY, PLACES_FILE, Poison, PoisonEntry, forget_places
+from streaming.poison_file import DEATHS_TO_SKIP, PLACES_FILE, Poison, PoisonEntry, forget_places
 
 _CLASS: Final = "mqlake.rules.Places"
 _logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ Pause = Callable[[tuple[str, str], int, str], None]
 
 
 class PoisonGuard:
-    """Knows what is buried, in Python and in Java.
+    """Knows which records rules skip, in Python and in Java.
 
     Args:
         data_dir: Of the system.
@@ -48,39 +48,39 @@ class PoisonGuard:
             self._tell(str(error))
             return
         for entry in deaths:
-            fields = {"place": str(entry.place), "deaths": entry.deaths, "buried": entry.buried}
+            fields = {"place": str(entry.place), "deaths": entry.deaths, "skipped": entry.skipped}
             _logger.error("the engine has died evaluating a rule", extra={"fields": fields})
 
     def open(self, spark: SparkSession) -> None:
-        """Let the engine note its places, and pass over those that are buried."""
+        """Let the engine note its places, and skip those that are known for it."""
         java = getattr(spark.sparkContext._jvm, _CLASS)
         java.open(str(self._places))
         self.look(spark)
 
     def look(self, spark: SparkSession) -> list[PoisonEntry]:
-        """Take up what an operator has changed; return what is buried."""
+        """Take up what an operator has changed; return what is skipped."""
         try:
-            buried = self._poison.buried()
+            skipped = self._poison.skipped()
         except OperationalError as error:
             self._tell(str(error))
             return []
-        places = frozenset(str(entry.place) for entry in buried)
+        places = frozenset(str(entry.place) for entry in skipped)
         if places != self._known:
             java = getattr(spark.sparkContext._jvm, _CLASS)
             if not self._known <= places:
                 java.forget()
             for place in places:
-                java.bury(place)
+                java.skip(place)
             self._known = places
-        return buried
+        return skipped
 
-    def pause(self, buried: list[PoisonEntry], pause: Pause) -> None:
+    def pause(self, skipped: list[PoisonEntry], pause: Pause) -> None:
         """Ask for the rules to be paused, again and again; not for what an operator has named.
 
         One that is asked for before the rules are known, or while it changes, may stay in force.
         """
-        for entry in buried:
-            if entry.deaths >= DEATHS_TO_BURY:
+        for entry in skipped:
+            if entry.deaths >= DEATHS_TO_SKIP:
                 place = entry.place
                 pause(
                     (place.tenant, place.rule),

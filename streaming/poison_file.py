@@ -3,7 +3,7 @@
 Each engine, router and lake, notes in the file `places` of its folder which rule each of its
 threads is evaluating on which record (`Places.java`). A file that is there when it starts is that
 of an engine that died; what it names has one death more in `<data-dir>/poison.json`. At the second
-one the place is buried: it is passed over, with a dead letter, and the rule is paused.
+one the record is skipped for the rule: it becomes a dead letter, and the rule is paused.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
@@ -21,7 +21,7 @@ from mqlake.rule_records import SOURCE_EVENTS, SOURCE_INBOUND
 
 POISON_FILE: Final = "poison.json"
 PLACES_FILE: Final = "places"
-DEATHS_TO_BURY: Final = 2
+DEATHS_TO_SKIP: Final = 2
 MOST_ENTRIES: Final = 1_000
 
 _SLOT_BYTES: Final = 256
@@ -75,14 +75,25 @@ class PoisonEntry:
         version: Of the rule, when the engine last died there; 0 when an operator named it.
         deaths: How often it did.
         at_ms: When, or when it was named.
-        buried: It is passed over.
+        skipped: The record becomes a dead letter of the rule without being evaluated.
     """
 
     place: PoisonPlace
     version: int
     deaths: int
     at_ms: int
-    buried: bool
+    skipped: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the file and `bin/mqlake poison list --json` have it."""
+        fields = asdict(self)
+        return fields | {"buried": fields.pop("skipped")}
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "PoisonEntry":
+        """Undo `to_json`."""
+        place, version, deaths = PoisonPlace(**fields["place"]), fields["version"], fields["deaths"]
+        return cls(place, version, deaths, fields["at_ms"], fields["buried"])
 
 
 class Poison:
@@ -99,7 +110,7 @@ class Poison:
         """
         try:
             listed = json.loads(self._path.read_text(encoding="utf-8"))["places"]
-            return [PoisonEntry(**{**one, "place": PoisonPlace(**one["place"])}) for one in listed]
+            return [PoisonEntry.of(one) for one in listed]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError, TypeError, KeyError) as exc:
@@ -107,8 +118,8 @@ class Poison:
                 f"{self._path} is damaged ({exc}): delete it; what it names is evaluated again"
             ) from exc
 
-    def buried(self) -> list[PoisonEntry]:
-        return [entry for entry in self.entries() if entry.buried]
+    def skipped(self) -> list[PoisonEntry]:
+        return [entry for entry in self.entries() if entry.skipped]
 
     def take_deaths(self, places: Path, now_ms: int) -> list[PoisonEntry]:
         """Count what an engine that died was about; return those places, as they are known now."""
@@ -119,17 +130,17 @@ class Poison:
                 for place, version in found:
                     known = entries.pop(place, None)
                     deaths = 1 + (known.deaths if known else 0)
-                    buried = deaths >= DEATHS_TO_BURY or (known is not None and known.buried)
-                    entries[place] = PoisonEntry(place, version, deaths, now_ms, buried)
+                    skipped = deaths >= DEATHS_TO_SKIP or (known is not None and known.skipped)
+                    entries[place] = PoisonEntry(place, version, deaths, now_ms, skipped)
                     taken.append(entries[place])
         forget_places(places)
         return taken
 
     def skip(self, place: PoisonPlace, now_ms: int) -> None:
-        """Bury a place that an operator names."""
+        """Skip a place that an operator names."""
         with self._changing() as entries:
-            known = entries.pop(place, PoisonEntry(place, 0, 0, now_ms, buried=True))
-            entries[place] = replace(known, buried=True)
+            known = entries.pop(place, PoisonEntry(place, 0, 0, now_ms, skipped=True))
+            entries[place] = replace(known, skipped=True)
 
     def forget(self) -> int:
         """Have everything evaluated again; return how many places were known."""
@@ -147,7 +158,7 @@ class Poison:
             entries = {entry.place: entry for entry in self.entries()}
             yield entries
             kept = list(entries.values())[-MOST_ENTRIES:]
-            places = {"places": list(map(asdict, kept))}
+            places = {"places": [entry.to_json() for entry in kept]}
             write_durably(self._path, json.dumps(places, indent=1).encode())
 
 

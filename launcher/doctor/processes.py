@@ -227,14 +227,14 @@ def look_at_poison(patient: Patient) -> Iterator[Finding]:
     for entry in entries:
         place = entry.place
         what = f"rule {place.tenant}/{place.rule} on the message at {place.record}"
-        if entry.buried and entry.deaths:
+        if entry.skipped and entry.deaths:
             yield error(
                 "poison",
                 f"the engine ended {entry.deaths} times while it evaluated {what}; the message is "
                 "passed over and in the dead letters, the rule is paused",
                 "change the rule, then: bin/mqlake poison forget",
             )
-        elif entry.buried:
+        elif entry.skipped:
             yield warning(
                 "poison", f"an operator has {what} passed over", "bin/mqlake poison forget ends it"
             )

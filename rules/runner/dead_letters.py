@@ -27,7 +27,7 @@ class DeadLetters:
         self._target = target
         self._failures = failures
 
-    async def bury(self, work: Work, function: str, error: str) -> None:
+    async def append(self, work: Work, function: str, error: str) -> None:
         """Write the dead letter of an output; return when the log has it."""
         output = work.output
         letter = DeadLetter(

@@ -70,7 +70,7 @@ class LaneStream(Protocol):
         """
         ...
 
-    async def bury(self, work: Work, function: str, error: str) -> None:
+    async def write_dead_letter(self, work: Work, function: str, error: str) -> None:
         """Write a dead letter; return when the log has it."""
         ...
 
@@ -473,7 +473,7 @@ class Lane:
                 self._finish(entry)
                 return
             reasons.append(f"fallback {function}: {problem}")
-        await self._stream.bury(entry.work, self.function, "; ".join(reasons))
+        await self._stream.write_dead_letter(entry.work, self.function, "; ".join(reasons))
         self._finish(entry)
 
 

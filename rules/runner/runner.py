@@ -275,8 +275,8 @@ class Runner:
         read_on = {p: ReadPosition(at, marks[p]) for p, at in found.positions.items()}
         return LaneMissed(works, read_on, found.lost)
 
-    async def bury(self, work: Work, function: str, error: str) -> None:
-        await self._dead_letters.bury(work, function, error)
+    async def write_dead_letter(self, work: Work, function: str, error: str) -> None:
+        await self._dead_letters.append(work, function, error)
 
     def has_room(self, lane: Lane) -> None:
         self._full.discard(lane)

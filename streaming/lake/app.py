@@ -280,14 +280,14 @@ class _Lake:
         return committed(checkpoint(self._settings.data_dir, queries.STATE))
 
     def _look(self, trouble: str) -> Look:
-        buried = self._engine.guard.look(self._engine.spark)
+        skipped = self._engine.guard.look(self._engine.spark)
         self._grow()
         figures = {"stateful_rules": self._runs.figures()} | retention_figures(self._retention)
         detail = (trouble or "keeping the tables") + self._growth.told()
         if waits_for := self._finish.waits_for:
             detail += f", waits for {', '.join(waits_for)}"
-        if buried:
-            detail += f"; passes over {len(buried)} messages that ended Spark"
+        if skipped:
+            detail += f"; passes over {len(skipped)} messages that ended Spark"
         return Look(not trouble, detail, figures, waits=self._growth.is_under_way)
 
     def _add_figures(self, families: Families) -> None:

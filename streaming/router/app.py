@@ -310,8 +310,8 @@ class _Router:
                 return self._look_beside(trouble)
         self._count()
         engine, controller = self._engine, self._controller
-        buried = engine.guard.look(engine.spark)
-        engine.guard.pause(buried, controller.pause_version)
+        skipped = engine.guard.look(engine.spark)
+        engine.guard.pause(skipped, controller.pause_version)
         for one in controller.runs or ():
             if not one.span.is_ended and (why := failure(self._settings.data_dir, one.name)):
                 controller.pause(one, why)
@@ -324,8 +324,8 @@ class _Router:
         well = "routing" if mode.real_time else f"routing in micro-batches: {mode.reason}"
         detail = trouble or (well if self._is_routing else "starting the queries")
         detail += self._growth.told()
-        if buried:
-            detail += f"; passes over {len(buried)} messages that ended it: bin/mqlake poison list"
+        if skipped:
+            detail += f"; passes over {len(skipped)} messages that ended it: bin/mqlake poison list"
         figures = {"refused_activations": controller.refused}
         return Look(self._is_routing, detail, figures, waits=self._growth.is_under_way)
 

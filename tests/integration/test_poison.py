@@ -68,7 +68,7 @@ def rows(engine: Engine, rule: str) -> set[bytes]:
     return {output.row for output in engine.outputs() if output.rule == rule}
 
 
-def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(engine: Engine) -> None:
+def test_what_ends_the_engine_twice_is_skipped_and_its_rule_is_paused(engine: Engine) -> None:
     engine.define(a_rule(61, 1, sql='SELECT 1 AS x FROM "poison/1"'))
     make_stuck(engine, "rule-61", "poison/1")
     engine.publish("poison/1", b"poison", 1)
@@ -86,7 +86,7 @@ def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(engine: Eng
     assert letter.value == b"poison"
     assert letter.error.startswith("passed over: the engine has ended")
     (deaths,) = [
-        entry.deaths for entry in Poison(engine.folder).buried() if entry.place.rule == "rule-61"
+        entry.deaths for entry in Poison(engine.folder).skipped() if entry.place.rule == "rule-61"
     ]
     assert deaths == 2
     engine.delete("rule-61")

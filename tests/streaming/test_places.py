@@ -45,15 +45,15 @@ def test_python_reads_what_java_has_noted(engine: Engine, poison: Poison, tmp_pa
     assert (entry.place, entry.version) == (PoisonPlace("default", "noted", "i", 3, 2**40), 7)
 
 
-def test_a_buried_place_is_a_dead_letter_and_the_next_record_is_evaluated(
+def test_a_skipped_place_is_a_dead_letter_and_the_next_record_is_evaluated(
     engine: Engine, poison: Poison, routing_jvm: Any
 ) -> None:
-    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="buried")
+    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="skipped")
     engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="other")
-    routing_jvm.mqlake.rules.Places.bury("default/buried i:0:17")
+    routing_jvm.mqlake.rules.Places.skip("default/skipped i:0:17")
     letter, output = engine.publish("a", b"payload", offset=17)
     assert isinstance(letter, DeadLetter)
-    assert (letter.rule, letter.value) == ("buried", b"payload")
+    assert (letter.rule, letter.value) == ("skipped", b"payload")
     assert letter.error.startswith("passed over: the engine has ended")
     assert isinstance(output, Output)
     assert len(engine.publish("a", offset=18)) == 2

@@ -1,4 +1,4 @@
-"""What an engine that died was about: counted, buried, skipped and forgotten."""
+"""What an engine that died was about: counted, skipped and forgotten."""
 
 import json
 import struct
@@ -42,18 +42,18 @@ def die(folder: Path, *slots: bytes) -> Path:
     return places
 
 
-def test_a_place_is_buried_at_the_second_death(tmp_path: Path) -> None:
+def test_a_place_is_skipped_at_the_second_death(tmp_path: Path) -> None:
     poison = Poison(tmp_path)
     die(tmp_path, slot(active=0), slot(), slot(b"", active=0))
     (first,) = poison.take_deaths(tmp_path / PLACES_FILE, 1_000)
-    assert (first.place, first.version, first.deaths, first.buried) == (PLACE, 2, 1, False)
+    assert (first.place, first.version, first.deaths, first.skipped) == (PLACE, 2, 1, False)
     assert poison.take_deaths(tmp_path / PLACES_FILE, 2_000) == []  # the file is gone
     die(tmp_path, slot(b"t/other", event=1, offset=5), slot())
     other, second = poison.take_deaths(tmp_path / PLACES_FILE, 3_000)
     assert str(other.place) == "t/other e:3:5"
-    assert not other.buried
-    assert (second.deaths, second.at_ms, second.buried) == (2, 3_000, True)
-    assert poison.buried() == [second]
+    assert not other.skipped
+    assert (second.deaths, second.at_ms, second.skipped) == (2, 3_000, True)
+    assert poison.skipped() == [second]
 
 
 def test_an_engine_that_ends_as_it_should_was_about_nothing(tmp_path: Path) -> None:
@@ -96,10 +96,11 @@ def test_an_operator_lists_skips_and_forgets(tmp_path: Path) -> None:
         return done.output
 
     assert "passes over i:3:17" in run("skip", "r", "i:3:17")
-    (entry,) = Poison(tmp_path).buried()
+    (entry,) = Poison(tmp_path).skipped()
     assert (entry.place, entry.deaths) == (PLACE, 0)
     assert "i:3:17" in run("list")
-    assert '"offset": 17' in run("list", "--json")
+    (listed,) = json.loads(run("list", "--json"))
+    assert (listed["place"]["offset"], listed["buried"]) == (17, True)
     assert "1 places forgotten" in run("forget")
     assert Poison(tmp_path).entries() == []
 

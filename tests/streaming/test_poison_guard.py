@@ -19,7 +19,7 @@ def test_rules_are_asked_to_be_paused_again_and_again(tmp_path: Path) -> None:
     guard = PoisonGuard(tmp_path, tmp_path, ManualClock())
     asked: list[tuple[tuple[str, str], int]] = []
     for _ in range(2):
-        guard.pause(poison.buried(), lambda rule, version, _: asked.append((rule, version)))
+        guard.pause(poison.skipped(), lambda rule, version, _: asked.append((rule, version)))
     assert asked == [(("default", "r"), 2)] * 2
 
 

@@ -57,7 +57,7 @@ class Feeding:
     ) -> LaneMissed:
         raise AssertionError("it never falls behind")
 
-    async def bury(self, work: Work, function: str, error: str) -> None:
+    async def write_dead_letter(self, work: Work, function: str, error: str) -> None:
         raise AssertionError(error)
 
     def has_room(self, lane: Lane) -> None:

@@ -31,7 +31,7 @@ public final class Places {
     /** Which rule's name a slot has. */
     private static final byte[][] NAMED = new byte[SLOTS][];
 
-    private static final ConcurrentHashMap<String, Boolean> BURIED = new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<String, Boolean> SKIPPED = new ConcurrentHashMap<>();
 
     private Places() {}
 
@@ -52,24 +52,24 @@ public final class Places {
         }
     }
 
-    /** Pass over a place: `tenant/rule i:partition:offset`, `e` for an event. */
-    public static void bury(String place) {
-        BURIED.put(place, Boolean.TRUE);
+    /** Skip a place: `tenant/rule i:partition:offset`, `e` for an event. */
+    public static void skip(String place) {
+        SKIPPED.put(place, Boolean.TRUE);
     }
 
     /** Evaluate all places again. */
     public static void forget() {
-        BURIED.clear();
+        SKIPPED.clear();
     }
 
     /**
      * Note that a lane begins with a record.
      *
-     * @throws IllegalStateException The place is buried.
+     * @throws IllegalStateException The place is skipped.
      */
     public static void begin(
             int lane, RuleVersion rule, boolean isEvent, int partition, long offset) {
-        if (!BURIED.isEmpty()) {
+        if (!SKIPPED.isEmpty()) {
             check(rule, isEvent, partition, offset);
         }
         MappedByteBuffer slots = file;
@@ -108,7 +108,7 @@ public final class Places {
                         + partition
                         + ":"
                         + offset;
-        if (BURIED.containsKey(place)) {
+        if (SKIPPED.containsKey(place)) {
             throw new IllegalStateException(
                     "passed over: the engine has ended while it evaluated"
                             + " this rule on this message, or an operator has said so ("
