@@ -84,15 +84,15 @@ class Growth:
     def finished(self) -> "Growth":
         return replace(self, step=GrowthStep.DONE)
 
-    def readable(self, places: Mapping[int, int]) -> int:
+    def readable(self, positions: Mapping[int, int]) -> int:
         """Return of how many partitions somebody may read who needs the order of each topic.
 
         Args:
-            places: Per partition the first offset that he has not read.
+            positions: Per partition the first offset that he has not read.
         """
         if not self.cut:
             return self.before
-        is_past = all(places.get(one, 0) >= offset for one, offset in enumerate(self.cut))
+        is_past = all(positions.get(one, 0) >= offset for one, offset in enumerate(self.cut))
         return self.after if is_past else self.before
 
 

@@ -1,4 +1,4 @@
-"""Places in a log topic: lists with one offset for each partition.
+"""Positions in a log topic: lists with one offset for each partition.
 
 A list that was written down before the log topic was given more partitions is shorter than one of
 today. Then there was nothing in those that it lacks, so it stands at their beginning: at 0.

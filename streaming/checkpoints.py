@@ -200,7 +200,7 @@ def with_added(first: Offsets, known: Offsets) -> Offsets:
 
 
 def furthest(first: Offsets, second: Offsets) -> Offsets:
-    """Return the later of two places, partition by partition; of what only one knows, that."""
+    """Return the later of two positions, partition by partition; of what only one knows, that."""
     return {
         log_topic: {
             partition: max(

@@ -73,7 +73,7 @@ class _Rate:
         """Return records a second."""
         total = sum(offsets)
         if len(offsets) != self.partitions or total < self.taken[-1][1]:
-            # It knows of one more, or began again from an older place.
+            # It knows of one more, or began again from an older position.
             self.taken.clear()
             self.partitions = len(offsets)
         self.taken.append((now, total))
@@ -168,18 +168,18 @@ class QueryFigures:
                 state.get("numRowsTotal", 0) for state in progress.get("stateOperators", ())
             )
         done = _ends_of(progress) or committed(one.checkpoint) or {}
-        places = furthest(done, reached if one.real_time else {})
-        if places:
-            offsets = [offset for found in places.values() for offset in found.values()]
+        positions = furthest(done, reached if one.real_time else {})
+        if positions:
+            offsets = [offset for found in positions.values() for offset in found.values()]
             rate = self._rates.setdefault(one.name, _Rate())
             figures["input_rows_per_second"] = rate.add(self._clock.monotonic(), offsets)
-            figures["lag_records"] = self._lag(places, ends)
+            figures["lag_records"] = self._lag(positions, ends)
         return figures
 
-    def _lag(self, places: Offsets, ends: dict[str, dict[int, int] | None]) -> int | None:
+    def _lag(self, positions: Offsets, ends: dict[str, dict[int, int] | None]) -> int | None:
         """Return how many offsets are left; None when the log does not say."""
         lag = 0
-        for log_topic, partitions in places.items():
+        for log_topic, partitions in positions.items():
             if log_topic not in ends:
                 try:
                     ends[log_topic] = self._ends(log_topic)

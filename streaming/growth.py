@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 FINISH_SECONDS: Final = 1.0
 """How often the lake looks whether all have passed the cut."""
 
-Places = Callable[[], Offsets | None]
+QueryPositions = Callable[[], Offsets | None]
 """Returns how far a query has come."""
 
 
@@ -88,13 +88,13 @@ class LogGrowth:
         """Return of how many a query reads that has begun."""
         return self._reading[query]
 
-    def due(self, running: Mapping[str, Places]) -> list[str]:
+    def due(self, running: Mapping[str, QueryPositions]) -> list[str]:
         """Return the queries that may read more than they do: they are to be started again."""
         self._watch.look()
         return [
             query
-            for query, places in running.items()
-            if (count := self._reading.get(query)) is not None and self._readable(places()) > count
+            for query, reached in running.items()
+            if (count := self._reading.get(query)) is not None and self._readable(reached()) > count
         ]
 
     def _readable(self, done: Offsets | None) -> int:
@@ -195,7 +195,7 @@ class Finish:
         self.waits_for = [
             reader.name
             for reader in readers
-            if growth.readable(reader.places.get(INBOUND) or {}) < growth.after
+            if growth.readable(reader.positions.get(INBOUND) or {}) < growth.after
         ]
         if not self.waits_for:
             self._watch.read_to_end()  # it may have been said, and the log may grow again

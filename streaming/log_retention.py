@@ -30,7 +30,7 @@ class RetainingReader:
     """Somebody whose records must stay."""
 
     name: str
-    places: Mapping[str, dict[int, int] | None]
+    positions: Mapping[str, dict[int, int] | None]
     """By log topic that it reads: per partition the first offset that it still needs; None while
     that is not known, and then it needs all."""
     misses: bool = True
@@ -38,8 +38,8 @@ class RetainingReader:
 
     @property
     def known(self) -> Offsets:
-        """`places` without the log topics of which nothing is known."""
-        return {topic: places for topic, places in self.places.items() if places is not None}
+        """`positions` without the log topics of which nothing is known."""
+        return {topic: known for topic, known in self.positions.items() if known is not None}
 
 
 class Retention(NamedTuple):
@@ -101,27 +101,28 @@ class LogRetention:
                 continue
             self._unread.look(reader.name, reader.known)
         for log_topic, retention in self._retention.items():
-            self._delete(log_topic, retention, [one for one in readers if log_topic in one.places])
+            retaining = [one for one in readers if log_topic in one.positions]
+            self._delete(log_topic, retention, retaining)
 
     def _delete(self, log_topic: str, retention: Retention, readers: list[RetainingReader]) -> None:
         begins = self._admin.begins(log_topic)
         old = self._may_go(log_topic, retention, begins)
         held_by = set()
-        places = {}
-        for partition, place in old.items():
+        positions = {}
+        for partition, position in old.items():
             for reader in readers:
-                needed = (reader.places[log_topic] or {}).get(partition, 0)
-                if needed < place:
+                needed = (reader.positions[log_topic] or {}).get(partition, 0)
+                if needed < position:
                     held_by.add(reader.name)
-                    place = needed
-            if place > begins[partition]:
-                places[partition] = place
+                    position = needed
+            if position > begins[partition]:
+                positions[partition] = position
         self.held_by[log_topic] = sorted(held_by)
-        if places:
-            self._admin.delete_before(log_topic, places)
+        if positions:
+            self._admin.delete_before(log_topic, positions)
             _logger.info(
                 "old records deleted",
-                extra={"fields": {"log_topic": log_topic, "before": places}},
+                extra={"fields": {"log_topic": log_topic, "before": positions}},
             )
 
     def _may_go(
@@ -129,9 +130,9 @@ class LogRetention:
     ) -> dict[int, int]:
         """Return per partition the first offset that is too young, and of which too few follow."""
         before_ms = self._clock.now_ms() - retention.age_ms
-        places = self._admin.ends_before(log_topic, before_ms)
+        positions = self._admin.ends_before(log_topic, before_ms)
         if self._log_dir is None:
-            return places
+            return positions
         each = retention.size_bytes // max(1, len(begins))
         for partition, begin in begins.items():
             try:
@@ -140,8 +141,8 @@ class LogRetention:
                 fields = {"log_topic": log_topic, "partition": partition, "reason": str(error)}
                 _logger.warning("segments not looked at", extra={"fields": fields})
                 continue
-            places[partition] = max(places.get(partition, begin), kept)
-        return places
+            positions[partition] = max(positions.get(partition, begin), kept)
+        return positions
 
 
 def figures(retention: LogRetention | None) -> dict[str, Any]:

@@ -81,20 +81,20 @@ def pass_over_what_is_told(checkpoints: Path, others: Sequence[str]) -> dict[str
 
 
 def _before(folder: Path, gaps: Sequence[LogGap]) -> int:
-    places = planned(folder)
+    positions = planned(folder)
     return sum(
         gap.next - gap.first
         for gap in gaps
-        if places.get(gap.log_topic, {}).get(gap.partition, gap.next) < gap.first
+        if positions.get(gap.log_topic, {}).get(gap.partition, gap.next) < gap.first
     )
 
 
 def _record(gap: LogGap, folders: Sequence[Path], now_ms: int) -> NewRecord | None:
     known = [
-        (place, folder.name)
+        (position, folder.name)
         for folder in folders
-        if (place := planned(folder).get(gap.log_topic, {}).get(gap.partition)) is not None
-        and gap.first < place < gap.next
+        if (position := planned(folder).get(gap.log_topic, {}).get(gap.partition)) is not None
+        and gap.first < position < gap.next
     ]
     if not known:
         return None

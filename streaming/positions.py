@@ -135,9 +135,9 @@ class Positions:
         _logger.warning("a query's position is not noted", extra={"fields": fields})
 
 
-def _is_beyond(places: Offsets, ends: Offsets) -> bool:
+def _is_beyond(positions: Offsets, ends: Offsets) -> bool:
     return any(
         offset > ends.get(log_topic, {}).get(partition, 0)
-        for log_topic, partitions in places.items()
+        for log_topic, partitions in positions.items()
         for partition, offset in partitions.items()
     )

@@ -93,19 +93,19 @@ class Readers:
             found.append(RetainingReader(queries.RULES, needed, misses=False))
         for run in runs:
             if not is_ended(self._settings.data_dir, run.name):
-                places = place_of_run(self._settings.data_dir, run, known)
-                found.append(RetainingReader(f"rule {run.tenant}/{run.rule}", places))
+                positions = position_of_run(self._settings.data_dir, run, known)
+                found.append(RetainingReader(f"rule {run.tenant}/{run.rule}", positions))
         return found
 
     def _query(
         self, known: Known, name: str, log_topics: tuple[str, ...], *, misses: bool = True
     ) -> RetainingReader:
         done = known(checkpoint(self._settings.data_dir, name)) or {}
-        places = {log_topic: done.get(log_topic) for log_topic in log_topics}
-        return RetainingReader(name, places, misses=misses)
+        positions = {log_topic: done.get(log_topic) for log_topic in log_topics}
+        return RetainingReader(name, positions, misses=misses)
 
 
-def place_of_run(data_dir: Path, run: StatefulRun, known: Known) -> Offsets:
+def position_of_run(data_dir: Path, run: StatefulRun, known: Known) -> Offsets:
     """Return how far a stateful version has come; where it began when that is not known."""
     starts = {name: dict(enumerate(one.starts)) for name, one in run.span.sources.items()}
     return starts | (known(run_folder(data_dir, run.name)) or {})
@@ -152,7 +152,7 @@ class LastRecord:
         return value if isinstance(value, bytes) else b""
 
 
-class RunnerPlaces:
+class RunnerPositions:
     """Says what the runner of actions is done with."""
 
     def __init__(self, last: Callable[[], bytes | None]) -> None:
@@ -164,10 +164,10 @@ class RunnerPlaces:
             checkpoint = decode_checkpoint(self._last() or b"")
         except (LookupError, InvalidRecord):
             return None
-        return {partition: place.offset for partition, place in checkpoint.places.items()}
+        return {partition: position.offset for partition, position in checkpoint.positions.items()}
 
 
-class FederationPlaces:
+class FederationPositions:
     """Says what other sites have of this one's log."""
 
     def __init__(self, last: Callable[[], bytes | None]) -> None:
@@ -181,9 +181,9 @@ class FederationPlaces:
             return None
         except InvalidRecord:
             return RetainingReader(_FEDERATOR, {INBOUND: None})
-        places = dict(checkpoint.read)
+        positions = dict(checkpoint.read)
         followed = [*checkpoint.links.values(), checkpoint.retained]
         needed = federation_records.needed(one for one in followed if one is not None)
         for partition, offset in needed.items():
-            places[partition] = min(offset, places.get(partition, offset))
-        return RetainingReader(_FEDERATOR, {INBOUND: places})
+            positions[partition] = min(offset, positions.get(partition, offset))
+        return RetainingReader(_FEDERATOR, {INBOUND: positions})

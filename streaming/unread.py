@@ -42,27 +42,29 @@ class Unread:
         self._seen: dict[tuple[str, str, int], int] = {}
         self._lock = threading.Lock()
 
-    def run(self, places: Callable[[], Mapping[str, Offsets]], stopping: threading.Event) -> None:
+    def run(
+        self, positions: Callable[[], Mapping[str, Offsets]], stopping: threading.Event
+    ) -> None:
         """Look now and then until told to stop; for a thread of its own.
 
         Args:
-            places: Returns by query where it is.
+            positions: Returns by query where it is.
             stopping: Set when it is to end.
         """
 
         def look_at_all() -> None:
-            for query, at in places().items():
+            for query, at in positions().items():
                 self.look(query, at)
 
         look_again(look_at_all, LOOK_SECONDS, stopping, _logger, "not looked for gaps")
 
-    def look(self, query: str, places: Offsets | None) -> Offsets | None:
+    def look(self, query: str, positions: Offsets | None) -> Offsets | None:
         """Tell what a query has not read and cannot read any more.
 
         Args:
             query: Its name.
-            places: By log topic and partition, the first offset that it has not read; None when it
-                has read nothing and begins where the log does.
+            positions: By log topic and partition, the first offset that it has not read; None when
+                it has read nothing and begins where the log does.
 
         Returns:
             Where it can go on, when that is not where it is.
@@ -72,7 +74,7 @@ class Unread:
         """
         moved = False
         reachable: Offsets = {}
-        for log_topic, offsets in (places or {}).items():
+        for log_topic, offsets in (positions or {}).items():
             begins = self._begins(log_topic)
             self._tell(query, log_topic, offsets, begins)
             reachable[log_topic] = {p: max(at, begins.get(p, 0)) for p, at in offsets.items()}
@@ -86,14 +88,14 @@ class Unread:
             records = []
             seen = {}
             for partition, at in offsets.items():
-                place = (query, log_topic, partition)
+                position = (query, log_topic, partition)
                 begin = begins.get(partition, 0)
                 # A query passes over what is gone: it may be behind the gap already. What we delete
-                # ourselves was before all places that were seen then.
-                first = self._seen.get(place, at)
+                # ourselves was before all positions that were seen then.
+                first = self._seen.get(position, at)
                 if first < begin:
                     records.append(self._record(query, log_topic, partition, first, begin))
-                seen[place] = max(first, at, begin)
+                seen[position] = max(first, at, begin)
             if records:
                 self._append(records)
             self._seen |= seen

@@ -13,7 +13,7 @@ from api.tracing.views import ActionTrace, DeadLetterTrace, OutputTrace, RuleTra
 from mqlake.errors import InvalidRecord
 from mqlake.records import HEADER_ID, HEADER_OUTPUT
 from mqlake.rule_records import DeadLetter, Output, decode_dead_letter, decode_output
-from rules.runner.checkpoint import Checkpoint, LaneKey, Places
+from rules.runner.checkpoint import Checkpoint, LaneKey, ReadPositions
 
 INBOUND_SOURCE: Final = "i"
 MOST_ROW_BYTES: Final = 4_096
@@ -191,13 +191,15 @@ def _trace_action(
 def _is_behind(checkpoint: Checkpoint, made: MadeOutput, tenant: str, index: int) -> bool:
     lane = checkpoint.behind.get(LaneKey(tenant, made.output.rule, made.output.version, index))
     return any(
-        _is_before(places, made) for places in (checkpoint.places, lane) if places is not None
+        _is_before(positions, made)
+        for positions in (checkpoint.positions, lane)
+        if positions is not None
     )
 
 
-def _is_before(places: Places, made: MadeOutput) -> bool:
-    place = places.get(made.partition)
-    return place is None or place.offset <= made.offset
+def _is_before(positions: ReadPositions, made: MadeOutput) -> bool:
+    position = positions.get(made.partition)
+    return position is None or position.offset <= made.offset
 
 
 def _load(row: bytes) -> Any:

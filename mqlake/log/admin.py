@@ -235,14 +235,14 @@ class LogAdmin:
         later = self._offsets(log_topic, OffsetSpec.for_timestamp(timestamp_ms))
         return {p: end if later[p] < 0 else min(end, later[p]) for p, end in ends.items()}
 
-    def delete_before(self, log_topic: str, places: Mapping[int, int]) -> None:
+    def delete_before(self, log_topic: str, offsets: Mapping[int, int]) -> None:
         """Delete the records of partitions that are before an offset.
 
         Raises:
             LogError: The log does not answer in time or refuses.
         """
         self._admin.begin()
-        self._admin.delete_before(log_topic, places)
+        self._admin.delete_before(log_topic, offsets)
 
     def ensure(self, log_topic: str, config: Mapping[str, str], partitions: int = 1) -> None:
         """Create a log topic unless it exists; wait until it can be used.
@@ -434,9 +434,9 @@ class _Admin:
         answer: dict[int, int] = self._until_done(ask, f"asking for the offsets of {log_topic}")
         return answer
 
-    def delete_before(self, log_topic: str, places: Mapping[int, int]) -> None:
+    def delete_before(self, log_topic: str, offsets: Mapping[int, int]) -> None:
         def ask() -> None:
-            wanted = [TopicPartition(log_topic, p, offset) for p, offset in places.items()]
+            wanted = [TopicPartition(log_topic, p, offset) for p, offset in offsets.items()]
             for future in self._client.delete_records(wanted).values():
                 future.result(self._left())
 

@@ -4,9 +4,9 @@ The record is written about once a second while something changes, and at the en
 
 - per partition of `mqlake.outputs` the first offset that is not done with, and the marks up to
   there: per source the last output that was seen, so that repeated ones are known;
-- each action that has fallen behind, with the place and the marks of its own;
+- each action that has fallen behind, with the position and the marks of its own;
 - per partition of `mqlake.inbound` an offset before everything that was published for outputs from
-  the first place on: where a new run begins to look for what is published already.
+  the first position on: where a new run begins to look for what is published already.
 """
 
 import json
@@ -51,14 +51,14 @@ class ReadPosition:
     """Of what is before; not changed once it is here."""
 
 
-Places = dict[int, ReadPosition]
+ReadPositions = dict[int, ReadPosition]
 """By partition."""
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    places: Places
-    behind: dict[LaneKey, Places]
+    positions: ReadPositions
+    behind: dict[LaneKey, ReadPositions]
     published_from: dict[int, int]
     """By partition of `mqlake.inbound`."""
     is_clean: bool = False
@@ -71,10 +71,10 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         {
             "v": RECORD_VERSION,
             "clean": checkpoint.is_clean,
-            "places": _encode_places(checkpoint.places),
+            "places": _encode_positions(checkpoint.positions),
             "behind": [
-                {**key._asdict(), "places": _encode_places(places)}
-                for key, places in checkpoint.behind.items()
+                {**key._asdict(), "places": _encode_positions(positions)}
+                for key, positions in checkpoint.behind.items()
             ],
             "published_from": checkpoint.published_from,
         },
@@ -92,10 +92,10 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         fields = json.loads(data)
         check_version(fields["v"], "checkpoint")
         return Checkpoint(
-            places=_decode_places(fields["places"]),
+            positions=_decode_positions(fields["places"]),
             behind={
                 LaneKey(lane["tenant"], lane["rule"], lane["version"], lane["action"]): (
-                    _decode_places(lane["places"])
+                    _decode_positions(lane["places"])
                 )
                 for lane in fields["behind"]
             },
@@ -106,11 +106,13 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         raise InvalidRecord(f"checkpoint is malformed: {exc!r}") from exc
 
 
-def _encode_places(places: Places) -> dict[int, Any]:
-    return {partition: [place.offset, place.marks] for partition, place in places.items()}
+def _encode_positions(positions: ReadPositions) -> dict[int, Any]:
+    return {
+        partition: [position.offset, position.marks] for partition, position in positions.items()
+    }
 
 
-def _decode_places(fields: dict[str, Any]) -> Places:
+def _decode_positions(fields: dict[str, Any]) -> ReadPositions:
     return {
         int(partition): ReadPosition(
             offset, {source: (at, rule, index) for source, (at, rule, index) in marks.items()}
@@ -136,15 +138,15 @@ class PublishedFrom:
         else:
             self._known.append((ends, frontier))
 
-    def before(self, places: Places) -> dict[int, int]:
+    def before(self, positions: ReadPositions) -> dict[int, int]:
         """Return the latest ends before everything that is not done with; forget older ones."""
-        while len(self._known) > 1 and _is_at_most(self._known[1][1], places):
+        while len(self._known) > 1 and _is_at_most(self._known[1][1], positions):
             del self._known[0]
         return self._known[0][0] if self._known else {}
 
 
-def _is_at_most(frontier: dict[int, int], places: Places) -> bool:
-    return all(at <= places[p].offset for p, at in frontier.items() if p in places)
+def _is_at_most(frontier: dict[int, int], positions: ReadPositions) -> bool:
+    return all(at <= positions[p].offset for p, at in frontier.items() if p in positions)
 
 
 def mark_before(mark: Mark) -> Mark:

@@ -36,7 +36,7 @@ class RunnerCheckpoints:
         admin: Asks the log where messages end.
         target: Appends to the log.
         clock: For intervals.
-        book: Has the lanes, some of which have places of their own.
+        book: Has the lanes, some of which have positions of their own.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class RunnerCheckpoints:
         """
         done = self._progress.done()
         behind = {
-            lane.key: places
+            lane.key: positions
             for lane in self._book.all()
-            if (places := lane.places(done)) is not None
+            if (positions := lane.positions(done)) is not None
         }
         value = encode_checkpoint(
             Checkpoint(done, behind, self._published_from.before(done), is_clean)

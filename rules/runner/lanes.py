@@ -2,7 +2,7 @@
 
 A lane holds so many outputs and no more. When its queue is full it *falls behind*: it takes no more
 from the stream, works on what it has, and later reads what it missed in `mqlake.outputs` itself,
-from a place of its own, until it meets the stream again. So a target that is away costs a bounded
+from a position of its own, until it meets the stream again. So a target that is away costs bounded
 memory and nobody else's time, and loses nothing that the log still holds.
 """
 
@@ -18,7 +18,7 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError
 from rules.actions.contract import NO_RETRY, Action, ActionError, Failure, Problems, Work
 from rules.metrics import ActionCounters
-from rules.runner.checkpoint import LaneKey, Marks, Places, ReadPosition, mark_before
+from rules.runner.checkpoint import LaneKey, Marks, ReadPosition, ReadPositions, mark_before
 from rules.runner.progress import Batch, Origin
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ JOIN_GAP: Final = 5_000
 """Outputs between a lane and the stream when it tries to meet it."""
 RETRY_READ_SECONDS: Final = 1.0
 WAIT_SECONDS: Final = 0.05
-"""Before the stream's place is looked at again."""
+"""Before the stream's position is looked at again."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +43,7 @@ class LaneMissed:
     """What a lane has read of what it missed."""
 
     works: list[tuple[Work, Origin]]
-    places: Places
+    positions: ReadPositions
     """Where to read on."""
     lost: list[tuple[int, int, int]]
     """Partition and two offsets: the log no longer holds what is between them."""
@@ -56,12 +56,18 @@ class LaneStream(Protocol):
         """Return the next offset that the stream will hand over, per partition."""
         ...
 
-    def snapshot(self) -> Places:
-        """Return the places where the stream is."""
+    def snapshot(self) -> ReadPositions:
+        """Return the positions where the stream is."""
         ...
 
     async def read_missed(
-        self, key: LaneKey, places: Places, ends: dict[int, int], *, outputs: int, bytes_: int
+        self,
+        key: LaneKey,
+        positions: ReadPositions,
+        ends: dict[int, int],
+        *,
+        outputs: int,
+        bytes_: int,
     ) -> LaneMissed:
         """Read outputs of a lane.
 
@@ -132,7 +138,7 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_full = False
         self._is_closed = False
-        self.behind: Places | None = None
+        self.behind: ReadPositions | None = None
         self._joining: dict[int, int] | None = None
         self._live: deque[LaneEntry] = deque()
         self._room = asyncio.Event()
@@ -186,23 +192,23 @@ class Lane:
     def detach(self, older_than: float) -> None:
         """Stop counting for the stream when an output has taken longer than until this time.
 
-        Those that are unfinished have places of their own from now on.
+        Those that are unfinished have positions of their own from now on.
         """
         oldest = next(iter(self._unfinished.values()), None)
         if self.action.may_fall_behind and oldest is not None and oldest.begun < older_than:
             for entry in self._unfinished.values():
                 entry.release()
 
-    def resume_from(self, places: Places) -> None:
-        """Begin behind the stream, at places of an earlier run."""
-        self.behind = places
+    def resume_from(self, positions: ReadPositions) -> None:
+        """Begin behind the stream, at positions of an earlier run."""
+        self.behind = positions
         self._spawn(self._catch_up())
 
-    def places(self, stream_places: Places) -> Places | None:
+    def positions(self, stream_positions: ReadPositions) -> ReadPositions | None:
         """Return where a new run would have to go on with this lane.
 
         Args:
-            stream_places: Before them the stream is done with everything.
+            stream_positions: Before them the stream is done with everything.
 
         Returns:
             None when that is where the stream goes on.
@@ -210,24 +216,24 @@ class Lane:
         detached = [entry for entry in self._unfinished.values() if entry.batch is None]
         if self.behind is None and not detached:
             return None
-        places = dict(stream_places if self.behind is None else self.behind)
+        positions = dict(stream_positions if self.behind is None else self.behind)
         for entry in detached:
             work = entry.work
-            if work.offset < places[work.partition].offset:
+            if work.offset < positions[work.partition].offset:
                 output = work.output
                 marks: Marks = {
                     **entry.origin.marks,
                     output.position.order(work.partition): mark_before(output.mark),
                 }
-                places[work.partition] = ReadPosition(work.offset, marks)
-        return places
+                positions[work.partition] = ReadPosition(work.offset, marks)
+        return positions
 
     def gap(self) -> int:
         """Return how many outputs, of all rules, are between this lane and the stream."""
         if self.behind is None:
             return 0
         frontier = self._stream.frontier()
-        return sum(max(0, frontier[p] - place.offset) for p, place in self.behind.items())
+        return sum(max(0, frontier[p] - at.offset) for p, at in self.behind.items())
 
     def count(self) -> None:
         """Add to the counters of the moment, which all versions of a rule share."""
@@ -300,7 +306,7 @@ class Lane:
         while self.behind is not None:
             await self._wait_for_room()
             frontier = self._stream.frontier()
-            if any(place.offset > frontier[p] for p, place in self.behind.items()):
+            if any(at.offset > frontier[p] for p, at in self.behind.items()):
                 # An earlier run was further with this lane than with the others.
                 await asyncio.sleep(WAIT_SECONDS)
                 continue
@@ -325,9 +331,9 @@ class Lane:
             for work, origin in missed.works:
                 self._take(LaneEntry(work, origin, None, now))
             self._count_lost(missed.lost)
-            self.behind = missed.places
+            self.behind = missed.positions
             if self._joining is not None and all(
-                missed.places[p].offset >= end for p, end in self._joining.items()
+                missed.positions[p].offset >= end for p, end in self._joining.items()
             ):
                 self._join()
             else:

@@ -77,7 +77,7 @@ async def read_outputs_range(
 async def find_published(
     ranges: LogRangeReader, begins: Mapping[int, int], ends: Mapping[int, int]
 ) -> set[bytes]:
-    """Return what the last run has published between two places in `mqlake.inbound`.
+    """Return what the last run has published between two positions in `mqlake.inbound`.
 
     Raises:
         LogError: The log does not answer.

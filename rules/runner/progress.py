@@ -1,15 +1,15 @@
 """How far the runner is in `mqlake.outputs`: what is handed over, and what is done with.
 
 Outputs are handed over in batches of one partition. A batch is done when every action that counts
-is done with all its outputs; a place moves over the batches that are done, in order. An action that
-takes too long is detached: it then keeps places of its own, and no longer counts.
+is done with all its outputs; a position moves over the batches that are done, in order. An action
+that takes too long is detached: it then keeps positions of its own, and no longer counts.
 """
 
 from collections import deque
 from typing import Final
 
 from mqlake.rule_records import RUN_PREFIX
-from rules.runner.checkpoint import Mark, Marks, Places, ReadPosition
+from rules.runner.checkpoint import Mark, Marks, ReadPosition, ReadPositions
 
 MAX_SOURCES: Final = 500
 """Marks of one partition."""
@@ -58,17 +58,17 @@ class PartitionProgress:
     """Of one partition.
 
     Attributes:
-        place: Everything before it is done with.
+        position: Everything before it is done with.
         next_offset: First offset that is not handed over.
         marks: Of all that is handed over.
     """
 
-    __slots__ = ("_batches", "marks", "next_offset", "place")
+    __slots__ = ("_batches", "marks", "next_offset", "position")
 
-    def __init__(self, place: ReadPosition) -> None:
-        self.place = place
-        self.next_offset = place.offset
-        self.marks = dict(place.marks)
+    def __init__(self, position: ReadPosition) -> None:
+        self.position = position
+        self.next_offset = position.offset
+        self.marks = dict(position.marks)
         self._batches: deque[Batch] = deque()
 
     def begin(self) -> Batch:
@@ -92,7 +92,7 @@ class PartitionProgress:
         while batches and not batches[0].left:
             end = batches.popleft().end
             assert end is not None
-            self.place = end
+            self.position = end
 
     def snapshot(self) -> ReadPosition:
         """Return where the next output will be handed over."""
@@ -102,21 +102,21 @@ class PartitionProgress:
 class RunnerProgress:
     """Of all partitions."""
 
-    def __init__(self, places: Places) -> None:
-        self.partitions = {p: PartitionProgress(place) for p, place in places.items()}
+    def __init__(self, positions: ReadPositions) -> None:
+        self.partitions = {p: PartitionProgress(position) for p, position in positions.items()}
 
-    def done(self) -> Places:
-        """Return the places before which everything is done with."""
-        return {p: progress.place for p, progress in self.partitions.items()}
+    def done(self) -> ReadPositions:
+        """Return the positions before which everything is done with."""
+        return {p: progress.position for p, progress in self.partitions.items()}
 
     def frontier(self) -> dict[int, int]:
         """Return the next offset to be handed over, per partition."""
         return {p: progress.next_offset for p, progress in self.partitions.items()}
 
-    def snapshot(self) -> Places:
+    def snapshot(self) -> ReadPositions:
         return {p: progress.snapshot() for p, progress in self.partitions.items()}
 
     @property
     def is_done(self) -> bool:
         """Whether everything handed over is done with."""
-        return all(p.place.offset == p.next_offset for p in self.partitions.values())
+        return all(p.position.offset == p.next_offset for p in self.partitions.values())

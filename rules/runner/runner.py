@@ -33,7 +33,7 @@ from rules.actions.contract import NewRecord, Work
 from rules.metrics import RuleMetrics
 from rules.prometheus import add_actions
 from rules.runner import failures
-from rules.runner.checkpoint import CONFIG, Checkpoint, LaneKey, Places, ReadPosition
+from rules.runner.checkpoint import CONFIG, Checkpoint, LaneKey, ReadPosition, ReadPositions
 from rules.runner.checkpoints import RunnerCheckpoints
 from rules.runner.dead_letters import DeadLetters
 from rules.runner.definitions import Definitions
@@ -152,12 +152,12 @@ class Runner:
         if checkpoint is None:
             begins = await asyncio.to_thread(self._admin.begins, OUTPUTS)
             inbound = await asyncio.to_thread(self._admin.begins, INBOUND)
-            places = {partition: ReadPosition(offset) for partition, offset in begins.items()}
-            checkpoint = Checkpoint(places, {}, inbound, is_clean=True)
-        places = {p: checkpoint.places.get(p) or ReadPosition(0) for p in ends}
-        self._progress = RunnerProgress(places)
+            positions = {partition: ReadPosition(offset) for partition, offset in begins.items()}
+            checkpoint = Checkpoint(positions, {}, inbound, is_clean=True)
+        positions = {p: checkpoint.positions.get(p) or ReadPosition(0) for p in ends}
+        self._progress = RunnerProgress(positions)
         if checkpoint.is_clean:
-            ends = {p: places[p].offset for p in ends}
+            ends = {p: positions[p].offset for p in ends}
         else:
             latest_ms = written_ms + PUBLISHED_MARGIN_MS
             self._services.published = await find_published(
@@ -167,10 +167,10 @@ class Runner:
             )
         self._recovery = Recovery(ends, self._progress, self._services.published)
         self._checkpoints.begin(self._progress, checkpoint.published_from)
-        self._resume_lanes(checkpoint, places)
+        self._resume_lanes(checkpoint, positions)
         await self._reader.start(
             OUTPUTS,
-            {p: place.offset for p, place in places.items()},
+            {p: at.offset for p, at in positions.items()},
             self._take_records,
             _log_problem,
         )
@@ -241,11 +241,17 @@ class Runner:
     def frontier(self) -> dict[int, int]:
         return self._progress.frontier()
 
-    def snapshot(self) -> Places:
+    def snapshot(self) -> ReadPositions:
         return self._progress.snapshot()
 
     async def read_missed(
-        self, key: LaneKey, places: Places, ends: dict[int, int], *, outputs: int, bytes_: int
+        self,
+        key: LaneKey,
+        positions: ReadPositions,
+        ends: dict[int, int],
+        *,
+        outputs: int,
+        bytes_: int,
     ) -> LaneMissed:
         record_key = rule_record_key(key.tenant, key.rule)
         version = str(key.version).encode()
@@ -257,14 +263,14 @@ class Runner:
             found = await read_outputs_range(
                 self._ranges,
                 OUTPUTS,
-                {p: place.offset for p, place in places.items()},
+                {p: at.offset for p, at in positions.items()},
                 ends,
                 is_wanted,
                 max_records=outputs,
                 max_bytes=bytes_,
             )
-        marks = {p: dict(place.marks) for p, place in places.items()}
-        origins = {p: Origin(place.marks) for p, place in places.items()}
+        marks = {p: dict(at.marks) for p, at in positions.items()}
+        origins = {p: Origin(at.marks) for p, at in positions.items()}
         works: list[tuple[Work, Origin]] = []
         for record in found.records:
             output = self._decode(record)
@@ -324,7 +330,7 @@ class Runner:
                     self.repeated += 1
                 else:
                     self.outputs += 1
-                    # A lane that falls behind now takes a place before this output.
+                    # A lane that falls behind now takes a position before this output.
                     for lane in lanes:
                         lane.offer(self._work(output, lane.key.action, record), batch)
                         touched.add(lane)
@@ -397,8 +403,8 @@ class Runner:
 
     # What follows is of lanes.
 
-    def _resume_lanes(self, checkpoint: Checkpoint, places: Places) -> None:
-        for key, lane_places in checkpoint.behind.items():
+    def _resume_lanes(self, checkpoint: Checkpoint, positions: ReadPositions) -> None:
+        for key, lane_positions in checkpoint.behind.items():
             lane = self._book.find(key)
             if lane is None:
                 logger.warning(
@@ -406,7 +412,7 @@ class Runner:
                     extra={"fields": {"rule": key.rule, "action": key.action}},
                 )
                 continue
-            lane.resume_from({p: lane_places.get(p) or place for p, place in places.items()})
+            lane.resume_from({p: lane_positions.get(p) or at for p, at in positions.items()})
 
     def _take_deletion(self, rule: RuleKey) -> None:
         self._book.take_deletion(rule)

@@ -31,7 +31,7 @@ def start(
     shards: int,
     real_time: bool,
 ) -> StreamingQuery:
-    """Start the query; deliveries since the place where it begins come again.
+    """Start the query; deliveries since the position where it begins come again.
 
     Args:
         spark: The session.

@@ -30,7 +30,7 @@ def start(
     outputs: int,
     real_time: bool,
 ) -> StreamingQuery:
-    """Start the query; what came of records since the place where it begins comes again.
+    """Start the query; what came of records since the position where it begins comes again.
 
     Args:
         spark: The session.

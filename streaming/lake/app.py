@@ -45,7 +45,7 @@ from streaming.application import (
 )
 from streaming.checkpoints import Offsets, checkpoint, checkpoints, committed
 from streaming.exclusive import Lock
-from streaming.growth import Finish, LogGrowth, Places
+from streaming.growth import Finish, LogGrowth, QueryPositions
 from streaming.jobs import history, outputs, state, stateful
 from streaming.log_retention import LogRetention, Retention
 from streaming.log_retention import figures as retention_figures
@@ -54,7 +54,13 @@ from streaming.maintenance import Maintenance
 from streaming.metrics import add_queries
 from streaming.poison import PoisonGuard
 from streaming.priority import lower_priority
-from streaming.readers import FederationPlaces, LastRecord, Readers, RunnerPlaces, place_of_run
+from streaming.readers import (
+    FederationPositions,
+    LastRecord,
+    Readers,
+    RunnerPositions,
+    position_of_run,
+)
 from streaming.rules.detections import detected
 from streaming.rules.in_force import RulesInForce
 from streaming.rules.log import KafkaRuleLog
@@ -255,7 +261,7 @@ class _Lake:
             return relation(session, settings, run.tenant, name)
 
         ensure_undelivered(settings, SENDER)
-        count = self._growth.begin(run.name, place_of_run(settings.data_dir, run, committed))
+        count = self._growth.begin(run.name, position_of_run(settings.data_dir, run, committed))
         read = self._partitions | {INBOUND: count}
         return stateful.start(spark, settings, run, read, reference, detected, interval_seconds)
 
@@ -263,8 +269,10 @@ class _Lake:
         """Have queries read what is new once they have passed the cut."""
         if self._growth.due({queries.STATE: self._done_of_state}):
             self._queries.restart(queries.STATE)
-        place = partial(place_of_run, self._settings.data_dir, known=committed)
-        runs: dict[str, Places] = {run.name: partial(place, run) for run in self._runs.running()}
+        position = partial(position_of_run, self._settings.data_dir, known=committed)
+        runs: dict[str, QueryPositions] = {
+            run.name: partial(position, run) for run in self._runs.running()
+        }
         for name in self._growth.due(runs):
             self._runs.restart(name)
 
@@ -300,8 +308,8 @@ class _Lake:
             self._settings,
             self._in_force,
             lambda: self._tables.next_offsets,
-            RunnerPlaces(LastRecord(servers, RUNNER, CHECKPOINT_KEY)),
-            FederationPlaces(LastRecord(servers, FEDERATION, FEDERATION_KEY)),
+            RunnerPositions(LastRecord(servers, RUNNER, CHECKPOINT_KEY)),
+            FederationPositions(LastRecord(servers, FEDERATION, FEDERATION_KEY)),
         )
 
     def _log_retention(self) -> LogRetention:

@@ -280,7 +280,7 @@ class _Router:
             heart.file.unlink(missing_ok=True)
             heart.file = self._settings.heartbeat_file
         engine.begin("rules", self._controller.run)
-        engine.begin("unread", self._unread.run, self._places)
+        engine.begin("unread", self._unread.run, self._query_positions)
         registry = new_registry(NAME, lambda: self._is_routing, self._add_figures)
         self._metrics = MetricsServer(self._settings.metrics, registry)
 
@@ -366,7 +366,7 @@ class _Router:
     def _last_batch(self, query: str) -> Offsets | None:
         return last_batch(self._seat.checkpoint(query))
 
-    def _places(self) -> dict[str, Offsets]:
+    def _query_positions(self) -> dict[str, Offsets]:
         return {
             name: found
             for name in QUERIES

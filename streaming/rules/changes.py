@@ -219,8 +219,8 @@ def _cut(span: Span, done: Position | None) -> Span:
     reached = {} if span.plan is not None or done is None else done
     sources = {}
     for log_topic, range_ in span.sources.items():
-        places = reached.get(log_topic, {})
-        known = [places.get(partition, 0) for partition in range(max(places, default=-1) + 1)]
+        positions = reached.get(log_topic, {})
+        known = [positions.get(partition, 0) for partition in range(max(positions, default=-1) + 1)]
         offsets = latest(range_.starts, known)
         if range_.ends is not None:
             offsets = earliest(offsets, range_.ends)

@@ -124,11 +124,11 @@ class RulesInForce:
         ends: dict[str, tuple[int, ...]] = {}
         for span in (span for activation in activations.values() for span in activation.spans):
             for log_topic, range_ in span.sources.items():
-                places = done.get(log_topic, {})
+                positions = done.get(log_topic, {})
                 # Of partitions that have come since a version began all is needed.
-                known = max(places, default=-1) + 1
+                known = max(positions, default=-1) + 1
                 count = max(known, len(range_.starts), len(ends.get(log_topic, ())))
-                ends[log_topic] = tuple(places.get(number, 0) for number in range(count))
+                ends[log_topic] = tuple(positions.get(number, 0) for number in range(count))
         first = first_needed(activations, done, ends)
         return None if first is None else later(first, done)
 

@@ -12,7 +12,7 @@ from mqlake.growth import OTHERS_SECONDS, Growth, GrowthStep, Heard, decode_grow
 from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS
 from streaming import growth as module
 from streaming.checkpoints import Offsets
-from streaming.growth import Cut, Finish, LogGrowth, Places
+from streaming.growth import Cut, Finish, LogGrowth, QueryPositions
 from streaming.log_retention import RetainingReader
 
 
@@ -64,7 +64,7 @@ def at(*offsets: int) -> Offsets:
     return {INBOUND: dict(enumerate(offsets))}
 
 
-def always(found: Offsets) -> Places:
+def always(found: Offsets) -> QueryPositions:
     return lambda: found
 
 
@@ -137,17 +137,17 @@ def test_a_gateway_that_is_silent_for_its_lease_is_not_waited_for() -> None:
 def test_a_query_reads_what_is_new_when_it_has_passed_the_cut() -> None:
     log = Log(Growth(4, 8, GrowthStep.CUT, (10, 10, 10, 10)))
     growth = LogGrowth(log)
-    places = {"router": at(10, 9, 10, 10), "state": at(10, 3, 10, 10)}
-    running = {name: always(found) for name, found in places.items()}
-    for name, found in places.items():
+    positions = {"router": at(10, 9, 10, 10), "state": at(10, 3, 10, 10)}
+    running = {name: always(found) for name, found in positions.items()}
+    for name, found in positions.items():
         assert growth.begin(name, found) == 4
     assert growth.due(running) == []
-    places["router"][INBOUND][1] = 12
+    positions["router"][INBOUND][1] = 12
     assert growth.due(running) == ["router"]
-    assert growth.begin("router", places["router"]) == 8
+    assert growth.begin("router", positions["router"]) == 8
     assert growth.due(running) == []
     log.growth = log.growth and log.growth.finished()
-    places["state"][INBOUND][1] = 10
+    positions["state"][INBOUND][1] = 10
     assert growth.due(running) == ["state"], "also when everybody else is done"
     assert growth.begin("late", at(1, 1, 1, 1)) == 4, "the cut counts for whoever comes later, too"
 

@@ -40,9 +40,9 @@ class Log:
         self.asked_ms = timestamp_ms
         return dict(self.old)
 
-    def delete_before(self, _log_topic: str, places: dict[int, int]) -> None:
-        self.deleted.append(places)
-        self.beginning = self.beginning | places
+    def delete_before(self, _log_topic: str, positions: dict[int, int]) -> None:
+        self.deleted.append(positions)
+        self.beginning = self.beginning | positions
 
     def append(self, records: Sequence[NewRecord]) -> None:
         if self.refuses:
@@ -180,9 +180,9 @@ def test_a_query_that_has_passed_over_a_gap_is_found(world: World) -> None:
 
 
 def test_what_we_delete_ourselves_is_no_gap(world: World) -> None:
-    for place in (100, 300, 900):
-        world.log.old = {0: place, 1: 0}
-        world.readers = [reader("history", place, 500)]
+    for position in (100, 300, 900):
+        world.log.old = {0: position, 1: 0}
+        world.readers = [reader("history", position, 500)]
         world.retention.check()
     assert world.log.deleted == [{0: 100}, {0: 300}, {0: 900}]
     assert world.log.appended == []
@@ -212,13 +212,13 @@ def test_who_reads_without_deleting_looks_now_and_then(world: World) -> None:
             assert timeout == LOOK_SECONDS
             return next(looks)
 
-    places: dict[str, Offsets] = {"router": {INBOUND: {0: 10, 1: 150}}}
+    positions: dict[str, Offsets] = {"router": {INBOUND: {0: 10, 1: 150}}}
     answers = iter((LogError("away", definite=False), None, None))
 
     def at() -> dict[str, Offsets]:
         if error := next(answers):
             raise error
-        return places
+        return positions
 
     world.log.beginning = {0: 0, 1: 200}
     world.unread.run(at, Stopping())

@@ -19,7 +19,7 @@ from mqlake.records import EVENTS, INBOUND
 from streaming import queries
 from streaming.checkpoints import checkpoint, committed, write_positions, write_settled
 from streaming.log_retention import RetainingReader
-from streaming.readers import FederationPlaces, LastRecord, Readers
+from streaming.readers import FederationPositions, LastRecord, Readers
 from streaming.rules.in_force import RulesInForce
 from streaming.settings.lake import LakeSettings
 from tests.streaming.test_rule_controller import MemoryLog, a_controller
@@ -37,17 +37,17 @@ def missing() -> bytes | None:
 
 
 def test_a_log_without_federation_is_kept_for_none() -> None:
-    assert FederationPlaces(missing)() is None
+    assert FederationPositions(missing)() is None
 
 
 def test_nothing_goes_that_a_neighbour_has_not_had_or_a_new_run_reads_again() -> None:
-    places = FederationPlaces(lambda: encode_checkpoint(CHECKPOINT))()
-    assert places == RetainingReader("federation", {INBOUND: {0: 40, 1: 60}})
+    positions = FederationPositions(lambda: encode_checkpoint(CHECKPOINT))()
+    assert positions == RetainingReader("federation", {INBOUND: {0: 40, 1: 60}})
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"v": 2, "epoch": 1}'])
 def test_nothing_goes_while_it_is_not_known(value: bytes | None) -> None:
-    assert FederationPlaces(lambda: value)() == RetainingReader("federation", {INBOUND: None})
+    assert FederationPositions(lambda: value)() == RetainingReader("federation", {INBOUND: None})
 
 
 def test_nothing_goes_that_router_or_rules_may_fall_back_behind(
@@ -68,27 +68,27 @@ def test_nothing_goes_that_router_or_rules_may_fall_back_behind(
     in_force.step()
     starts = log.activations()["r"].spans[0].sources[INBOUND].starts
 
-    def places() -> dict[str, object]:
+    def positions() -> dict[str, object]:
         found = {reader.name: reader for reader in readers() or ()}
         assert not found[queries.ROUTER].misses, "it tells itself what it misses"
-        return {name: found[name].places for name in (queries.ROUTER, queries.RULES)}
+        return {name: found[name].positions for name in (queries.ROUTER, queries.RULES)}
 
-    assert places() == {
+    assert positions() == {
         queries.ROUTER: {INBOUND: None},
         queries.RULES: {INBOUND: dict(enumerate(starts))},
     }
     for folder in folders:
         write_settled(folder, {INBOUND: {0: 800, 1: 0}, EVENTS: {0: 80}})
-    assert places() == {
+    assert positions() == {
         queries.ROUTER: {INBOUND: {0: 800, 1: 0}},
         queries.RULES: {INBOUND: {0: 800, 1: starts[1]}},
     }
     for folder in folders:
         write_settled(folder, {INBOUND: {0: 800, 1: 0, 2: 7}, EVENTS: {0: 80}})
     more = {INBOUND: {0: 800, 1: starts[1], 2: 7}}
-    assert places()[queries.RULES] == more, "of a partition that has come since it needs no more"
+    assert positions()[queries.RULES] == more, "of a partition that has come since it needs no more"
     found = {one.name: one for one in readers.of_messages(committed) or ()}
-    assert found[queries.ROUTER].places == {INBOUND: {0: 900, 1: 900, 2: 7}}
+    assert found[queries.ROUTER].positions == {INBOUND: {0: 900, 1: 900, 2: 7}}
     assert {queries.HISTORY, queries.STATE} < found.keys()
 
 

@@ -202,7 +202,7 @@ def insert(spark: SparkSession, payloads: list[bytes], first: int = 0) -> None:
     )
 
 
-def write_dead_letters(spark: SparkSession, rule: str, letters: list[tuple[int, bytes, str]]) -> None:
+def add_letters(spark: SparkSession, rule: str, letters: list[tuple[int, bytes, str]]) -> None:
     """Put dead letters into the table: offset, payload and error of each."""
     rows = ", ".join(f"({at}L, X'{payload.hex()}', '{error}')" for at, payload, error in letters)
     spark.sql(
@@ -336,7 +336,7 @@ def test_letters_are_run_again_once(spark: SparkSession, reruns: Reruns, known: 
     insert(spark, payloads[:2], first=200)
     # The third message is no longer in the table, the first was evaluated twice.
     letters = [(200 + at, payload, "bad") for at, payload in enumerate(payloads)]
-    write_dead_letters(spark, reruns.rule, [*letters, (200, payloads[0], "twice")])
+    add_letters(spark, reruns.rule, [*letters, (200, payloads[0], "twice")])
     found = reruns.run(known)
     assert [found[name] for name in ("letters", "passed", "failed", "outputs")] == [3, 2, 1, 2]
     assert "does not decode" in found["errors"][0]["error"]
@@ -355,7 +355,7 @@ def test_a_run_that_was_killed_before_its_mark_doubles_nothing(
     spark: SparkSession, reruns: Reruns, known: Schemas
 ) -> None:
     insert(spark, [boiler(3.5)], first=300)
-    write_dead_letters(spark, reruns.rule, [(300, boiler(3.5), "bad")])
+    add_letters(spark, reruns.rule, [(300, boiler(3.5), "bad")])
     with pytest.raises(Killed):
         reruns.run(known, killed=True)
     assert len(reruns.outputs()) == 1
@@ -368,7 +368,9 @@ def test_only_some_letters_are_run_again(
 ) -> None:
     loop = "loop: the message has come through x"
     payload = boiler(1.0)
-    write_dead_letters(spark, reruns.rule, [(400, payload, "a"), (401, payload, "b"), (402, payload, loop)])
+    add_letters(
+        spark, reruns.rule, [(400, payload, "a"), (401, payload, "b"), (402, payload, loop)]
+    )
     assert reruns.run(known, error="a")["letters"] == 1
     assert reruns.run(known, to_ms=1)["letters"] == 0
     assert reruns.run(known)["letters"] == 1
@@ -377,7 +379,7 @@ def test_only_some_letters_are_run_again(
 def test_a_message_of_which_the_rule_makes_nothing_is_done_with(
     spark: SparkSession, reruns: Reruns, known: Schemas
 ) -> None:
-    write_dead_letters(spark, reruns.rule, [(500, boiler(1.0), "bad")])
+    add_letters(spark, reruns.rule, [(500, boiler(1.0), "bad")])
     elsewhere = SQL.replace("boiler/+", "other")
     assert reruns.run(known, elsewhere)["not_matched"] == 1
     assert reruns.run(known, SQL + " WHERE payload.celsius > 50")["no_result"] == 1
@@ -398,7 +400,7 @@ def test_letters_are_listed_the_newest_first_by_pages(
     spark: SparkSession, connect: SparkConnect, reruns: Reruns, known: Schemas
 ) -> None:
     payloads = (boiler(1.0), b"\xff", boiler(2.0))
-    write_dead_letters(spark, reruns.rule, [(600 + at, one, "bad") for at, one in enumerate(payloads)])
+    add_letters(spark, reruns.rule, [(600 + at, one, "bad") for at, one in enumerate(payloads)])
     reruns.run(known)
     wanted = Wanted(TENANT, reruns.rule)
     rows = connect.rows(list_query(wanted, None, 2))

@@ -90,9 +90,9 @@ def test_database_that_is_away_gets_everything_when_it_is_back(
     during_ms = median_latency_ms(stage, "quick", 100)
     assert during_ms < before_ms + 10.0
     assert runner.rss_bytes() < memory + 64 * 1024 * 1024
-    await_condition(lambda: checkpointed_behind(stage, "missed"), "its place is noted")
+    await_condition(lambda: checkpointed_behind(stage, "missed"), "its position is noted")
 
-    # The place outlives the process.
+    # The position outlives the process.
     runner.kill()
     runner = stage.run_runner(postgres.connection())
     postgres.start()

@@ -9,7 +9,7 @@ from mqlake.clock import ManualClock
 from mqlake.rule_records import Output, Position
 from rules.actions.contract import NO_PROBLEMS, NO_RETRY, Problems, Work
 from rules.metrics import ActionCounters
-from rules.runner.checkpoint import LaneKey, Places, ReadPosition
+from rules.runner.checkpoint import LaneKey, ReadPosition, ReadPositions
 from rules.runner.lanes import Lane, LaneLimits, LaneMissed
 from rules.runner.progress import Batch, PartitionProgress
 
@@ -49,11 +49,17 @@ class Feeding:
     def frontier(self) -> dict[int, int]:
         return {0: 0}
 
-    def snapshot(self) -> Places:
+    def snapshot(self) -> ReadPositions:
         return {0: ReadPosition(0)}
 
     async def read_missed(
-        self, key: LaneKey, places: Places, ends: dict[int, int], *, outputs: int, bytes_: int
+        self,
+        key: LaneKey,
+        positions: ReadPositions,
+        ends: dict[int, int],
+        *,
+        outputs: int,
+        bytes_: int,
     ) -> LaneMissed:
         raise AssertionError("it never falls behind")
 

@@ -20,7 +20,10 @@ from rules.runner.progress import MAX_SOURCES, PartitionProgress, RunnerProgress
 
 def test_checkpoint_is_what_it_was() -> None:
     checkpoint = Checkpoint(
-        places={0: ReadPosition(7, {"i": (100, "r", 2), "bjob": (1, "r", 0)}), 1: ReadPosition(0)},
+        positions={
+            0: ReadPosition(7, {"i": (100, "r", 2), "bjob": (1, "r", 0)}),
+            1: ReadPosition(0),
+        },
         behind={
             LaneKey("default", "r", 3, 1): {
                 0: ReadPosition(5, {"i": (90, "r", 0)}),
@@ -52,11 +55,11 @@ def test_a_place_moves_over_batches_that_are_done_in_order() -> None:
     first.left += 2
     first.close(ReadPosition(8, {"i": (1, "r", 0)}))
     second.close(ReadPosition(9, {"i": (2, "r", 0)}))
-    assert partition.place == ReadPosition(5)
+    assert partition.position == ReadPosition(5)
     first.release()
-    assert partition.place == ReadPosition(5)
+    assert partition.position == ReadPosition(5)
     first.release()
-    assert partition.place == ReadPosition(9, {"i": (2, "r", 0)})
+    assert partition.position == ReadPosition(9, {"i": (2, "r", 0)})
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,8 +82,10 @@ def test_a_place_is_never_beyond_what_is_not_done(seed: int) -> None:
         elif undone:
             _, released = undone.pop(chance.randrange(len(undone)))
             released.release()  # type: ignore[attr-defined]
-        place = progress.done()[0]
-        assert place.offset <= min((offset for offset, _ in undone), default=partition.next_offset)
+        position = progress.done()[0]
+        assert position.offset <= min(
+            (offset for offset, _ in undone), default=partition.next_offset
+        )
         if not undone:
             assert progress.is_done
 
