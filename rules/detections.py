@@ -13,7 +13,7 @@ from rules.language.plan import AT_COLUMN, EVENT_TIME, SINCE, STATE, Detection, 
 
 KEEP_MS: Final = 7 * 24 * 3_600_000
 """A key of which nothing came for so long, counted from its deadline if it has one, is forgotten:
-else the memory of keys that vanish would grow for ever."""
+else the state of keys that vanish would grow for ever."""
 
 STATES: Final[dict[DetectionKind, tuple[str, str]]] = {
     "absence": ("absent", "present"),

@@ -12,7 +12,7 @@ from api.rules.rerun_log import Begin, decode_begin
 from mqlake.rule_facts import Fact, keep, read_fact
 from mqlake.rule_records import Activation, Kind, RulesKey, decode_activation, rerun_key, rules_key
 from rules.model import Rule, RuleState
-from rules.schemas.registry import NO_SCHEMAS, SchemaBook, Schemas
+from rules.schemas.registry import NO_SCHEMAS, SchemaRegistry, Schemas
 
 Name = tuple[str, str]
 """Tenant and identifier of a rule."""
@@ -51,7 +51,7 @@ class RuleBook(Book):
         self._rules: dict[Name, Rule] = {}
         self._versions: dict[Name, dict[int, Rule]] = {}
         self._activations: dict[Name, Activation] = {}
-        self._schemas = SchemaBook()
+        self._schemas = SchemaRegistry()
         self._reruns: dict[Name, Begin] = {}
 
     def get(self, tenant: str, rule_id: str) -> Entry | None:

@@ -17,7 +17,7 @@ from rules.runner.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
-from rules.runner.lane_book import LaneBook
+from rules.runner.lane_registry import LaneRegistry
 from rules.runner.progress import RunnerProgress
 from rules.runner.recovery import Recovery
 from rules.runner.settings import RulesSettings
@@ -36,7 +36,7 @@ class RunnerCheckpoints:
         admin: Asks the log where messages end.
         target: Appends to the log.
         clock: For intervals.
-        book: Has the lanes, some of which have positions of their own.
+        lanes: Has the lanes, some of which have positions of their own.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class RunnerCheckpoints:
         admin: LogAdmin,
         target: LogTarget,
         clock: Clock,
-        book: LaneBook,
+        lanes: LaneRegistry,
     ) -> None:
         self._settings = settings
         self._admin = admin
         self._target = target
         self._clock = clock
-        self._book = book
+        self._lanes = lanes
         self._progress = RunnerProgress({})
         self._published_from = PublishedFrom()
         self._written = b""
@@ -98,12 +98,12 @@ class RunnerCheckpoints:
                 if recovery.look():
                     self._published_from.note(ends, self._progress.frontier())
                 older_than = self._clock.monotonic() - self._settings.patience_seconds
-                for lane in self._book.all():
+                for lane in self._lanes.all():
                     lane.detach(older_than)
                 await self.write()
             except LogError as exc:
                 logger.warning("no checkpoint", extra={"fields": {"reason": str(exc)}})
-            self._book.close_unused()
+            self._lanes.close_unused()
             await asyncio.sleep(self._settings.checkpoint_seconds)
 
     async def write(self, *, is_clean: bool = False) -> None:
@@ -115,7 +115,7 @@ class RunnerCheckpoints:
         done = self._progress.done()
         behind = {
             lane.key: positions
-            for lane in self._book.all()
+            for lane in self._lanes.all()
             if (positions := lane.positions(done)) is not None
         }
         value = encode_checkpoint(

@@ -38,7 +38,7 @@ from rules.runner.checkpoints import RunnerCheckpoints
 from rules.runner.dead_letters import DeadLetters
 from rules.runner.definitions import Definitions
 from rules.runner.failures import FailureEvents
-from rules.runner.lane_book import LaneBook, LaneGroup
+from rules.runner.lane_registry import LaneGroup, LaneRegistry
 from rules.runner.lanes import Lane, LaneLimits, LaneMissed
 from rules.runner.makers import KnownMakers
 from rules.runner.outputs_log import find_published, read_outputs_range
@@ -91,7 +91,7 @@ class Runner:
         self._ranges = log.ranges
         self._admin = admin
         self._definitions = Definitions(
-            self._take_deletion, lambda rule: self._book.take_definition(rule)
+            self._take_deletion, lambda rule: self._lanes.take_definition(rule)
         )
         self._makers = KnownMakers(admin, clock)
         self._rules_reader = log.open_reader()
@@ -102,7 +102,7 @@ class Runner:
             lambda tenant: self._definitions.is_read(tenant, failures.EVENT), clock
         )
         self._dead_letters = DeadLetters(target, self._failures)
-        self._book = LaneBook(
+        self._lanes = LaneRegistry(
             self._definitions,
             self._makers,
             self._services,
@@ -112,7 +112,7 @@ class Runner:
             clock,
             tracer,
         )
-        self._checkpoints = RunnerCheckpoints(settings, admin, target, clock, self._book)
+        self._checkpoints = RunnerCheckpoints(settings, admin, target, clock, self._lanes)
         self._full: set[Lane] = set()
         self._progress = RunnerProgress({})
         self._recovery = Recovery({}, self._progress, self._services.published)
@@ -201,7 +201,7 @@ class Runner:
         if self._stalled is not None:
             self._stalled.cancel()
             await asyncio.gather(self._stalled, return_exceptions=True)
-        lanes = self._book.all()
+        lanes = self._lanes.all()
         if is_orderly and self._is_started:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.drain_seconds):
@@ -211,14 +211,14 @@ class Runner:
             with suppress(LogError):
                 await self._checkpoints.write(is_clean=self._progress.is_done)
                 await self._target.append(self._changed_metrics())
-        await self._book.close()
+        await self._lanes.close()
         await self._services.close()
 
     def health(self) -> tuple[bool, str]:
         """Tell whether actions are carried out, and what keeps them from it."""
         if self._checkpoints.silent_seconds > SILENT_SECONDS:
             return False, "the log does not answer"
-        lanes = self._book.all()
+        lanes = self._lanes.all()
         behind = sum(lane.behind is not None for lane in lanes)
         detail = f"runs {len(lanes)} actions"
         return True, f"{detail}, {behind} of them behind" if behind else detail
@@ -304,7 +304,7 @@ class Runner:
     def _hand_over(self, records: list[LogRecord]) -> None:
         """Give outputs to the lanes of their versions, as far as those are known."""
         partitions = self._progress.partitions
-        lanes_by_group = self._book.lanes
+        lanes_by_group = self._lanes.lanes
         batches: dict[int, Batch] = {}
         touched: set[Lane] = set()
         for number, record in enumerate(records):
@@ -322,7 +322,7 @@ class Runner:
                 group = record.key or b"", str(output.version).encode()
                 lanes = lanes_by_group.get(group)
                 if lanes is None:
-                    lanes = self._book.make(output.tenant, output.rule, output.version)
+                    lanes = self._lanes.make(output.tenant, output.rule, output.version)
                     if lanes is None:
                         self._stall(output, group, records[number:])
                         break
@@ -376,7 +376,7 @@ class Runner:
             # The oldest versions go, and the rest of a deleted rule: their outputs have no actions.
             fields = {"rule": output.rule, "version": output.version}
             logger.warning("actions of an output are not known", extra={"fields": fields})
-            self._book.lanes[group] = ()
+            self._lanes.lanes[group] = ()
         self._stalled = None
         held, self._held = self._held, []
         self._take_records([*rest, *held])
@@ -405,7 +405,7 @@ class Runner:
 
     def _resume_lanes(self, checkpoint: Checkpoint, positions: ReadPositions) -> None:
         for key, lane_positions in checkpoint.behind.items():
-            lane = self._book.find(key)
+            lane = self._lanes.find(key)
             if lane is None:
                 logger.warning(
                     "an action that was behind is no more",
@@ -415,7 +415,7 @@ class Runner:
             lane.resume_from({p: lane_positions.get(p) or at for p, at in positions.items()})
 
     def _take_deletion(self, rule: RuleKey) -> None:
-        self._book.take_deletion(rule)
+        self._lanes.take_deletion(rule)
         self._metrics.forget(*rule)
         self._failures.forget(*rule)
 
@@ -430,7 +430,7 @@ class Runner:
 
     def _changed_metrics(self) -> list[NewRecord]:
         self._metrics.begin_moment()
-        for lane in self._book.all():
+        for lane in self._lanes.all():
             lane.count()
         return self._metrics.changed()
 

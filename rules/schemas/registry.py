@@ -140,7 +140,7 @@ class Noted:
         return {use.name: use.version for use in self.uses if use.is_newest}
 
 
-class SchemaBook:
+class SchemaRegistry:
     """All schemas, by tenant; kept up to date by `apply`. Not for several threads at once."""
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ from mqlake.rule_records import (
 )
 from rules.errors import RuleError
 from rules.model import Rule
-from rules.schemas.registry import Noted, SchemaBook
+from rules.schemas.registry import Noted, SchemaRegistry
 from streaming.rules.changes import (
     ChangeStep,
     Failures,
@@ -129,7 +129,7 @@ class RuleController:
         self._asked: dict[tuple[RuleKey, str], Callable[[Span], bool]] = {}
         self._definitions: dict[RuleKey, Rule] = {}
         self._makers = RuleMakers(clock)
-        self._schemas = SchemaBook()
+        self._schemas = SchemaRegistry()
         self._activations: dict[RuleKey, Activation] = {}
         self._ended_at: dict[RuleKey, float] = {}
         self._changed: set[RuleKey] = set()

@@ -58,7 +58,7 @@ def read_statements() -> list[tuple[str, Message, Any]]:
 
 
 @dataclass(slots=True)
-class MemoryCase:
+class StatefulCase:
     """A stateful rule, what it is given, and what it yields.
 
     Attributes:
@@ -84,11 +84,11 @@ class MemoryCase:
         self.messages.append(replace(made, publish_received_at=made.timestamp))
 
 
-def read_memory_cases() -> list[MemoryCase]:
+def read_stateful_cases() -> list[StatefulCase]:
     """Return the cases of stateful rules."""
     cases = []
-    for block in (HERE / "memory.txt").read_text().split("\n\n"):
-        case = MemoryCase()
+    for block in (HERE / "stateful.txt").read_text().split("\n\n"):
+        case = StatefulCase()
         for line in block.splitlines():
             if line.startswith("<"):
                 case.give(json.loads(line[1:]))
@@ -105,14 +105,14 @@ def read_memory_cases() -> list[MemoryCase]:
     return cases
 
 
-def read_memory_examples() -> list[MemoryCase]:
+def read_stateful_examples() -> list[StatefulCase]:
     """Return the document's examples of stateful rules."""
     cases = []
     for sql, table, given, shown in read_examples():
         plan = None if shown == "refused\n" else compile_rule(sql).plan
         if plan is None:
             continue
-        case = MemoryCase(sql=sql, rows=[json.loads(line) for line in shown.splitlines()])
+        case = StatefulCase(sql=sql, rows=[json.loads(line) for line in shown.splitlines()])
         for line in given.splitlines():
             case.give(json.loads(line))
         for reference in plan.references:

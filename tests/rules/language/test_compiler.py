@@ -7,8 +7,8 @@ from rules.language.compiler import compile_rule
 from tests.rules.language.cases import (
     read_examples,
     read_expressions,
-    read_memory_cases,
-    read_memory_examples,
+    read_stateful_cases,
+    read_stateful_examples,
     read_statements,
 )
 from tests.rules.language.evaluation import expression_of
@@ -113,7 +113,7 @@ def test_what_is_random_reads_the_message() -> None:
 def test_every_rule_of_the_tables_compiles_to_the_same_again() -> None:
     """After a crash the engine compiles it once more, and outputs must get the same identifiers."""
     statements = [sql for sql, _, _ in (*read_expressions(), *read_statements())]
-    statements += [case.sql for case in (*read_memory_cases(), *read_memory_examples())]
+    statements += [case.sql for case in (*read_stateful_cases(), *read_stateful_examples())]
     statements += [sql for sql, _, _, shown in read_examples() if shown != "refused\n"]
     for sql in statements:
         assert compile_rule(sql) == compile_rule(sql), sql

@@ -9,7 +9,7 @@ from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.plan import HOPS, Plan, decode_plan, encode_plan
 from rules.sql.durations import InvalidDuration, interval, milliseconds, shown
-from tests.rules.language.cases import read_memory_cases, read_memory_examples
+from tests.rules.language.cases import read_stateful_cases, read_stateful_examples
 from tests.rules.language.test_refused import BIG
 
 WINDOW = "tumble(timestamp, '1 minute')"
@@ -32,7 +32,7 @@ def refusal(sql: str) -> RuleError:
 
 
 def test_plans_survive_json() -> None:
-    for case in (*read_memory_cases(), *read_memory_examples()):
+    for case in (*read_stateful_cases(), *read_stateful_examples()):
         plan = plan_of(case.sql)
         assert decode_plan(json.loads(json.dumps(encode_plan(plan)))) == plan
 

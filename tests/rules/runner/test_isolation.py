@@ -1,4 +1,4 @@
-"""A target that is away costs a bounded memory and nobody else's time, and loses nothing."""
+"""A target that is away costs bounded memory and nobody else's time, and loses nothing."""
 
 import json
 import threading

@@ -37,20 +37,20 @@ final class Activation {
     }
 
     private static RuleVersion[] versions(
-            String tenant, String rule, byte[] value, boolean withMemory, boolean isEvaluated)
+            String tenant, String rule, byte[] value, boolean wantsStateful, boolean isEvaluated)
             throws IOException {
         ArrayList<RuleVersion> versions = new ArrayList<>();
         JsonNode spans = value == null ? null : field(JSON.readTree(value), "spans");
         for (int i = 0; spans != null && i < spans.size(); i++) {
             JsonNode span = spans.get(i);
-            if (hasMemory(span) == withMemory) {
+            if (isStateful(span) == wantsStateful) {
                 versions.add(version(tenant, rule, span, isEvaluated));
             }
         }
         return versions.toArray(new RuleVersion[versions.size()]);
     }
 
-    private static boolean hasMemory(JsonNode span) {
+    private static boolean isStateful(JsonNode span) {
         return span.hasNonNull("plan");
     }
 
@@ -60,7 +60,7 @@ final class Activation {
         ArrayList<String> expressions = new ArrayList<>();
         for (int i = 0; spans != null && i < spans.size(); i++) {
             JsonNode span = spans.get(i);
-            if (!hasMemory(span)) {
+            if (!isStateful(span)) {
                 expressions.add(field(span, "expression").asText());
             }
         }

@@ -104,7 +104,7 @@ final class DetectionOptions implements Serializable, Comparator<Row> {
 
     /** Return the first millisecond that is not before a time: timers know no less. */
     static long toMs(long micros) {
-        return micros == DetectionMemory.NEVER ? micros : -Math.floorDiv(-micros, 1000L);
+        return micros == DetectionState.NEVER ? micros : -Math.floorDiv(-micros, 1000L);
     }
 
     private static long number(Row row, int place) {

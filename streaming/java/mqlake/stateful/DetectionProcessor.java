@@ -35,7 +35,7 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
 
     private final DetectionOptions options;
     private transient ListState<Row> pending;
-    private transient ValueState<Row> memory;
+    private transient ValueState<Row> state;
 
     DetectionProcessor(DetectionOptions options) {
         this.options = options;
@@ -45,11 +45,11 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
     public void init(OutputMode outputMode, TimeMode timeMode) {
         pending =
                 getHandle().getListState("pending", Encoders.row(options.input), TTLConfig.NONE());
-        memory =
+        state =
                 getHandle()
                         .getValueState(
-                                "memory",
-                                Encoders.row(DetectionMemory.schema(options.input)),
+                                "memory", // as checkpoints have it
+                                Encoders.row(DetectionState.schema(options.input)),
                                 TTLConfig.NONE());
     }
 
@@ -61,14 +61,14 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
             first = Math.min(first, DetectionOptions.toMs(options.time(row)));
             pending.appendValue(row);
         }
-        DetectionMemory known = read();
+        DetectionState known = read();
         if (first < known.wake) {
-            if (known.wake != DetectionMemory.NEVER) {
+            if (known.wake != DetectionState.NEVER) {
                 getHandle().deleteTimer(known.wake);
             }
             getHandle().registerTimer(first);
             known.wake = first;
-            memory.update(known.toRow());
+            state.update(known.toRow());
         }
         return CollectionConverters.asScala(Collections.emptyIterator());
     }
@@ -76,9 +76,9 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
     @Override
     public Iterator<Row> handleExpiredTimer(Row key, TimerValues timers, ExpiredTimerInfo expired) {
         long watermark = timers.getCurrentWatermarkInMs() * 1000L;
-        DetectionMemory known = read();
+        DetectionState known = read();
         ArrayList<Row> told = new ArrayList<>();
-        long waiting = DetectionMemory.NEVER;
+        long waiting = DetectionState.NEVER;
         for (Row due : takeDue(watermark)) {
             long time = options.time(due);
             known.passTo(time, options, told);
@@ -91,13 +91,13 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
         // What is due at the watermark itself: every message of that moment is known.
         known.passTo(watermark + 1, options, told);
         known.wake = Math.min(waiting, known.nextMoment(options));
-        if (known.wake != DetectionMemory.NEVER) {
+        if (known.wake != DetectionState.NEVER) {
             getHandle().registerTimer(known.wake);
         }
         if (known.isEmpty()) {
-            memory.clear();
+            state.clear();
         } else {
-            memory.update(known.toRow());
+            state.update(known.toRow());
         }
         return CollectionConverters.asScala(told.iterator());
     }
@@ -122,8 +122,8 @@ public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
         return due;
     }
 
-    private DetectionMemory read() {
-        Row row = memory.exists() ? memory.get() : null;
-        return row == null ? new DetectionMemory() : new DetectionMemory(row);
+    private DetectionState read() {
+        Row row = state.exists() ? state.get() : null;
+        return row == null ? new DetectionState() : new DetectionState(row);
     }
 }

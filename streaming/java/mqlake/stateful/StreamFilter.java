@@ -10,8 +10,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 
 /**
- * Spark function: (log topic, key, value) to whether a record is of concern to one stream of a rule
- * with memory: one of its filters matches, or it is the barrier of a change. Most records cost no
+ * Spark function: (log topic, key, value) to whether a record is of concern to one stream of a
+ * stateful rule: one of its filters matches, or it is the barrier of a change. Most records cost no
  * more.
  */
 public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean> {

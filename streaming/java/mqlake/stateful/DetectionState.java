@@ -11,11 +11,11 @@ import java.util.List;
 /**
  * What is remembered of one key, and how a message or the passing of time changes it.
  *
- * <p>The state that a key begins in (present, off, low) with nothing else to remember is no memory
- * at all, so that keys that are well cost nothing; of those that vanish the memory goes after
- * `keep`. Times are microseconds since 1970.
+ * <p>The state that a key begins in (present, off, low) with nothing else to remember is not kept,
+ * so that keys that are well cost nothing; of those that vanish the state goes after `keep`. Times
+ * are microseconds since 1970.
  */
-final class DetectionMemory {
+final class DetectionState {
     static final long NEVER = Long.MAX_VALUE;
 
     /** When the key's timer is due, milliseconds. */
@@ -36,9 +36,9 @@ final class DetectionMemory {
     /** The message that is told when a moment comes. */
     private Row last;
 
-    DetectionMemory() {}
+    DetectionState() {}
 
-    DetectionMemory(Row row) {
+    DetectionState(Row row) {
         wake = row.getLong(0);
         isOn = row.getBoolean(1);
         since = row.getLong(2);

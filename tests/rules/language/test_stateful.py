@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rules.language.compiler import compile_rule
-from tests.rules.language.cases import MemoryCase, read_memory_cases, read_memory_examples
+from tests.rules.language.cases import StatefulCase, read_stateful_cases, read_stateful_examples
 from tests.rules.language.evaluation import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-CASES = read_memory_cases()
-EXAMPLES = read_memory_examples()
+CASES = read_stateful_cases()
+EXAMPLES = read_stateful_examples()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,14 +31,14 @@ def test_there_are_enough_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.sql.split("FROM")[0][:60])
-def test_rule_with_memory_yields_what_the_table_says(spark: SparkSession, case: MemoryCase) -> None:
+def test_stateful_rule_yields_what_the_table_says(spark: SparkSession, case: StatefulCase) -> None:
     rule = compile_rule(case.sql)
     found = run(spark, rule, case.messages, case.references, case.until_ms)
     assert in_any_order(found) == in_any_order(case.rows)
 
 
 @pytest.mark.parametrize("case", EXAMPLES, ids=lambda case: case.sql.split("FROM")[0][:60])
-def test_examples_yield_what_the_document_says(spark: SparkSession, case: MemoryCase) -> None:
+def test_examples_yield_what_the_document_says(spark: SparkSession, case: StatefulCase) -> None:
     found = run(spark, compile_rule(case.sql), case.messages, case.references, case.until_ms)
     assert in_any_order(found) == in_any_order(case.rows)
 

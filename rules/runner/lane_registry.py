@@ -30,7 +30,7 @@ LaneGroup = tuple[bytes, bytes]
 """Key and header `rule` of outputs: a version of a rule."""
 
 
-class LaneBook:
+class LaneRegistry:
     """Make it inside the event loop.
 
     Args:
