@@ -9,13 +9,14 @@ anew, so cursors, high-water marks and positions stay what they are.
 
 announced: gateways choose partitions themselves: the client library would use a new one at once.
 moved: messages go into all partitions. A gateway says so when all that it has written before is in
-    the log. What is in a new partition is read by nobody who needs the order of a topic.
+    the log. Nobody who needs the order of a topic reads a new partition.
 cut: nothing more comes into an old partition of a topic that has moved: where the old partitions
     ended then is the cut. Who has read up to there reads the new ones, too.
 done: everybody does. The log can grow again.
 
-Each step is a record under `GROWTH_KEY` in `mqlake.gateways`, in one order with the words of the
-gateways: one whose first word comes after a step has read that step before it takes a message.
+Each step is a record under `GROWTH_KEY` in `mqlake.gateways`, in one order with the heartbeats
+of the gateways: one whose first heartbeat comes after a step has read that step before it takes a
+message.
 """
 
 import json
@@ -31,8 +32,8 @@ MOST_PARTITIONS: Final = 1024
 """Of `mqlake.inbound`; no query takes a partition beyond."""
 
 OTHERS_SECONDS: Final = 2.0
-"""How long the cut waits for whoever writes messages and says no word: the API, the runner of
-actions and the federator. They look for growth many times in that time."""
+"""How long the cut waits for those who write messages and send no heartbeat: the API, the runner
+of actions and the federator. They look for growth many times in that time."""
 
 
 class GrowthStep(StrEnum):
@@ -134,13 +135,13 @@ def check_growth(now: int, wanted: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a gateway has said of partitions in its last word.
+    """What a gateway has said of partitions in its last heartbeat.
 
     Attributes:
         partitions: Its messages go into so many, and nothing of it comes into fewer any more; None:
             of a release that does not say it.
         is_fixed: It chooses them itself.
-        lease_seconds: It is gone after so long without a word.
+        lease_seconds: It is gone after so long without a heartbeat.
         heard_at: By the clock of who has heard it.
     """
 

@@ -20,7 +20,7 @@ from mqlake.errors import InvalidRecord, NewerRecord
 Headers = list[tuple[str, bytes]]
 
 RECORD_VERSION: Final = 3
-"""That this release writes. The beat of a gateway says it."""
+"""That this release writes. The heartbeat of a gateway says it."""
 
 OLDEST_WRITTEN: Final = max(1, RECORD_VERSION - 1)
 """In force until all gateways that live know a newer one."""

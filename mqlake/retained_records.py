@@ -92,7 +92,7 @@ class RetainedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetainedAnswer:
-    """A page, or word that the gateway has no complete copy of the shard."""
+    """A page, or the answer that the gateway has no complete copy of the shard."""
 
     gateway: str
     """Who answers."""

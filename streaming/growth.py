@@ -146,7 +146,7 @@ class Cut:
             self._moved_at = now
         if now - self._moved_at < OTHERS_SECONDS:
             return False
-        # All words that come after what is read now are of gateways that know of this step.
+        # All heartbeats that come after what is read now are of gateways that know of this step.
         self._watch.read_to_end()
         return self._watch.growth == growth and not waits_for(growth, self._watch.heard(), now)
 

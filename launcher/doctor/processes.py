@@ -101,7 +101,7 @@ def look_at_heartbeats(patient: Patient) -> Iterator[Finding]:
         elif not beat.is_fresh():
             yield error(
                 "heartbeats",
-                f"{process.name} is stuck: no word for {time.time() - beat.written_at:.0f} s, "
+                f"{process.name} is stuck: no heartbeat for {time.time() - beat.written_at:.0f} s, "
                 f"after {STALE_BEAT_SECONDS:.0f} s it does not count",
                 f"kill {process.pid}; the supervisor starts it again",
             )

@@ -23,9 +23,9 @@ from mqlake.status import GatewayAddress
 
 ANSWER_SECONDS: Final = 5.0
 AHEAD_SECONDS: Final = 2.0
-"""The supervisor's last word may not be further in the future."""
+"""The supervisor's last heartbeat may not be further in the future."""
 SKEW_SECONDS: Final = 1.0
-"""The API judges a clock by the fastest of several words; more than this is no delay."""
+"""The API judges a clock by the fastest of several heartbeats; more than this is no delay."""
 SLOW_SECONDS: Final = 1.0
 BEHIND_RECORDS: Final = 10_000
 """A neighbour that is there and has so many records to get does not keep up."""
@@ -274,7 +274,7 @@ def look_at_clock(patient: Patient) -> Iterator[Finding]:
     if ahead > AHEAD_SECONDS:
         yield error(
             "clock",
-            f"the supervisor's last word is {ahead:.0f} s in the future: the clock went back",
+            f"the supervisor's last heartbeat is {ahead:.0f} s in the future: the clock went back",
             "set the clock by NTP; message expiry and retention go by it",
         )
     agreeing = 0

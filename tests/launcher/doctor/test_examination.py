@@ -133,7 +133,7 @@ def test_heartbeats_that_are_old_or_of_another_run_are_found(tmp_path: Path) -> 
     details = found(processes.look_at_heartbeats, one)
     assert details[Level.OK] == ["1 are fresh"]
     assert details[Level.ERROR][0].startswith("rules has not written ")
-    assert details[Level.ERROR][1].startswith("gateway-1 is stuck: no word for 100 s")
+    assert details[Level.ERROR][1].startswith("gateway-1 is stuck: no heartbeat for 100 s")
 
 
 def test_queries_that_fail_or_fall_behind_are_found(tmp_path: Path) -> None:
