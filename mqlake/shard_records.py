@@ -7,7 +7,7 @@ sessions, progress and marks (`mqlake.session_records`) a shard holds
     o/owner                  the gateway that owns the shard from here on
     l/<gateway>              a gateway that owned the shard has read that, and acts no more
     v/<gateway>              a gateway that was deaf asks which sessions it still holds
-    h/<part>/<tenant>/<shared subscription>   a gateway's part of a share group
+    h/<membership>/<tenant>/<shared subscription>   a gateway's membership in a share group
     m/<tenant>/<shared subscription>\0<client_id>   a session that is a member of a share group
 
 Epochs are offsets of the shard: the epoch of a session is that of the claim by which its holder got
@@ -33,7 +33,7 @@ CLAIM: Final = "c"
 OWNER: Final = "o"
 LEFT: Final = "l"
 QUESTION: Final = "v"
-PART: Final = "h"
+MEMBERSHIP: Final = "h"
 MEMBER: Final = "m"
 
 HEADER_EPOCH: Final = "epoch"
@@ -42,7 +42,7 @@ HEADER_OWNER: Final = "owner"
 OWNER_KEY: Final = b"o/owner"
 
 ORDERING_KEYS: Final = tuple(
-    f"{kind}/".encode() for kind in (CLAIM, OWNER, LEFT, QUESTION, PART, MEMBER)
+    f"{kind}/".encode() for kind in (CLAIM, OWNER, LEFT, QUESTION, MEMBERSHIP, MEMBER)
 )
 """Keys of records that gateways alone read begin so: who may write, and share groups."""
 

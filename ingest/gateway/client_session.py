@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.subscribed_session import SubscribedSession
 from ingest.session.checkpoint import Before, CheckpointKind, write
-from ingest.session.share_parts import MemberRecord
+from ingest.session.share_records import MemberRecord
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
 from mqlake.offsets import latest

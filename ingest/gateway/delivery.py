@@ -12,7 +12,7 @@ from ingest.gateway.outbound import deliver_copies, note_origin, read_message
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
-from ingest.session.share_parts import GroupKey
+from ingest.session.share_records import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.errors import InvalidRecord, OperationalError
 from mqlake.growth import MOST_PARTITIONS

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.share_log import ShareLog
     from ingest.session.effects import SessionEnded as EndedSession
-    from ingest.session.share_parts import GroupKey
+    from ingest.session.share_records import GroupKey
 
 logger = logging.getLogger(__name__)
 

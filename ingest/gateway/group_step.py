@@ -34,7 +34,7 @@ class SavedGroups(Protocol):
         proceed: Callable[[], None],
         member: GroupMember | None = None,
     ) -> None:
-        """Call back, in the order of the calls, when the log knows what a part holds now.
+        """Call back, in the order of the calls, when the log knows what a membership holds now.
 
         What the member has in flight is written before that.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ingest.gateway.retained_scans import RetainedScans
     from ingest.gateway.sender_context import OutgoingMessage, SenderContext
     from ingest.session.checkpoint import Saved
-    from ingest.session.share_parts import GroupKey
+    from ingest.session.share_records import GroupKey
     from mqlake.rights.compiled import ClientRights
 
 
@@ -217,7 +217,7 @@ class Outbox:
     def first_waiting(self) -> dict[int, int]:
         """Return per partition the offset of the first message that waits, if one does.
 
-        What waits for a share group is in the record of its part.
+        What waits for a share group is in the record of its membership.
         """
         first: dict[int, int] = {}
         for outgoing in self._messages.waiting():

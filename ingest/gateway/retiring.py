@@ -8,7 +8,7 @@ A gateway withdraws what its own earlier run left. One that is gone for good is 
 The name is taken as a run of the gateway takes it (`peers.py`): none can begin meanwhile, and the
 run before is over, so the gateways that are there settle what it held at once. They are asked shard
 by shard what is left, as one asks that was deaf. A route of a share group stays until then: it
-stands for a part that begins beside it, and what the router gives the dead gateway counts.
+stands for a membership that begins beside it, and what the router gives the dead gateway counts.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Unsettled(NamedTuple):
     sessions: int
     """At least so many; of each shard no more than a few hundred are counted."""
     groups: int
-    """Parts of share groups."""
+    """Memberships in share groups."""
     shards: int
     """So many of them have not answered."""
 
@@ -198,7 +198,7 @@ class Retirement:
             self._writer.use,
             self._fail,
         )
-        # By shard: sessions and parts that are left.
+        # By shard: sessions and memberships that are left.
         self._answers: dict[int, tuple[int, int]] = {}
         self._answered = asyncio.Event()
         self._has_name = asyncio.Event()
@@ -301,7 +301,7 @@ class Retirement:
             await reader.start(delivery_topic(self._gateway), {0: END}, self._receive, _warn)
             await self._withdraw(reader, are_shared=False)
             await self._until_settled(tell)
-            # What is left has no part: nobody gets by it what counts.
+            # A route that is left has no membership: messages by it reach nobody.
             last = await self._withdraw(reader, are_shared=True)
             await self._until_applied(last)
         finally:

@@ -29,7 +29,7 @@ class RoutedFilter:
     since_ms: int = 0
     """When it was announced first."""
     is_withdrawn: bool = False
-    """Somebody else has withdrawn it, and its part is to begin anew: no count brings it back."""
+    """Somebody else has withdrawn it, its membership begins anew: no count brings it back."""
 
 
 class RouteMembers:
@@ -129,7 +129,7 @@ class RouteMembers:
         """Return whose records a round writes.
 
         A count of members would bring back a route that somebody else has withdrawn, before its
-        gateway has a part in the group again: the router would give it messages that are nobody's.
+        gateway is in the group again: the router would give it messages that are nobody's.
         `renew` writes it then as it is; while nobody knows whether that has happened, it waits.
         """
         changed, self.changed = self.changed, {}

@@ -217,7 +217,7 @@ class Routes:
     async def open(self, stale: Sequence[Route]) -> list[int]:
         """Withdraw what an earlier run left in the log and send the first round.
 
-        Routes of share groups stay until their parts are settled: who does that withdraws them.
+        Routes of share groups stay until their memberships are settled: the settler withdraws them.
 
         Returns:
             The offsets of the first barriers, by partition: no delivery below them is for this run.
@@ -244,7 +244,7 @@ class Routes:
     async def close(self) -> None:
         """Withdraw all routes: this gateway takes no more deliveries.
 
-        Those of share groups that it has not left go when its parts are settled.
+        Those of share groups that it has not left go when its memberships are settled.
 
         Raises:
             LogError: The log does not take the records; the next run withdraws them.

@@ -82,7 +82,7 @@ class SessionMarks:
         write(
             Before.MARKS,
             {
-                CheckpointKind.PART: self._share_groups.save_all,
+                CheckpointKind.MEMBERSHIP: self._share_groups.save_all,
                 CheckpointKind.PROGRESS: self._save_progress_if_due,
                 CheckpointKind.MARKS: self._write_marks,
             },

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ingest.session.effects import Search, Work
     from ingest.session.ownership import Shard
     from ingest.session.share_acts import Deliveries
-    from ingest.session.share_parts import GroupKey
+    from ingest.session.share_records import GroupKey
     from mqlake.log.contract import LogWriter
     from mqlake.session_records import ProgressRecord, SessionRecord
     from mqlake.shard_records import Key

@@ -1,8 +1,9 @@
 """Share groups over all gateways: each message to one member, wherever it is, and none forgotten.
 
-A gateway with members of a group has a part in it, which joins, leaves and takes over as the owner
-of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). What that decides
-is performed by `share_membership.py`; members' messages go through the part (`share_part.py`).
+A gateway with members of a group has a membership in it, which joins, leaves and takes over as the
+owner of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). What that
+decides is performed by `share_runner.py`; members' messages go through the membership
+(`share_membership.py`).
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.share_membership import ShareMembership
-from ingest.gateway.share_part import NOT_KNOWN, SharePart
+from ingest.gateway.share_membership import NOT_KNOWN, ShareMembership
 from ingest.gateway.share_questions import ShareQuestions
 from ingest.gateway.share_reading import ShareReader
 from ingest.gateway.share_redelivery import ShareRedelivery
-from ingest.gateway.share_saving import PartSaver
-from ingest.session.share_acts import BEGIN, GO, KEPT, LOST, TAKE, TAKEN
+from ingest.gateway.share_runner import MembershipRunner
+from ingest.gateway.share_saving import MembershipSaver
+from ingest.session.share_acts import BEGIN, GO, KEPT, LOST, TAKE_OVER, TAKEN_OVER
 from ingest.session.share_membership import JoinStart
-from ingest.session.share_parts import GroupKey, PartState, decode_part, group_shard
+from ingest.session.share_records import GroupKey, MembershipState, decode_membership, group_shard
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
 
@@ -49,7 +50,7 @@ CLOSE_SECONDS: Final = 2.0
 """How long a gateway that stops tries to leave its groups in order; the owner settles it else."""
 
 MESSAGE_QOS: Final = 2
-"""A part takes what comes as it is; the member's subscription says with what QoS it goes on."""
+"""A membership takes messages as they come; the member's subscription limits their QoS."""
 
 
 class ShareGroups:
@@ -57,11 +58,11 @@ class ShareGroups:
 
     Args:
         context: Of the gateway.
-        log: Where parts are written.
+        log: Where memberships are written.
         routes: Of this gateway.
         subscriptions: Those in force: they know the members.
         delivered: How far this gateway has come.
-        ends: Say where deliveries begin that are for a new part.
+        ends: Say where deliveries begin that are for a new membership.
         lookup: Finds what was given and is not in memory.
         gaps: Reads what a group has missed.
     """
@@ -82,73 +83,73 @@ class ShareGroups:
         self._routes = routes
         self._subscriptions = subscriptions
         self._delivered = delivered
-        self._parts: dict[GroupKey, SharePart] = {}
-        # Parts of which the log does not know what they hold now.
-        self._changed: dict[SharePart, None] = {}
+        self._memberships: dict[GroupKey, ShareMembership] = {}
+        # Memberships of which the log does not know what they hold now.
+        self._changed: dict[ShareMembership, None] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._ended = asyncio.Event()
-        self._saver = saver = PartSaver(log, context.loop, self._changed)
-        self._redelivery = ShareRedelivery(context, log, self._parts)
-        self._membership = ShareMembership(
+        self._saver = saver = MembershipSaver(log, context.loop, self._changed)
+        self._redelivery = ShareRedelivery(context, log, self._memberships)
+        self._runner = MembershipRunner(
             context, log, routes, ends, saver, self._enter_when_joined, self._open
         )
         self._reader = ShareReader(context, lookup, gaps, saver, self._start, self._open)
-        self._questions = ShareQuestions(log, self._parts, saver, self._start, self._open)
+        self._questions = ShareQuestions(log, self._memberships, saver, self._start, self._open)
 
     @property
     def is_idle(self) -> bool:
-        """Whether this gateway has no part in any group."""
-        return not self._parts
+        """Whether this gateway has no membership in any group."""
+        return not self._memberships
 
     def shards(self) -> set[int]:
-        """Return the shards of the groups that this gateway has a part in."""
-        return {group_shard(group, self._log.shards) for group in self._parts}
+        """Return the shards of the groups that this gateway has a membership in."""
+        return {group_shard(group, self._log.shards) for group in self._memberships}
 
     # Members come and go
 
     def subscribe(
         self, routes: Sequence[Route], on_entered: Callable[[RouteRequest], None]
     ) -> None:
-        """Count one more member for each filter, as `Routes.subscribe`, once its part may join.
+        """Count a member more for each filter, as `Routes.subscribe`, once its membership may join.
 
         Told in the same turn of the loop what has become of that: the subscription counts at once.
         """
         self._enter(routes, lambda: on_entered(self._routes.subscribe(routes)))
 
     def announce(self, routes: Sequence[Route], on_entered: Callable[[RouteRequest], None]) -> None:
-        """Count one more member for each filter, as `Routes.announce`, once its part may join."""
+        """Count a member more for each filter, as `Routes.announce`, once its membership can."""
         self._enter(routes, lambda: on_entered(self._routes.announce(routes)))
 
     def _enter(self, routes: Sequence[Route], enter: Callable[[], None]) -> None:
         shared = [route for route in routes if route.is_shared]
         for route in shared:
-            part = self._part(GroupKey(route.tenant, route.topic_filter))
-            part.members += 1
-            part.unwanted.clear()
+            membership = self._membership(GroupKey(route.tenant, route.topic_filter))
+            membership.members += 1
+            membership.unwanted.clear()
         self._enter_when_joined(shared, enter)
 
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the last one's place is kept until the group can do without."""
-        part = self._parts.get(GroupKey(route.tenant, route.topic_filter))
-        if part is None or not route.is_shared:
+        membership = self._memberships.get(GroupKey(route.tenant, route.topic_filter))
+        if membership is None or not route.is_shared:
             self._routes.unsubscribe(route)
             return
-        part.members -= 1
-        part.touch()
-        if part.members:
+        membership.members -= 1
+        membership.touch()
+        if membership.members:
             self._routes.unsubscribe(route)
         else:
-            part.holds_route = True
-            part.unwanted.set()
+            membership.holds_route = True
+            membership.unwanted.set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         assert self._tasks is not None, "nobody can subscribe before `run`"
         return self._tasks.create_task(work)
 
-    def _part(self, group: GroupKey) -> SharePart:
-        part = self._parts.get(group)
-        if part is None:
-            part = self._parts[group] = SharePart(
+    def _membership(self, group: GroupKey) -> ShareMembership:
+        membership = self._memberships.get(group)
+        if membership is None:
+            membership = self._memberships[group] = ShareMembership(
                 self._context,
                 self._subscriptions,
                 self._delivered,
@@ -156,24 +157,27 @@ class ShareGroups:
                 self._changed,
                 self._reader.read,
             )
-            if part.route in self._routes.of_earlier_run:
-                part.from_delivery = NOT_KNOWN  # what comes by that route is with who settles it
-            part.task = self._start(self._run_part(part))
-        return part
+            if membership.route in self._routes.of_earlier_run:
+                # What comes by that route goes to its settler.
+                membership.from_delivery = NOT_KNOWN
+            membership.task = self._start(self._run_membership(membership))
+        return membership
 
     def _enter_when_joined(self, shared: list[Route], enter: Callable[[], None]) -> None:
-        """Let members in whose parts have joined: all of them, else they wait for the next one."""
-        parts = [self._parts[GroupKey(route.tenant, route.topic_filter)] for route in shared]
-        for part in parts:
-            if not part.is_joined:
-                part.pending.append((shared, enter))
+        """Let members in when all their memberships have joined; else they wait for the next."""
+        memberships = [
+            self._memberships[GroupKey(route.tenant, route.topic_filter)] for route in shared
+        ]
+        for membership in memberships:
+            if not membership.is_joined:
+                membership.pending.append((shared, enter))
                 return
-        held = [part for part in parts if part.holds_route]
-        for part in held:
-            part.holds_route = False
+        held = [membership for membership in memberships if membership.holds_route]
+        for membership in held:
+            membership.holds_route = False
         enter()
-        for part in held:
-            self._routes.unsubscribe(part.route)
+        for membership in held:
+            self._routes.unsubscribe(membership.route)
 
     # Messages
 
@@ -187,13 +191,15 @@ class ShareGroups:
         offset: int,
     ) -> None:
         """Add the copy of whoever gets a message that the router chose this gateway for."""
-        part = self._parts.get(group)
-        if part is None:
-            return  # of an earlier run, for every route has its part: who settles that has this too
-        if self._delivered.next <= part.from_delivery or not part.receive(partition, offset):
+        membership = self._memberships.get(group)
+        if membership is None:
+            return  # of an earlier run, as every route has its membership: its settler has this too
+        if self._delivered.next <= membership.from_delivery or not membership.receive(
+            partition, offset
+        ):
             return
-        copy = part.copy(topic_name, publisher, (partition, offset))
-        copies.append(copy or Copy(part, MESSAGE_QOS, True, (), group.topic_filter))
+        copy = membership.copy(topic_name, publisher, (partition, offset))
+        copies.append(copy or Copy(membership, MESSAGE_QOS, True, (), group.topic_filter))
 
     def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
         """Give others of the group what a member has left."""
@@ -210,9 +216,9 @@ class ShareGroups:
     def member_moved(self, sender: Sender) -> None:
         """Give a member what waits for it in its groups, if it has room now."""
         for group in sender.groups or ():
-            part = self._parts.get(group)
-            if part is not None:
-                part.member_moved(sender)
+            membership = self._memberships.get(group)
+            if membership is not None:
+                membership.member_moved(sender)
 
     def after_saved(
         self,
@@ -221,89 +227,89 @@ class ShareGroups:
         proceed: Callable[[], None],
         member: GroupMember | None = None,
     ) -> None:
-        """Call back, in the order of the calls, when the log knows what a part holds now.
+        """Call back, in the order of the calls, when the log knows what a membership holds now.
 
         What the member has in flight is written before that.
         """
-        part = self._parts.get(GroupKey(tenant, shared_filter))
-        self._saver.after_saved(part, proceed, member)
+        membership = self._memberships.get(GroupKey(tenant, shared_filter))
+        self._saver.after_saved(membership, proceed, member)
 
     # What the owner of a shard tells
 
     def told(self, value: dict[str, Any]) -> None:
-        """Take what the owner of a group's shard tells a part.
+        """Take what the owner of a group's shard tells a membership.
 
         Raises:
             InvalidRecord: A member is missing.
         """
         try:
             group = GroupKey(value["tenant"], value["filter"])
-            part = self._parts.get(group)
+            membership = self._memberships.get(group)
             if (
-                part is None
-                or part.part_id != value["part"]
+                membership is None
+                or membership.membership_id != value["part"]
                 or value["incarnation"] != self._context.me.incarnation
             ):
                 return  # it has gone
-            _TOLD[value["do"]](self, part, value)
+            _TOLD[value["do"]](self, membership, value)
         except (KeyError, TypeError, ValueError) as exc:
             raise InvalidRecord(f"a share group is told something malformed: {exc!r}") from exc
 
-    def _begin(self, part: SharePart, value: dict[str, Any]) -> None:
-        if part.state is PartState.JOINING and part.starts is None:
-            part.answer(JoinStart(value["starts"], value["given"], value["since"]))
+    def _begin(self, membership: ShareMembership, value: dict[str, Any]) -> None:
+        if membership.state is MembershipState.JOINING and membership.starts is None:
+            membership.answer(JoinStart(value["starts"], value["given"], value["since"]))
 
-    def _go(self, part: SharePart, _value: dict[str, Any]) -> None:
-        if part.state is PartState.LEAVING:
-            part.answer(None)
+    def _go(self, membership: ShareMembership, _value: dict[str, Any]) -> None:
+        if membership.state is MembershipState.LEAVING:
+            membership.answer(None)
 
-    def _take(self, part: SharePart, value: dict[str, Any]) -> None:
-        left = decode_part(value["left"], part.group, _dump(value["record"]))
-        if part.take_over(left):
+    def _take_over(self, membership: ShareMembership, value: dict[str, Any]) -> None:
+        left = decode_membership(value["left"], membership.group, _dump(value["record"]))
+        if membership.take_over(left):
             logger.info(
-                "share part taken over",
-                extra={"fields": {"filter": part.group.topic_filter, "from": left.gateway}},
+                "share membership taken over",
+                extra={"fields": {"filter": membership.group.topic_filter, "from": left.gateway}},
             )
-            self._saver.save(part)
-            self._reader.read(part)
+            self._saver.save(membership)
+            self._reader.read(membership)
 
-    def _taken(self, part: SharePart, value: dict[str, Any]) -> None:
-        part.forget_taken(value["parts"])
-        part.touch()
+    def _note_taken_over(self, membership: ShareMembership, value: dict[str, Any]) -> None:
+        membership.forget_taken_over(value["parts"])
+        membership.touch()
 
-    def _kept(self, part: SharePart, value: dict[str, Any]) -> None:
-        self._questions.kept(part, value["asks"])
+    def _kept(self, membership: ShareMembership, value: dict[str, Any]) -> None:
+        self._questions.kept(membership, value["asks"])
 
-    # One part, from its first member to its last
+    # One membership, from its first member to its last
 
-    async def _run_part(self, part: SharePart) -> None:
-        await self._membership.run(part)
-        self._end(part)
+    async def _run_membership(self, membership: ShareMembership) -> None:
+        await self._runner.run(membership)
+        self._end(membership)
 
-    def _end(self, part: SharePart) -> None:
-        """Forget a part; members that came while it left have a new one."""
-        del self._parts[part.group]
-        self._changed.pop(part, None)
+    def _end(self, membership: ShareMembership) -> None:
+        """Forget a membership; members that came while it left have a new one."""
+        del self._memberships[membership.group]
+        self._changed.pop(membership, None)
         self._ended.set()
-        if part.members:
-            self._succeed(part)
+        if membership.members:
+            self._succeed(membership)
 
-    def _succeed(self, part: SharePart) -> SharePart:
-        """Give the members of a part that is over a new one."""
-        fresh = self._part(part.group)
-        fresh.members, fresh.pending = part.members, part.pending
+    def _succeed(self, membership: ShareMembership) -> ShareMembership:
+        """Give the members of a membership that is over a new one."""
+        fresh = self._membership(membership.group)
+        fresh.members, fresh.pending = membership.members, membership.pending
         return fresh
 
-    def _open(self, part: SharePart) -> None:
+    def _open(self, membership: ShareMembership) -> None:
         """Give the members what comes, and what has waited."""
-        if part.is_ended:
+        if membership.is_ended:
             return
-        self._reader.read(part)
-        part.is_open = not (part.is_reading or self._questions.is_asking)
-        part.hand_out()
+        self._reader.read(membership)
+        membership.is_open = not (membership.is_reading or self._questions.is_asking)
+        membership.hand_out()
 
     async def run(self) -> None:
-        """Run the parts of this gateway until cancelled."""
+        """Run the memberships of this gateway until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             await asyncio.Event().wait()
@@ -318,63 +324,63 @@ class ShareGroups:
         """
         now = self._context.loop.time()
         are_written = True
-        for part in list(self._changed):
-            if part.state is PartState.LEFT or part.is_lost:
-                del self._changed[part]
-            elif part.starts is not None:
+        for membership in list(self._changed):
+            if membership.state is MembershipState.LEFT or membership.is_lost:
+                del self._changed[membership]
+            elif membership.starts is not None:
                 # Else it is the first of a group: it has taken over what it does not hold yet.
-                are_written &= now >= part.due_at and self._saver.save(part)
+                are_written &= now >= membership.due_at and self._saver.save(membership)
         return are_written
 
     def suspend(self) -> None:
-        """Give nothing out until it is known which parts are still this gateway's."""
+        """Give nothing out until it is known which memberships are still this gateway's."""
         self._questions.ask(is_running=self._tasks is not None)
 
     def confirmed(self) -> None:
         """Go on with what waits for the log, as far as it is known what is this gateway's."""
         self._log.confirmed()
 
-    def _lose(self, part: SharePart, _value: dict[str, Any]) -> None:
+    def _lose(self, membership: ShareMembership, _value: dict[str, Any]) -> None:
         """Begin anew: another gateway took this one for dead, and others have what it held."""
         logger.warning(
-            "this gateway's part of a share group was settled by another gateway",
-            extra={"fields": {"filter": part.group.topic_filter}},
+            "this gateway's membership in a share group was settled by another gateway",
+            extra={"fields": {"filter": membership.group.topic_filter}},
         )
-        part.is_lost = True
-        part.is_open = False
-        part.give_up()
-        assert part.task is not None
-        part.task.cancel()
-        del self._parts[part.group]
-        self._changed.pop(part, None)
-        fresh = self._succeed(part)
-        fresh.holds_route = part.holds_route
-        self._routes.note_withdrawn(part.route)
-        # What was given to the lost part, and is read only now, is with others.
+        membership.is_lost = True
+        membership.is_open = False
+        membership.give_up()
+        assert membership.task is not None
+        membership.task.cancel()
+        del self._memberships[membership.group]
+        self._changed.pop(membership, None)
+        fresh = self._succeed(membership)
+        fresh.holds_route = membership.holds_route
+        self._routes.note_withdrawn(membership.route)
+        # What was given to the lost membership, and is read only now, is with others.
         fresh.from_delivery = NOT_KNOWN
         self._questions.look()
 
     async def close(self) -> None:
-        """Leave all groups, if that is soon done; a part that is not is found like a dead one's."""
+        """Leave all groups, if that is soon done; the owners settle the other memberships."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                while self._parts:
+                while self._memberships:
                     self._ended.clear()
                     await self._ended.wait()
         except TimeoutError:
-            for part in self._parts.values():
-                self._saver.save(part)
+            for membership in self._memberships.values():
+                self._saver.save(membership)
 
 
 def _dump(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-_TOLD: Final[dict[str, Callable[[ShareGroups, SharePart, dict[str, Any]], None]]] = {
+_TOLD: Final[dict[str, Callable[[ShareGroups, ShareMembership, dict[str, Any]], None]]] = {
     BEGIN: ShareGroups._begin,
     GO: ShareGroups._go,
-    TAKE: ShareGroups._take,
-    TAKEN: ShareGroups._taken,
+    TAKE_OVER: ShareGroups._take_over,
+    TAKEN_OVER: ShareGroups._note_taken_over,
     KEPT: ShareGroups._kept,
     LOST: ShareGroups._lose,
 }

@@ -1,7 +1,7 @@
 """What this gateway writes of share groups, each record in the shard of its group.
 
-A record of a part that others have taken for dead does not count. So what a report of the log sets
-off waits while this gateway does not know whether its parts are still its own.
+A record of a membership that others have taken for dead does not count. So what a report of the log
+sets off waits while this gateway does not know whether its memberships are still its own.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from ingest.gateway.keyed_writer import KeyedWriter
 from ingest.gateway.reports import Reports
-from ingest.session.share_parts import (
+from ingest.session.share_records import (
     GroupKey,
-    PartRecord,
+    MembershipRecord,
     encode_member,
-    encode_part,
+    encode_membership,
     group_shard,
-    key_of_part,
+    key_of_membership,
     member_key,
-    part_key,
+    membership_key,
 )
 from mqlake.records import SESSIONS
 from mqlake.shard_records import Key, Run, stamp_headers
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from ingest.gateway.ending import Ending
     from ingest.gateway.lease import Lease
-    from ingest.session.share_parts import MemberRecord
+    from ingest.session.share_records import MemberRecord
     from mqlake.errors import LogError
     from mqlake.log.contract import LogWriter
 
 
 class ShareLog:
-    """Writes parts of share groups, and which sessions are members.
+    """Writes memberships of share groups, and which sessions are members.
 
     Args:
         writer: Appends to the log.
@@ -45,7 +45,7 @@ class ShareLog:
         shards: How many there are.
 
     Attributes:
-        is_asking: It is not known which parts are this gateway's.
+        is_asking: It is not known which memberships are this gateway's.
     """
 
     def __init__(
@@ -69,50 +69,50 @@ class ShareLog:
         return self._records.is_saved
 
     def counts(self) -> bool:
-        """Tell whether it is known that the parts of this gateway are its own."""
+        """Tell whether it is known that the memberships of this gateway are its own."""
         return self._lease.holds() and not self.is_asking
 
     def ask(self) -> None:
-        """Note that it is asked which parts are this gateway's."""
+        """Note that it is asked which memberships are this gateway's."""
         self.is_asking = True
         self._asked_after = self._lease.silences
 
     def is_answer_good(self) -> bool:
-        """Tell whether what was asked counts: after one more silence others may have the parts."""
+        """Tell whether the answers count: after one more silence others may have what was kept."""
         return self._lease.is_in_time() and self._lease.silences == self._asked_after
 
     def confirmed(self) -> None:
-        """Go on with what waited, once both are known: parts, and that the lease holds again.
+        """Go on with what waited, once both are known: memberships, and that the lease holds again.
 
-        The parts that are left were this gateway's all the time.
+        The memberships that are left were this gateway's all the time.
         """
         self._reports.confirmed()
 
-    def save_part(
-        self, record: PartRecord, on_saved: Callable[[LogError | None], None] | None = None
+    def save_membership(
+        self, record: MembershipRecord, on_saved: Callable[[LogError | None], None] | None = None
     ) -> None:
-        """Write a part of a share group; without a callback until the log has it.
+        """Write a membership in a share group; without a callback until the log has it.
 
         Raises:
             LogError: The log takes no more; only with a callback.
         """
-        key, value = part_key(record), encode_part(record)
+        key, value = membership_key(record), encode_membership(record)
         shard = group_shard(record.group, self.shards)
         if on_saved is None:
             self._records.append_until_taken(key, value, self._headers, shard)
         else:
             self._records.append(key, value, self._headers, shard, on_saved)
 
-    async def leave_behind(self, record: PartRecord) -> None:
-        """Write a part that has left, for somebody who is not a gateway's part.
+    async def leave_behind(self, record: MembershipRecord) -> None:
+        """Write a membership that has left, for somebody who is not a gateway's membership.
 
         Raises:
             LogError: The log has not taken it.
         """
         await self._writer.append_durably(
             SESSIONS,
-            key_of_part(record.part_id, record.group),
-            encode_part(record),
+            key_of_membership(record.membership_id, record.group),
+            encode_membership(record),
             self._headers,
             partition=group_shard(record.group, self.shards),
         )
@@ -120,7 +120,7 @@ class ShareLog:
     def save_member(self, key: Key, epoch: int, records: Mapping[str, MemberRecord]) -> None:
         """Write of which groups a session is a member, and what it has in flight of each.
 
-        What is written of a part after that can rely on it.
+        What is written of a membership after that can rely on it.
         """
         before = self._written.get(key, {})
         for topic_filter, record in records.items():
@@ -151,7 +151,7 @@ class ShareLog:
         self._records.append_until_taken(member_key(group, client_id), value, headers, shard)
 
     async def until_it_counts(self) -> None:
-        """Wait until it is known that the parts of this gateway are its own."""
+        """Wait until it is known that the memberships of this gateway are its own."""
         counts = asyncio.get_running_loop().create_future()
 
         def proceed() -> None:

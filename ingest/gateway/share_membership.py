@@ -1,141 +1,393 @@
-"""Performs what a part of a share group does (`ingest.session.share_membership`)."""
+"""This gateway's membership in one share group: what it was given, and to which member it goes."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.share_part import NOT_KNOWN
-from ingest.gateway.share_questions import ASK_AGAIN_SECONDS
-from ingest.session.share_membership import (
-    Announce,
-    AskToBegin,
-    AskToGo,
-    SavePart,
-    Serve,
-    WithdrawOwn,
-    belong,
-)
-from mqlake.errors import LogError
+from ingest.gateway.drops import DropReason
+from ingest.session.open_work import OpenWork, Position
+from ingest.session.share_membership import GroupMembership
+from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState
+from ingest.session.subscriptions import ANY_MEMBER, ClientSubscription
+from mqlake.offsets import advance, at, latest
+from mqlake.records import Route
+from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ingest.gateway.context import Context
-    from ingest.gateway.ends import Ends
-    from ingest.gateway.routes import Routes
-    from ingest.gateway.share_log import ShareLog
-    from ingest.gateway.share_part import SharePart
-    from ingest.gateway.share_saving import PartSaver
-    from ingest.session.effects import Effect
-    from mqlake.records import Route
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.sending import Sender
+    from ingest.session.subscriptions import Copy, Subscriptions
 
-RETRY_SECONDS: Final = 0.2
+NOT_KNOWN: Final = 2**63
+"""`from_delivery` of a membership that takes nothing yet."""
+
+QUEUE_MESSAGES: Final = 1_000
+QUEUE_BYTES: Final = 8 * 1024 * 1024
+"""So much waits in memory for members with room; the rest is read from the log when they have."""
+
+READ_AT_ONCE: Final = 200
+READ_BELOW: Final = 100
+"""So many messages are read from the log at once, when less than so many wait in memory."""
+
+MAX_WAITING: Final = 100_000
+"""More never wait, whatever the settings say: the record of a membership has a place for each."""
 
 
-class ShareMembership:
-    """Performs it for the parts of one gateway.
+class MissedByGroup:
+    """Takes what a share group has missed."""
+
+    __slots__ = ("_membership", "client_id", "shared_filter")
+
+    def __init__(self, membership: ShareMembership) -> None:
+        self._membership = membership
+        self.client_id = membership.client_id
+        self.shared_filter = membership.group.topic_filter
+
+    def deliver(self, message: OutboundMessage, _copy: object, _now_ms: int) -> None:
+        self._membership.keep_missed(message)
+
+
+class ShareMembership(GroupMembership):
+    """What this gateway holds for one share group.
+
+    It is a subscriber itself: what cannot go to a member yet is delivered to the membership.
 
     Args:
         context: Of the gateway.
-        log: Where parts are written.
-        routes: Of this gateway.
-        ends: Say where deliveries begin that are for a new part.
-        saver: Writes parts.
-        let_in: Lets members in who have waited until their part has joined.
-        on_served: Told of a part that is to give its members what comes.
+        subscriptions: Those in force: they know the members.
+        delivered: How far the gateway has come.
+        group: Of which group.
+        changed: Memberships of which the log does not know what they hold now.
+        read: Reads from the log what a membership wants to read.
+
+    Attributes:
+        members: How many subscriptions there are, those on their way included.
+        pending: Subscriptions that wait until the membership has joined, by the routes they share.
+        holds_route: The last member has gone, its place in the routes is kept.
+        is_joined: It is known from where on the router gives to it.
+        is_open: Members are given what comes; else it waits here.
+        from_delivery: What stands before this offset of the gateway's deliveries is not for it.
+        unread: What waits and is not in memory: taken over from other memberships, or too much.
+        due_at: When that is to be written, by the loop's time.
     """
 
     def __init__(
         self,
         context: Context,
-        log: ShareLog,
-        routes: Routes,
-        ends: Ends,
-        saver: PartSaver,
-        let_in: Callable[[list[Route], Callable[[], None]], None],
-        on_served: Callable[[SharePart], None],
+        subscriptions: Subscriptions[Sender],
+        delivered: Delivered,
+        group: GroupKey,
+        changed: dict[ShareMembership, None],
+        read: Callable[[ShareMembership], None],
     ) -> None:
+        super().__init__(group, context.me, self.new_id())
         self._context = context
-        self._log = log
-        self._routes = routes
-        self._ends = ends
-        self._saver = saver
-        self._let_in = let_in
-        self._on_served = on_served
+        self._subscriptions = subscriptions
+        self._delivered = delivered
+        self._changed = changed
+        self._read = read
+        self.route = Route(context.me.gateway, *group)
+        self.client_id = ""  # nobody's: drops name no client
+        self.members = 0
+        self.pending: list[tuple[list[Route], Callable[[], None]]] = []
+        self.unwanted = asyncio.Event()
+        self.holds_route = False
+        self.is_joined = False
+        self.is_open = False
+        self.from_delivery = 0
+        self.due_at = 0.0
+        self.is_reading = False
+        self.task: asyncio.Task[None] | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._reading = OpenWork()
+        self._queue: deque[OutboundMessage] = deque()
+        self._queued_bytes = 0
+        self._missed: deque[OutboundMessage] = deque()
 
-    async def run(self, part: SharePart) -> None:
-        """Be a part, from its first member to its last."""
-        work = belong(part, self._context.clock.now_ms)
-        result: Any = None
-        while True:
-            try:
-                effect = work.send(result)
-            except StopIteration:
-                break
-            result = await self._perform(part, effect)
+    @staticmethod
+    def new_id() -> str:
+        """Return the name of a membership."""
+        return secrets.token_hex(8)
 
-    async def _perform(self, part: SharePart, effect: Effect[Any]) -> Any:
-        match effect:
-            case AskToBegin():
-                begin = await self._ask(part)
-                await self._find_beginning(part)
-                return begin
-            case AskToGo():
-                part.is_open = part.is_joined = False
-                await self._ask(part)
-            case SavePart():
-                await self._saver.say(part)
-            case Announce():
-                return await self._announce(part)
-            case WithdrawOwn():
-                await self._withdraw(part)
-            case Serve():
-                self._on_served(part)
-                while part.members:
-                    part.unwanted.clear()
-                    await part.unwanted.wait()
-                part.move_given()
-        return None
+    @property
+    def wants_to_read(self) -> bool:
+        """Whether there is something to read, and place for it."""
+        if self.unread:
+            return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
+        return bool(self.gaps)
 
-    async def _find_beginning(self, part: SharePart) -> None:
-        """Find out which deliveries are for a part, if others of this gateway were before it.
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether what is put here is in the membership's record, from the next one on."""
+        return self.state in {MembershipState.LIVE, MembershipState.LEAVING} and not self.is_lost
 
-        They are settled when this one begins, and its own route is announced behind that.
+    # What was missed. Implements `ingest.gateway.gaps.Absent`.
+
+    @property
+    def tenant(self) -> str:
+        return self.group.tenant
+
+    @property
+    def is_ended(self) -> bool:
+        return self.is_lost or self.state is not MembershipState.LIVE
+
+    @property
+    def subscriptions(self) -> dict[str, ClientSubscription[Any]]:
+        """What nobody was given: all of it, with the QoS it was published with."""
+        plain = split_shared(self.group.topic_filter).topic_filter
+        missed: Any = MissedByGroup(self)
+        return {plain: ClientSubscription(missed, plain, 2, retain_as_published=True)}
+
+    def is_catching_up(self, _topic_filter: str) -> bool:
+        """A membership has no history."""
+        return False
+
+    # What comes
+
+    def receive(self, partition: int, offset: int) -> bool:
+        """Note that the router gave a message; False when it is not for this membership."""
+        if self.starts is not None and offset < at(self.starts, partition):
+            return False  # of the gap, which the first membership reads
+        if self.given is not None:
+            advance(self.given, partition, offset + 1)
+        self._changed[self] = None
+        return True
+
+    def touch(self) -> None:
+        """Note that the log does not know what the membership holds now."""
+        self._changed[self] = None
+
+    def copy(self, message_topic: str, publisher: str, at: Position) -> Copy[Sender] | None:
+        """Return the copy of the member that gets a message; None: it is to wait here."""
+        if not self.is_open or self._queue or self.unread:
+            return None
+        return self._subscriptions.shared_copy(
+            *self.group, message_topic, publisher, *at, can_wait=True
+        )
+
+    def deliver(self, message: OutboundMessage, _copy: object, now_ms: int) -> None:
+        """Take a message that cannot go to a member now.
+
+        What there is no place for in memory stays in the log. QoS 0 waits for nobody's room.
         """
-        while part.from_delivery == NOT_KNOWN:
-            try:
-                part.from_delivery = await self._ends.delivery(part.route.gateway)
-            except LogError:
-                await asyncio.sleep(RETRY_SECONDS)
+        if not message.qos:
+            self._deliver_qos_0(message, now_ms)
+            return
+        limit = min(self._context.settings.max_queued_messages, MAX_WAITING)
+        if len(self._queue) + len(self._reading) + len(self.unread) >= limit:
+            self.drop(DropReason.QUEUE_FULL, message)
+            return
+        if self.unread or not self._has_place:
+            self.unread.add(message.partition, message.offset)
+        else:
+            self._put(message)
+        self._read(self)
 
-    async def _ask(self, part: SharePart) -> Any:
-        """Write a part until the owner of its shard answers."""
-        answer = part.new_answer()
-        while True:
-            self._saver.save(part)
-            try:
-                async with asyncio.timeout(ASK_AGAIN_SECONDS):
-                    return await asyncio.shield(answer)
-            except TimeoutError:
+    def _deliver_qos_0(self, message: OutboundMessage, now_ms: int) -> None:
+        if self.is_open:
+            copy = self._subscriptions.shared_copy(
+                *self.group,
+                message.topic_name,
+                message.publisher,
+                message.partition,
+                message.offset,
+                can_wait=False,
+            )
+            if copy is not None:
+                copy.client.deliver(message, copy, now_ms)
+                return
+        if self._has_place:
+            self._put(message)
+        else:
+            self.drop(DropReason.QUEUE_FULL, message)
+
+    @property
+    def _has_place(self) -> bool:
+        return len(self._queue) < QUEUE_MESSAGES and self._queued_bytes < QUEUE_BYTES
+
+    def _put(self, message: OutboundMessage) -> None:
+        self._queue.append(message)
+        self._queued_bytes += len(message.payload)
+
+    def _pop(self) -> OutboundMessage:
+        message = self._queue.popleft()
+        self._queued_bytes -= len(message.payload)
+        return message
+
+    def take_back(self, messages: Iterable[OutboundMessage]) -> None:
+        """Take messages that came before what waits here."""
+        queue = [*self._queue, *messages]
+        # A topic that has moved to another partition is in one of a higher number since.
+        queue.sort(key=lambda message: (message.partition, message.offset))
+        self._queue = deque(queue)
+        self._queued_bytes = sum(len(message.payload) for message in queue)
+        self.touch()
+
+    # What is read from the log
+
+    def begin_to_read(self) -> set[Position]:
+        """Return what is to be read next; it stays in the membership's record."""
+        self._reading = self.unread.take_first(READ_AT_ONCE)
+        return set(self._reading)
+
+    def was_read(self, messages: Iterable[OutboundMessage]) -> int:
+        """Take what was to be read; return how much of it the log does not have."""
+        found = list(messages)
+        missing = len(self._reading) - len(found)
+        self._reading.clear()
+        self.take_back(found)
+        return missing
+
+    def was_not_read(self) -> None:
+        """Note that the log did not answer."""
+        self.unread.update(self._reading)
+        self._reading.clear()
+
+    def keep_missed(self, message: OutboundMessage) -> None:
+        """Take a message that the group has missed: the limits of an absent client apply."""
+        settings = self._context.settings
+        if self.is_ended or not (message.qos or settings.keep_qos_0_offline):
+            return
+        advance(self.gaps[0].start, message.partition, message.offset + 1)
+        self._missed.append(message)
+        if len(self._missed) > settings.max_offline_messages:
+            oldest = settings.drop_when_offline == "oldest"
+            dropped = self._missed.popleft() if oldest else self._missed.pop()
+            self.drop(DropReason.QUEUE_FULL, dropped)
+
+    def end_missed(self) -> None:
+        """Let what was missed wait like the rest: a gap has been read to its end."""
+        missed, self._missed = self._missed, deque()
+        self.take_back(missed)
+
+    def begin(self, starts: list[int]) -> None:
+        """Count from here on: what came before belongs to the gap."""
+        super().begin(starts)
+        queue, self._queue = self._queue, deque()
+        self.take_back(one for one in queue if one.offset >= at(starts, one.partition))
+
+    # What goes
+
+    def hand_out(self) -> None:
+        """Give what waits to the members, as far as they take it."""
+        subscriptions = self._subscriptions
+        now_ms = self._context.clock.now_ms()
+        while self.is_open and self._queue:
+            message = self._queue[0]
+            if message.is_expired(now_ms):
+                self.drop(DropReason.EXPIRED, self._pop())
                 continue
+            copy = subscriptions.shared_copy(
+                *self.group,
+                message.topic_name,
+                message.publisher,
+                message.partition,
+                ANY_MEMBER,
+                can_wait=message.qos > 0,
+            )
+            if copy is None:
+                break
+            copy.client.deliver(self._pop(), copy, now_ms)
+        self._read(self)
 
-    async def _announce(self, part: SharePart) -> list[int]:
-        await self._log.until_it_counts()
-        routes = self._routes
-        routes.renew(part.route)
-        own = [] if routes.knows(part.route) else [part.route]
-        part.holds_route = part.holds_route or bool(own)
-        starts = await routes.announce(own).counted
-        # Members count from later barriers: what is between is given to the part and waits there.
-        part.is_joined = True
-        pending, part.pending = part.pending, []
-        for shared, enter in pending:
-            self._let_in(shared, enter)
-        return starts
+    def member_moved(self, sender: Sender) -> None:
+        """Note that a member may be done with messages, and give it what waits.
 
-    async def _withdraw(self, part: SharePart) -> None:
-        if part.holds_route:
-            part.holds_route = False
-            self._routes.unsubscribe(part.route)
-        await self._routes.announce([]).routed
+        While something waits nobody else has room.
+        """
+        self.touch()
+        if not self._queue or not self.is_open:
+            return
+        copy = self._subscriptions.copy_for_member(*self.group, sender)
+        if copy is None:
+            self.hand_out()
+            return
+        now_ms = self._context.clock.now_ms()
+        while self._queue and sender.has_room:
+            message = self._pop()
+            if message.is_expired(now_ms):
+                self.drop(DropReason.EXPIRED, message)
+            else:
+                sender.deliver(message, copy, now_ms)
+        self._read(self)
+
+    def drop(self, reason: DropReason, message: OutboundMessage) -> None:
+        self._context.drops.add(
+            reason, self.group.tenant, self.client_id, message.topic_name, message.qos
+        )
+
+    def give_up(self) -> None:
+        """Forget everything: another membership has it."""
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._missed.clear()
+        self.unread.clear()
+        self._reading.clear()
+        self.gaps.clear()
+        for sender in self._senders():
+            sender.take_shared(is_ended=False, shared_filter=self.group.topic_filter)
+
+    # What the log is told
+
+    def snapshot(self) -> MembershipRecord:
+        """Return the membership as it is now."""
+        if self.state is MembershipState.LIVE:
+            self.move_given()
+        next_delivery = self._delivered.next
+        if self.from_delivery != NOT_KNOWN:
+            next_delivery = max(next_delivery, self.from_delivery)
+        delivered = self._delivered.next_offsets()
+        return self.record(self._open(), next_delivery, delivered, self._context.clock.now_ms())
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the log may know of it."""
+        return self._number > 0
+
+    def new_answer(self) -> asyncio.Future[Any]:
+        """Return what the owner of the shard will say."""
+        self._answer = self._context.loop.create_future()
+        return self._answer
+
+    def answer(self, value: Any) -> None:
+        """Take what the owner of the shard says."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(value)
+
+    def move_given(self) -> None:
+        """Note that the router has come as far as this gateway has heard of it.
+
+        Only while the route is in force: then somebody was given whatever is before.
+        """
+        now = self._delivered.next_offsets()
+        self.given = latest(now, self.given)
+
+    def _open(self) -> OpenWork:
+        """Return what was given to this membership and is not dealt with.
+
+        What was sent with QoS 2 is the client's, whatever becomes of it. [MQTT5-4.8.2-5]
+        """
+        work = self.unread.copy()
+        work.update(self._reading)
+        positions = [
+            (one.partition, one.offset)
+            for waiting in (self._queue, self._missed)
+            for one in waiting
+            if one.qos
+        ]
+        for sender in self._senders():
+            positions.extend(sender.shared_positions(self.group.topic_filter))
+        positions.sort()
+        for partition, offset in positions:
+            work.add(partition, offset)
+        return work
+
+    def _senders(self) -> list[Sender]:
+        return self._subscriptions.shared_members(*self.group)

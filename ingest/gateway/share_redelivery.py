@@ -6,9 +6,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ingest.gateway.outbound import LOCAL
-from ingest.gateway.share_part import SharePart
+from ingest.gateway.share_membership import ShareMembership
 from ingest.session.open_work import OpenWork
-from ingest.session.share_parts import GroupKey, PartRecord, PartState
+from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class ShareRedelivery:
-    """Gives it to the part of this gateway, or leaves it in the group's shard.
+    """Gives it to the membership of this gateway, or leaves it in the group's shard.
 
     Args:
         context: Of the gateway.
-        log: Where parts are written.
-        parts: Of this gateway.
+        log: Where memberships are written.
+        memberships: Of this gateway.
     """
 
     def __init__(
-        self, context: Context, log: ShareLog, parts: Mapping[GroupKey, SharePart]
+        self, context: Context, log: ShareLog, memberships: Mapping[GroupKey, ShareMembership]
     ) -> None:
         self._context = context
         self._log = log
-        self._parts = parts
+        self._memberships = memberships
 
     def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
         """Give others of the group what a member has left (5.0: 4.8.2)."""
@@ -42,15 +42,15 @@ class ShareRedelivery:
         for outgoing in left:
             by_group.setdefault(GroupKey(tenant, outgoing.shared_filter), []).append(outgoing)
         for group, messages in by_group.items():
-            part = self._parts.get(group)
-            if part is not None and part.keeps_messages:
-                part.take_back(one.message for one in messages)
-                part.hand_out()
+            membership = self._memberships.get(group)
+            if membership is not None and membership.keeps_messages:
+                membership.take_back(one.message for one in messages)
+                membership.hand_out()
                 continue
             places = [(one.message.partition, one.message.offset) for one in messages]
             work = OpenWork(place for place in places if place[0] != LOCAL)
             if work:
-                self._log.save_part(self._left(SharePart.new_id(), group, work))
+                self._log.save_membership(self._left(ShareMembership.new_id(), group, work))
 
     async def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
         """Give others of the groups what the session of an absent client leaves.
@@ -69,12 +69,14 @@ class ShareRedelivery:
                 by_group.setdefault(group, OpenWork()).add(one.partition, one.offset)
         for group, work in by_group.items():
             name = f"{progress.session_id}/{group.topic_filter}"
-            part_id = blake2b(name.encode(), digest_size=8).hexdigest()
-            await self._log.leave_behind(self._left(part_id, group, work))
+            membership_id = blake2b(name.encode(), digest_size=8).hexdigest()
+            await self._log.leave_behind(self._left(membership_id, group, work))
 
-    def _left(self, part_id: str, group: GroupKey, work: OpenWork) -> PartRecord:
-        """Return the record of a part that was never anything but left."""
+    def _left(self, membership_id: str, group: GroupKey, work: OpenWork) -> MembershipRecord:
+        """Return the record of a membership that was never anything but left."""
         name, incarnation = self._context.me
-        record = PartRecord(part_id, group, name, incarnation, PartState.LEFT, open=work)
+        record = MembershipRecord(
+            membership_id, group, name, incarnation, MembershipState.LEFT, open=work
+        )
         record.at_ms = self._context.clock.now_ms()
         return record

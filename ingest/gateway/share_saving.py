@@ -1,4 +1,4 @@
-"""Parts of share groups into the log: now and then, at once, or until everybody knows."""
+"""Memberships of share groups into the log: now and then, at once, or until everybody knows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from ingest.gateway.group_step import GroupMember
     from ingest.gateway.share_log import ShareLog
-    from ingest.gateway.share_part import SharePart
+    from ingest.gateway.share_membership import ShareMembership
 
 RETRY_SECONDS: Final = 0.2
 
 MANY_POSITIONS: Final = 1_000
 POSITIONS_PER_SECOND: Final = 20_000
-"""A part that holds many messages is written less often, so that writing does not hold it up."""
+"""A membership with many messages is written less often: writing must not hold it up."""
 
 
 @dataclass(slots=True)
 class _Urgent:
-    """Parts whose records are waited for, and who waits."""
+    """Memberships whose records are waited for, and who waits."""
 
-    parts: dict[SharePart, None] = field(default_factory=dict)
+    memberships: dict[ShareMembership, None] = field(default_factory=dict)
     members: dict[GroupMember, None] = field(default_factory=dict)
     """Sessions whose records stand before those."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -35,47 +35,47 @@ class _Urgent:
     """How many records are on their way; None before they are written."""
 
 
-class PartSaver:
-    """Writes the parts of this gateway.
+class MembershipSaver:
+    """Writes the memberships of this gateway.
 
     Args:
         log: Takes the records.
         loop: Of the gateway.
-        changed: Parts of which the log does not know what they hold now.
+        changed: Memberships of which the log does not know what they hold now.
     """
 
     def __init__(
         self,
         log: ShareLog,
         loop: asyncio.AbstractEventLoop,
-        changed: dict[SharePart, None],
+        changed: dict[ShareMembership, None],
     ) -> None:
         self._changed = changed
         self._log = log
         self._loop = loop
         self._urgent: deque[_Urgent] = deque()
 
-    def save(self, part: SharePart) -> bool:
-        """Write a part as it is; return whether the log takes it."""
-        record = part.snapshot()
-        self._changed.pop(part, None)
+    def save(self, membership: ShareMembership) -> bool:
+        """Write a membership as it is; return whether the log takes it."""
+        record = membership.snapshot()
+        self._changed.pop(membership, None)
         count = len(record.open)
         rest = count / POSITIONS_PER_SECOND if count > MANY_POSITIONS else 0.0
-        part.due_at = self._loop.time() + rest
+        membership.due_at = self._loop.time() + rest
 
         def saved(error: LogError | None) -> None:
             if error is not None:
-                part.touch()
+                membership.touch()
 
         try:
-            self._log.save_part(record, saved)
+            self._log.save_membership(record, saved)
         except LogError as error:
             saved(error)
             return False
         return True
 
-    async def say(self, part: SharePart) -> None:
-        """Write a part until its record stands in the log and counts."""
+    async def say(self, membership: ShareMembership) -> None:
+        """Write a membership until its record stands in the log and counts."""
         while True:
             is_saved: asyncio.Future[bool] = self._loop.create_future()
 
@@ -84,7 +84,7 @@ class PartSaver:
                     is_saved.set_result(error is None)
 
             try:
-                self._log.save_part(part.snapshot(), saved)
+                self._log.save_membership(membership.snapshot(), saved)
             except LogError as error:
                 saved(error)
             if await is_saved:
@@ -92,42 +92,45 @@ class PartSaver:
             await asyncio.sleep(RETRY_SECONDS)
 
     def after_saved(
-        self, part: SharePart | None, proceed: Callable[[], None], member: GroupMember | None
+        self,
+        membership: ShareMembership | None,
+        proceed: Callable[[], None],
+        member: GroupMember | None,
     ) -> None:
-        """Call back, in the order of the calls, when the log knows what a part holds now.
+        """Call back, in the order of the calls, when the log knows what a membership holds now.
 
-        A member's record that is written before that part's is in the log when that is.
+        A member's record that is written before that membership's is in the log when that is.
         """
         if not self._urgent or self._urgent[-1].left is not None:
             self._urgent.append(_Urgent())
             self._loop.call_soon(self._save_urgent)
         urgent = self._urgent[-1]
         urgent.waiting.append(proceed)
-        if part is not None:
-            urgent.parts[part] = None
+        if membership is not None:
+            urgent.memberships[membership] = None
         if member is not None:
             urgent.members[member] = None
 
     def _save_urgent(self) -> None:
         urgent = self._urgent[-1]
-        urgent.left = len(urgent.parts)
+        urgent.left = len(urgent.memberships)
         for member in urgent.members:
             member.save_member()
-        for part in urgent.parts:
-            self._save_until_taken(part, urgent)
+        for membership in urgent.memberships:
+            self._save_until_taken(membership, urgent)
         self._proceed()
 
-    def _save_until_taken(self, part: SharePart, urgent: _Urgent) -> None:
+    def _save_until_taken(self, membership: ShareMembership, urgent: _Urgent) -> None:
         def saved(error: LogError | None) -> None:
-            if error is not None and not part.is_lost:
-                self._loop.call_later(RETRY_SECONDS, self._save_until_taken, part, urgent)
+            if error is not None and not membership.is_lost:
+                self._loop.call_later(RETRY_SECONDS, self._save_until_taken, membership, urgent)
                 return
             assert urgent.left is not None
             urgent.left -= 1
             self._proceed()
 
         try:
-            self._log.save_part(part.snapshot(), saved)
+            self._log.save_membership(membership.snapshot(), saved)
         except LogError as error:
             saved(error)
 

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from ingest.session.share_acts import Deliveries, Given
-from ingest.session.share_parts import GroupKey
+from ingest.session.share_records import GroupKey
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import HEADER_MQTT, VERSION_HEADER, Headers
 from mqlake.records import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
 from ingest.session.incoming import IncomingMessages
-from ingest.session.share_parts import GroupKey
+from ingest.session.share_records import GroupKey
 from ingest.session.states import IN_FORCE, OVER, ROUTED, SessionState, step
 from ingest.session.subscription_records import SubscriptionRecords
 from mqlake.offsets import have_reached

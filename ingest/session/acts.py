@@ -138,7 +138,7 @@ async def confirm(
         run: Has asked.
         number: Of its question.
         keys: What it holds.
-        earlier: How many sessions and parts of share groups of its earlier runs are not settled.
+        earlier: How many sessions and memberships of its earlier runs are not settled.
     """
     for at in range(0, max(1, len(keys)), KEYS_AT_ONCE):
         value = _encode(

@@ -13,11 +13,11 @@ packet leaves when the log has what it tells of:
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
   begun anew that the client has finished, none is thought finished that it has not seen. Of a share
   group, the group's shard has before that whose the message is, the member's record and behind it
-  the part's without the message: a crash between shard and progress leaves it to others.
+  the membership's without the message: a crash between shard and progress leaves it to others.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
 - *End*: a session ends with its own tombstone, the last: while it stands, so does what it has.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
-  and of every part: what they pass must stand in a record before them.
+  and of every membership: what they pass must stand in a record before them.
 
 In the progress of a session with shared subscriptions messages have packet identifiers only; what
 they were sent for is in its member record, which therefore precedes it. A record of progress that
@@ -42,7 +42,7 @@ class CheckpointKind(Enum):
 
     MEMBER = auto()
     """What a session has of share groups."""
-    PART = auto()
+    MEMBERSHIP = auto()
     """What a gateway has of a share group."""
     PROGRESS = auto()
     SUBSCRIPTION = auto()
@@ -86,7 +86,7 @@ ORDER: Final[Mapping[Before, tuple[CheckpointKind, ...]]] = {
         CheckpointKind.SESSION,
     ),
     Before.END: (CheckpointKind.MEMBER, CheckpointKind.PROGRESS, CheckpointKind.SESSION),
-    Before.MARKS: (CheckpointKind.PART, CheckpointKind.PROGRESS, CheckpointKind.MARKS),
+    Before.MARKS: (CheckpointKind.MEMBERSHIP, CheckpointKind.PROGRESS, CheckpointKind.MARKS),
 }
 """In which order records are handed to the log, which keeps it."""
 

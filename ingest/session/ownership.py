@@ -31,9 +31,9 @@ from mqlake.session_records import MARKS, SUBSCRIPTION, decode_marks
 from mqlake.shard_records import (
     LEFT,
     MEMBER,
+    MEMBERSHIP,
     NO_EPOCH,
     OWNER_KEY,
-    PART,
     QUESTION,
     decode_run,
     encode_run,
@@ -141,7 +141,7 @@ class Shard:
                 self._before.discard(decode_run(record.value)[0])
                 self._activate()
             return
-        if kind in {PART, MEMBER}:
+        if kind in {MEMBERSHIP, MEMBER}:
             self.groups.apply(kind, rest, stamp, record)
             return
         if kind == SUBSCRIPTION and tenant:

@@ -1,7 +1,7 @@
 """What the owner of a shard does for its share groups, each act a coroutine.
 
-When it does so is said by `share_groups.py`. A part is told what to do after the shard says so:
-whoever owns the shard next finds it there.
+When it does so is said by `share_groups.py`. A membership is told what to do after the shard says
+so: whoever owns the shard next finds it there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ingest.session.effects import AppendRecords, Effect, ShardRecord, Tell
-from ingest.session.share_parts import (
+from ingest.session.share_records import (
     GroupKey,
-    PartRecord,
-    PartState,
+    MembershipRecord,
+    MembershipState,
     ShareGap,
     encode_member,
-    encode_part,
+    encode_membership,
     member_key,
 )
 from mqlake.offsets import advance, at, latest
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Run
 
 SHARE: Final = "share"
-"""Action of the control records that tell parts something."""
+"""Action of the control records that tell memberships something."""
 
 BEGIN: Final = "begin"
 GO: Final = "go"
-TAKE: Final = "take"
-TAKEN: Final = "taken"
+TAKE_OVER: Final = "take"
+TAKEN_OVER: Final = "taken"
 KEPT: Final = "kept"
 LOST: Final = "lost"
 
@@ -83,50 +83,62 @@ class OwnedGroups(Protocol):
     table: GroupTable
 
     def stamp(self, epoch: int | None = None) -> list[tuple[str, bytes]]: ...
-    def record(self, part: PartRecord) -> ShardRecord: ...
-    def tombstone(self, part_id: str, group: GroupKey) -> ShardRecord: ...
+    def record(self, membership: MembershipRecord) -> ShardRecord: ...
+    def tombstone(self, membership_id: str, group: GroupKey) -> ShardRecord: ...
     def marks_of(self, run: Run) -> MarksRecord | None: ...
 
 
-async def tell(run: Run, group: GroupKey, part_id: str, do: str, **members: Any) -> None:
+async def tell(run: Run, group: GroupKey, membership_id: str, do: str, **members: Any) -> None:
     value = {
         "v": RECORD_VERSION,
         "do": do,
         "incarnation": run.incarnation,
         "tenant": group.tenant,
         "filter": group.topic_filter,
-        "part": part_id,
+        "part": membership_id,
         **members,
     }
     await Tell(run.gateway, SHARE, json.dumps(value, separators=(",", ":")).encode())
 
 
-async def tell_to_take(taker: PartRecord, left: PartRecord) -> None:
-    record = json.loads(encode_part(left))
-    await tell(taker.run, left.group, taker.part_id, TAKE, left=left.part_id, record=record)
+async def tell_to_take_over(assignee: MembershipRecord, left: MembershipRecord) -> None:
+    record = json.loads(encode_membership(left))
+    await tell(
+        assignee.run,
+        left.group,
+        assignee.membership_id,
+        TAKE_OVER,
+        left=left.membership_id,
+        record=record,
+    )
 
 
-async def assign(groups: OwnedGroups, left: PartRecord, taker_id: str) -> None:
-    """Say in the shard who takes over a part that has left, then tell it."""
-    now = groups.table.get(left.group, left.part_id)
-    if now is None or groups.table.taker(now) is not None:
+async def assign(groups: OwnedGroups, left: MembershipRecord, assignee_id: str) -> None:
+    """Say in the shard who takes over a membership that has left, then tell it."""
+    now = groups.table.get(left.group, left.membership_id)
+    if now is None or groups.table.assignee(now) is not None:
         return
-    await AppendRecords([groups.record(replace(now, taker=taker_id, number=now.number + 1))])
-    now = groups.table.get(left.group, left.part_id)
-    taker = None if now is None else groups.table.taker(now)
-    if now is not None and taker is not None:
-        await tell_to_take(taker, now)
+    await AppendRecords([groups.record(replace(now, assignee=assignee_id, number=now.number + 1))])
+    now = groups.table.get(left.group, left.membership_id)
+    assignee = None if now is None else groups.table.assignee(now)
+    if now is not None and assignee is not None:
+        await tell_to_take_over(assignee, now)
 
 
 async def bury(
-    groups: OwnedGroups, group: GroupKey, taker: PartRecord | None, part_ids: Sequence[str]
+    groups: OwnedGroups,
+    group: GroupKey,
+    assignee: MembershipRecord | None,
+    membership_ids: Sequence[str],
 ) -> None:
-    """Void the records of parts that another has taken, then let that forget them too."""
-    over = [groups.tombstone(one, group) for one in part_ids if one in groups.table.over]
+    """Void the records of memberships that another has taken over, then tell it to forget them."""
+    over = [groups.tombstone(one, group) for one in membership_ids if one in groups.table.over]
     if over:
         await AppendRecords(over)
-    if taker is not None:
-        await tell(taker.run, group, taker.part_id, TAKEN, parts=list(part_ids))
+    if assignee is not None:
+        await tell(
+            assignee.run, group, assignee.membership_id, TAKEN_OVER, parts=list(membership_ids)
+        )
 
 
 async def end(groups: OwnedGroups, group: GroupKey) -> None:
@@ -135,14 +147,16 @@ async def end(groups: OwnedGroups, group: GroupKey) -> None:
     if groups.table.is_kept(group) or not left:
         return
     dropped = sum(len(one.open) for one in left)
-    await AppendRecords([groups.tombstone(one.part_id, group) for one in left])
+    await AppendRecords([groups.tombstone(one.membership_id, group) for one in left])
     await GroupEnded(group, dropped)
 
 
-async def rewrite_part(groups: OwnedGroups, group: GroupKey, part_id: str) -> None:
+async def rewrite_membership(groups: OwnedGroups, group: GroupKey, membership_id: str) -> None:
     """Write again what counts: the last record under its key does not."""
-    now = groups.table.get(group, part_id)
-    await AppendRecords([groups.tombstone(part_id, group) if now is None else groups.record(now)])
+    now = groups.table.get(group, membership_id)
+    await AppendRecords(
+        [groups.tombstone(membership_id, group) if now is None else groups.record(now)]
+    )
 
 
 async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -> None:
@@ -154,44 +168,50 @@ async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -
         await AppendRecords([ShardRecord(member_key(group, client_id), value, stamp)])
 
 
-async def leave_unsent(groups: OwnedGroups, parts: Sequence[PartRecord]) -> None:
+async def leave_unsent(groups: OwnedGroups, memberships: Sequence[MembershipRecord]) -> None:
     """Give others what sessions that moved were given and never sent."""
-    await AppendRecords([groups.record(one) for one in parts])
+    await AppendRecords([groups.record(one) for one in memberships])
 
 
 async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -> None:
-    """Make parts of a dead gateway parts that have left, as far as others can do without.
+    """Have memberships of a dead gateway leave, as far as others can do without them.
 
     What was begun is finished although its gateway is there again.
     """
     table, marks = groups.table, groups.marks_of(run)
     settling = []
     for one in table.of_run(run) if is_dead else ():
-        if one.state is not PartState.SETTLING:
+        if one.state is not MembershipState.SETTLING:
             given = one.given
-            if marks is not None and one.state is PartState.LIVE:
+            if marks is not None and one.state is MembershipState.LIVE:
                 given = latest([mark + 1 for mark in marks.marks], given)
-            settled = replace(one, state=PartState.SETTLING, number=one.number + 1, asks=0)
+            settled = replace(one, state=MembershipState.SETTLING, number=one.number + 1, asks=0)
             settling.append(replace(settled, given=given))
     if settling:
         await AppendRecords([groups.record(one) for one in settling])
-    parts = [
-        one for one in table.of_run(run) if one.state is PartState.SETTLING and table.can_go(one)
+    memberships = [
+        one
+        for one in table.of_run(run)
+        if one.state is MembershipState.SETTLING and table.can_go(one)
     ]
-    if not parts:
+    if not memberships:
         return
-    first = min(part.next for part in parts)
+    first = min(membership.next for membership in memberships)
     if marks is not None:
-        # Each part that is older than the marks holds all that was given to it before them.
+        # Each membership that is older than the marks holds all that was given to it before them.
         first = max(first, marks.next)
-    deliveries = await Withdraw(run.gateway, [part.group for part in parts], first)
+    deliveries = await Withdraw(
+        run.gateway, [membership.group for membership in memberships], first
+    )
     records = []
-    for part in parts:
-        if part.starts is None:
+    for membership in memberships:
+        if membership.starts is None:
             # It was to be the first and has not begun: nothing is its own yet.
-            records.append(groups.tombstone(part.part_id, part.group))
+            records.append(groups.tombstone(membership.membership_id, membership.group))
             continue
-        left = replace(part, state=PartState.LEFT, number=part.number + 1, took=[])
+        left = replace(
+            membership, state=MembershipState.LEFT, number=membership.number + 1, taken_over=[]
+        )
         _add_given(table, left, deliveries, marks)
         left.at_ms = now_ms
         records.append(groups.record(left))
@@ -199,9 +219,9 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
 
 
 def _add_given(
-    table: GroupTable, left: PartRecord, deliveries: Deliveries, marks: MarksRecord | None
+    table: GroupTable, left: MembershipRecord, deliveries: Deliveries, marks: MarksRecord | None
 ) -> None:
-    """Add what the router gave to a part since its record; without what sessions hold.
+    """Add what the router gave to a membership since its record; without what sessions hold.
 
     The router brings what is of one partition in its order; what is not behind what has come before
     it repeats.
@@ -229,14 +249,18 @@ def _add_given(
         left.open.discard(*position)
 
 
-def _add_gap(table: GroupTable, left: PartRecord, given: list[Given], ends: list[int]) -> None:
-    """Have what was given to a part read where it was published: deliveries are not kept long.
+def _add_gap(
+    table: GroupTable, left: MembershipRecord, given: list[Given], ends: list[int]
+) -> None:
+    """Have messages of a membership read from `mqlake.inbound`: deliveries are not kept long.
 
     Only if nobody else can have been given some of it.
     """
-    others = [one for one in table.parts(left.group) if one.part_id != left.part_id]
+    others = [
+        one for one in table.memberships(left.group) if one.membership_id != left.membership_id
+    ]
     if left.given is None or any(
-        one.state is not PartState.LEFT and one.starts is not None for one in others
+        one.state is not MembershipState.LEFT and one.starts is not None for one in others
     ):
         return
     end = list(ends)

@@ -1,20 +1,20 @@
 """What the owner of a shard does for its share groups: who joins, who may go, who takes over.
 
-A gateway with members of a group has a *part* in it. The part asks by its records, and its gateway
-is told by control records `share`; a part that is not answered writes its record again, and what it
-is told twice it does once. So nothing depends on a single answer, and a new owner goes on from
-what the shard says:
+A gateway with members of a group has a *membership* in it. The membership asks by its records, and
+its gateway is told by control records `share`; a membership that is not answered writes its record
+again, and what it is told twice it does once. So nothing depends on a single answer, and a new
+owner goes on from what the shard says:
 
-    the part writes     the owner tells
-    joining             `begin`: beside the others, or as the first from where the group stood
-    leaving             `go`: withdraw the route
-    left                its work goes to a live part: first the shard says which, then it is told
-                        `take`; when the record of that part has it, the one that left is void
-    any, with `asks`    `kept`, or `lost`: another has what it held
+    the membership writes   the owner tells
+    joining                 `begin`: beside the others, or as the first from where the group stood
+    leaving                 `go`: withdraw the route
+    left                    its work goes to a live membership: first the shard says which, then
+                            that is told `take`; when its record has it, the one that left is void
+    any, with `asks`        `kept`, or `lost`: another has what it held
 
-A part of a dead gateway is made one that has left. First the shard says that it is settled: then
-nobody begins beside it, and those that do must have their routes. Its route is withdrawn, and what
-the router has given it until then is read from its deliveries; without what sessions have in
+A membership of a dead gateway is made one that has left. First the shard says that it is settled:
+then nobody begins beside it, and those that do must have their routes. Its route is withdrawn, and
+what the router has given it until then is read from its deliveries; without what sessions have in
 flight, for that is theirs. All is in the order of the shard and under the epoch of its owner
 (`share_table.py`).
 """
@@ -28,29 +28,29 @@ from ingest.session import share_acts
 from ingest.session.dead_holders import CONFIRMED_MS
 from ingest.session.effects import ShardRecord
 from ingest.session.share_acts import BEGIN, GO, KEPT, LOST
-from ingest.session.share_parts import (
-    PartState,
+from ingest.session.share_records import (
+    MembershipState,
     decode_member_key,
-    decode_part_key,
-    encode_part,
-    key_of_part,
-    part_key,
+    decode_membership_key,
+    encode_membership,
+    key_of_membership,
+    membership_key,
 )
 from ingest.session.share_table import GroupTable
 from mqlake.offsets import latest
-from mqlake.shard_records import PART, Run, stamp_headers
+from mqlake.shard_records import MEMBERSHIP, Run, stamp_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ingest.session.effects import Work
-    from ingest.session.share_parts import GroupKey, PartRecord
+    from ingest.session.share_records import GroupKey, MembershipRecord
     from mqlake.records import LogRecord
     from mqlake.session_records import MarksRecord
     from mqlake.shard_records import Stamp
 
 TELL_AGAIN_MS: Final = 2_000
-"""How often a part is told again to take over what another has left."""
+"""How often a membership is told again to take over what another has left."""
 
 
 class GroupShard(Protocol):
@@ -88,13 +88,13 @@ class GroupsOfShard:
     # What is read
 
     def apply(self, kind: str, rest: str, stamp: Stamp, record: LogRecord) -> None:
-        """Take a record of a part or of a member.
+        """Take a record of a membership or of a member.
 
         Raises:
             InvalidRecord: It cannot be read.
         """
-        if kind == PART:
-            self._apply_part(rest, stamp, record)
+        if kind == MEMBERSHIP:
+            self._apply_membership(rest, stamp, record)
         else:
             group, client_id = decode_member_key(rest)
             if self.table.apply_member(
@@ -104,36 +104,38 @@ class GroupsOfShard:
             elif self._shard.is_active:
                 self._shard.act(share_acts.rewrite_member(self, group, client_id))
 
-    def _apply_part(self, rest: str, stamp: Stamp, record: LogRecord) -> None:
-        part_id, group = decode_part_key(rest)
-        counts = self.table.apply_part(
-            part_id, group, record.value, stamp, self._shard.owner_epoch, record.timestamp_ms
+    def _apply_membership(self, rest: str, stamp: Stamp, record: LogRecord) -> None:
+        membership_id, group = decode_membership_key(rest)
+        counts = self.table.apply_membership(
+            membership_id, group, record.value, stamp, self._shard.owner_epoch, record.timestamp_ms
         )
         if not self._shard.is_active:
             return
-        part = self.table.get(group, part_id)
+        membership = self.table.get(group, membership_id)
         if not counts:
-            self._shard.act(share_acts.rewrite_part(self, group, part_id))
-            self._tell_lost(part_id, group, stamp, record.value)
+            self._shard.act(share_acts.rewrite_membership(self, group, membership_id))
+            self._tell_lost(membership_id, group, stamp, record.value)
             return
-        if part is not None and stamp.owner is None:
-            self._told.discard(part_id)
-            if part.asks:
-                self._asked_at_ms[part.run] = record.timestamp_ms
-                self._tell(part.run, group, part_id, KEPT, asks=part.asks)
-            over = [one for one in part.took if one not in self._acting]
+        if membership is not None and stamp.owner is None:
+            self._told.discard(membership_id)
+            if membership.asks:
+                self._asked_at_ms[membership.run] = record.timestamp_ms
+                self._tell(membership.run, group, membership_id, KEPT, asks=membership.asks)
+            over = [one for one in membership.taken_over if one not in self._acting]
             if over:
-                self._start(over, share_acts.bury(self, group, part, over))
+                self._start(over, share_acts.bury(self, group, membership, over))
         self._serve(group)
 
-    def _tell_lost(self, part_id: str, group: GroupKey, stamp: Stamp, value: bytes | None) -> None:
+    def _tell_lost(
+        self, membership_id: str, group: GroupKey, stamp: Stamp, value: bytes | None
+    ) -> None:
         if value is not None and stamp.owner is None:
             found = json.loads(value)
             run = Run(found["gateway"], found["incarnation"])
-            self._tell(run, group, part_id, LOST)
+            self._tell(run, group, membership_id, LOST)
 
     def count_earlier(self, run: Run) -> int:
-        """Return how many parts of earlier runs of a gateway have not left."""
+        """Return how many memberships of earlier runs of a gateway have not left."""
         return sum(
             len(self.table.of_run(one))
             for one in self.table.runs()
@@ -147,18 +149,21 @@ class GroupsOfShard:
         self._told.clear()
         self._acting.clear()
         self._told_at_ms.clear()
-        for part_id, group in list(self.table.over.items()):
-            self._start([part_id], share_acts.bury(self, group, None, [part_id]))
+        for membership_id, group in list(self.table.over.items()):
+            self._start([membership_id], share_acts.bury(self, group, None, [membership_id]))
         for run in self.table.runs():
-            for part in self.table.of_run(run):
-                self._serve(part.group)
-                if part.took:
-                    self._start(part.took, share_acts.bury(self, part.group, part, part.took))
+            for membership in self.table.of_run(run):
+                self._serve(membership.group)
+                if membership.taken_over:
+                    self._start(
+                        membership.taken_over,
+                        share_acts.bury(self, membership.group, membership, membership.taken_over),
+                    )
         for group in (*self.table.groups_with_left(), *self.table.groups_with_unsent()):
             self._serve(group)
 
     def tick(self, now_ms: int, is_dead: Callable[[Run], bool]) -> None:
-        """Do what time brings: settle parts of dead gateways, tell again who takes over."""
+        """Do what time brings: settle memberships of dead gateways, tell again who takes over."""
         self._is_dead = is_dead
         self.table.prune(now_ms)
         for run in self.table.runs():
@@ -168,65 +173,71 @@ class GroupsOfShard:
                 self._start([run], share_acts.settle(self, run, now_ms, is_dead=dead))
         for group in self.table.groups_with_left():
             for left in self.table.left(group):
-                taker = self.table.taker(left)
-                told_at_ms = self._told_at_ms.setdefault(left.part_id, now_ms)
-                if taker is not None and now_ms - told_at_ms >= TELL_AGAIN_MS:
-                    self._told_at_ms[left.part_id] = now_ms
-                    self._shard.act(share_acts.tell_to_take(taker, left))
+                assignee = self.table.assignee(left)
+                told_at_ms = self._told_at_ms.setdefault(left.membership_id, now_ms)
+                if assignee is not None and now_ms - told_at_ms >= TELL_AGAIN_MS:
+                    self._told_at_ms[left.membership_id] = now_ms
+                    self._shard.act(share_acts.tell_to_take_over(assignee, left))
             self._serve(group)
 
     def _serve(self, group: GroupKey) -> None:
         if not self._shard.is_active:
             return
         table = self.table
-        parts = table.parts(group)
-        for part in parts:
-            if part.part_id in self._told:
+        memberships = table.memberships(group)
+        for membership in memberships:
+            if membership.membership_id in self._told:
                 continue
-            if part.state is PartState.JOINING and part.starts is None:
-                outlook = table.outlook(part)
+            if membership.state is MembershipState.JOINING and membership.starts is None:
+                outlook = table.outlook(membership)
                 if outlook is not None:
-                    self._told.add(part.part_id)
-                    self._tell_to_begin(part, outlook.starts)
-            elif part.state is PartState.LEAVING and table.can_go(part):
-                self._told.add(part.part_id)
-                self._tell(part.run, group, part.part_id, GO)
-        unsent = [one for one in table.unsent(group) if one.part_id not in self._acting]
+                    self._told.add(membership.membership_id)
+                    self._tell_to_begin(membership, outlook.starts)
+            elif membership.state is MembershipState.LEAVING and table.can_go(membership):
+                self._told.add(membership.membership_id)
+                self._tell(membership.run, group, membership.membership_id, GO)
+        unsent = [one for one in table.unsent(group) if one.membership_id not in self._acting]
         if unsent:
-            names = [one.part_id for one in unsent]
+            names = [one.membership_id for one in unsent]
             self._start(names, share_acts.leave_unsent(self, unsent))
-        left = [one for one in parts if one.state is PartState.LEFT]
+        left = [one for one in memberships if one.state is MembershipState.LEFT]
         if not left:
             return
         if not table.is_kept(group):
             if group not in self._acting:
                 self._start([group], share_acts.end(self, group))
             return
-        live = [one for one in parts if one.state is PartState.LIVE and not self._is_dead(one.run)]
+        live = [
+            one
+            for one in memberships
+            if one.state is MembershipState.LIVE and not self._is_dead(one.run)
+        ]
         for one in left:
-            if live and table.taker(one) is None and one.part_id not in self._acting:
-                self._start([one.part_id], share_acts.assign(self, one, live[0].part_id))
+            if live and table.assignee(one) is None and one.membership_id not in self._acting:
+                self._start(
+                    [one.membership_id], share_acts.assign(self, one, live[0].membership_id)
+                )
 
-    def _tell_to_begin(self, part: PartRecord, starts: list[int] | None) -> None:
+    def _tell_to_begin(self, membership: MembershipRecord, starts: list[int] | None) -> None:
         given: list[int] | None = None
         since_ms: int | None = None
         if starts is None:
-            for left in self.table.left(part.group):
+            for left in self.table.left(membership.group):
                 if left.given is not None:
                     given = latest(left.given, given)
                 since_ms = left.at_ms if since_ms is None else min(since_ms, left.at_ms)
         self._tell(
-            part.run,
-            part.group,
-            part.part_id,
+            membership.run,
+            membership.group,
+            membership.membership_id,
             BEGIN,
             starts=starts,
             given=given,
             since=since_ms,
         )
 
-    def _tell(self, run: Run, group: GroupKey, part_id: str, do: str, **members: Any) -> None:
-        self._shard.act(share_acts.tell(run, group, part_id, do, **members))
+    def _tell(self, run: Run, group: GroupKey, membership_id: str, do: str, **members: Any) -> None:
+        self._shard.act(share_acts.tell(run, group, membership_id, do, **members))
 
     def _start(self, things: Sequence[object], work: Work) -> None:
         """Act for things; nothing else is done for them meanwhile."""
@@ -243,11 +254,11 @@ class GroupsOfShard:
     def stamp(self, epoch: int | None = None) -> list[tuple[str, bytes]]:
         return stamp_headers(self._shard.me.incarnation, epoch, self._shard.owner_epoch)
 
-    def record(self, part: PartRecord) -> ShardRecord:
-        return ShardRecord(part_key(part), encode_part(part), self.stamp())
+    def record(self, membership: MembershipRecord) -> ShardRecord:
+        return ShardRecord(membership_key(membership), encode_membership(membership), self.stamp())
 
-    def tombstone(self, part_id: str, group: GroupKey) -> ShardRecord:
-        return ShardRecord(key_of_part(part_id, group), None, self.stamp())
+    def tombstone(self, membership_id: str, group: GroupKey) -> ShardRecord:
+        return ShardRecord(key_of_membership(membership_id, group), None, self.stamp())
 
     def marks_of(self, run: Run) -> MarksRecord | None:
         return self._shard.marks_of(run)

@@ -1,13 +1,14 @@
-"""A gateway's part of a share group from its first member to its last, without its messages.
+"""A gateway's membership in a share group from its first member to its last, without its messages.
 
     joining ──begin──► (begun) ──route──► live ──no member──► leaving ──go──► (withdrawn) ──► left
 
 Each step is an effect, and their order is the order of what is durable before what:
 
-- A part is in the log before the router hears of its route, and its members count from barriers
-  behind that; so everything that the router has chosen this gateway for is with a member, waits in
-  the part, or is in its record.
-- The first part of a group reads what nobody was given; members get nothing before the log says so.
+- A membership is in the log before the router hears of its route, and its members count from
+  barriers behind that; so everything that the router has chosen this gateway for is with a member,
+  waits in the membership, or is in its record.
+- The first membership in a group reads what nobody was given; members get nothing before the log
+  says so.
 - Who leaves withdraws its route, and has left when the router gives it nothing more.
 
 The answers come from the owner of the group's shard (`share_groups.py`).
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.session.effects import Effect
 from ingest.session.open_work import OpenWork
-from ingest.session.share_parts import GroupKey, PartRecord, PartState, ShareGap
+from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState, ShareGap
 from mqlake.offsets import latest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class JoinStart(NamedTuple):
-    """How a part joins."""
+    """How a membership joins."""
 
     starts: list[int] | None
     """Where the group became live; None: it is the first."""
@@ -38,25 +39,25 @@ class JoinStart(NamedTuple):
     """When the last one left."""
 
 
-class GroupPart:
-    """What a part says in its record; see there.
+class GroupMembership:
+    """What a membership says in its record; see there.
 
     Attributes:
         is_lost: Another has what it held.
-        has_taken: Parts that it has taken over, ever: each comes once.
+        has_taken_over: Memberships that it has taken over, ever: each comes once.
     """
 
-    def __init__(self, group: GroupKey, run: Run, part_id: str) -> None:
+    def __init__(self, group: GroupKey, run: Run, membership_id: str) -> None:
         self.group = group
         self.run = run
-        self.part_id = part_id
-        self.state = PartState.JOINING
+        self.membership_id = membership_id
+        self.state = MembershipState.JOINING
         self.starts: list[int] | None = None
         self.given: list[int] | None = None
         self.unread = OpenWork()
         self.gaps: list[ShareGap] = []
-        self.took: list[str] = []
-        self.has_taken: set[str] = set()
+        self.taken_over: list[str] = []
+        self.has_taken_over: set[str] = set()
         self.asks = 0
         self.is_lost = False
         self._number = 0
@@ -66,12 +67,16 @@ class GroupPart:
         self.starts = starts
         self.given = latest(starts, self.given)
 
-    def take_over(self, left: PartRecord) -> bool:
-        """Make what another part has left this part's own; False: it is, or must not be."""
-        if self.state is not PartState.LIVE or self.is_lost or left.part_id in self.has_taken:
+    def take_over(self, left: MembershipRecord) -> bool:
+        """Make the messages of one that has left its own; False: they are, or must not be."""
+        if (
+            self.state is not MembershipState.LIVE
+            or self.is_lost
+            or left.membership_id in self.has_taken_over
+        ):
             return False
-        self.has_taken.add(left.part_id)
-        self.took.append(left.part_id)
+        self.has_taken_over.add(left.membership_id)
+        self.taken_over.append(left.membership_id)
         self.unread.update(left.open)
         self.gaps.extend(
             ShareGap(list(one.start), list(one.end), one.since_ms) for one in left.gaps
@@ -80,17 +85,17 @@ class GroupPart:
             self.given = latest(left.given, self.given)
         return True
 
-    def forget_taken(self, part_ids: list[str]) -> None:
-        """Note that the records of parts that it has taken over are void."""
-        self.took = [one for one in self.took if one not in part_ids]
+    def forget_taken_over(self, membership_ids: list[str]) -> None:
+        """Note that the records of memberships that it has taken over are void."""
+        self.taken_over = [one for one in self.taken_over if one not in membership_ids]
 
     def record(
         self, work: OpenWork, next_delivery: int, delivered: list[int], now_ms: int
-    ) -> PartRecord:
-        """Return the part as it is now."""
+    ) -> MembershipRecord:
+        """Return the membership as it is now."""
         self._number += 1
-        return PartRecord(
-            self.part_id,
+        return MembershipRecord(
+            self.membership_id,
             self.group,
             self.run.gateway,
             self.run.incarnation,
@@ -101,7 +106,7 @@ class GroupPart:
             self.given,
             work,
             [ShareGap(list(gap.start), list(gap.end), gap.since_ms) for gap in self.gaps],
-            list(self.took),
+            list(self.taken_over),
             "",
             self.asks,
             now_ms,
@@ -111,22 +116,22 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True)
 class AskToBegin(Effect[JoinStart]):
-    """Write the part, again and again, until its owner says how it begins."""
+    """Write the membership, again and again, until its owner says how it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskToGo(Effect[None]):
-    """Write the part, again and again, until its owner says that its route may go."""
+    """Write the membership, again and again, until its owner says that its route may go."""
 
 
 @dataclass(frozen=True, slots=True)
-class SavePart(Effect[None]):
-    """Write the part; done when its record stands in the log and counts."""
+class SaveMembership(Effect[None]):
+    """Write the membership; done when its record stands in the log and counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announce(Effect["list[int]"]):
-    """Have the router give to this part; return offsets of barriers that follow its route.
+    """Have the router give to this membership; return offsets of barriers that follow its route.
 
     Even if all members have gone meanwhile: others may rely on its being there.
     """
@@ -142,33 +147,33 @@ class Serve(Effect[None]):
     """Give members what comes and what has waited; done when there is none any more."""
 
 
-async def belong(part: GroupPart, now_ms: Any) -> None:
-    """Be a part of a group from the first member to the last.
+async def belong(membership: GroupMembership, now_ms: Any) -> None:
+    """Be a membership in a group from the first member to the last.
 
     Args:
-        part: It.
+        membership: It.
         now_ms: Returns the time.
     """
     begin = await AskToBegin()
     if begin.starts is not None:
-        part.begin(begin.starts)
-        await SavePart()  # nobody leaves before it is live
+        membership.begin(begin.starts)
+        await SaveMembership()  # nobody leaves before it is live
         await Announce()
     else:
-        part.given = None if begin.given is None else list(begin.given)
+        membership.given = None if begin.given is None else list(begin.given)
         starts = await Announce()
-        part.begin(starts)
+        membership.begin(starts)
         if begin.given is not None:
             since_ms = now_ms() if begin.since_ms is None else begin.since_ms
             gap = ShareGap(list(begin.given), list(starts), since_ms)
             if not gap.is_empty:
-                part.gaps.append(gap)
-    part.state = PartState.LIVE
+                membership.gaps.append(gap)
+    membership.state = MembershipState.LIVE
     # Before members get anything: if this gateway dies it must be known of the gap.
-    await SavePart()
+    await SaveMembership()
     await Serve()
-    part.state = PartState.LEAVING
+    membership.state = MembershipState.LEAVING
     await AskToGo()
     await WithdrawOwn()
-    part.state = PartState.LEFT
-    await SavePart()
+    membership.state = MembershipState.LEFT
+    await SaveMembership()

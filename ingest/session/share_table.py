@@ -1,14 +1,15 @@
 """All share groups of one shard as its records say, in their order: what counts, and what follows.
 
 The router always has a gateway for a group that is live. Who leaves withdraws its route only when
-another part is live, and who joins such a group begins beside it. Who joins a group that has no
-live part is its first: those that have left say up to where the router gave them something, and
-from there to the first barrier of the first part the log holds what nobody was given, its gap.
+another membership is live, and who joins such a group begins beside it. Who joins a group that has
+no live membership is its first: those that have left say up to where the router gave them
+something, and from there to the first barrier of the first membership the log holds what nobody was
+given, its gap.
 
-A part is written by its gateway until it has left. Once the owner of the shard has settled it for
-dead, or another part has taken it over, no record of its gateway counts: one that was paused cannot
-bring back what others have got. What an owner writes says its epoch, and does not count behind a
-later one's.
+A membership is written by its gateway until it has left. Once the owner of the shard has settled it
+for dead, or another membership has taken it over, no record of its gateway counts: one that was
+paused cannot bring back what others have got. What an owner writes says its epoch, and does not
+count behind a later one's.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.session.open_work import OpenWork
-from ingest.session.share_parts import (
+from ingest.session.share_records import (
     GroupKey,
     MemberRecord,
-    PartRecord,
-    PartState,
+    MembershipRecord,
+    MembershipState,
     decode_member,
-    decode_part,
+    decode_membership,
 )
 from mqlake.offsets import latest
 
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Run, Stamp
 
 FENCE_MS: Final = 60 * 60 * 1000
-"""How long a part that is gone, or a member, is remembered: longer than a gateway is paused."""
+"""How long a past membership or member is remembered: longer than a gateway is paused."""
 
 
-_GOING: Final = frozenset({PartState.LEAVING, PartState.SETTLING})
-_OVER: Final = frozenset({PartState.SETTLING, PartState.LEFT})
+_GOING: Final = frozenset({MembershipState.LEAVING, MembershipState.SETTLING})
+_OVER: Final = frozenset({MembershipState.SETTLING, MembershipState.LEFT})
 """Of these the gateway says nothing more."""
 
 
 class Outlook(NamedTuple):
-    """What a part that joins can do."""
+    """What a membership that joins can do."""
 
     starts: list[int] | None
     """Where the group became live: it begins beside the others. None: it is the first."""
@@ -56,31 +57,31 @@ class _Member:
     record: MemberRecord | None
     """None: it is a member no more."""
     before: frozenset[Position] = frozenset()
-    """What it had in flight under earlier epochs, not long ago. A part of the gateway that held it
-    then may say that it holds that still, and the session is done with it elsewhere: it was the
-    client's. [MQTT5-4.8.2-5]"""
+    """What it had in flight under earlier epochs, not long ago. A membership of the gateway that
+    held it then may say that it holds that still, and the session is done with it elsewhere: it was
+    the client's. [MQTT5-4.8.2-5]"""
     moved_at_ms: int = 0
 
 
 @dataclass(slots=True)
 class _Group:
-    parts: dict[str, PartRecord] = field(default_factory=dict)
+    memberships: dict[str, MembershipRecord] = field(default_factory=dict)
     """In the order in which they joined."""
     outlooks: dict[str, Outlook] = field(default_factory=dict)
-    """Of parts that join, as soon as it is clear: what was said to one does not change."""
+    """Of memberships that join, as soon as it is clear: what was said to one does not change."""
     awaited: dict[str, list[str]] = field(default_factory=dict)
-    """By part whose route is to go: those that began, or begin, beside it."""
+    """By membership whose route is to go: those that began, or begin, beside it."""
     members: dict[str, _Member] = field(default_factory=dict)
     """Sessions that outlive their connections, by client."""
-    unsent: dict[str, PartRecord] = field(default_factory=dict)
-    """Parts to be written, by name: what sessions that moved did not know of."""
+    unsent: dict[str, MembershipRecord] = field(default_factory=dict)
+    """Memberships to be written, by name: what sessions that moved did not know of."""
 
 
 class GroupTable:
     """The groups of a shard.
 
     Attributes:
-        over: Parts that others have taken, and whose records are still there.
+        over: Memberships that others have taken over, and whose records are still there.
     """
 
     def __init__(self) -> None:
@@ -95,32 +96,32 @@ class GroupTable:
 
     # What is read
 
-    def apply_part(
+    def apply_membership(
         self,
-        part_id: str,
+        membership_id: str,
         group_key: GroupKey,
         value: bytes | None,
         stamp: Stamp,
         owner_epoch: int,
         at_ms: int,
     ) -> bool:
-        """Take a record of a part; return whether it counts.
+        """Take a record of a membership; return whether it counts.
 
         Raises:
             InvalidRecord: It cannot be read.
         """
         group = self._groups.get(group_key)
-        known = None if group is None else group.parts.get(part_id)
+        known = None if group is None else group.memberships.get(membership_id)
         if value is None:
             if stamp.owner is None or stamp.owner < owner_epoch:
                 return False
-            self.over.pop(part_id, None)
-            self._written(group_key, part_id)
-            self._remove(group_key, part_id, at_ms)
+            self.over.pop(membership_id, None)
+            self._written(group_key, membership_id)
+            self._remove(group_key, membership_id, at_ms)
             return True
-        record = decode_part(part_id, group_key, value)
-        self._written(group_key, part_id)
-        if part_id in self._gone:
+        record = decode_membership(membership_id, group_key, value)
+        self._written(group_key, membership_id)
+        if membership_id in self._gone:
             return False
         if known is not None and record.number < known.number:
             return False  # an owner has written again what it knew
@@ -132,11 +133,11 @@ class GroupTable:
         if group is None:
             group = self._groups[group_key] = _Group()
         self._put(group, known, record)
-        for taken in record.took:
-            left = group.parts.get(taken)
-            if left is not None and left.state is PartState.LEFT:
-                self.over[taken] = group_key
-                self._remove(group_key, taken, at_ms)
+        for one in record.taken_over:
+            left = group.memberships.get(one)
+            if left is not None and left.state is MembershipState.LEFT:
+                self.over[one] = group_key
+                self._remove(group_key, one, at_ms)
         self._look(group)
         return True
 
@@ -186,17 +187,17 @@ class GroupTable:
 
     # What follows
 
-    def get(self, group: GroupKey, part_id: str) -> PartRecord | None:
+    def get(self, group: GroupKey, membership_id: str) -> MembershipRecord | None:
         found = self._groups.get(group)
-        return None if found is None else found.parts.get(part_id)
+        return None if found is None else found.memberships.get(membership_id)
 
-    def parts(self, group: GroupKey) -> list[PartRecord]:
+    def memberships(self, group: GroupKey) -> list[MembershipRecord]:
         found = self._groups.get(group)
-        return [] if found is None else list(found.parts.values())
+        return [] if found is None else list(found.memberships.values())
 
-    def left(self, group: GroupKey) -> list[PartRecord]:
-        """Return the parts that have left and that nobody has taken."""
-        return [one for one in self.parts(group) if one.state is PartState.LEFT]
+    def left(self, group: GroupKey) -> list[MembershipRecord]:
+        """Return the memberships that have left and that nobody has taken over."""
+        return [one for one in self.memberships(group) if one.state is MembershipState.LEFT]
 
     def member(self, group: GroupKey, client_id: str) -> tuple[int, MemberRecord | None] | None:
         """Return the epoch of a member and its record."""
@@ -220,7 +221,7 @@ class GroupTable:
         """Tell whether a group has, or will have again, a member."""
         found = self._groups.get(group)
         return found is not None and (
-            any(one.state is not PartState.LEFT for one in found.parts.values())
+            any(one.state is not MembershipState.LEFT for one in found.memberships.values())
             or any(one.record is not None for one in found.members.values())
         )
 
@@ -231,50 +232,50 @@ class GroupTable:
         return list(self._with_left)
 
     def runs(self) -> list[Run]:
-        """Return which runs of gateways have parts that have not left."""
+        """Return which runs of gateways have memberships that have not left."""
         return list(self._unsettled)
 
-    def of_run(self, run: Run) -> list[PartRecord]:
+    def of_run(self, run: Run) -> list[MembershipRecord]:
         return [
-            self._groups[group].parts[part_id]
-            for part_id, group in self._unsettled.get(run, {}).items()
+            self._groups[group].memberships[membership_id]
+            for membership_id, group in self._unsettled.get(run, {}).items()
         ]
 
     def is_settling(self, run: Run) -> bool:
-        """Tell whether parts of a run are being settled: that is finished, though it lives."""
+        """Tell whether memberships of a run are being settled: it is finished, though it lives."""
         return run in self._settling.values()
 
-    def unsent(self, group: GroupKey) -> list[PartRecord]:
-        """Return parts that are to be written: what sessions that moved did not know of."""
+    def unsent(self, group: GroupKey) -> list[MembershipRecord]:
+        """Return memberships that are to be written: what sessions that moved did not know of."""
         found = self._groups.get(group)
         return [] if found is None else list(found.unsent.values())
 
     def groups_with_unsent(self) -> list[GroupKey]:
         return [key for key, group in self._groups.items() if group.unsent]
 
-    def outlook(self, part: PartRecord) -> Outlook | None:
-        """Return how a part joins; None while that depends on others."""
-        return self._groups[part.group].outlooks.get(part.part_id)
+    def outlook(self, membership: MembershipRecord) -> Outlook | None:
+        """Return how a membership joins; None while that depends on others."""
+        return self._groups[membership.group].outlooks.get(membership.membership_id)
 
-    def can_go(self, part: PartRecord) -> bool:
-        """Tell whether the route of a part that leaves, or is settled, may be withdrawn.
+    def can_go(self, membership: MembershipRecord) -> bool:
+        """Tell whether the route of a membership that leaves, or is settled, may be withdrawn.
 
         The router has another gateway for the group then, or no other one is to come: one that
-        begins beside a part has no route yet, and until then the part's stands for it.
+        begins beside a membership has no route yet, and until then the membership's stands for it.
         """
-        group = self._groups[part.group]
+        group = self._groups[membership.group]
         awaited = [
             other
-            for part_id in group.awaited.get(part.part_id, ())
-            if (other := group.parts.get(part_id)) is not None
-            and other.state in {PartState.JOINING, PartState.LIVE}
+            for membership_id in group.awaited.get(membership.membership_id, ())
+            if (other := group.memberships.get(membership_id)) is not None
+            and other.state in {MembershipState.JOINING, MembershipState.LIVE}
         ]
-        return not awaited or any(one.state is PartState.LIVE for one in awaited)
+        return not awaited or any(one.state is MembershipState.LIVE for one in awaited)
 
-    def taker(self, left: PartRecord) -> PartRecord | None:
-        """Return who is to take over a part that has left, if it still may."""
-        taker = self.get(left.group, left.taker)
-        return taker if taker is not None and taker.state is PartState.LIVE else None
+    def assignee(self, left: MembershipRecord) -> MembershipRecord | None:
+        """Return who is to take over a membership that has left, if it still may."""
+        assignee = self.get(left.group, left.assignee)
+        return assignee if assignee is not None and assignee.state is MembershipState.LIVE else None
 
     # Inside
 
@@ -286,84 +287,84 @@ class GroupTable:
         record: MemberRecord | None,
         at_ms: int,
     ) -> None:
-        """Note what a session that moved was given and never sent, as a part that has left.
+        """Note what a session that moved was given and never sent, as a membership that has left.
 
-        The part has one name, whoever writes it: it counts once.
+        The membership has one name, whoever writes it: it counts once.
         """
         if before.record is None or record is None:
             return
         unknown = before.record.unknown_to(record)
         name = f"{client_id}/{before.epoch}/{group_key.topic_filter}"
-        part_id = blake2b(name.encode(), digest_size=8).hexdigest()
-        if unknown and part_id not in self._gone:
+        membership_id = blake2b(name.encode(), digest_size=8).hexdigest()
+        if unknown and membership_id not in self._gone:
             work = OpenWork(unknown)
-            self._groups[group_key].unsent[part_id] = PartRecord(
-                part_id, group_key, "", "", PartState.LEFT, open=work, at_ms=at_ms
+            self._groups[group_key].unsent[membership_id] = MembershipRecord(
+                membership_id, group_key, "", "", MembershipState.LEFT, open=work, at_ms=at_ms
             )
 
-    def _written(self, group_key: GroupKey, part_id: str) -> None:
+    def _written(self, group_key: GroupKey, membership_id: str) -> None:
         group = self._groups.get(group_key)
         if group is not None:
-            group.unsent.pop(part_id, None)
+            group.unsent.pop(membership_id, None)
 
-    def _put(self, group: _Group, known: PartRecord | None, record: PartRecord) -> None:
+    def _put(self, group: _Group, known: MembershipRecord | None, record: MembershipRecord) -> None:
         if known is None or known.state is not record.state:
             self._forget(known)
-            if record.state is PartState.LEFT:
+            if record.state is MembershipState.LEFT:
                 self._with_left[record.group] = self._with_left.get(record.group, 0) + 1
             else:
-                self._unsettled.setdefault(record.run, {})[record.part_id] = record.group
-            if record.state is PartState.SETTLING:
-                self._settling[record.part_id] = record.run
+                self._unsettled.setdefault(record.run, {})[record.membership_id] = record.group
+            if record.state is MembershipState.SETTLING:
+                self._settling[record.membership_id] = record.run
             if record.state in _GOING:
-                group.awaited[record.part_id] = [
-                    one.part_id
-                    for one in group.parts.values()
-                    if one.part_id != record.part_id and _begins_beside(group, one)
+                group.awaited[record.membership_id] = [
+                    one.membership_id
+                    for one in group.memberships.values()
+                    if one.membership_id != record.membership_id and _begins_beside(group, one)
                 ]
-        group.parts[record.part_id] = record
+        group.memberships[record.membership_id] = record
 
-    def _forget(self, part: PartRecord | None) -> None:
-        if part is None:
+    def _forget(self, membership: MembershipRecord | None) -> None:
+        if membership is None:
             return
-        self._settling.pop(part.part_id, None)
-        if part.state is not PartState.LEFT:
-            of_run = self._unsettled[part.run]
-            del of_run[part.part_id]
+        self._settling.pop(membership.membership_id, None)
+        if membership.state is not MembershipState.LEFT:
+            of_run = self._unsettled[membership.run]
+            del of_run[membership.membership_id]
             if not of_run:
-                del self._unsettled[part.run]
+                del self._unsettled[membership.run]
             return
-        self._with_left[part.group] -= 1
-        if not self._with_left[part.group]:
-            del self._with_left[part.group]
+        self._with_left[membership.group] -= 1
+        if not self._with_left[membership.group]:
+            del self._with_left[membership.group]
 
-    def _remove(self, group_key: GroupKey, part_id: str, at_ms: int) -> None:
-        if part_id not in self._gone:
-            self._gone[part_id] = None
-            self._fences.append((at_ms, part_id))
+    def _remove(self, group_key: GroupKey, membership_id: str, at_ms: int) -> None:
+        if membership_id not in self._gone:
+            self._gone[membership_id] = None
+            self._fences.append((at_ms, membership_id))
         group = self._groups.get(group_key)
-        if group is not None and part_id in group.parts:
-            self._forget(group.parts.pop(part_id))
-            group.outlooks.pop(part_id, None)
-            group.awaited.pop(part_id, None)
+        if group is not None and membership_id in group.memberships:
+            self._forget(group.memberships.pop(membership_id))
+            group.outlooks.pop(membership_id, None)
+            group.awaited.pop(membership_id, None)
             self._look(group)
             self._tidy(group_key, group)
 
     def _tidy(self, group_key: GroupKey, group: _Group) -> None:
-        if not group.parts and not group.members and not group.unsent:
+        if not group.memberships and not group.members and not group.unsent:
             self._groups.pop(group_key, None)
 
     def _look(self, group: _Group) -> None:
         """Find out how those can join who have not begun."""
-        for part in group.parts.values():
+        for membership in group.memberships.values():
             if (
-                part.state is PartState.JOINING
-                and part.starts is None
-                and part.part_id not in group.outlooks
+                membership.state is MembershipState.JOINING
+                and membership.starts is None
+                and membership.membership_id not in group.outlooks
             ):
-                outlook = _outlook(group, part)
+                outlook = _outlook(group, membership)
                 if outlook is not None:
-                    group.outlooks[part.part_id] = outlook
+                    group.outlooks[membership.membership_id] = outlook
 
 
 def _member(known: _Member | None, epoch: int, record: MemberRecord | None, at_ms: int) -> _Member:
@@ -376,30 +377,30 @@ def _member(known: _Member | None, epoch: int, record: MemberRecord | None, at_m
     return _Member(epoch, record, before, at_ms)
 
 
-def _begins_beside(group: _Group, part: PartRecord) -> bool:
-    outlook = group.outlooks.get(part.part_id)
-    return part.state is PartState.LIVE or (
-        part.state is PartState.JOINING
-        and (part.starts is not None or (outlook is not None and outlook.starts is not None))
+def _begins_beside(group: _Group, membership: MembershipRecord) -> bool:
+    outlook = group.outlooks.get(membership.membership_id)
+    return membership.state is MembershipState.LIVE or (
+        membership.state is MembershipState.JOINING
+        and (membership.starts is not None or (outlook is not None and outlook.starts is not None))
     )
 
 
-def _outlook(group: _Group, part: PartRecord) -> Outlook | None:
-    """Return how a part joins; None while that depends on others.
+def _outlook(group: _Group, membership: MembershipRecord) -> Outlook | None:
+    """Return how a membership joins; None while that depends on others.
 
     Those that joined before it and have not begun come first; those that leave must have left, for
-    only then is it known up to where they were given something; and an earlier part of its own
-    gateway must have left, or be settled, for both would have the same route.
+    only then is it known up to where they were given something; and an earlier membership of its
+    own gateway must have left, or be settled, for both would have the same route.
     """
     starts: list[int] | None = None
     waits = False
     is_earlier = True
-    for one in group.parts.values():
-        if one.part_id == part.part_id:
+    for one in group.memberships.values():
+        if one.membership_id == membership.membership_id:
             is_earlier = False
-        elif one.state is PartState.LEFT:
+        elif one.state is MembershipState.LEFT:
             continue
-        elif one.gateway == part.gateway:
+        elif one.gateway == membership.gateway:
             return None
         elif one.state in _GOING:
             waits = True

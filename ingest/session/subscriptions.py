@@ -264,7 +264,7 @@ class Subscriptions(Generic[Client]):
 
         Where the strategy leaves it open which member gets a message, one with room is chosen
         before one without. Members that count from a later offset are passed over unless there are
-        no others: the router has given the message to this gateway's part of the group, so nobody
+        no others: the router has given the message to this gateway's membership, so nobody
         else gets it.
 
         Args:

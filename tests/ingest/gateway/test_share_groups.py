@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.gateway import share_part
+from ingest.gateway import share_membership
 from ingest.gateway.draining import Drain
 from ingest.gateway.progress import SessionProgress
-from ingest.gateway.share_part import SharePart
+from ingest.gateway.share_membership import ShareMembership
 from ingest.protocol.packets import (
     Disconnect,
     Pingreq,
@@ -29,7 +29,7 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.share_acts import KEPT
-from ingest.session.share_parts import PartRecord, PartState
+from ingest.session.share_records import MembershipRecord, MembershipState
 from mqlake.clock import ManualClock
 from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
@@ -83,7 +83,7 @@ async def two_gateways() -> AsyncIterator[tuple[Harness, Harness]]:
 
 
 async def end(*gateways: Harness) -> None:
-    """Kill what a test has left: who takes leave waits for somebody to take its parts."""
+    """Kill the gateways of a test: one that leaves waits until another takes over."""
     for one in gateways:
         await one.kill()
 
@@ -143,17 +143,20 @@ async def collect(count: int, *clients: Client) -> list[bytes]:
     return found
 
 
-def parts(harness: Harness) -> list[PartRecord]:
-    """Return the parts of the groups in the shards that a gateway reads."""
+def memberships(harness: Harness) -> list[MembershipRecord]:
+    """Return the memberships of the groups in the shards that a gateway reads."""
     shards = harness.gateway.shards._followed.values()
     tables = [one.shard.groups.table for one in shards]
-    return [part for table in tables for group in table.groups() for part in table.parts(group)]
+    return [one for table in tables for group in table.groups() for one in table.memberships(group)]
 
 
 async def is_standing(harness: Harness) -> None:
-    """Wait until the group has no part that is not left."""
+    """Wait until the group has no membership that is not left."""
     await until(
-        lambda: parts(harness) and all(one.state is PartState.LEFT for one in parts(harness))
+        lambda: (
+            memberships(harness)
+            and all(one.state is MembershipState.LEFT for one in memberships(harness))
+        )
     )
 
 
@@ -176,7 +179,7 @@ async def test_what_a_member_leaves_goes_to_another_gateway() -> None:
         leaver.send(Disconnect())
         await leaver.expect_end()
         assert sorted(await collect(40, stayer)) == sorted(sent)
-        await until(lambda: len(parts(second)) == 1)
+        await until(lambda: len(memberships(second)) == 1)
         await stayer.expect_nothing()
 
 
@@ -253,7 +256,7 @@ async def test_what_a_dead_gateway_was_given_reaches_another_member() -> None:
         late = await collect(80 - len(found), survivor)
         assert Counter(late + found) == Counter(sent)
         await survivor.expect_nothing()
-        assert [one.gateway for one in parts(second)] == [SECOND]
+        assert [one.gateway for one in memberships(second)] == [SECOND]
 
 
 async def test_a_gateway_that_is_back_leaves_the_routes_of_its_parts_to_who_settles_these() -> None:
@@ -275,7 +278,7 @@ async def test_a_group_without_kept_sessions_ends_with_its_last_member() -> None
     async with two_gateways() as (first, second):
         client = await member(first, "a")
         await client.disconnect()
-        await until(lambda: not parts(first) and not parts(second))
+        await until(lambda: not memberships(first) and not memberships(second))
         await publish(second, 5)
         client = await member(second, "a")
         await client.expect_nothing()
@@ -292,7 +295,7 @@ async def test_qos_2_is_not_sent_to_a_second_client() -> None:
         other = await member(second, "b", 2)
         one.cut()
         await until(lambda: first.gateway.sessions.connected_count == 0)
-        await until(lambda: len(parts(second)) == 1)
+        await until(lambda: len(memberships(second)) == 1)
         await other.expect_nothing()
         assert sorted(message.payload for message in received) == sorted(sent)
 
@@ -504,7 +507,7 @@ def standing_still(harness: Harness, clock: ManualClock) -> Iterator[None]:
         peers._spoke_at = 0
 
 
-@pytest.mark.parametrize("known_first", ["sessions", "parts"])
+@pytest.mark.parametrize("known_first", ["sessions", "memberships"])
 async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing(known_first: str) -> None:
     """It was only stopped for a while; meanwhile others have got what it was given."""
     async with two_gateways_in_time() as (first, second, clock):
@@ -517,7 +520,7 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing(known_fi
         await first.saved()
         await second.delivered()
         go_on: list[Callable[[], None]] = []
-        if known_first == "parts":
+        if known_first == "memberships":
             hold_back_sessions(first, go_on)
         with standing_still(first, clock):
             for _ in range(4):  # until the shards of the stopped gateway are the other's
@@ -527,13 +530,13 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing(known_fi
                 await seconds_pass(clock, second)
             found += await collect(50 - len(found), other)
             assert Counter(found) == Counter(sent)
-        if known_first == "parts":
-            await until(lambda: go_on and any(has_begun(part, FIRST) for part in parts(second)))
+        if known_first == "memberships":
+            await until(lambda: go_on and any(has_begun(one, FIRST) for one in memberships(second)))
             go_on[0]()
         await one.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
         one = await member(first, "a")
-        await until(lambda: {part.gateway for part in parts(second)} == {FIRST, SECOND})
-        await until(lambda: all(part.state is PartState.LIVE for part in parts(second)))
+        await until(lambda: {one.gateway for one in memberships(second)} == {FIRST, SECOND})
+        await until(lambda: all(one.state is MembershipState.LIVE for one in memberships(second)))
         await one.expect_nothing()
         again = await publish(second, 30, first=50)
         assert Counter(await collect(30, one, other)) == Counter(again)
@@ -550,8 +553,12 @@ def hold_back_sessions(harness: Harness, go_on: list[Callable[[], None]]) -> Non
     sessions.confirm = hold_back  # type: ignore[method-assign]
 
 
-def has_begun(part: PartRecord, gateway: str) -> bool:
-    return part.gateway == gateway and part.state is PartState.JOINING and part.starts is not None
+def has_begun(membership: MembershipRecord, gateway: str) -> bool:
+    return (
+        membership.gateway == gateway
+        and membership.state is MembershipState.JOINING
+        and membership.starts is not None
+    )
 
 
 async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
@@ -559,7 +566,7 @@ async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
     async with two_gateways_in_time() as (first, second, clock):
         one, leaver = await member(first, "a"), await member(first, "b")
         other = await member(second, "c")
-        await until(lambda: all(part.state is PartState.LIVE for part in parts(second)))
+        await until(lambda: all(one.state is MembershipState.LIVE for one in memberships(second)))
         go_on: list[Callable[[], None]] = []
         hold_back_sessions(first, go_on)
         with standing_still(first, clock):
@@ -570,7 +577,7 @@ async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
             await until(lambda: len(first.gateway.connections) == 1)
             first.gateway.routes.flush()
             assert routes_of(first)[-1] is None
-        await until(lambda: go_on and any(has_begun(part, FIRST) for part in parts(second)))
+        await until(lambda: go_on and any(has_begun(one, FIRST) for one in memberships(second)))
         sent = await publish(second, 30)
         first.gateway.routes.flush()
         assert routes_of(first)[-1] is None
@@ -586,35 +593,36 @@ async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
 async def test_an_answer_from_before_a_second_silence_opens_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others may have settled the part since it was kept."""
+    """Others may have settled the membership since it was kept."""
     async with two_gateways_in_time() as (first, second, clock):
         one, other = await member(first, "a"), await member(second, "b")
         groups = first.gateway.share_groups
-        [part] = groups._parts.values()
-        await until(lambda: part.is_written)  # else there is nothing to ask for
+        [membership] = groups._memberships.values()
+        await until(lambda: membership.is_written)  # else there is nothing to ask for
         with monkeypatch.context() as unasked:
-            unasked.setattr(groups._saver, "save", lambda _part: True)
+            unasked.setattr(groups._saver, "save", lambda _membership: True)
             groups.suspend()
             sent = await publish(second, 20)
             await first.delivered()
-            assert len(part._queue) > 5
+            assert len(membership._queue) > 5
             clock.advance(20)
-            groups.told(kept_answer(part))
-            await one.expect_nothing()  # behind this a part asks each second, and has its answer
+            groups.told(kept_answer(membership))
+            # Behind this a membership asks each second, and has its answer.
+            await one.expect_nothing()
         for _ in range(3):
             await seconds_pass(clock, first, second)
         assert Counter(await collect(20, one, other)) == Counter(sent)
 
 
-def kept_answer(part: SharePart) -> dict[str, Any]:
-    """Return what the owner of a shard tells a part that it has."""
+def kept_answer(membership: ShareMembership) -> dict[str, Any]:
+    """Return what the owner of a shard tells a membership that it has."""
     return {
         "do": KEPT,
-        "tenant": part.group.tenant,
-        "filter": part.group.topic_filter,
-        "part": part.part_id,
-        "incarnation": part.run.incarnation,
-        "asks": part.asks,
+        "tenant": membership.group.tenant,
+        "filter": membership.group.topic_filter,
+        "part": membership.membership_id,
+        "incarnation": membership.run.incarnation,
+        "asks": membership.asks,
     }
 
 
@@ -721,7 +729,7 @@ async def test_qos_2_is_sent_to_one_client_though_gateways_die(kept: bool) -> No
         await first.saved()
         await first.kill()
         await die_out(clock, second)
-        await until(lambda: {part.gateway for part in parts(second)} == {SECOND})
+        await until(lambda: {one.gateway for one in memberships(second)} == {SECOND})
         found: list[bytes] = []
         async with asyncio.timeout(DEADLINE_SECONDS):
             while len(found) < 35:
@@ -799,11 +807,11 @@ async def test_a_part_holds_what_the_shard_does_not_know_to_be_a_members(
         monkeypatch.setattr(SessionProgress, "touch", lambda _: None)
         await publish(second, 5, 2)
         await first.delivered()
-        (part,) = groups._parts.values()
+        (membership,) = groups._memberships.values()
         session = first.gateway.sessions.get("default", "a")
-        assert (len(part.snapshot().open), session.snapshot().outgoing) == (5, [])
+        assert (len(membership.snapshot().open), session.snapshot().outgoing) == (5, [])
         session.save_member()
-        assert (len(part.snapshot().open), session.snapshot().outgoing) == (0, [])
+        assert (len(membership.snapshot().open), session.snapshot().outgoing) == (0, [])
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -922,40 +930,40 @@ async def test_what_waits_goes_to_whoever_has_room() -> None:
 async def test_what_does_not_fit_into_memory_stays_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(share_part, "QUEUE_MESSAGES", 5)
-    monkeypatch.setattr(share_part, "READ_BELOW", 3)
-    monkeypatch.setattr(share_part, "READ_AT_ONCE", 4)
+    monkeypatch.setattr(share_membership, "QUEUE_MESSAGES", 5)
+    monkeypatch.setattr(share_membership, "READ_BELOW", 3)
+    monkeypatch.setattr(share_membership, "READ_AT_ONCE", 4)
     async with running_gateway() as harness:
         client = await one_at_a_time(harness, "a")
         sent = await publish(harness, 40)
         await harness.delivered()
-        (part,) = harness.gateway.share_groups._parts.values()
-        assert len(part._queue) == 5
-        assert len(part.unread) == 34
-        assert len(part.snapshot().open) == 40
+        (membership,) = harness.gateway.share_groups._memberships.values()
+        assert len(membership._queue) == 5
+        assert len(membership.unread) == 34
+        assert len(membership.snapshot().open) == 40
         sent += await publish(harness, 5, first=40)
         found = await collect(45, client)
         assert Counter(found) == Counter(sent)
         for topic in range(7):
             numbers = [int(one) for one in found if int(one) % 7 == topic]
             assert numbers == sorted(numbers)
-        assert len(part.snapshot().open) == 0
+        assert len(membership.snapshot().open) == 0
         # It is back to memory alone.
         await publish(harness, 3, first=45)
         assert await collect(3, client)
-        assert not part.unread
+        assert not membership.unread
 
 
 async def test_bytes_that_wait_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_part, "QUEUE_BYTES", 3_000)
+    monkeypatch.setattr(share_membership, "QUEUE_BYTES", 3_000)
     async with running_gateway() as harness:
         client = await one_at_a_time(harness, "a")
         publisher = await Client.connect(harness.port, "publisher")
         for number in range(20):
             await publisher.publish("a/b", b"%03d" % number * 300, 1)
         await harness.delivered()
-        (part,) = harness.gateway.share_groups._parts.values()
-        assert len(part._queue) == 4
+        (membership,) = harness.gateway.share_groups._memberships.values()
+        assert len(membership._queue) == 4
         assert len(await collect(20, client)) == 20
 
 
@@ -975,14 +983,14 @@ async def test_a_group_with_nothing_to_do_writes_nothing() -> None:
         await collect(3, client)
         harness.gateway.share_groups.save_all()
         await harness.saved()
-        (part,) = harness.gateway.share_groups._parts.values()
-        number = part.snapshot().number
+        (membership,) = harness.gateway.share_groups._memberships.values()
+        number = membership.snapshot().number
         publisher = await Client.connect(harness.port, "publisher")
         await publisher.publish("b", b"for nobody", 1)
         for _ in range(5):
             harness.gateway.share_groups.save_all()
         assert not harness.gateway.share_groups._changed
-        assert part.snapshot().number == number + 1
+        assert membership.snapshot().number == number + 1
 
 
 async def test_another_sites_message_is_for_the_groups_that_it_names_or_for_none() -> None:

@@ -1,9 +1,9 @@
 """A share group in a simulated world: gateways join, leave, die, stand still, and none is lost.
 
 The world is that of `simulation`; each gateway there has members of one group, too, and a router
-gives each message to a gateway that has a route. Only the host is test code: parts run the real
-`belong` and owners the real `GroupsOfShard`. The group has a kept session all the time, so nothing
-may be lost of it, whoever is there.
+gives each message to a gateway that has a route. Only the host is test code: memberships run the
+real `belong` and owners the real `GroupsOfShard`. The group has a kept session all the time, so
+nothing may be lost of it, whoever is there.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ingest.session.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
-    GroupPart,
+    GroupMembership,
     JoinStart,
-    SavePart,
+    SaveMembership,
     Serve,
     WithdrawOwn,
     belong,
 )
-from ingest.session.share_parts import (
+from ingest.session.share_records import (
     GroupKey,
     MemberRecord,
-    PartRecord,
-    PartState,
-    decode_part,
-    decode_part_key,
+    MembershipRecord,
+    MembershipState,
+    decode_membership,
+    decode_membership_key,
     encode_member,
-    encode_part,
+    encode_membership,
     member_key,
-    part_key,
+    membership_key,
 )
 from ingest.session.share_table import GroupTable
 from mqlake.shard_records import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
@@ -68,7 +68,7 @@ _FAULTS: Final = (
 _AWAY_MS: Final = (50, 500, 3_000, 12_000, 25_000)
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
 NOT_KNOWN: Final = 1 << 60
-"""`from_delivery` of a part that has not begun."""
+"""`from_delivery` of a membership that has not begun."""
 
 _ACK_MS: Final = (3, 5, 20, 200, 3_000)
 
@@ -111,14 +111,14 @@ def router_crashes(seed: int, events: int) -> list[Fault]:
 class Held:
     """A message as a member has it."""
 
-    part: SimPart
+    membership: SimMembership
     is_acked: bool = False
     is_durable: bool = False
     is_returned: bool = False
 
 
-class SimPart(GroupPart):
-    """A part whose messages are offsets."""
+class SimMembership(GroupMembership):
+    """A membership whose messages are offsets."""
 
     def __init__(self, process: ShareProcess, number: int) -> None:
         super().__init__(GROUP, process.me, f"{process.me.incarnation}-{number}")
@@ -137,7 +137,7 @@ class SimPart(GroupPart):
         self.asked: object = None
 
     def __str__(self) -> str:
-        return self.part_id
+        return self.membership_id
 
     def open_work(self) -> OpenWork:
         work = self.unread.copy()
@@ -158,8 +158,8 @@ class ShareProcess(Process):
     def __init__(self, world: World, slot: int, me: Run, since: int) -> None:
         assert isinstance(world, ShareWorld)
         self.shares = world
-        self.part: SimPart | None = None
-        self.parts = 0
+        self.membership: SimMembership | None = None
+        self.memberships = 0
         self.rounds = 0
         self.barriers: dict[str, Callable[[int], None]] = {}
         world.router.deliveries.setdefault(me.gateway, [])
@@ -174,81 +174,84 @@ class ShareProcess(Process):
 
     def discard_works(self) -> None:
         super().discard_works()
-        part = self.part
-        if part is not None and inspect.getcoroutinestate(part.work) == inspect.CORO_CREATED:
-            discard(part.work)
+        membership = self.membership
+        if (
+            membership is not None
+            and inspect.getcoroutinestate(membership.work) == inspect.CORO_CREATED
+        ):
+            discard(membership.work)
 
     # Members
 
     def join(self) -> None:
-        if self.part is None:
-            self.part = self._new()
-        self.part.members += 1
-        if self.part.effect is not None and isinstance(self.part.effect, Serve):
-            self.hand_out(self.part)
+        if self.membership is None:
+            self.membership = self._new()
+        self.membership.members += 1
+        if self.membership.effect is not None and isinstance(self.membership.effect, Serve):
+            self.hand_out(self.membership)
 
     def leave(self) -> None:
-        part = self.part
-        if part is None or not part.members:
+        membership = self.membership
+        if membership is None or not membership.members:
             return
-        part.members -= 1
-        if not part.members:
-            for offset, given in list(part.held.items()):
+        membership.members -= 1
+        if not membership.members:
+            for offset, given in list(membership.held.items()):
                 given.is_returned = True
-                part.queue.append(offset)
-            part.held.clear()
-            part.queue.sort()
-            part.is_changed = True
-            if isinstance(part.effect, Serve):
-                self.step(part, None)
+                membership.queue.append(offset)
+            membership.held.clear()
+            membership.queue.sort()
+            membership.is_changed = True
+            if isinstance(membership.effect, Serve):
+                self.step(membership, None)
 
-    def _new(self) -> SimPart:
-        self.parts += 1
-        part = SimPart(self, self.parts)
-        self.world.at(0, self.step, part, None, process=self)
-        return part
+    def _new(self) -> SimMembership:
+        self.memberships += 1
+        membership = SimMembership(self, self.memberships)
+        self.world.at(0, self.step, membership, None, process=self)
+        return membership
 
-    def step(self, part: SimPart, result: Any) -> None:
-        """Give the part the result of its effect, and perform the next one."""
-        if part.is_lost:
-            part.work.close()
+    def step(self, membership: SimMembership, result: Any) -> None:
+        """Give the membership the result of its effect, and perform the next one."""
+        if membership.is_lost:
+            membership.work.close()
             return
         try:
-            effect = part.work.send(result)
+            effect = membership.work.send(result)
         except StopIteration:
-            self.part = None
-            if part.members:
-                self.part = self._new()
-                self.part.members = part.members
+            self.membership = None
+            if membership.members:
+                self.membership = self._new()
+                self.membership.members = membership.members
             return
-        part.effect = effect
-        self.world.note(self, f"part {part}: {type(effect).__name__}")
+        membership.effect = effect
+        self.world.note(self, f"membership {membership}: {type(effect).__name__}")
         if isinstance(effect, AskToBegin | AskToGo):
-            part.is_open = False
-            self.ask(part, effect)
-        elif isinstance(effect, SavePart):
-            self.save_part(part, lambda: self.step(part, None))
+            membership.is_open = False
+            self.ask(membership, effect)
+        elif isinstance(effect, SaveMembership):
+            self.save_membership(membership, lambda: self.step(membership, None))
         elif isinstance(effect, Announce):
-            self.when_kept(lambda: self.announce(part))
+            self.when_kept(lambda: self.announce(membership))
         elif isinstance(effect, WithdrawOwn):
             self.shares.send_route(self, is_there=False)
-            self.round(lambda _: self.step(part, None))
+            self.round(lambda _: self.step(membership, None))
         elif isinstance(effect, Serve):
-            if not part.members:
-                self.step(part, None)
+            if not membership.members:
+                self.step(membership, None)
             else:
-                self.open(part)
+                self.open(membership)
 
-    def ask(self, part: SimPart, effect: Effect[Any]) -> None:
-        if part.effect is effect and not part.is_lost:
-            self.save_part(part, None)
-            self.world.at(1_000, self.ask, part, effect, process=self)
+    def ask(self, membership: SimMembership, effect: Effect[Any]) -> None:
+        if membership.effect is effect and not membership.is_lost:
+            self.save_membership(membership, None)
+            self.world.at(1_000, self.ask, membership, effect, process=self)
 
-    def announce(self, part: SimPart) -> None:
-        if part.is_lost:
+    def announce(self, membership: SimMembership) -> None:
+        if membership.is_lost:
             return
         self.shares.send_route(self, is_there=True)
-        self.round(lambda offset: self.step(part, [offset]))
+        self.round(lambda offset: self.step(membership, [offset]))
 
     def round(self, then: Callable[[int], None]) -> None:
         """Send a barrier behind the route; its place comes back."""
@@ -259,20 +262,20 @@ class ShareProcess(Process):
 
     # What the log is told
 
-    def save_part(self, part: SimPart, then: Callable[[], None] | None) -> None:
-        part.is_changed = False
-        part.is_written = True
-        if part.state is PartState.LIVE:
-            part.given = [max(self.position, (part.given or [0])[0])]
+    def save_membership(self, membership: SimMembership, then: Callable[[], None] | None) -> None:
+        membership.is_changed = False
+        membership.is_written = True
+        if membership.state is MembershipState.LIVE:
+            membership.given = [max(self.position, (membership.given or [0])[0])]
         next_delivery = self.next_delivery
-        if part.from_delivery != NOT_KNOWN:
-            next_delivery = max(next_delivery, part.from_delivery)
-        record = part.record(
-            part.open_work(), next_delivery, [self.position], START_MS + self.world.now
+        if membership.from_delivery != NOT_KNOWN:
+            next_delivery = max(next_delivery, membership.from_delivery)
+        record = membership.record(
+            membership.open_work(), next_delivery, [self.position], START_MS + self.world.now
         )
-        self.shares.judge_snapshot(part, record)
+        self.shares.judge_snapshot(membership, record)
         sent = ShardRecord(
-            part_key(record), encode_part(record), stamp_headers(self.me.incarnation)
+            membership_key(record), encode_membership(record), stamp_headers(self.me.incarnation)
         )
 
         def saved(_: int) -> None:
@@ -288,9 +291,9 @@ class ShareProcess(Process):
             self.waiting_to_be_kept.append(then)
 
     def write_marks(self) -> None:
-        part = self.part
-        if part is not None and part.is_changed and part.starts is not None:
-            self.save_part(part, None)
+        membership = self.membership
+        if membership is not None and membership.is_changed and membership.starts is not None:
+            self.save_membership(membership, None)
 
     # What comes
 
@@ -323,69 +326,71 @@ class ShareProcess(Process):
         self.wake("deliveries")
 
     def take(self, at: int, offset: int) -> None:
-        part = self.part
-        if part is None or at < part.from_delivery:
+        membership = self.membership
+        if membership is None or at < membership.from_delivery:
             return
-        if part.starts is not None and offset < part.starts[0]:
+        if membership.starts is not None and offset < membership.starts[0]:
             return
-        if part.given is not None:
-            part.given[0] = max(part.given[0], offset + 1)
-        part.queue.append(offset)
-        part.is_changed = True
-        self.hand_out(part)
+        if membership.given is not None:
+            membership.given[0] = max(membership.given[0], offset + 1)
+        membership.queue.append(offset)
+        membership.is_changed = True
+        self.hand_out(membership)
 
     # What goes
 
-    def open(self, part: SimPart) -> None:
-        if part.is_lost or part.state is not PartState.LIVE:
+    def open(self, membership: SimMembership) -> None:
+        if membership.is_lost or membership.state is not MembershipState.LIVE:
             return
-        if part.gaps or part.unread:
-            part.is_open = False
-            if not part.is_reading:
-                part.is_reading = True
-                self.world.at(self.random.choice((2, 5, 30)), self.read_log, part, process=self)
+        if membership.gaps or membership.unread:
+            membership.is_open = False
+            if not membership.is_reading:
+                membership.is_reading = True
+                self.world.at(
+                    self.random.choice((2, 5, 30)), self.read_log, membership, process=self
+                )
             return
-        part.is_open = not self.is_asking
-        self.hand_out(part)
+        membership.is_open = not self.is_asking
+        self.hand_out(membership)
 
-    def read_log(self, part: SimPart) -> None:
-        if part.is_lost or part.state is not PartState.LIVE:
-            part.is_reading = False
+    def read_log(self, membership: SimMembership) -> None:
+        if membership.is_lost or membership.state is not MembershipState.LIVE:
+            membership.is_reading = False
             return
-        found = {offset for _, offset in part.unread}
-        part.unread.clear()
-        has_gap = bool(part.gaps)
-        for gap in part.gaps:
+        found = {offset for _, offset in membership.unread}
+        membership.unread.clear()
+        has_gap = bool(membership.gaps)
+        for gap in membership.gaps:
             found |= {
                 offset
                 for offset in range(gap.start[0], gap.end[0])
                 if self.shares.router.stream[offset] == "message"
             }
-        part.gaps.clear()
-        part.queue = sorted(found | set(part.queue))
+        membership.gaps.clear()
+        membership.queue = sorted(found | set(membership.queue))
 
         def done() -> None:
-            part.is_reading = False
-            self.open(part)
+            membership.is_reading = False
+            self.open(membership)
 
         if has_gap:
-            self.save_part(part, done)
+            self.save_membership(membership, done)
         else:
             done()
 
-    def hand_out(self, part: SimPart) -> None:
-        while part.is_open and part.queue and part.members and self.may_act():
-            offset = part.queue.pop(0)
-            given = part.held[offset] = Held(part)
+    def hand_out(self, membership: SimMembership) -> None:
+        while membership.is_open and membership.queue and membership.members and self.may_act():
+            offset = membership.queue.pop(0)
+            given = membership.held[offset] = Held(membership)
             self.shares.judge_given(self, offset, given)
-            self.world.at(self.random.choice(_ACK_MS), self.acked, part, offset, process=self)
+            self.world.at(self.random.choice(_ACK_MS), self.acked, membership, offset, process=self)
 
-    def acked(self, part: SimPart, offset: int) -> None:
-        given = part.held.pop(offset, None)
-        if given is not None and not part.is_lost:
+    def acked(self, membership: SimMembership, offset: int) -> None:
+        given = membership.held.pop(offset, None)
+        if given is not None and not membership.is_lost:
             given.is_acked = True
             self.world.note(self, f"message {offset} is acknowledged")
-            part.is_changed = True
+            membership.is_changed = True
 
     # What the owner tells
 
@@ -393,39 +398,39 @@ class ShareProcess(Process):
         if action != "share":
             super().be_told(action, members)
             return
-        part = self.part
-        if part is None or members["part"] != part.part_id:
+        membership = self.membership
+        if membership is None or members["part"] != membership.membership_id:
             return
         do = members["do"]
-        if do == "begin" and isinstance(part.effect, AskToBegin):
+        if do == "begin" and isinstance(membership.effect, AskToBegin):
             # What comes before is by a route of an earlier run, and with who settles that.
-            part.from_delivery = len(self.shares.router.deliveries[self.me.gateway])
-            self.step(part, JoinStart(members["starts"], members["given"], members["since"]))
-        elif do == "go" and isinstance(part.effect, AskToGo):
-            self.step(part, None)
+            membership.from_delivery = len(self.shares.router.deliveries[self.me.gateway])
+            self.step(membership, JoinStart(members["starts"], members["given"], members["since"]))
+        elif do == "go" and isinstance(membership.effect, AskToGo):
+            self.step(membership, None)
         elif do == "take":
-            left = decode_part(members["left"], GROUP, _dump(members["record"]))
-            if part.take_over(left):
-                self.save_part(part, None)
-                if isinstance(part.effect, Serve):
-                    self.open(part)
+            left = decode_membership(members["left"], GROUP, _dump(members["record"]))
+            if membership.take_over(left):
+                self.save_membership(membership, None)
+                if isinstance(membership.effect, Serve):
+                    self.open(membership)
         elif do == "taken":
-            part.forget_taken(members["parts"])
-            part.is_changed = True
-        elif do == "kept" and part.asks and part.asks == members["asks"]:
-            part.asks = 0
+            membership.forget_taken_over(members["parts"])
+            membership.is_changed = True
+        elif do == "kept" and membership.asks and membership.asks == members["asks"]:
+            membership.asks = 0
             self.look_whether_kept()
         elif do == "lost":
-            self.lose(part)
+            self.lose(membership)
 
-    def lose(self, part: SimPart) -> None:
-        self.world.note(self, f"part {part} is lost")
-        part.is_lost = True
-        part.work.close()
-        self.part = None
-        if part.members:
-            self.part = self._new()
-            self.part.members = part.members
+    def lose(self, membership: SimMembership) -> None:
+        self.world.note(self, f"membership {membership} is lost")
+        membership.is_lost = True
+        membership.work.close()
+        self.membership = None
+        if membership.members:
+            self.membership = self._new()
+            self.membership.members = membership.members
         else:
             self.shares.send_route(self, is_there=False)
         self.look_whether_kept()
@@ -434,27 +439,27 @@ class ShareProcess(Process):
         super().renew()
         self.is_asking = True
         self.questions += 1
-        part = self.part
-        if part is not None:
-            part.is_open = False
-            part.asks = self.questions if part.is_written else 0
-            self.ask_whether_kept(part, self.questions)
+        membership = self.membership
+        if membership is not None:
+            membership.is_open = False
+            membership.asks = self.questions if membership.is_written else 0
+            self.ask_whether_kept(membership, self.questions)
         self.look_whether_kept()
 
-    def ask_whether_kept(self, part: SimPart, question: int) -> None:
-        if part.asks == question and part is self.part:
-            self.save_part(part, None)
-            self.world.at(1_000, self.ask_whether_kept, part, question, process=self)
+    def ask_whether_kept(self, membership: SimMembership, question: int) -> None:
+        if membership.asks == question and membership is self.membership:
+            self.save_membership(membership, None)
+            self.world.at(1_000, self.ask_whether_kept, membership, question, process=self)
 
     def look_whether_kept(self) -> None:
-        if not self.is_asking or (self.part is not None and self.part.asks):
+        if not self.is_asking or (self.membership is not None and self.membership.asks):
             return
         self.is_asking = False
         parked, self.waiting_to_be_kept = self.waiting_to_be_kept, []
         for then in parked:
             self.when_kept(then)
-        if self.part is not None and isinstance(self.part.effect, Serve):
-            self.open(self.part)
+        if self.membership is not None and isinstance(self.membership.effect, Serve):
+            self.open(self.membership)
 
     # What it does as owner
 
@@ -567,24 +572,28 @@ class ShareWorld(World):
         if record.key == OWNER_KEY:
             self.owner_epoch = offset
         elif record.key.startswith(b"h/"):
-            part_id, group = decode_part_key(record.key.decode().removeprefix("h/"))
+            membership_id, group = decode_membership_key(record.key.decode().removeprefix("h/"))
             stamp = read_stamp(record.headers)
-            counts = self.table.apply_part(
-                part_id, group, record.value, stamp, self.owner_epoch, self.now
+            counts = self.table.apply_membership(
+                membership_id, group, record.value, stamp, self.owner_epoch, self.now
             )
             if counts and record.value is not None and stamp.owner is None:
-                now = decode_part(part_id, group, record.value)
-                if self.since is None and now.state is PartState.LIVE and now.starts is not None:
+                now = decode_membership(membership_id, group, record.value)
+                if (
+                    self.since is None
+                    and now.state is MembershipState.LIVE
+                    and now.starts is not None
+                ):
                     self.since = now.starts[0]
-                for given in self.snapshots.pop((part_id, now.number), ()):
+                for given in self.snapshots.pop((membership_id, now.number), ()):
                     given.is_durable = True
 
-    def judge_snapshot(self, part: SimPart, record: PartRecord) -> None:
-        self.snapshots[part.part_id, record.number] = [
+    def judge_snapshot(self, membership: SimMembership, record: MembershipRecord) -> None:
+        self.snapshots[membership.membership_id, record.number] = [
             one
             for all_given in self.given.values()
             for one in all_given
-            if one.part is part and one.is_acked and not one.is_durable
+            if one.membership is membership and one.is_acked and not one.is_durable
         ]
 
     def judge_given(self, process: ShareProcess, offset: int, given: Held) -> None:
@@ -596,13 +605,13 @@ class ShareWorld(World):
                 )
             if before.is_returned:
                 continue
-            if before.part is given.part:
+            if before.membership is given.membership:
                 raise Violation("one member has a message", f"message {offset} is given twice")
-            now = self.table.get(GROUP, before.part.part_id)
-            if now is not None and now.state is not PartState.LEFT:
+            now = self.table.get(GROUP, before.membership.membership_id)
+            if now is not None and now.state is not MembershipState.LEFT:
                 raise Violation(
                     "one member has a message",
-                    f"message {offset} is given to {given.part} while {before.part} has it",
+                    f"message {offset} goes to {given.membership}, {before.membership} has it",
                 )
         self.given[offset].append(given)
 
@@ -627,19 +636,22 @@ class ShareWorld(World):
                 continue
             if not any(one.is_acked for one in self.given.get(offset, ())):
                 raise Violation("no message is lost", f"message {offset} reached nobody")
-        live = [part for part in self.table.parts(GROUP) if part.state is not PartState.LIVE]
+        live = [
+            one for one in self.table.memberships(GROUP) if one.state is not MembershipState.LIVE
+        ]
         if live:
-            raise Violation("every part gets an answer", f"{live}")
+            raise Violation("every membership gets an answer", f"{live}")
         for process in self.processes:
             assert isinstance(process, ShareProcess)
-            if process.is_alive and process.part is not None and process.part.took:
-                raise Violation("what was taken is forgotten", str(process.part.took))
+            membership = process.membership
+            if process.is_alive and membership is not None and membership.taken_over:
+                raise Violation("what was taken is forgotten", str(membership.taken_over))
 
     def crash(self, process: Process) -> None:
         super().crash(process)
         assert isinstance(process, ShareProcess)
-        if process.part is not None:
-            process.part.work.close()
+        if process.membership is not None:
+            process.membership.work.close()
 
 
 def _dump(value: Any) -> bytes:

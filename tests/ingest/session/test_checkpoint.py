@@ -12,7 +12,7 @@ def test_records_are_written_in_the_order_of_what_relies_on_what(before: Before)
         CheckpointKind.SESSION: {CheckpointKind.MEMBER, CheckpointKind.PROGRESS},
         CheckpointKind.MARKS: {
             CheckpointKind.PROGRESS,
-            CheckpointKind.PART,
+            CheckpointKind.MEMBERSHIP,
             CheckpointKind.SESSION,
         },
     }
@@ -34,12 +34,12 @@ def test_every_end_of_a_session_has_its_own_record_last() -> None:
 def test_what_relies_on_a_record_that_the_log_does_not_take_is_not_written() -> None:
     written: list[CheckpointKind] = []
     writers = {
-        CheckpointKind.PART: lambda: written.append(CheckpointKind.PART),
+        CheckpointKind.MEMBERSHIP: lambda: written.append(CheckpointKind.MEMBERSHIP),
         CheckpointKind.PROGRESS: lambda: False,
         CheckpointKind.MARKS: lambda: written.append(CheckpointKind.MARKS),
     }
     assert not write(Before.MARKS, writers)
-    assert written == [CheckpointKind.PART]
+    assert written == [CheckpointKind.MEMBERSHIP]
 
 
 def test_there_need_not_be_all_kinds() -> None:

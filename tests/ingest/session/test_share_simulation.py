@@ -17,12 +17,12 @@ from ingest.session.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
-    GroupPart,
-    SavePart,
+    GroupMembership,
+    SaveMembership,
     Serve,
     WithdrawOwn,
 )
-from ingest.session.share_parts import PartState, ShareGap
+from ingest.session.share_records import MembershipState, ShareGap
 from ingest.session.share_table import GroupTable, Outlook
 from tests.ingest.session import share_simulation
 from tests.ingest.session.share_simulation import (
@@ -62,17 +62,17 @@ Patch = pytest.MonkeyPatch
 
 
 def begin_beside_who_goes(patch: Patch) -> None:
-    """A part begins beside one whose route is about to be withdrawn."""
+    """A membership begins beside one whose route is about to be withdrawn."""
     patch.setattr(share_table, "_GOING", frozenset())
 
 
 def begin_beside_who_is_settled(patch: Patch) -> None:
-    """A part begins beside one whose gateway is dead and whose route is being withdrawn."""
-    patch.setattr(share_table, "_GOING", frozenset({PartState.LEAVING}))
+    """A membership begins beside one whose gateway is dead and whose route is being withdrawn."""
+    patch.setattr(share_table, "_GOING", frozenset({MembershipState.LEAVING}))
 
 
 def go_at_once(patch: Patch) -> None:
-    """A route is withdrawn though a part that began beside it has none yet."""
+    """A route is withdrawn though a membership that began beside it has none yet."""
     patch.setattr(GroupTable, "can_go", lambda *_: True)
 
 
@@ -87,7 +87,7 @@ def let_the_dead_speak(patch: Patch) -> None:
 
 
 def forget_what_is_gone(patch: Patch) -> None:
-    """A record of a part counts whose work was taken over."""
+    """A record of a membership counts whose work was taken over."""
     remove = GroupTable._remove
 
     def without_fence(table: GroupTable, *args: Any) -> None:
@@ -100,24 +100,24 @@ def forget_what_is_gone(patch: Patch) -> None:
 def tell_before_it_is_written(patch: Patch) -> None:
     """Who takes over is told, and the shard does not say so."""
 
-    async def assign(groups: GroupsOfShard, left: Any, taker_id: str) -> None:
-        taker = groups.table.get(left.group, taker_id)
-        if taker is not None:
-            await share_acts.tell_to_take(taker, left)
+    async def assign(groups: GroupsOfShard, left: Any, assignee_id: str) -> None:
+        assignee = groups.table.get(left.group, assignee_id)
+        if assignee is not None:
+            await share_acts.tell_to_take_over(assignee, left)
 
     patch.setattr(share_acts, "assign", assign)
 
 
 def bury_what_is_told(patch: Patch) -> None:
-    """What has left is void before the record of another part has it."""
-    tell = share_acts.tell_to_take
+    """What has left is void before the record of another membership has it."""
+    tell = share_acts.tell_to_take_over
     records: list[Any] = []
 
-    async def assign(groups: GroupsOfShard, left: Any, taker_id: str) -> None:
-        taker = groups.table.get(left.group, taker_id)
-        if taker is not None:
-            await tell(taker, left)
-            records.append(groups.tombstone(left.part_id, left.group))
+    async def assign(groups: GroupsOfShard, left: Any, assignee_id: str) -> None:
+        assignee = groups.table.get(left.group, assignee_id)
+        if assignee is not None:
+            await tell(assignee, left)
+            records.append(groups.tombstone(left.membership_id, left.group))
             await AppendRecords([records[-1]])
 
     patch.setattr(share_acts, "assign", assign)
@@ -129,16 +129,16 @@ def leave_the_rest(patch: Patch) -> None:
 
 
 def share_a_route(patch: Patch) -> None:
-    """A part begins while an earlier one of its gateway is settled: they have one route."""
+    """A membership begins while an earlier one of its gateway is settled: they have one route."""
     outlook = share_table._outlook
 
-    def look(group: Any, part: Any) -> Outlook | None:
+    def look(group: Any, membership: Any) -> Outlook | None:
         others = {
-            part_id: one
-            for part_id, one in group.parts.items()
-            if one.gateway != part.gateway or part_id == part.part_id
+            membership_id: one
+            for membership_id, one in group.memberships.items()
+            if one.gateway != membership.gateway or membership_id == membership.membership_id
         }
-        return outlook(replace(group, parts=others), part)
+        return outlook(replace(group, memberships=others), membership)
 
     patch.setattr(share_table, "_outlook", look)
 
@@ -149,61 +149,61 @@ def tell_nobody_that_it_is_lost(patch: Patch) -> None:
 
 
 def _belong(patch: Patch, without: str) -> None:
-    """Be a part that leaves out a step."""
+    """Be a membership that leaves out a step."""
 
-    async def belong(part: GroupPart, now_ms: Callable[[], int]) -> None:
+    async def belong(membership: GroupMembership, now_ms: Callable[[], int]) -> None:
         begin = await AskToBegin()
         if begin.starts is not None:
-            part.begin(begin.starts)
+            membership.begin(begin.starts)
             if without != "saying that it begins":
-                await SavePart()
+                await SaveMembership()
             await Announce()
         else:
-            part.given = None if begin.given is None else list(begin.given)
+            membership.given = None if begin.given is None else list(begin.given)
             starts = await Announce()
-            part.begin(starts)
+            membership.begin(starts)
             if begin.given is not None and without != "the gap":
                 gap = ShareGap(list(begin.given), list(starts), begin.since_ms or now_ms())
                 if not gap.is_empty:
-                    part.gaps.append(gap)
-        part.state = PartState.LIVE
+                    membership.gaps.append(gap)
+        membership.state = MembershipState.LIVE
         if without != "saying that it is live":
-            await SavePart()
+            await SaveMembership()
         await Serve()
-        part.state = PartState.LEAVING
+        membership.state = MembershipState.LEAVING
         if without != "asking to go":
             await AskToGo()
         if without != "withdrawing":
             await WithdrawOwn()
-        part.state = PartState.LEFT
-        await SavePart()
+        membership.state = MembershipState.LEFT
+        await SaveMembership()
 
     patch.setattr(share_membership, "belong", belong)
     patch.setattr(share_simulation, "belong", belong)
 
 
 def read_no_gap(patch: Patch) -> None:
-    """The first part does not read what nobody was given."""
+    """The first membership does not read what nobody was given."""
     _belong(patch, "the gap")
 
 
 def serve_before_it_is_said(patch: Patch) -> None:
-    """Members are served before the log says that the part is live."""
+    """Members are served before the log says that the membership is live."""
     _belong(patch, "saying that it is live")
 
 
 def leave_without_asking(patch: Patch) -> None:
-    """A part withdraws its route whoever needs it."""
+    """A membership withdraws its route whoever needs it."""
     _belong(patch, "asking to go")
 
 
 def leave_with_a_route(patch: Patch) -> None:
-    """A part says that it has left while the router gives to it."""
+    """A membership says that it has left while the router gives to it."""
     _belong(patch, "withdrawing")
 
 
 def withdraw_what_an_earlier_run_has(patch: Patch) -> None:
-    """A gateway that is back withdraws the route of a part that is not settled."""
+    """A gateway that is back withdraws the route of a membership that is not settled."""
     begin = ShareProcess.__init__
 
     def withdraw(self: ShareProcess, world: ShareWorld, slot: int, me: Run, since: int) -> None:
@@ -215,7 +215,7 @@ def withdraw_what_an_earlier_run_has(patch: Patch) -> None:
 
 
 def take_what_was_for_an_earlier_run(patch: Patch) -> None:
-    """A part takes what comes by the route of one that is settled meanwhile."""
+    """A membership takes what comes by the route of one that is settled meanwhile."""
     patch.setattr(share_simulation, "NOT_KNOWN", 0)
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ingest.session.share_parts import (
+from ingest.session.share_records import (
     GroupKey,
     MemberRecord,
-    PartRecord,
-    PartState,
+    MembershipRecord,
+    MembershipState,
     encode_member,
-    encode_part,
+    encode_membership,
 )
 from ingest.session.share_table import FENCE_MS, GroupTable, Outlook
 from mqlake.shard_records import Run, Stamp
@@ -27,43 +27,51 @@ class Log:
 
     def write(
         self,
-        part_id: str,
+        membership_id: str,
         state: str,
         starts: list[int] | None = None,
         *,
-        took: tuple[str, ...] = (),
+        taken_over: tuple[str, ...] = (),
         owner: int | None = None,
         run: Run | None = None,
         number: int | None = None,
     ) -> bool:
-        gateway, incarnation = run or Run(f"gateway-{part_id}", "run")
+        gateway, incarnation = run or Run(f"gateway-{membership_id}", "run")
         self._number = self._number + 1 if number is None else number
-        record = PartRecord(
-            part_id, GROUP, gateway, incarnation, PartState(state), self._number, starts=starts
+        record = MembershipRecord(
+            membership_id,
+            GROUP,
+            gateway,
+            incarnation,
+            MembershipState(state),
+            self._number,
+            starts=starts,
         )
-        record.took = list(took)
-        return self.table.apply_part(
-            part_id, GROUP, encode_part(record), Stamp("i", 0, owner), OWNER, 0
+        record.taken_over = list(taken_over)
+        return self.table.apply_membership(
+            membership_id, GROUP, encode_membership(record), Stamp("i", 0, owner), OWNER, 0
         )
 
-    def forget(self, part_id: str, owner: int | None = OWNER) -> bool:
-        return self.table.apply_part(part_id, GROUP, None, Stamp("i", 0, owner), OWNER, 0)
+    def forget(self, membership_id: str, owner: int | None = OWNER) -> bool:
+        return self.table.apply_membership(
+            membership_id, GROUP, None, Stamp("i", 0, owner), OWNER, 0
+        )
 
     def member(self, client_id: str, epoch: int, *, is_one: bool = True, at_ms: int = 0) -> bool:
         value = encode_member(MemberRecord([(0, epoch)])) if is_one else None
         stamp = Stamp("i", epoch, None)
         return self.table.apply_member(GROUP, client_id, value, stamp, OWNER, at_ms)
 
-    def part(self, part_id: str) -> PartRecord:
-        part = self.table.get(GROUP, part_id)
-        assert part is not None
-        return part
+    def membership(self, membership_id: str) -> MembershipRecord:
+        membership = self.table.get(GROUP, membership_id)
+        assert membership is not None
+        return membership
 
-    def outlook(self, part_id: str) -> Outlook | None:
-        return self.table.outlook(self.part(part_id))
+    def outlook(self, membership_id: str) -> Outlook | None:
+        return self.table.outlook(self.membership(membership_id))
 
     def ids(self) -> list[str]:
-        return [one.part_id for one in self.table.parts(GROUP)]
+        return [one.membership_id for one in self.table.memberships(GROUP)]
 
 
 @pytest.fixture
@@ -106,16 +114,16 @@ def test_what_is_said_to_who_joins_does_not_change(log: Log) -> None:
     log.write("b", "joining")
     log.write("a", "leaving", [1, 1])
     assert log.outlook("b") == Outlook([1, 1])
-    assert not log.table.can_go(log.part("a"))
+    assert not log.table.can_go(log.membership("a"))
     log.write("b", "live", [1, 1])
-    assert log.table.can_go(log.part("a"))
+    assert log.table.can_go(log.membership("a"))
 
 
 def test_who_leaves_does_not_wait_for_those_that_come_later(log: Log) -> None:
     log.write("a", "live", [1, 1])
     log.write("a", "leaving", [1, 1])
     log.write("b", "joining")
-    assert log.table.can_go(log.part("a"))
+    assert log.table.can_go(log.membership("a"))
 
 
 def test_a_gateway_joins_again_when_its_earlier_run_is_settled(log: Log) -> None:
@@ -132,10 +140,10 @@ def test_a_dead_part_stands_until_who_begins_beside_it_has_a_route(log: Log) -> 
     log.write("b", "joining")
     log.write("a", "settling", [1, 1], owner=OWNER)
     log.write("c", "joining")
-    assert not log.table.can_go(log.part("a"))
+    assert not log.table.can_go(log.membership("a"))
     assert log.outlook("c") is None, "nobody begins beside one that is settled"
     log.write("b", "live", [1, 1])
-    assert log.table.can_go(log.part("a"))
+    assert log.table.can_go(log.membership("a"))
     assert log.outlook("c") == Outlook([1, 1])
 
 
@@ -152,7 +160,7 @@ def test_what_was_begun_to_be_settled_is_listed_until_it_is_over(log: Log) -> No
 
 def test_a_part_that_was_taken_is_void(log: Log) -> None:
     log.write("x", "left", [1, 1])
-    log.write("a", "live", [1, 1], took=("x",))
+    log.write("a", "live", [1, 1], taken_over=("x",))
     assert log.ids() == ["a"]
     assert log.table.over == {"x": GROUP}
     assert not log.write("x", "left", [1, 1])
@@ -178,7 +186,7 @@ def test_an_earlier_owner_decides_nothing(log: Log) -> None:
     assert not log.write("a", "left", [1, 1], owner=OWNER - 1)
     assert not log.forget("a", OWNER - 1)
     assert not log.forget("a", None)
-    assert log.part("a").state is PartState.LIVE
+    assert log.membership("a").state is MembershipState.LIVE
 
 
 def test_what_is_written_again_does_not_count_over_something_newer(log: Log) -> None:
@@ -197,7 +205,7 @@ def test_a_member_keeps_its_group_until_its_session_ends(log: Log) -> None:
 
 
 def test_what_a_session_had_in_flight_at_a_gateway_before_stays_its_own(log: Log) -> None:
-    """It may be done with it elsewhere before the part of the dead gateway is settled."""
+    """It may be done with it elsewhere before the membership of the dead gateway is settled."""
     log.member("c", 3)
     log.member("c", 4)
     assert log.table.in_flight(GROUP) == {(0, 3), (0, 4)}
@@ -221,15 +229,15 @@ def test_what_a_session_that_moved_does_not_know_of_is_left_to_others_once(log: 
     assert log.table.unsent(GROUP) == []
     write(4, MemberRecord([(0, 2)], [8], known_packet_id=8), at_ms=12)
     [left] = log.table.unsent(GROUP)
-    assert (set(left.open), left.state, left.at_ms) == ({(0, 3)}, PartState.LEFT, 12)
+    assert (set(left.open), left.state, left.at_ms) == ({(0, 3)}, MembershipState.LEFT, 12)
     assert log.table.groups_with_unsent() == [GROUP]
-    assert (0, 3) in log.table.in_flight(GROUP), "no part says it had that"
+    assert (0, 3) in log.table.in_flight(GROUP), "no membership says it had that"
     write(4, MemberRecord([], [], known_packet_id=8))
     assert log.table.unsent(GROUP) == [left]
-    log.write(left.part_id, "left", owner=OWNER)
+    log.write(left.membership_id, "left", owner=OWNER)
     assert log.table.unsent(GROUP) == []
-    log.write("a", "live", [0], took=(left.part_id,))
-    assert log.forget(left.part_id)
+    log.write("a", "live", [0], taken_over=(left.membership_id,))
+    assert log.forget(left.membership_id)
     assert log.table.unsent(GROUP) == []
     write(5, MemberRecord([], [], known_packet_id=8))
     assert log.table.unsent(GROUP) == []
@@ -252,7 +260,7 @@ def test_only_what_has_to_be_looked_after_is_listed(log: Log) -> None:
     log.write("b", "live", [1, 1])
     run = Run("gateway-a", "run")
     assert set(log.table.runs()) == {run, Run("gateway-b", "run")}
-    assert [one.part_id for one in log.table.of_run(run)] == ["a"]
+    assert [one.membership_id for one in log.table.of_run(run)] == ["a"]
     assert log.table.groups_with_left() == []
     log.write("a", "left", [1, 1])
     assert log.table.runs() == [Run("gateway-b", "run")]

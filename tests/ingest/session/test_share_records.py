@@ -5,20 +5,20 @@ import json
 import pytest
 
 from ingest.session.open_work import OpenWork
-from ingest.session.share_parts import (
+from ingest.session.share_records import (
     GroupKey,
     MemberRecord,
-    PartRecord,
-    PartState,
+    MembershipRecord,
+    MembershipState,
     ShareGap,
     decode_member,
     decode_member_key,
-    decode_part,
-    decode_part_key,
+    decode_membership,
+    decode_membership_key,
     encode_member,
-    encode_part,
+    encode_membership,
     member_key,
-    part_key,
+    membership_key,
 )
 from mqlake.errors import InvalidRecord
 
@@ -26,13 +26,17 @@ GROUP = GroupKey("t", "$share/g/a/#")
 
 
 def test_a_part_survives_its_record() -> None:
-    part = PartRecord("0a", GROUP, "gateway-1", "run", PartState.LIVE, 7, 8, [1, 2], [3, 4])
-    part.open = OpenWork([(0, 5)])
-    part.gaps = [ShareGap([1, 1], [2, 2], 99)]
-    part.took, part.taker, part.asks, part.at_ms = ["0c"], "0b", 3, 12
-    part.delivered = [4, 6]
-    assert decode_part("0a", GROUP, encode_part(part)) == part
-    assert decode_part_key(part_key(part).decode().removeprefix("h/")) == ("0a", GROUP)
+    membership = MembershipRecord(
+        "0a", GROUP, "gateway-1", "run", MembershipState.LIVE, 7, 8, [1, 2], [3, 4]
+    )
+    membership.open = OpenWork([(0, 5)])
+    membership.gaps = [ShareGap([1, 1], [2, 2], 99)]
+    membership.taken_over, membership.assignee = ["0c"], "0b"
+    membership.asks, membership.at_ms = 3, 12
+    membership.delivered = [4, 6]
+    assert decode_membership("0a", GROUP, encode_membership(membership)) == membership
+    rest = membership_key(membership).decode().removeprefix("h/")
+    assert decode_membership_key(rest) == ("0a", GROUP)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +51,9 @@ def test_a_part_survives_its_record() -> None:
 )
 def test_what_is_no_part_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRecord):
-        decode_part("0a", GROUP, value)
+        decode_membership("0a", GROUP, value)
     with pytest.raises(InvalidRecord):
-        decode_part_key("0a")
+        decode_membership_key("0a")
 
 
 @pytest.mark.parametrize("client_id", ["c", "with/slash", "", "$share/g/a"])

@@ -1,13 +1,13 @@
-"""A gateway's part of a share group, and who is a member of it, as a shard of the log has them.
+"""Memberships of gateways in share groups, and sessions that are members, as a shard has them.
 
-    joining ──► live ──► leaving ──► left ──another part takes it, or its group ends──► gone
+    joining ──► live ──► leaving ──► left ──another membership takes it, or its group ends──► gone
        └──────────┴─ its gateway ─┴─► settling ─┘
                      has died
 
-What was given to a part and is not dealt with is in its record, `h/...`; a part that has left stays
-in the log until another takes it over. A session that outlives its connection is a member as long
-as it has its record `m/...`: that says which messages of the group it has in flight. All records of
-a group are in one shard, so their order is the same for everybody who reads it.
+What was given to a membership and is not dealt with is in its record, `h/...`; a membership that
+has left stays in the log until another takes it over. A session that outlives its connection is a
+member as long as it has its record `m/...`: that says which messages of the group it has in flight.
+All records of a group are in one shard, so their order is the same for everybody who reads it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ingest.session.outgoing import MAX_PACKET_ID
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import have_reached
 from mqlake.record_versions import RECORD_VERSION, check_version
-from mqlake.shard_records import MEMBER, PART, Run, shard_of
+from mqlake.shard_records import MEMBER, MEMBERSHIP, Run, shard_of
 
 if TYPE_CHECKING:
     from ingest.session.open_work import Position
@@ -34,7 +34,7 @@ class GroupKey(NamedTuple):
     """As subscribed, with `$share/<name>/`."""
 
 
-class PartState(StrEnum):
+class MembershipState(StrEnum):
     JOINING = "joining"
     """Said so; with `starts` it has begun beside others, else it waits for its turn."""
     LIVE = "live"
@@ -54,7 +54,7 @@ class ShareGap:
     start: list[int]
     end: list[int]
     since_ms: int
-    """When the last part left."""
+    """When the last membership left."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,31 +62,31 @@ class ShareGap:
 
 
 @dataclass(slots=True)
-class PartRecord:
-    """One gateway's part of a share group."""
+class MembershipRecord:
+    """One gateway's membership in a share group."""
 
-    part_id: str
-    """16 hexadecimal digits; a gateway that joins again has another part."""
+    membership_id: str
+    """16 hexadecimal digits; a gateway that joins again has another membership."""
     group: GroupKey
     gateway: str
     incarnation: str
-    state: PartState = PartState.JOINING
+    state: MembershipState = MembershipState.JOINING
     number: int = 0
-    """Counts the records of this part."""
+    """Counts the records of this membership."""
     next: int = 0
     """The first offset of its delivery topic that this record does not know of."""
     starts: list[int] | None = None
     """Per partition of `mqlake.inbound` where the group became live; before it is the gap."""
     given: list[int] | None = None
-    """Per partition: what is before was given to this part or to others. None: says nothing."""
+    """Per partition: messages before it were given to this or another membership. None: unknown."""
     open: OpenWork = field(default_factory=OpenWork)
-    """What was given to this part and is not dealt with."""
+    """What was given to this membership and is not dealt with."""
     gaps: list[ShareGap] = field(default_factory=list)
     """What is still to be read from the log."""
-    took: list[str] = field(default_factory=list)
-    """Parts that it has taken over: their records are void."""
-    taker: str = ""
-    """Of a part that has left: the one that is to take it over, as the owner of the shard says."""
+    taken_over: list[str] = field(default_factory=list)
+    """Memberships that it has taken over: their records are void."""
+    assignee: str = ""
+    """Of a membership that has left: the one that takes it over, as the owner of the shard says."""
     asks: int = 0
     """Its gateway was deaf and asks whether it is still there; counts the questions."""
     at_ms: int = 0
@@ -99,12 +99,12 @@ class PartRecord:
         return Run(self.gateway, self.incarnation)
 
 
-def part_key(record: PartRecord) -> bytes:
-    return key_of_part(record.part_id, record.group)
+def membership_key(record: MembershipRecord) -> bytes:
+    return key_of_membership(record.membership_id, record.group)
 
 
-def key_of_part(part_id: str, group: GroupKey) -> bytes:
-    return f"{PART}/{part_id}/{group.tenant}/{group.topic_filter}".encode()
+def key_of_membership(membership_id: str, group: GroupKey) -> bytes:
+    return f"{MEMBERSHIP}/{membership_id}/{group.tenant}/{group.topic_filter}".encode()
 
 
 def member_key(group: GroupKey, client_id: str) -> bytes:
@@ -187,21 +187,21 @@ def group_shard(group: GroupKey, shards: int) -> int:
     return shard_of(group.tenant, group.topic_filter, shards)
 
 
-def decode_part_key(rest: str) -> tuple[str, GroupKey]:
-    """Return part and group of what follows `h/`.
+def decode_membership_key(rest: str) -> tuple[str, GroupKey]:
+    """Return membership and group of what follows `h/`.
 
     Raises:
         InvalidRecord: A part of the key is missing.
     """
     try:
-        part_id, tenant, topic_filter = rest.split("/", 2)
+        membership_id, tenant, topic_filter = rest.split("/", 2)
     except ValueError as exc:
         raise InvalidRecord(f"sessions key h/{rest}, expected h/part/tenant/filter") from exc
-    return part_id, GroupKey(tenant, topic_filter)
+    return membership_id, GroupKey(tenant, topic_filter)
 
 
-def encode_part(record: PartRecord) -> bytes:
-    """Write the value of a part."""
+def encode_membership(record: MembershipRecord) -> bytes:
+    """Write the value of a membership."""
     members: dict[str, Any] = {
         "v": RECORD_VERSION,
         "gateway": record.gateway,
@@ -214,31 +214,31 @@ def encode_part(record: PartRecord) -> bytes:
         "given": record.given,
         "work": record.open.encode(),
         "gaps": [[gap.start, gap.end, gap.since_ms] for gap in record.gaps],
-        "took": record.took,
+        "took": record.taken_over,
         "at": record.at_ms,
     }
-    if record.taker:
-        members["taker"] = record.taker
+    if record.assignee:
+        members["taker"] = record.assignee
     if record.asks:
         members["asks"] = record.asks
     return json.dumps(members, separators=(",", ":")).encode()
 
 
-def decode_part(part_id: str, group: GroupKey, value: bytes) -> PartRecord:
-    """Undo `encode_part`.
+def decode_membership(membership_id: str, group: GroupKey, value: bytes) -> MembershipRecord:
+    """Undo `encode_membership`.
 
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or of a wrong type.
     """
     try:
         found = json.loads(value)
-        check_version(found["v"], "share part")
-        return PartRecord(
-            part_id,
+        check_version(found["v"], "share membership")
+        return MembershipRecord(
+            membership_id,
             group,
             str(found["gateway"]),
             str(found["incarnation"]),
-            PartState(found["state"]),
+            MembershipState(found["state"]),
             int(found["number"]),
             int(found["next"]),
             None if found["starts"] is None else _integers(found["starts"]),
@@ -255,7 +255,7 @@ def decode_part(part_id: str, group: GroupKey, value: bytes) -> PartRecord:
             None if found.get("delivered") is None else _integers(found["delivered"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise InvalidRecord(f"share part {part_id} cannot be read: {exc}") from exc
+        raise InvalidRecord(f"share membership {membership_id} cannot be read: {exc}") from exc
 
 
 def _integers(found: Any) -> list[int]:
