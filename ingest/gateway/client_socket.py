@@ -1,4 +1,4 @@
-"""One client's socket: bytes out, reading that is held and goes on, and the end of both."""
+"""One client's socket: bytes out, reading that pauses and resumes, and the end of both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FLUSH_BYTES: Final = 64 * 1024
 """More than this goes to the socket at once, so that `is_writable` is true of a burst too."""
 
-HELD_BY_SOCKET: Final = "socket"
+PAUSED_BY_SOCKET: Final = "socket"
 
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send what is left before it is cut."""
@@ -29,8 +29,8 @@ A socket that is closed with bytes unread is reset, and what was on its way to t
 class ClientSocket(asyncio.Protocol):
     """The socket's side of a connection; `ingest.gateway.connection` has the packets' side.
 
-    Reading stops ("held") for one or more reasons. Writing is collected and leaves once per turn of
-    the event loop.
+    Reading is paused for one or more reasons. Writing is collected and leaves once per turn of the
+    event loop.
 
     Attributes:
         peer: Address of the client, for people.
@@ -46,7 +46,7 @@ class ClientSocket(asyncio.Protocol):
         "_buffer",
         "_buffered_bytes",
         "_context",
-        "_held",
+        "_pauses",
         "_transport",
         "is_closing",
         "is_writable",
@@ -63,11 +63,11 @@ class ClientSocket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
-        self._held: tuple[str, ...] = ()
+        self._pauses: tuple[str, ...] = ()
 
     @abstractmethod
     def _process_packets(self) -> None:
-        """Take what has been read: what comes is, what was held goes on."""
+        """Take what has been read: what came, or waited while reading was paused."""
 
     @abstractmethod
     def _detach(self, reason: str) -> None:
@@ -90,7 +90,7 @@ class ClientSocket(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_writable = True
-        self.release(HELD_BY_SOCKET)
+        self.resume_reading(PAUSED_BY_SOCKET)
 
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop."""
@@ -101,28 +101,28 @@ class ClientSocket(asyncio.Protocol):
         if self._buffered_bytes > FLUSH_BYTES:
             self._flush()
 
-    def hold(self, why: str) -> None:
-        """Read no more until released for the same reason.
+    def pause_reading(self, why: str) -> None:
+        """Read no more until `resume_reading` for the same reason.
 
         One that is closing reads on: nothing else tells that the client has closed it, too.
         """
         if self.is_closing:
             return
-        if not self._held and self._transport is not None:
+        if not self._pauses and self._transport is not None:
             self._transport.pause_reading()
-        if why not in self._held:
-            self._held += (why,)
+        if why not in self._pauses:
+            self._pauses += (why,)
 
-    def release(self, why: str) -> None:
-        """Undo `hold`; nothing happens when it was not held for this reason."""
-        if why not in self._held:
+    def resume_reading(self, why: str) -> None:
+        """Undo `pause_reading`; nothing happens when this was not a reason for the pause."""
+        if why not in self._pauses:
             return
-        self._held = tuple(one for one in self._held if one != why)
-        if not self._held and not self.is_closing and self._transport is not None:
+        self._pauses = tuple(one for one in self._pauses if one != why)
+        if not self._pauses and not self.is_closing and self._transport is not None:
             self._transport.resume_reading()
             self._process_packets()
 
-    def _hold_if_overfull(self) -> None:
+    def _pause_if_overfull(self) -> None:
         """Read no more from a client that sends, but does not read what it is answered.
 
         Messages to it stop at `max_write_buffer_bytes`; answers may take as much again, so that a
@@ -131,7 +131,7 @@ class ClientSocket(asyncio.Protocol):
         assert self._transport is not None
         most = 2 * self._context.settings.max_write_buffer_bytes
         if self._transport.get_write_buffer_size() > most:
-            self.hold(HELD_BY_SOCKET)
+            self.pause_reading(PAUSED_BY_SOCKET)
 
     def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
         """Send what is left and close; the session lets go of the connection at once.

@@ -13,7 +13,7 @@ from ingest.gateway.authentication.certificates import (
 )
 from ingest.gateway.authentication.login import Login
 from ingest.gateway.authentication.validity import Validity
-from ingest.gateway.client_socket import HELD_BY_SOCKET, ClientSocket
+from ingest.gateway.client_socket import PAUSED_BY_SOCKET, ClientSocket
 from ingest.gateway.connecting import connack_properties, denial_of, keep_alive_of, refusal_of
 from ingest.gateway.drops import DropReason
 from ingest.gateway.limits import ClientLimits
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HELD_BY_OVERLOAD: Final = "overload"
+PAUSED_BY_OVERLOAD: Final = "overload"
 QUEUED_BYTES: Final = 1024
 """What a message takes that waits for a client, about; payloads are shared with other clients."""
 
@@ -91,7 +91,7 @@ _ELSEWHERE: Final[frozenset[int]] = frozenset(
 class ClientConnection(ClientSocket):
     """The protocol object of one TCP connection.
 
-    Reading stops ("held") while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
+    Reading is paused while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
     client has as many unacknowledged messages as it may and while a client leaves its answers
     unread; what has been read already waits in the decoder.
 
@@ -218,9 +218,9 @@ class ClientConnection(ClientSocket):
             if self.is_closing:
                 return
         if not self.is_writable:
-            self._hold_if_overfull()
+            self._pause_if_overfull()
         self.protocol.receive_data(data)
-        if not self._held:
+        if not self._pauses:
             self._process_packets()
 
     def resume_writing(self) -> None:
@@ -290,7 +290,7 @@ class ClientConnection(ClientSocket):
             return
         deadlines, limit = self._context.deadlines, self._silence_limit
         silent = self._context.loop.time() - self._last_received
-        if self._held and HELD_BY_SOCKET not in self._held:
+        if self._pauses and PAUSED_BY_SOCKET not in self._pauses:
             deadlines.set(self, limit)  # while we do not read, the client's silence is ours
         elif silent < limit:
             deadlines.set(self, limit - silent)
@@ -305,7 +305,7 @@ class ClientConnection(ClientSocket):
 
     def _process_packets(self) -> None:
         try:
-            while not self._held and not self.is_closing:
+            while not self._pauses and not self.is_closing:
                 packet = self.protocol.next_packet()
                 if packet is NEED_DATA:
                     return
@@ -670,14 +670,14 @@ class ClientConnection(ClientSocket):
         credits, self._credited_at = self._context.overload.ask(self, self._credited_at)
         self._credits += credits
         if not credits:
-            self.hold(HELD_BY_OVERLOAD)
+            self.pause_reading(PAUSED_BY_OVERLOAD)
 
     def regain(self, credits: int, now: float) -> None:
         """Go on: there are credits again."""
         self._credits += credits
         self._credited_at = now
         self._heard()
-        self.release(HELD_BY_OVERLOAD)
+        self.resume_reading(PAUSED_BY_OVERLOAD)
 
     @property
     def held_bytes(self) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.counters import GatewayCounters
 
-HELD_BY_END: Final = "stopping"
+PAUSED_BY_END: Final = "stopping"
 
 
 class Socket(Protocol):
@@ -34,8 +34,8 @@ class Socket(Protocol):
     def renew_rights(self) -> None: ...
     def renew_bans(self) -> None: ...
     def renew_tenant(self) -> None: ...
-    def hold(self, why: str) -> None: ...
-    def release(self, why: str) -> None: ...
+    def pause_reading(self, why: str) -> None: ...
+    def resume_reading(self, why: str) -> None: ...
     def close(
         self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
     ) -> None: ...
@@ -86,10 +86,10 @@ class Connections:
             self._last_closed.set_result(None)
             self._last_closed = None
 
-    def hold_all(self) -> None:
+    def pause_all(self) -> None:
         """Read no more from anybody."""
         for socket in self._sockets:
-            socket.hold(HELD_BY_END)
+            socket.pause_reading(PAUSED_BY_END)
 
     def close_all(self) -> None:
         """Close all sockets, and those that are being accepted just now."""

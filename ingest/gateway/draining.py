@@ -36,7 +36,7 @@ STEP_SECONDS: Final = 0.05
 ANSWER_SECONDS: Final = 5.0
 """How long a client's messages may wait for the log; then it goes without an answer."""
 
-HELD_BY_DRAIN: Final = "drain"
+PAUSED_BY_DRAIN: Final = "drain"
 _REASON: Final = "the gateway is being drained"
 
 
@@ -78,7 +78,7 @@ class Draining:
         self._begun = asyncio.Event()
         self._next: list[Socket] = []
         # Those that are read no further, and when they go at the latest.
-        self._held: dict[Socket, float] = {}
+        self._paused: dict[Socket, float] = {}
 
     @property
     def state(self) -> str:
@@ -115,9 +115,9 @@ class Draining:
         self._drain = None
         self._begun.clear()
         self._next.clear()
-        held, self._held = self._held, {}
-        for connection in held:
-            connection.release(HELD_BY_DRAIN)
+        paused, self._paused = self._paused, {}
+        for connection in paused:
+            connection.resume_reading(PAUSED_BY_DRAIN)
 
     async def run(self) -> None:
         """Let clients go whenever that is asked for, until cancelled."""
@@ -127,7 +127,7 @@ class Draining:
             due = 1.0
             at = loop.time()
             while self._drain is not None:
-                due -= self._hold(int(due))
+                due -= self._pause(int(due))
                 self._close(loop.time())
                 self._look_for_the_end()
                 await asyncio.sleep(STEP_SECONDS)
@@ -137,20 +137,20 @@ class Draining:
                     # What could not be used is not saved up: the rate is what others can bear.
                     due = min(due, 1.0) + (at - before) * per_second
 
-    def _hold(self, count: int) -> int:
+    def _pause(self, count: int) -> int:
         """Read no further from so many clients; return from how many there were."""
-        held = 0
+        paused = 0
         deadline = self._context.loop.time() + ANSWER_SECONDS
         if not self._next:
             self._next = list(self._connections)
-        while held < count and self._next:
+        while paused < count and self._next:
             connection = self._next.pop()
-            if connection.session is None or connection.is_closing or connection in self._held:
+            if connection.session is None or connection.is_closing or connection in self._paused:
                 continue
-            connection.hold(HELD_BY_DRAIN)
-            self._held[connection] = deadline
-            held += 1
-        return held
+            connection.pause_reading(PAUSED_BY_DRAIN)
+            self._paused[connection] = deadline
+            paused += 1
+        return paused
 
     def _close(self, now: float) -> None:
         """End the connections of those that have been answered."""
@@ -158,11 +158,11 @@ class Draining:
         code = DisconnectReasonCode.USE_ANOTHER_SERVER
         if self._drain.moved:
             code = DisconnectReasonCode.SERVER_MOVED
-        for connection, deadline in list(self._held.items()):
+        for connection, deadline in list(self._paused.items()):
             if connection.is_closing:
-                del self._held[connection]
+                del self._paused[connection]
             elif connection.is_answered or now > deadline:
-                del self._held[connection]
+                del self._paused[connection]
                 connection.close(code, log_reason=_REASON, lingers=True)
 
     def _look_for_the_end(self) -> None:

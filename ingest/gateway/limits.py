@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.shares import Shares
 
-HELD_BY_LIMIT: Final = "limit"
+PAUSED_BY_LIMIT: Final = "limit"
 
 
 class LimitSettings(SettingsGroup):
@@ -417,7 +417,7 @@ class ClientLimits:
             return
         self._until = max(self._until, self._loop.time() + wait)
         if self._timer is None:
-            self._connection.hold(HELD_BY_LIMIT)
+            self._connection.pause_reading(PAUSED_BY_LIMIT)
             self._timer = self._loop.call_at(self._until, self._go_on)
 
     def _go_on(self) -> None:
@@ -426,4 +426,4 @@ class ClientLimits:
             self._timer = self._loop.call_at(self._until, self._go_on)
             return
         self._released()
-        self._connection.release(HELD_BY_LIMIT)
+        self._connection.resume_reading(PAUSED_BY_LIMIT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ingest.gateway.client import Client
 from ingest.gateway.client_session import ClientSession
 from ingest.gateway.session_context import StoredSession
-from ingest.gateway.sessions import HELD_BY_SESSION
+from ingest.gateway.sessions import PAUSED_BY_SESSION
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.checkpoint import Before
@@ -335,7 +335,7 @@ class Opening:
         session.sender.progress = session.progress
         session.sender.member = session if session.is_stored else None
         session.sender.attach(connection)
-        connection.release(HELD_BY_SESSION)
+        connection.resume_reading(PAUSED_BY_SESSION)
         for history in session.histories():
             self._context.histories.start(history)
 

@@ -80,7 +80,7 @@ class OverloadMeter:
 
     Args:
         queued: Returns how many records wait for the log.
-        held_by_log: Returns how many clients are read no further, for the log takes no more.
+        paused_by_log: Returns how many clients are read no further, for the log takes no more.
         memory: Returns which part of the memory that it may have is taken, 0 to 1 and above.
         connections: Likewise of its connections.
         round_trip: Returns how many seconds the log takes to answer, about.
@@ -94,13 +94,13 @@ class OverloadMeter:
     def __init__(
         self,
         queued: Callable[[], int],
-        held_by_log: Callable[[], int],
+        paused_by_log: Callable[[], int],
         memory: Callable[[], float],
         connections: Callable[[], float],
         round_trip: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._queued = queued
-        self._held_by_log = held_by_log
+        self._paused_by_log = paused_by_log
         self._memory = memory
         self._connections = connections
         self._round_trip = round_trip
@@ -127,7 +127,7 @@ class OverloadMeter:
 
     def levels(self) -> dict[str, int]:
         """Return the level of each kind of work."""
-        queue = MOST if self._held_by_log() else MOST * self._queued() / MOST_QUEUED_RECORDS
+        queue = MOST if self._paused_by_log() else MOST * self._queued() / MOST_QUEUED_RECORDS
         return {
             "loop_lag": _bounded(5 + log2(self._late / LATE_SECONDS) if self._late else 0),
             "inbound_work": _bounded(10 * (self._busy - BUSY) + 1e-9),
@@ -147,7 +147,7 @@ class OverloadMeter:
 
     def log_pressure(self) -> float:
         """Return that of the queue to the log alone."""
-        if self._held_by_log():
+        if self._paused_by_log():
             return MOST
         queued = self._queued()
         if queued >= FULL_RECORDS:

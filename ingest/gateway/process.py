@@ -287,7 +287,7 @@ class Process:
         gateway = self._gateway
         gateway.status.problem = "stopping"
         gateway.listeners.stop_accepting()
-        gateway.connections.hold_all()
+        gateway.connections.pause_all()
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await gateway.writer.flush(SHUTDOWN_SECONDS)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ingest.protocol.properties import Properties
     from mqlake.log.contract import AppendCallback
 
-HELD_BY_WINDOW: Final = "window"
-HELD_BY_LOG: Final = "log"
+PAUSED_BY_WINDOW: Final = "window"
+PAUSED_BY_LOG: Final = "log"
 
 
 def is_payload_as_told(properties: Properties, payload: bytes) -> bool:
@@ -160,7 +160,7 @@ class Receiver:
         # A 5.0 client knows its window; the others are read no further until it has room. PUBREL
         # needs reading, so a QoS 2 message counts only until it is stored.
         if self._unstored >= self._window and protocol.protocol_level < MQTT_5_0:
-            self._connection.hold(HELD_BY_WINDOW)
+            self._connection.pause_reading(PAUSED_BY_WINDOW)
 
     def process_pubrel(self, pubrel: Pubrel) -> None:
         packet_id = pubrel.packet_id
@@ -193,7 +193,7 @@ class Receiver:
             elif publish.qos == 2:
                 self._incoming.refused(publish.packet_id)
         if not self._deferred:
-            self._connection.release(HELD_BY_LOG)
+            self._connection.resume_reading(PAUSED_BY_LOG)
 
     def stored(
         self, packet_id: int, qos: int, partition: int, offset: int, error: LogError | None
@@ -224,7 +224,7 @@ class Receiver:
             self._connection.write(encode_puback(packet_id))
         # At half the window, so that reading is not switched with every message.
         if self._unstored <= self._window // 2:
-            self._connection.release(HELD_BY_WINDOW)
+            self._connection.resume_reading(PAUSED_BY_WINDOW)
 
     def look_for(
         self,
@@ -296,7 +296,7 @@ class Receiver:
                 self._unstored += 1
         except LogFull:
             self._deferred = deque([publish])
-            self._connection.hold(HELD_BY_LOG)
+            self._connection.pause_reading(PAUSED_BY_LOG)
             self._context.log_room.wait(self.log_has_room)
         except LogError as error:
             self._refuse(packet_id, qos, str(error))

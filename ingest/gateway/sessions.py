@@ -53,7 +53,7 @@ OPEN_SECONDS: Final = 15.0
 """How long a client waits for its session; longer than a lease: until a dead holder is found."""
 
 
-HELD_BY_SESSION: Final = "session"
+PAUSED_BY_SESSION: Final = "session"
 
 
 class Sessions:
@@ -180,7 +180,7 @@ class Sessions:
             ):
                 holder.open_free(key, opening)
                 return
-        opening.connection.hold(HELD_BY_SESSION)
+        opening.connection.pause_reading(PAUSED_BY_SESSION)
         now, clean_start = self._context.loop.time(), opening.connect.clean_start
         # One that was deaf, and claims anew what waits, would tell of a client twice.
         said = opening.claimed_session() if self._lease.holds() else None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HELD_BY_SUBSCRIBE: Final = "subscribe"
+PAUSED_BY_SUBSCRIBE: Final = "subscribe"
 
 
 SHARED_KINDS: Final = ("subscriptions", "session_bytes")
@@ -218,7 +218,7 @@ class SubscribeHandler:
                 new[asked.topic_filter] = subscription
         # One at a time: the next one finds the session as this one leaves it. It waits for the log
         # to have the barriers, not for the router.
-        self._connection.hold(HELD_BY_SUBSCRIBE)
+        self._connection.pause_reading(PAUSED_BY_SUBSCRIBE)
         routes = session.routes(new)
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = session.routes(replaced)
@@ -402,7 +402,7 @@ class SubscribeHandler:
                 self._session.note_changed(topic_filter)
         owes = is_owed and progress is not None
         self._session.save(report, before=Before.SUBACK, progress=save_progress if owes else None)
-        self._context.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
+        self._context.loop.call_soon(self._connection.resume_reading, PAUSED_BY_SUBSCRIBE)
         await saved
 
     def _remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
@@ -457,4 +457,4 @@ class SubscribeHandler:
             for one, code in zip(asked, codes(asked, refusals), strict=True)
         ]
         self._answer(subscribe.packet_id, reason_codes)
-        self._connection.release(HELD_BY_SUBSCRIBE)
+        self._connection.resume_reading(PAUSED_BY_SUBSCRIBE)

@@ -121,7 +121,7 @@ class Login:
         verdict = self._chain.check(attempt, self._names)
         if isinstance(verdict, asyncio.Future):
             self._checking = verdict
-            self._connection.hold("login")
+            self._connection.pause_reading("login")
             verdict.add_done_callback(self._process_checked)
         else:
             self._process(verdict)
@@ -149,7 +149,7 @@ class Login:
             self._process(Refused(ConnackReasonCode.UNSPECIFIED_ERROR, "internal error"))
             return
         self._process(checked.result())
-        self._connection.release("login")
+        self._connection.resume_reading("login")
 
     def _process(self, outcome: Outcome) -> None:
         connection, enhanced, connect = self._connection, self._enhanced, self._connect

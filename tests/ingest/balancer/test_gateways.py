@@ -227,7 +227,7 @@ async def test_a_gateway_with_too_much_to_do_keeps_its_clients_and_gets_no_more(
         assert at_second
 
         with monkeypatch.context() as patch:
-            patch.setattr(first.gateway.overload._meter, "_held_by_log", lambda: 1)
+            patch.setattr(first.gateway.overload._meter, "_paused_by_log", lambda: 1)
             await system.takes("gateway-2")
             assert system.plane.fleet.describe(0)[0]["overload_level"] == 10
             assert (clients_of(first), clients_of(second)) == (at_first, at_second)

@@ -88,7 +88,7 @@ async def test_what_a_client_has_sent_is_answered_before_it_goes() -> None:
         client.send(Publish("a", b"1", 1, packet_id=1), Publish("a", b"2", 2, packet_id=2))
         await until(lambda: harness.counters.messages_received == 2)
         drain(harness)
-        await until(lambda: harness.gateway.draining._held)
+        await until(lambda: harness.gateway.draining._paused)
         client.send(Publish("a", b"too late", 1, packet_id=3))
         await turns(50)
         assert harness.gateway.draining.state == "draining"

@@ -81,20 +81,20 @@ def drops(harness: Harness) -> list[dict[str, Any]]:
     return events
 
 
-async def hold(client: Client, connection: ClientConnection) -> int:
+async def send_until_paused(client: Client, connection: ClientConnection) -> int:
     """Send until the gateway reads no more; return how often."""
     sent = 0
     step = 1_000
 
-    def is_held() -> bool:
+    def is_paused() -> bool:
         nonlocal sent
         # What the client's own socket has not taken yet tells nothing.
         if client.writer.transport.get_write_buffer_size() == 0:
             client.send_bytes(REFUSED * step)
             sent += step
-        return "socket" in connection._held
+        return "socket" in connection._pauses
 
-    await until(is_held)
+    await until(is_paused)
     return sent
 
 
@@ -102,7 +102,7 @@ async def test_a_publisher_that_reads_no_answers_is_read_no_further() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
         client = await connect_deaf(harness.port, "deaf")
         connection = harness.connection("deaf")
-        sent = await hold(client, connection)
+        sent = await send_until_paused(client, connection)
         bound = 2 * BUFFER + READ_AT_ONCE // len(REFUSED) * ANSWER_BYTES
         assert 2 * BUFFER < unsent(connection) < bound
         received = harness.counters.bytes_received
@@ -124,7 +124,7 @@ async def test_a_client_that_reads_nothing_at_all_is_silent() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
         client = await connect_deaf(harness.port, "deaf", keep_alive=1)
         connection = harness.connection("deaf")
-        await hold(client, connection)
+        await send_until_paused(client, connection)
         await until(lambda: connection.session is None)  # 1.5 s
         assert len(harness.gateway.sessions) == 0
         client.cut()
@@ -142,7 +142,7 @@ async def test_a_slow_subscriber_is_still_heard() -> None:
         before = connection._last_received
         slow.send(Pingreq())
         await until(lambda: connection._last_received > before)
-        assert connection._held == ()
+        assert connection._pauses == ()
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         while not isinstance(await slow.receive(), Pingresp):
             pass

@@ -172,7 +172,7 @@ async def test_who_was_turned_out_and_has_gone_does_not_hold_up_the_end(
         other = await Client.open(harness.port)
         await other.handshake("bob", properties={"authentication_method": "none of ours"})
         await until(lambda: len(harness.gateway.connections) == 1)
-        harness.gateway.connections.hold_all()
+        harness.gateway.connections.pause_all()
         other.close()
         await until(lambda: not harness.gateway.connections, 10)
 

@@ -53,8 +53,8 @@ async def codes(client: Client, *filters: str) -> list[SubackReasonCode]:
     return list((await client.expect(Suback)).reason_codes)
 
 
-def is_held(harness: Harness) -> bool:
-    return any(one._held for one in harness.connections())
+def is_paused(harness: Harness) -> bool:
+    return any(one._pauses for one in harness.connections())
 
 
 async def test_a_session_has_no_more_subscriptions_than_it_may() -> None:
@@ -88,7 +88,7 @@ async def test_who_publishes_too_fast_is_read_no_further_and_loses_nothing() -> 
         client = await Client.connect(harness.port, "alice", keep_alive=1)
         other = await Client.connect(harness.port, "bob")
         client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 13)))
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         assert harness.counters.messages_received <= 5
         other.send(Publish("a", b"", qos=1, packet_id=1))
         await other.expect(Puback)  # nobody else waits
@@ -103,10 +103,10 @@ async def test_who_sends_too_many_bytes_is_read_no_further_until_it_is_within() 
     async with running_gateway(**limits(bytes_per_second=8192)) as harness:
         client = await Client.connect(harness.port, "alice")
         client.send(Publish("a", bytes(12_000), qos=1, packet_id=1))
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         await client.expect(Puback)
         assert harness.counters.clients_too_fast >= 1
-        assert not is_held(harness)
+        assert not is_paused(harness)
 
 
 async def test_who_names_too_many_filters_is_read_no_further_until_it_is_within() -> None:
@@ -114,7 +114,7 @@ async def test_who_names_too_many_filters_is_read_no_further_until_it_is_within(
         client = await Client.connect(harness.port, "alice")
         filters = [f"a/{number}" for number in range(21)]
         assert await codes(client, *filters) == [GRANTED] * 21
-        assert is_held(harness)
+        assert is_paused(harness)
         client.send(Unsubscribe(2, ["a/1"]), Pingreq())
         await client.expect(Unsuback)
         await client.expect(Pingresp)
@@ -133,7 +133,7 @@ async def test_a_message_costs_what_it_makes() -> None:
         assert not harness.counters.clients_too_fast
         client = await Client.connect(harness.port, "bob")
         client.send(*(Publish("wide", b"", qos=1, packet_id=number) for number in range(1, 9)))
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         assert harness.counters.messages_received <= 30 + 5
         for number in range(1, 9):
             assert (await client.expect(Puback)).packet_id == number, "nothing is lost"
@@ -258,7 +258,7 @@ async def test_retained_messages_come_from_the_clients_deliveries() -> None:
         assert charge("default", "late", 1_000) == 0.0
         assert 0.9 < charge("default", "late", 1_000) <= 1.0
         assert charge("default", "gone", 1_000) == 0.0
-        assert not is_held(harness)
+        assert not is_paused(harness)
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ async def test_all_connections_of_a_user_share_a_rate_and_lose_nothing(credentia
         clients = [await of_user(harness, "ann", f"a{number}") for number in range(3)]
         for client in clients:
             client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 8)))
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         assert harness.counters.messages_received <= 10 + len(clients)
         other = await of_user(harness, "bob", "b")
         other.send(Publish("a", b"", qos=1, packet_id=1))
@@ -305,7 +305,7 @@ async def test_all_connections_of_a_user_share_their_bytes(credentials: Path) ->
         clients = [await of_user(harness, "ann", f"a{number}") for number in range(2)]
         for client in clients:
             client.send(Publish("a", bytes(6_000), qos=1, packet_id=1))
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         for client in clients:
             await client.expect(Puback)
 
@@ -367,7 +367,7 @@ async def test_one_who_goes_while_it_waits_is_forgotten() -> None:
     async with running_gateway(**limits(bytes_per_second=1024)) as harness:
         client = await Client.connect(harness.port, "alice")
         client.send(Publish("a", bytes(500_000), qos=1, packet_id=1))
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         other = await Client.connect(harness.port, "alice")  # takes it over
         await until(lambda: len(harness.gateway.connections) == 1)
         other.close()
@@ -501,7 +501,7 @@ async def test_who_names_too_many_filters_together_waits(whose: str, credentials
         ]
         for client in clients:
             assert await codes(client, "a", "b", "c") == [GRANTED] * 3
-        assert is_held(harness)
+        assert is_paused(harness)
         for client in clients:
             assert await codes(client, "d") == [GRANTED], "nothing is lost"
         assert harness.counters.clients_too_fast >= 1
@@ -509,7 +509,7 @@ async def test_who_names_too_many_filters_together_waits(whose: str, credentials
 
 @pytest.mark.parametrize("whose", ["listener", "gateway"])
 @pytest.mark.parametrize("rate", ["messages", "bytes"])
-async def test_what_all_clients_of_a_listener_or_gateway_send_is_held(
+async def test_what_all_clients_of_a_listener_or_gateway_send_is_paused(
     whose: str, rate: str
 ) -> None:
     settings: dict[str, Any] = {}
@@ -525,7 +525,7 @@ async def test_what_all_clients_of_a_listener_or_gateway_send_is_held(
             client.send(
                 *(Publish("a", bytes(200), qos=1, packet_id=number) for number in range(1, 7))
             )
-        await until(lambda: is_held(harness))
+        await until(lambda: is_paused(harness))
         for client in clients:
             for number in range(1, 7):
                 assert (await client.expect(Puback)).packet_id == number
@@ -533,7 +533,7 @@ async def test_what_all_clients_of_a_listener_or_gateway_send_is_held(
             other = await Client.connect(harness.port, "other")
             for _ in range(20):
                 await other.publish("a", bytes(200), 1)
-            assert not harness.connection("other")._held
+            assert not harness.connection("other")._pauses
 
 
 async def test_a_listener_looks_at_no_more_connects_than_it_may() -> None:

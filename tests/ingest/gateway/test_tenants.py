@@ -483,7 +483,7 @@ async def test_a_tenants_clients_share_a_rate_from_when_it_is_said() -> None:
         await until(lambda: all(one._limits for one in harness.connections()))
         for client in clients:
             client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 9)))
-        await until(lambda: any(one._held for one in harness.connections()))
+        await until(lambda: any(one._pauses for one in harness.connections()))
         other = await Client.connect(beta, "c")
         await other.publish("a", b"", 1)  # nobody else waits
         for client in clients:

@@ -447,7 +447,7 @@ async def test_a_client_is_not_read_while_the_gateway_holds_it() -> None:
         harness.log.hold_reports()
         client.send(BytesMessage(encode(Publish("a", bytes(1000)), 5) * 20))
         (connection,) = harness.connections()
-        await until(lambda: connection._held)
+        await until(lambda: connection._pauses)
         client.send(BytesMessage(encode(Publish("a", b"last"), 5)))
         harness.log.release_reports()
         await alice.expect_nothing()
