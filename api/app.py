@@ -16,7 +16,7 @@ from wsproto.utilities import LocalProtocolError
 
 from api import openapi, problems, refusals
 from api.access.follower import AccessFollower
-from api.alarms.book import AlarmFollower
+from api.alarms.materialised import AlarmFollower
 from api.audit.trail import AuditTrail
 from api.authentication import authorize
 from api.cache import SessionCache
@@ -237,14 +237,14 @@ def _add_metrics(services: Services, families: Families) -> None:
 def _followers(services: Services) -> tuple[LogFollower, ...]:
     """Return what keeps the parts as the log has them."""
     data_dir, gateways, rules = services.settings.data_dir, services.gateways, services.rules
-    books = gateways.bans, gateways.rights, gateways.tenants
+    views = gateways.bans, gateways.rights, gateways.tenants
     counters = rules.metrics, services.metrics.tenants
     return (
-        Follower(data_dir, gateways.sessions, gateways.heard, books),
-        RulesFollower(data_dir, rules.book, rules.references, *counters),
+        Follower(data_dir, gateways.sessions, gateways.heard, views),
+        RulesFollower(data_dir, rules.view, rules.references, *counters),
         JobsFollower(data_dir, services.runs.jobs),
-        AccessFollower(data_dir, services.access.book),
-        AlarmFollower(data_dir, services.alarms.book),
+        AccessFollower(data_dir, services.access.view),
+        AlarmFollower(data_dir, services.alarms.view),
     )
 
 

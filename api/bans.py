@@ -22,7 +22,7 @@ class UnknownBan(MqlakeError):  # noqa: N818
     """There is none of this identifier."""
 
 
-class BanBook:
+class MaterialisedBans:
     """The bans as the log has them; safe to use from any thread.
 
     Attributes:
@@ -73,13 +73,13 @@ class BanChanges:
 
     Args:
         log: Where to.
-        book: Takes at once what is written.
+        view: Takes at once what is written.
         clock: Says when one was made, and which are over.
     """
 
-    def __init__(self, log: LogAppender, book: BanBook, clock: Clock) -> None:
+    def __init__(self, log: LogAppender, view: MaterialisedBans, clock: Clock) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -97,8 +97,8 @@ class BanChanges:
         kept = KeptBan(**ban.model_dump(), at=now_ms, by=by)
         ban_id = secrets.token_hex(8)
         with self._lock:
-            over = [name for name, one in self._book.all() if one.is_over(now_ms)]
-            if len(self._book.all()) - len(over) >= MAX_BANS:
+            over = [name for name, one in self._view.all() if one.is_over(now_ms)]
+            if len(self._view.all()) - len(over) >= MAX_BANS:
                 raise TooManyBans(f"there are {MAX_BANS} bans, which is the limit: lift some")
             self._lift(over)
             self._write(ban_id, encode_ban(kept))
@@ -111,7 +111,7 @@ class BanChanges:
             UnknownBan: There is none.
         """
         with self._lock:
-            if self._book.get(ban_id) is None:
+            if self._view.get(ban_id) is None:
                 raise UnknownBan(f"there is no ban {ban_id!r}")
             self._lift([ban_id])
 
@@ -122,4 +122,4 @@ class BanChanges:
     def _write(self, ban_id: str, value: bytes | None) -> None:
         key = ban_key(ban_id)
         self._log.append(GATEWAYS, key, value, what="ban")
-        self._book.take(key, value)
+        self._view.take(key, value)

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from api.access.book import AccessBook
 from api.access.changes import AccessChanges
+from api.access.materialised import MaterialisedAccess
 from api.access.passwords import ApiPasswordChecks
 from api.access.provider import Provider
-from api.alarms.book import AlarmBook
 from api.alarms.changes import AlarmChanges
+from api.alarms.materialised import MaterialisedAlarms
 from api.alarms.watch import AlarmWatch
 from api.balancing import BalancerLink
-from api.bans import BanBook, BanChanges
+from api.bans import BanChanges, MaterialisedBans
 from api.cache import SessionCache
 from api.federation import FederationLink
 from api.history import Deleter
@@ -24,20 +24,20 @@ from api.live.messages import MessageFeed
 from api.live.metrics import MetricsSource
 from api.log import LogAppender
 from api.messages import MessageMaker
-from api.metrics.rules import MetricsBook
+from api.metrics.rules import MaterialisedMetrics
 from api.metrics.tenants import TenantFigures
 from api.parts import LiveParts
 from api.presence import Gateways
 from api.problems import Problem
 from api.publishing import ApiPublisher
-from api.references.book import ReferenceBook
 from api.references.changes import ReferenceChanges
+from api.references.materialised import MaterialisedReferences
 from api.references.tables import ReferenceTables
 from api.replay.work import ReplayParts
 from api.retained import RetainedTable
-from api.rights import RightsBook, RightsChanges
-from api.rules.book import RuleBook
+from api.rights import MaterialisedRights, RightsChanges
 from api.rules.changes import Changes
+from api.rules.materialised import MaterialisedRules
 from api.rules.work import RuleWorks
 from api.runs import LongRuns
 from api.schemas.changes import SchemaChanges
@@ -47,7 +47,7 @@ from api.spark import SparkConnect
 from api.sql.running import QueryRunner
 from api.sql.warming import WarmUp
 from api.tenant_deletion import DeletionParts
-from api.tenants import TenantBook, TenantChanges
+from api.tenants import MaterialisedTenants, TenantChanges
 from api.tracing.traces import Traces
 from mqlake.records import ACCESS, ALARMS, GATEWAYS, RULES, SESSIONS
 from mqlake.status import SystemState, read_state
@@ -84,32 +84,32 @@ def _part(choose: Choose, read: Choose | None = None, log_topic: str = "") -> An
     return Depends(part)
 
 
-def _book(choose: Choose, log_topic: str) -> Any:
-    """Return what hands out a book that has been read whole."""
+def _view(choose: Choose, log_topic: str) -> Any:
+    """Return what hands out a view that has been read whole."""
     return _part(choose, choose, log_topic)
 
 
 Settings = Annotated[ApiSettings, _part(lambda its: its.settings)]
 Log = Annotated[LogAppender, _part(lambda its: its.log)]
 
-KnownAccess = Annotated[AccessBook, _book(lambda its: its.access.book, ACCESS)]
+KnownAccess = Annotated[MaterialisedAccess, _view(lambda its: its.access.view, ACCESS)]
 ChangeAccess = Annotated[AccessChanges, _part(lambda its: its.access.changes)]
 Passwords = Annotated[ApiPasswordChecks, _part(lambda its: its.access.passwords)]
 Oidc = Annotated[Provider | None, _part(lambda its: its.access.provider)]
 
 Heard = Annotated[Gateways, _part(lambda its: its.gateways.heard)]
-Cache = Annotated[SessionCache, _book(lambda its: its.gateways.sessions, SESSIONS)]
-KnownBans = Annotated[BanBook, _book(lambda its: its.gateways.bans, GATEWAYS)]
+Cache = Annotated[SessionCache, _view(lambda its: its.gateways.sessions, SESSIONS)]
+KnownBans = Annotated[MaterialisedBans, _view(lambda its: its.gateways.bans, GATEWAYS)]
 ChangeBans = Annotated[
     BanChanges,
     _part(lambda its: its.gateways.ban_changes, lambda its: its.gateways.bans, GATEWAYS),
 ]
-KnownRights = Annotated[RightsBook, _book(lambda its: its.gateways.rights, GATEWAYS)]
+KnownRights = Annotated[MaterialisedRights, _view(lambda its: its.gateways.rights, GATEWAYS)]
 ChangeRights = Annotated[
     RightsChanges,
     _part(lambda its: its.gateways.rights_changes, lambda its: its.gateways.rights, GATEWAYS),
 ]
-KnownTenants = Annotated[TenantBook, _book(lambda its: its.gateways.tenants, GATEWAYS)]
+KnownTenants = Annotated[MaterialisedTenants, _view(lambda its: its.gateways.tenants, GATEWAYS)]
 ChangeTenants = Annotated[
     TenantChanges,
     _part(lambda its: its.gateways.tenant_changes, lambda its: its.gateways.tenants, GATEWAYS),
@@ -122,13 +122,13 @@ Publishing = Annotated[ApiPublisher, _part(lambda its: its.messages.publisher)]
 Retained = Annotated[RetainedTable, _part(lambda its: its.messages.retained)]
 Tracing = Annotated[Traces, _part(lambda its: its.traces)]
 
-Book = Annotated[RuleBook, _book(lambda its: its.rules.book, RULES)]
+KnownRules = Annotated[MaterialisedRules, _view(lambda its: its.rules.view, RULES)]
 ChangeRules = Annotated[Changes, _part(lambda its: its.rules.changes)]
 ChangeSchemas = Annotated[SchemaChanges, _part(lambda its: its.rules.schema_changes)]
-KnownReferences = Annotated[ReferenceBook, _book(lambda its: its.rules.references, RULES)]
+KnownReferences = Annotated[MaterialisedReferences, _view(lambda its: its.rules.references, RULES)]
 ChangeReferences = Annotated[ReferenceChanges, _part(lambda its: its.rules.reference_changes)]
 Tables = Annotated[ReferenceTables, _part(lambda its: its.rules.reference_tables)]
-Metrics = Annotated[MetricsBook, _part(lambda its: its.rules.metrics)]
+Metrics = Annotated[MaterialisedMetrics, _part(lambda its: its.rules.metrics)]
 
 Connect = Annotated[SparkConnect, _part(lambda its: its.queries.spark)]
 Queries = Annotated[QueryRunner, _part(lambda its: its.queries.runner)]
@@ -146,7 +146,7 @@ Figures = Annotated[TenantFigures, _part(lambda its: its.metrics.figures)]
 Live = Annotated[LiveParts, _part(lambda its: its.live)]
 Feed = Annotated[MessageFeed, _part(lambda its: its.live.messages)]
 
-KnownAlarms = Annotated[AlarmBook, _book(lambda its: its.alarms.book, ALARMS)]
+KnownAlarms = Annotated[MaterialisedAlarms, _view(lambda its: its.alarms.view, ALARMS)]
 ChangeAlarms = Annotated[AlarmChanges, _part(lambda its: its.alarms.changes)]
 Watch = Annotated[AlarmWatch, _part(lambda its: its.alarms.watch)]
 

@@ -14,7 +14,7 @@ from mqlake.records import GATEWAYS, SESSIONS
 LOG_TOPICS: Final = (SESSIONS, GATEWAYS)
 
 
-class GatewayBook(Protocol):
+class GatewayView(Protocol):
     """What stands in `mqlake.gateways` beside the words of gateways."""
 
     def forget(self) -> None:
@@ -41,7 +41,7 @@ class Follower(LogFollower):
         data_dir: Of the system.
         cache: Takes the sessions.
         gateways: Take their words.
-        books: Take what stands beside these.
+        views: Take what stands beside these.
     """
 
     def __init__(
@@ -49,29 +49,29 @@ class Follower(LogFollower):
         data_dir: Path,
         cache: SessionCache,
         gateways: Gateways,
-        books: Sequence[GatewayBook],
+        views: Sequence[GatewayView],
     ) -> None:
         super().__init__(data_dir, "sessions", LOG_TOPICS)
         self._cache = cache
         self._gateways = gateways
-        self._books = books
+        self._views = views
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
         self._gateways.forget()
-        for book in self._books:
-            book.forget()
+        for view in self._views:
+            view.forget()
         with self._cache.writing() as writer:
-            yield _Taker(writer, self._gateways, self._books)
+            yield _Taker(writer, self._gateways, self._views)
 
 
 class _Taker(Taker):
     def __init__(
-        self, writer: CacheWriter, gateways: Gateways, books: Sequence[GatewayBook]
+        self, writer: CacheWriter, gateways: Gateways, views: Sequence[GatewayView]
     ) -> None:
         self._writer = writer
         self._gateways = gateways
-        self._books = books
+        self._views = views
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         refused: list[InvalidRecord] = []
@@ -79,8 +79,8 @@ class _Taker(Taker):
         for record in records:
             if record.log_topic == GATEWAYS:
                 try:
-                    for book in self._books:
-                        book.take(record.key, record.value)
+                    for view in self._views:
+                        view.take(record.key, record.value)
                     self._gateways.receive(
                         record.key, record.value, is_old=is_old, logged_at_ms=record.at_ms
                     )
@@ -92,5 +92,5 @@ class _Taker(Taker):
 
     def complete(self) -> None:
         self._writer.complete()
-        for book in self._books:
-            book.complete()
+        for view in self._views:
+            view.complete()

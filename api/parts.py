@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from api.access.authenticator import ApiAuthenticator
-from api.access.book import AccessBook
 from api.access.callers import Callers
 from api.access.changes import PASSWORD_ROUNDS, AccessChanges
+from api.access.materialised import MaterialisedAccess
 from api.access.passwords import ApiPasswordChecks
 from api.access.provider import Provider
 from api.access.tokens import read_token
-from api.alarms.book import AlarmBook
 from api.alarms.changes import AlarmChanges
 from api.alarms.checks import Look
+from api.alarms.materialised import MaterialisedAlarms
 from api.alarms.notify import channels
 from api.alarms.watch import AlarmWatch
 from api.balancing import BalancerLink
-from api.bans import BanBook, BanChanges
+from api.bans import BanChanges, MaterialisedBans
 from api.cache import SessionCache
 from api.federation import FederationLink
 from api.live.messages import MessageFeed
@@ -25,18 +25,18 @@ from api.live.outputs import OutputFeed
 from api.live.readers import LiveReaders
 from api.log import LogAppender
 from api.messages import MessageMaker
-from api.metrics.rules import MetricsBook
-from api.metrics.tenants import TenantFigures, TenantMetricsBook
+from api.metrics.rules import MaterialisedMetrics
+from api.metrics.tenants import MaterialisedTenantMetrics, TenantFigures
 from api.presence import Gateways
 from api.prometheus import RequestMetrics
 from api.publishing import ApiPublisher, LogAddress
-from api.references.book import ReferenceBook
 from api.references.changes import ReferenceChanges
+from api.references.materialised import MaterialisedReferences
 from api.references.tables import ReferenceTables
 from api.retained import RetainedTable
-from api.rights import RightsBook, RightsChanges
-from api.rules.book import RuleBook
+from api.rights import MaterialisedRights, RightsChanges
 from api.rules.changes import ANSWER_SECONDS, Changes
+from api.rules.materialised import MaterialisedRules
 from api.schemas.changes import SchemaChanges
 from api.settings import PREFIX, ApiSettings
 from api.spans import TracingApiPublisher
@@ -44,7 +44,7 @@ from api.spark import SparkConnect
 from api.sql.running import QueryRunner
 from api.sql.warming import WarmUp
 from api.storage import Storage
-from api.tenants import TenantBook, TenantChanges
+from api.tenants import MaterialisedTenants, TenantChanges
 from api.tracing.scan import KafkaScan, Scan
 from mqlake.clock import Clock, SystemClock
 from mqlake.tables import RETAINED
@@ -87,7 +87,7 @@ class Edges:
 class AccessParts:
     """Who may ask."""
 
-    book: AccessBook
+    view: MaterialisedAccess
     changes: AccessChanges
     authenticator: ApiAuthenticator
     passwords: ApiPasswordChecks
@@ -95,12 +95,12 @@ class AccessParts:
 
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges) -> "AccessParts":
-        book = AccessBook()
+        view = MaterialisedAccess()
         return cls(
-            book=book,
-            changes=AccessChanges(edges.log, book, edges.clock, edges.password_rounds),
+            view=view,
+            changes=AccessChanges(edges.log, view, edges.clock, edges.password_rounds),
             authenticator=ApiAuthenticator.make(
-                Callers(read_token(settings.token_file), book, edges.clock),
+                Callers(read_token(settings.token_file), view, edges.clock),
                 edges.clock,
                 requests_per_second=settings.requests_per_second,
                 burst=settings.request_burst,
@@ -118,18 +118,18 @@ class GatewayParts:
 
     heard: Gateways
     sessions: SessionCache
-    bans: BanBook
+    bans: MaterialisedBans
     ban_changes: BanChanges
-    rights: RightsBook
+    rights: MaterialisedRights
     rights_changes: RightsChanges
-    tenants: TenantBook
+    tenants: MaterialisedTenants
     tenant_changes: TenantChanges
     balancer: BalancerLink
     federation: FederationLink
 
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges) -> "GatewayParts":
-        bans, rights, tenants = BanBook(), RightsBook(), TenantBook()
+        bans, rights, tenants = MaterialisedBans(), MaterialisedRights(), MaterialisedTenants()
         return cls(
             heard=Gateways(edges.clock),
             sessions=SessionCache(settings.data_dir / "api"),
@@ -165,26 +165,26 @@ class MessageParts:
 class RuleParts:
     """Rules, and what they decode by and join with."""
 
-    book: RuleBook
+    view: MaterialisedRules
     changes: Changes
     schema_changes: SchemaChanges
-    references: ReferenceBook
+    references: MaterialisedReferences
     reference_changes: ReferenceChanges
     reference_tables: ReferenceTables
-    metrics: MetricsBook
+    metrics: MaterialisedMetrics
 
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges) -> "RuleParts":
-        book, references = RuleBook(), ReferenceBook()
+        view, references = MaterialisedRules(), MaterialisedReferences()
         log, clock = edges.log, edges.clock
         return cls(
-            book=book,
-            changes=Changes(log, book, clock, edges.answer_seconds),
-            schema_changes=SchemaChanges(log, book, clock),
+            view=view,
+            changes=Changes(log, view, clock, edges.answer_seconds),
+            schema_changes=SchemaChanges(log, view, clock),
             references=references,
             reference_changes=ReferenceChanges(settings.data_dir, log, references, clock),
             reference_tables=ReferenceTables(settings.data_dir),
-            metrics=MetricsBook(clock),
+            metrics=MaterialisedMetrics(clock),
         )
 
 
@@ -218,7 +218,7 @@ class MetricParts:
     """What is counted."""
 
     source: MetricsSource
-    tenants: TenantMetricsBook
+    tenants: MaterialisedTenantMetrics
     figures: TenantFigures
     requests: RequestMetrics
 
@@ -227,11 +227,11 @@ class MetricParts:
         cls, settings: ApiSettings, edges: Edges, gateways: GatewayParts, rules: RuleParts
     ) -> "MetricParts":
         source = MetricsSource(
-            *(settings.data_dir, gateways.heard, rules.book, rules.metrics),
+            *(settings.data_dir, gateways.heard, rules.view, rules.metrics),
             *(gateways.balancer, gateways.federation, edges.clock),
         )
         storage = Storage(settings.data_dir / "tables", rules.references.names, edges.clock)
-        tenants = TenantMetricsBook(gateways.heard)
+        tenants = MaterialisedTenantMetrics(gateways.heard)
         return cls(
             source=source,
             tenants=tenants,
@@ -244,18 +244,18 @@ class MetricParts:
 class AlarmParts:
     """What wants somebody to look."""
 
-    book: AlarmBook
+    view: MaterialisedAlarms
     changes: AlarmChanges
     watch: AlarmWatch
 
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges, look: Look) -> "AlarmParts":
-        book = AlarmBook()
-        changes = AlarmChanges(edges.log, book, edges.clock)
+        view = MaterialisedAlarms()
+        changes = AlarmChanges(edges.log, view, edges.clock)
         watch = AlarmWatch(
-            *(book, changes, look, edges.clock),
+            *(view, changes, look, edges.clock),
             channels(settings.alarms, settings.site),
             wait_seconds=settings.alarms.wait_seconds,
             has_warnings=settings.alarms.warnings,
         )
-        return cls(book=book, changes=changes, watch=watch)
+        return cls(view=view, changes=changes, watch=watch)

@@ -31,7 +31,7 @@ class RightsTooLarge(MqlakeError):  # noqa: N818
     """They are more than the log takes."""
 
 
-class RightsBook:
+class MaterialisedRights:
     """The rights as the log has them; safe to use from any thread.
 
     Attributes:
@@ -89,13 +89,13 @@ class RightsChanges:
 
     Args:
         log: Where they are written.
-        book: Takes at once what is written.
+        view: Takes at once what is written.
         clock: Says when they were applied.
     """
 
-    def __init__(self, log: LogAppender, book: RightsBook, clock: Clock) -> None:
+    def __init__(self, log: LogAppender, view: MaterialisedRights, clock: Clock) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -113,7 +113,7 @@ class RightsChanges:
             LogError: The log does not answer.
         """
         with self._lock:
-            current = self._book.current
+            current = self._view.current
             number = 0 if current is None else current.version
             if version is not None and version != number:
                 raise RightsChanged(f"version {number} is in force, not {version}: plan again")
@@ -141,5 +141,5 @@ class RightsChanges:
             appends = [Append(ANY_PARTITION, key, value, []) for key, value in records]
             self._log.append_all(GATEWAYS, appends, what="rights")
             for key, taken in records:
-                self._book.take(key, taken)
+                self._view.take(key, taken)
         return applied

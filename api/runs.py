@@ -6,7 +6,7 @@ from api.history import Deleter
 from api.jobs import Job, Jobs, NotResumable, Work
 from api.replay.order import ReplayOrder
 from api.replay.work import ReplayParts, replay_work
-from api.rules.book import Entry
+from api.rules.materialised import Entry
 from api.rules.work import RuleWorks
 from api.tenant_deletion import DeletionParts, deletion_work
 
@@ -51,7 +51,7 @@ class LongRuns:
         raise NotResumable(f"a job of the kind {job.kind} cannot be resumed")
 
     def _rule(self, job: Job) -> Entry:
-        entry = self.rules.book.get(job.tenant, job.rule_id)
+        entry = self.rules.view.get(job.tenant, job.rule_id)
         if entry is None:
             raise NotResumable(f"there is no rule {job.rule_id!r} any more")
         return entry

@@ -72,7 +72,7 @@ def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services
     queries = QueryParts.make(settings)
     metrics = MetricParts.make(settings, edges, gateways, rules)
     jobs = Jobs(edges.clock, LogJournal(edges.log))
-    look = looking_at(metrics.source, gateways.sessions, rules.book, jobs)
+    look = looking_at(metrics.source, gateways.sessions, rules.view, jobs)
     alarms = AlarmParts.make(settings, edges, look)
     log, spark, sessions, heard = edges.log, queries.spark, gateways.sessions, gateways.heard
     return Services(
@@ -85,10 +85,10 @@ def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services
         messages=messages,
         rules=rules,
         queries=queries,
-        traces=Traces(edges.open_scan, spark, sessions, rules.book, heard),
+        traces=Traces(edges.open_scan, spark, sessions, rules.view, heard),
         runs=LongRuns(
             jobs,
-            RuleWorks(spark, log, rules.book, rules.references),
+            RuleWorks(spark, log, rules.view, rules.references),
             ReplayParts(log, messages.maker, sessions, heard, queries.runner, settings),
             Deleter(spark, log, edges.clock),
             DeletionParts(

@@ -102,7 +102,7 @@ def _end_jobs(parts: DeletionParts, job: Job, tenant: str) -> None:
 
 
 def _delete_definitions(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
-    rules, schemas = parts.rules.book.all(tenant), parts.rules.book.schemas(tenant).names()
+    rules, schemas = parts.rules.view.all(tenant), parts.rules.view.schemas(tenant).names()
     for entry in rules:
         parts.rules.changes.delete(tenant, entry.rule.id, None)
     for name in schemas:

@@ -23,7 +23,7 @@ class TooManyTenants(MqlakeError):  # noqa: N818 - it names what is in the way
     """There is no room for another one."""
 
 
-class TenantBook:
+class MaterialisedTenants:
     """The tenants as the log has them; safe to use from any thread.
 
     Attributes:
@@ -73,13 +73,13 @@ class TenantChanges:
 
     Args:
         log: Where to.
-        book: Takes at once what is written.
+        view: Takes at once what is written.
         clock: Says when one was changed.
     """
 
-    def __init__(self, log: LogAppender, book: TenantBook, clock: Clock) -> None:
+    def __init__(self, log: LogAppender, view: MaterialisedTenants, clock: Clock) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -91,8 +91,8 @@ class TenantChanges:
             LogError: The log does not answer.
         """
         with self._lock:
-            known = self._book.get(name)
-            if known is None and len(self._book.all()) >= MAX_TENANTS:
+            known = self._view.get(name)
+            if known is None and len(self._view.all()) >= MAX_TENANTS:
                 raise TooManyTenants(f"there are {MAX_TENANTS} tenants, which is the limit")
             now_ms = self._clock.now_ms()
             created_at = now_ms if known is None else known.created_at
@@ -103,7 +103,7 @@ class TenantChanges:
     def suspend(self, name: str) -> None:
         """Suspend a tenant; one that is not there stays so."""
         with self._lock:
-            known = self._book.get(name)
+            known = self._view.get(name)
             if known is not None and known.state != "suspended":
                 kept = known.model_copy(update={"state": "suspended", "at": self._clock.now_ms()})
                 self._write(name, encode_tenant(kept))
@@ -116,4 +116,4 @@ class TenantChanges:
     def _write(self, name: str, value: bytes | None) -> None:
         key = tenant_key(name)
         self._log.append(GATEWAYS, key, value, what="tenant")
-        self._book.take(key, value)
+        self._view.take(key, value)

@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from api.access.book import AccessBook
+from api.access.materialised import MaterialisedAccess
 from api.access.tokens import KEY_PREFIX, SESSION_PREFIX, Secret, read_secret
 from mqlake.access_records import (
     ROLES,
@@ -80,15 +80,15 @@ class Callers:
 
     Args:
         token: The administrator's, which works without the log.
-        book: Of keys, accounts and sessions.
+        view: Of keys, accounts and sessions.
         clock: Says what has expired.
     """
 
-    def __init__(self, token: str, book: AccessBook, clock: Clock) -> None:
+    def __init__(self, token: str, view: MaterialisedAccess, clock: Clock) -> None:
         self._token = token.encode()
         digest = hmac.digest(self._token, b"mqlake session of the token", "sha256")
         self._administrator = Caller(TOKEN_NAME, "admin", "token", token_mark=digest.hex())
-        self._book = book
+        self._view = view
         self._clock = clock
 
     def by_token(self, token: str) -> Caller | None:
@@ -102,8 +102,8 @@ class Callers:
         secret = read_secret(token, KEY_PREFIX)
         if secret is None:
             return None
-        self._need_book()
-        key = self._book.key(secret.id)
+        self._need_view()
+        key = self._view.key(secret.id)
         if key is None or not secret.fits(key.hash):
             return None
         return self._of_key(secret.id)
@@ -117,8 +117,8 @@ class Callers:
         secret = read_secret(cookie, SESSION_PREFIX)
         if secret is None:
             return None
-        self._need_book()
-        session = self._book.session(secret.id)
+        self._need_view()
+        session = self._view.session(secret.id)
         if session is None or not secret.fits(session.hash) or self._is_past(session.expires_at):
             return None
         caller = self._of_subject(session)
@@ -130,8 +130,8 @@ class Callers:
         Raises:
             OperationalError: The sessions have not been read yet.
         """
-        self._need_book()
-        for session_id, session in self._book.sessions():
+        self._need_view()
+        for session_id, session in self._view.sessions():
             caller = None if self._is_past(session.expires_at) else self._of_subject(session)
             if caller is not None:
                 yield session_id, session, caller
@@ -143,13 +143,13 @@ class Callers:
             OperationalError: The keys have not been read yet.
         """
         if caller.session_id is not None:
-            self._need_book()
-            session = self._book.session(caller.session_id)
+            self._need_view()
+            session = self._view.session(caller.session_id)
             if session is None or self._is_past(session.expires_at):
                 return False
             found = self._of_subject(session)
         elif caller.kind == "key":
-            self._need_book()
+            self._need_view()
             found = self._of_key(caller.subject)
         else:
             return True
@@ -164,13 +164,13 @@ class Callers:
             return self._administrator if is_ours else None
         if session.subject_kind == "key":
             return self._of_key(session.subject)
-        account = self._book.account(session.subject)
+        account = self._view.account(session.subject)
         if account is None or session.created_at < account.password_changed_at:
             return None
         return of_account(session.subject, account)
 
     def _of_key(self, key_id: str) -> Caller | None:
-        key = self._book.key(key_id)
+        key = self._view.key(key_id)
         if key is None or (key.expires_at is not None and self._is_past(key.expires_at)):
             return None
         return Caller(
@@ -185,8 +185,8 @@ class Callers:
     def _is_past(self, at_ms: int) -> bool:
         return self._clock.now_ms() >= at_ms
 
-    def _need_book(self) -> None:
-        if not self._book.is_complete:
+    def _need_view(self) -> None:
+        if not self._view.is_complete:
             raise OperationalError("the API is reading mqlake.access: ask again in a moment")
 
 

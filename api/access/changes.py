@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from api.access.book import AccessBook
 from api.access.callers import Caller
+from api.access.materialised import MaterialisedAccess
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
 from api.following import Followed
 from api.log import LogAppender
@@ -67,16 +67,20 @@ class AccessChanges:
 
     Args:
         log: Where to.
-        book: Has all that is there; takes what is written at once.
+        view: Has all that is there; takes what is written at once.
         clock: For the times in records.
         rounds: Of PBKDF2, for new passwords.
     """
 
     def __init__(
-        self, log: LogAppender, book: AccessBook, clock: Clock, rounds: int = PASSWORD_ROUNDS
+        self,
+        log: LogAppender,
+        view: MaterialisedAccess,
+        clock: Clock,
+        rounds: int = PASSWORD_ROUNDS,
     ) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._rounds = rounds
         self._lock = threading.Lock()
@@ -112,7 +116,7 @@ class AccessChanges:
             _given(by, tenants),
         )
         with self._lock:
-            if len(self._book.all_keys()) >= MAX_KEYS:
+            if len(self._view.all_keys()) >= MAX_KEYS:
                 raise Taken(f"there are {MAX_KEYS} keys, which is the limit: delete some")
             self._write([("key", secret.id, key)])
         return secret.id, secret.text(KEY_PREFIX), key
@@ -124,7 +128,7 @@ class AccessChanges:
             Unknown: There is none, or none that is his.
         """
         with self._lock:
-            key = self._book.key(key_id)
+            key = self._view.key(key_id)
             if key is None or not by.is_over(key.tenants):
                 raise Unknown(f"there is no key {key_id!r}")
             self._write([("key", key_id, None), *self._sessions_of("key", key_id)])
@@ -152,9 +156,9 @@ class AccessChanges:
         given = _given(by, tenants)
         account = Account(role, verifier, now_ms, by.name, now_ms, topic_filters, given)
         with self._lock:
-            if name == TOKEN_NAME or self._book.account(name) is not None:
+            if name == TOKEN_NAME or self._view.account(name) is not None:
                 raise Taken(f"there is an account {name!r}: change it with PUT")
-            if len(self._book.accounts()) >= MAX_ACCOUNTS:
+            if len(self._view.accounts()) >= MAX_ACCOUNTS:
                 raise Taken(f"there are {MAX_ACCOUNTS} accounts, which is the limit")
             self._write([("account", name, account)])
         return account
@@ -180,7 +184,7 @@ class AccessChanges:
         """
         verifier = None if password is None else make_verifier(password, iterations=self._rounds)
         with self._lock:
-            old = self._book.account(name)
+            old = self._view.account(name)
             if old is None or not by.is_over(old.tenants):
                 raise Unknown(f"there is no account {name!r}")
             if tenants != "same":
@@ -205,7 +209,7 @@ class AccessChanges:
             Unknown: There is none, or none that is his.
         """
         with self._lock:
-            account = self._book.account(name)
+            account = self._view.account(name)
             if account is None or not by.is_over(account.tenants):
                 raise Unknown(f"there is no account {name!r}")
             self._write([("account", name, None), *self._sessions_of("account", name)])
@@ -219,8 +223,8 @@ class AccessChanges:
         count = 0
         with self._lock:
             found: list[tuple[Literal["key", "account"], str, ApiKey | Account]] = [
-                *(("key", name, one) for name, one in self._book.all_keys()),
-                *(("account", name, one) for name, one in self._book.accounts()),
+                *(("key", name, one) for name, one in self._view.all_keys()),
+                *(("account", name, one) for name, one in self._view.accounts()),
             ]
             for kind, name, one in found:
                 if tenant not in (one.tenants or ()):
@@ -237,7 +241,7 @@ class AccessChanges:
 
     def accepts(self, name: str, password: str) -> bool:
         """Tell whether this is an account's password; takes as long when there is no account."""
-        account = self._book.account(name)
+        account = self._view.account(name)
         kept = "" if account is None else account.verifier
         verifier = read_verifier(kept) if kept else self._nobody
         try:
@@ -259,7 +263,7 @@ class AccessChanges:
         now_ms = self._clock.now_ms()
         subject = caller.subject
         with self._lock:
-            sessions = self._book.sessions()
+            sessions = self._view.sessions()
             old: list[_Change] = [
                 ("session", one, None) for one, found in sessions if found.expires_at <= now_ms
             ]
@@ -285,14 +289,14 @@ class AccessChanges:
 
     def _begin(self, caller: Caller) -> int:
         """Return when a session begins: not before the password by which it does."""
-        account = self._book.account(caller.name) if caller.kind == "account" else None
+        account = self._view.account(caller.name) if caller.kind == "account" else None
         now_ms = self._clock.now_ms()
         return now_ms if account is None else max(now_ms, account.password_changed_at)
 
     def _sessions_of(self, kind: str, subject: str) -> list[_Change]:
         return [
             ("session", session_id, None)
-            for session_id, session in self._book.sessions()
+            for session_id, session in self._view.sessions()
             if (session.subject_kind, session.subject) == (kind, subject)
         ]
 
@@ -304,7 +308,7 @@ class AccessChanges:
             for kind, name, value in changes
         ]
         offsets = self._log.append_all(ACCESS, records, what=f"{changes[0][0]} record")
-        self._book.take(
+        self._view.take(
             [
                 Followed(ACCESS, offset, record.key, record.value)
                 for offset, record in zip(offsets, records, strict=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from api.access.book import AccessBook
+from api.access.materialised import MaterialisedAccess
 from api.following import LogFollower, Taker
 from mqlake.records import ACCESS
 
@@ -14,14 +14,14 @@ class AccessFollower(LogFollower):
 
     Args:
         data_dir: Of the system.
-        book: Takes them.
+        view: Takes them.
     """
 
-    def __init__(self, data_dir: Path, book: AccessBook) -> None:
+    def __init__(self, data_dir: Path, view: MaterialisedAccess) -> None:
         super().__init__(data_dir, "access", (ACCESS,))
-        self._book = book
+        self._view = view
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
-        self._book.forget()
-        yield self._book
+        self._view.forget()
+        yield self._view

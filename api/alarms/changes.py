@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from api.alarms.book import AlarmBook
+from api.alarms.materialised import MaterialisedAlarms
 from api.following import Followed
 from api.log import LogAppender
 from mqlake.alarm_records import Acknowledgement, Alarm, Kind, alarm_record_key, encode_alarm
@@ -28,13 +28,13 @@ class AlarmChanges:
 
     Args:
         log: Where to.
-        book: Has all that is there; takes what is written at once.
+        view: Has all that is there; takes what is written at once.
         clock: For the times in records.
     """
 
-    def __init__(self, log: LogAppender, book: AlarmBook, clock: Clock) -> None:
+    def __init__(self, log: LogAppender, view: MaterialisedAlarms, clock: Clock) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
 
     def write(self, changes: Sequence[Change]) -> None:
@@ -55,7 +55,7 @@ class AlarmChanges:
             for kind, alarm_id, value in changes
         ]
         offsets = self._log.append_all(ALARMS, records, what="alarm")
-        self._book.take(
+        self._view.take(
             [
                 Followed(ALARMS, offset, record.key, record.value)
                 for offset, record in zip(offsets, records, strict=True)
@@ -69,7 +69,7 @@ class AlarmChanges:
         Raises:
             NoAlarm: There is none.
         """
-        known = self._book.get(alarm_id)
+        known = self._view.get(alarm_id)
         if known is None:
             raise NoAlarm(f"there is no alarm {alarm_id!r}")
         # Clocks of machines differ: it is of this alarm, whatever they say.
@@ -83,7 +83,7 @@ class AlarmChanges:
         Raises:
             NoAlarm: There is no such alarm.
         """
-        known = self._book.get(alarm_id)
+        known = self._view.get(alarm_id)
         if known is None:
             raise NoAlarm(f"there is no alarm {alarm_id!r}")
         if known.acknowledgement is not None:
@@ -96,4 +96,4 @@ class AlarmChanges:
 
     def forget_tenant(self, tenant: str) -> None:
         """Delete the alarms of a tenant."""
-        self.forget([one.id for one in self._book.all() if one.alarm.tenant == tenant])
+        self.forget([one.id for one in self._view.all() if one.alarm.tenant == tenant])

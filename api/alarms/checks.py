@@ -16,7 +16,7 @@ from api.live.metrics import (
     QueryMetrics,
     SystemMetrics,
 )
-from api.rules.book import Entry, RuleBook
+from api.rules.materialised import Entry, MaterialisedRules
 from mqlake.alarm_records import Severity
 from mqlake.status import RECOVERED_SECONDS
 
@@ -152,7 +152,9 @@ Look = Callable[[], list[Found] | None]
 """Returns what is wrong now; None: not all is known yet."""
 
 
-def looking_at(metrics: MetricsSource, sessions: SessionCache, rules: RuleBook, jobs: Jobs) -> Look:
+def looking_at(
+    metrics: MetricsSource, sessions: SessionCache, rules: MaterialisedRules, jobs: Jobs
+) -> Look:
     """Return what looks at all that an application knows."""
 
     def look() -> list[Found] | None:

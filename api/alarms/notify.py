@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpcore
 from pydantic import SecretStr
 
-from api.alarms.book import Known
+from api.alarms.materialised import Known
 from api.settings import AlarmSettings, MailSettings, WebhookSettings
 from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from mqlake.errors import OperationalError

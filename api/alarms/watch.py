@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from api.alarms.book import AlarmBook, Known
 from api.alarms.changes import AlarmChanges, Change
 from api.alarms.checks import Found, Look
+from api.alarms.materialised import Known, MaterialisedAlarms
 from api.alarms.notify import Channel, Notice
 from mqlake.alarm_records import Alarm, Told
 from mqlake.clock import Clock
@@ -36,7 +36,7 @@ class AlarmWatch:
     """Raises, clears and tells of alarms.
 
     Args:
-        book: Has the alarms.
+        view: Has the alarms.
         changes: Writes them.
         look: Finds what is wrong.
         clock: Says when.
@@ -47,7 +47,7 @@ class AlarmWatch:
 
     def __init__(
         self,
-        book: AlarmBook,
+        view: MaterialisedAlarms,
         changes: AlarmChanges,
         look: Look,
         clock: Clock,
@@ -56,7 +56,7 @@ class AlarmWatch:
         wait_seconds: float = 0.0,
         has_warnings: bool = False,
     ) -> None:
-        self._book = book
+        self._view = view
         self._changes = changes
         self._look = look
         self._clock = clock
@@ -90,7 +90,7 @@ class AlarmWatch:
         Raises:
             MqlakeError: It could not be written.
         """
-        seen = self._look() if self._book.is_complete else None
+        seen = self._look() if self._view.is_complete else None
         if seen is None:
             return
         found = {one.id: one for one in seen}
@@ -100,7 +100,7 @@ class AlarmWatch:
             self._changes.write(changes)
         old = [
             one.id
-            for one in self._book.all()
+            for one in self._view.all()
             if one.alarm.cleared_at is not None and one.alarm.cleared_at < now_ms - KEPT_MS
         ]
         if old:
@@ -109,7 +109,7 @@ class AlarmWatch:
     def _seen(self, found: dict[str, Found], now_ms: int) -> Iterator[Change]:
         """Yield alarms that are raised, and those whose owner says that it sees them."""
         for alarm_id, one in found.items():
-            known = self._book.get(alarm_id)
+            known = self._view.get(alarm_id)
             if known is None or not known.is_open:
                 times = 1 if known is None else known.alarm.times + 1
                 yield "alarm", alarm_id, self._raised(one, times, now_ms)
@@ -133,7 +133,7 @@ class AlarmWatch:
 
     def _gone(self, found: dict[str, Found], now_ms: int) -> Iterator[Change]:
         """Yield alarms that are no more."""
-        for known in self._book.all():
+        for known in self._view.all():
             if known.is_open and known.id not in found and self._is_ours(known.alarm, now_ms):
                 over = replace(known.alarm, cleared_at=now_ms, seen_at=now_ms, owner=self._owner)
                 yield "alarm", known.id, over
@@ -148,7 +148,7 @@ class AlarmWatch:
             MqlakeError: It was told, and that could not be written: it is told again.
         """
         for channel in self._channels:
-            wanted = [one for one in self._book.all() if self._is_to_be_told(channel.name, one)]
+            wanted = [one for one in self._view.all() if self._is_to_be_told(channel.name, one)]
             now = self._clock.monotonic()
             if not wanted or now < self._retry_at.get(channel.name, now):
                 continue

@@ -57,7 +57,7 @@ def masked_request(annotation: Any, body: bytes) -> Any:
 
 
 def _rule(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
-    entry = services.rules.book.get(tenant, parameters["id"])
+    entry = services.rules.view.get(tenant, parameters["id"])
     if entry is None:
         return None
     shown = masked_body(body_of(entry.rule)).model_dump(mode="json")
@@ -65,7 +65,7 @@ def _rule(services: Services, parameters: Mapping[str, str], tenant: str) -> Any
 
 
 def _schema(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
-    versions = services.rules.book.schemas(tenant).versions(parameters["name"])
+    versions = services.rules.view.schemas(tenant).versions(parameters["name"])
     return {"versions": [one.version for one in versions]} if versions else None
 
 
@@ -78,7 +78,7 @@ def _reference(services: Services, parameters: Mapping[str, str], tenant: str) -
 
 
 def _key(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    key = services.access.book.key(parameters["id"])
+    key = services.access.view.key(parameters["id"])
     if key is None:
         return None
     return {
@@ -94,7 +94,7 @@ def _rights_of(subject: ApiKey | Account) -> dict[str, list[str] | None]:
 
 
 def _account(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    account = services.access.book.account(parameters["name"])
+    account = services.access.view.account(parameters["name"])
     if account is None:
         return None
     return {
@@ -105,7 +105,7 @@ def _account(services: Services, parameters: Mapping[str, str], _tenant: str) ->
 
 
 def _session(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    session = services.access.book.session(parameters["id"])
+    session = services.access.view.session(parameters["id"])
     if session is None:
         return None
     # What stands there of the token is a hash of it.

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from api.balancing import Balancer, BalancerLink
 from api.federation import Federation, FederationLink
 from api.live.stream import Event, LiveStream
-from api.metrics.rules import MetricsBook
+from api.metrics.rules import MaterialisedMetrics
 from api.presence import Gateways, Presence
-from api.rules.book import RuleBook
+from api.rules.materialised import MaterialisedRules
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 from mqlake.latency import STAGES, added_up, percentile
@@ -164,8 +164,8 @@ class MetricsSource:
         self,
         data_dir: Path,
         gateways: Gateways,
-        rules: RuleBook,
-        rule_metrics: MetricsBook,
+        rules: MaterialisedRules,
+        rule_metrics: MaterialisedMetrics,
         balancer: BalancerLink,
         federation: FederationLink,
         clock: Clock,

@@ -46,7 +46,7 @@ class Rates:
     """Since the API was started."""
 
 
-class MetricsBook(Taker):
+class MaterialisedMetrics(Taker):
     """Counters of all rules; safe to use from any thread."""
 
     def __init__(self, clock: Clock) -> None:
@@ -195,7 +195,9 @@ class MetricsBook(Taker):
         return sum(float(one.get("matched", 0)) for one in self._runs.get(name, {}).values())
 
 
-def reset_metrics(log: LogAppender, metrics: MetricsBook, tenant: str, rule_id: str) -> None:
+def reset_metrics(
+    log: LogAppender, metrics: MaterialisedMetrics, tenant: str, rule_id: str
+) -> None:
     """Have a rule count from zero again.
 
     Raises:
@@ -207,7 +209,9 @@ def reset_metrics(log: LogAppender, metrics: MetricsBook, tenant: str, rule_id: 
     metrics.take([Followed(METRICS, offset, key, value)], is_old=False)
 
 
-def forget_metrics(log: LogAppender, metrics: MetricsBook, tenant: str, rule_id: str) -> None:
+def forget_metrics(
+    log: LogAppender, metrics: MaterialisedMetrics, tenant: str, rule_id: str
+) -> None:
     """Forget all that was counted of a rule.
 
     Raises:
@@ -216,8 +220,8 @@ def forget_metrics(log: LogAppender, metrics: MetricsBook, tenant: str, rule_id:
     delete_keys(log, metrics, metrics.keys(tenant, rule_id))
 
 
-def delete_keys(log: LogAppender, book: Taker, keys: Iterable[bytes]) -> None:
-    """Delete records of `mqlake.metrics`, in the log and in the book that follows it.
+def delete_keys(log: LogAppender, view: Taker, keys: Iterable[bytes]) -> None:
+    """Delete records of `mqlake.metrics`, in the log and in the view that follows it.
 
     Raises:
         LogError: The log does not answer.
@@ -228,7 +232,7 @@ def delete_keys(log: LogAppender, book: Taker, keys: Iterable[bytes]) -> None:
         Followed(METRICS, offset, record.key, None)
         for offset, record in zip(offsets, records, strict=True)
     ]
-    book.take(gone, is_old=False)
+    view.take(gone, is_old=False)
 
 
 def total(counters: dict[str, Counters], name: str) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from api.cache import SessionCache
     from api.log import LogAppender
-    from api.metrics.rules import MetricsBook
+    from api.metrics.rules import MaterialisedMetrics
     from api.presence import Gateways
     from api.storage import Storage
 
@@ -44,7 +44,7 @@ _MOST_SERIES: Final = 100 * MOST
 """Of one metric: tenants times gateways or tables; what is beyond is added up."""
 
 
-class TenantMetricsBook(Taker):
+class MaterialisedTenantMetrics(Taker):
     """What gateways have said of tenants; safe to use from any thread.
 
     Args:
@@ -96,21 +96,21 @@ class TenantMetricsBook(Taker):
             return [tenant_metrics_key(key) for key in self._said if key.tenant == tenant]
 
 
-def forget_tenant_metrics(log: LogAppender, book: TenantMetricsBook, tenant: str) -> None:
+def forget_tenant_metrics(log: LogAppender, view: MaterialisedTenantMetrics, tenant: str) -> None:
     """Forget all that was counted of a tenant's clients.
 
     Raises:
         LogError: The log does not answer.
     """
-    if keys := book.keys(tenant):
-        delete_keys(log, book, keys)
+    if keys := view.keys(tenant):
+        delete_keys(log, view, keys)
 
 
 class TenantFigures:
     """All that is known of what tenants use.
 
     Args:
-        book: What gateways say.
+        view: What gateways say.
         rules: Counters of rules.
         sessions: The stored sessions.
         storage: What tables hold.
@@ -118,12 +118,12 @@ class TenantFigures:
 
     def __init__(
         self,
-        book: TenantMetricsBook,
-        rules: MetricsBook,
+        view: MaterialisedTenantMetrics,
+        rules: MaterialisedMetrics,
         sessions: SessionCache,
         storage: Storage,
     ) -> None:
-        self._book = book
+        self._view = view
         self._rules = rules
         self._sessions = sessions
         self._storage = storage
@@ -137,7 +137,7 @@ class TenantFigures:
         Raises:
             OperationalError: Sessions are being read, or a table cannot be read.
         """
-        current, sessions = self._book.current(), self._sessions.tenants()
+        current, sessions = self._view.current(), self._sessions.tenants()
         stored, rules = self._storage.all(), self._rules.tenants()
         known = {*sessions, *stored, *rules, *(key.tenant for key in current)}
         names = sorted(filter(may_see, known))
@@ -166,7 +166,7 @@ class TenantFigures:
             OperationalError: As of `families`.
         """
         yield from self._of_rules(tenant)
-        for key, said in sorted(self._book.current().items()):
+        for key, said in sorted(self._view.current().items()):
             if key.tenant == tenant:
                 yield "connections", key.gateway, said.connections
                 for name in COUNTED:

@@ -12,7 +12,7 @@ from typing import Final
 
 from api.following import Followed
 from api.log import LogAppender
-from api.references.book import Reference, ReferenceBook
+from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Upload
 from mqlake.clock import Clock
 from mqlake.durable import sync
@@ -48,14 +48,16 @@ class ReferenceChanges:
     Args:
         data_dir: Of the system; uploads are a folder in it.
         log: Where to.
-        book: Has all references; takes what is written at once.
+        view: Has all references; takes what is written at once.
         clock: For the times of requests.
     """
 
-    def __init__(self, data_dir: Path, log: LogAppender, book: ReferenceBook, clock: Clock) -> None:
+    def __init__(
+        self, data_dir: Path, log: LogAppender, view: MaterialisedReferences, clock: Clock
+    ) -> None:
         self._folder = data_dir / UPLOADS
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -69,9 +71,9 @@ class ReferenceChanges:
         """
         name, size = self._keep(upload)
         with self._lock:
-            known = self._book.get(tenant, reference)
+            known = self._view.get(tenant, reference)
             is_new = known is None or not known.exists
-            if is_new and len(self._book.all(tenant)) >= MAX_REFERENCES:
+            if is_new and len(self._view.all(tenant)) >= MAX_REFERENCES:
                 (self._folder / name).unlink(missing_ok=True)
                 raise TooManyReferences(
                     f"there are {MAX_REFERENCES} reference tables, which is the limit"
@@ -118,16 +120,16 @@ class ReferenceChanges:
     def forget(self, tenant: str) -> None:
         """Forget the numbers of requests, too, of a tenant whose tables are deleted."""
         with self._lock:
-            records = [Append(0, key, None, _HEADERS) for key in self._book.left_of(tenant)]
+            records = [Append(0, key, None, _HEADERS) for key in self._view.left_of(tenant)]
             offsets = self._log.append_all(RULES, records, what="reference tables")
             followed = [
                 Followed(RULES, offset, record.key, None)
                 for offset, record in zip(offsets, records, strict=True)
             ]
-            self._book.take(followed, is_old=False)
+            self._view.take(followed, is_old=False)
 
     def _existing(self, tenant: str, reference: str) -> Reference:
-        known = self._book.get(tenant, reference)
+        known = self._view.get(tenant, reference)
         if known is None or not known.exists:
             raise UnknownReference(f"there is no reference table {reference!r}")
         return known
@@ -138,7 +140,7 @@ class ReferenceChanges:
         (offset,) = self._log.append_all(
             RULES, [Append(0, key, value, _HEADERS)], what=f"reference table {request.reference!r}"
         )
-        self._book.take([Followed(RULES, offset, key, value)], is_old=False)
+        self._view.take([Followed(RULES, offset, key, value)], is_old=False)
         return request.number
 
     def _keep(self, upload: Upload) -> tuple[str, int]:

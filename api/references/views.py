@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from api.problems import ProblemDetails
-from api.references.book import Reference
+from api.references.materialised import Reference
 from api.references.tables import Version
 from mqlake.reference_records import Columns
 from rules.references import ReferenceColumn

@@ -227,7 +227,7 @@ class AccountView(BaseModel):
 async def post_login(
     request: Request,
     response: Response,
-    book: KnownAccess,
+    access: KnownAccess,
     changes: ChangeAccess,
     passwords: Passwords,
     settings: Settings,
@@ -237,7 +237,7 @@ async def post_login(
     with counting_login(authenticator_of(request), request, login.username or ""):
         means = "token" if login.username is None else "password"
         await begin_attempt(request, login.username or "", None, means)
-        caller = await _known(request, book, changes, passwords, login)
+        caller = await _known(request, access, changes, passwords, login)
     known_as(request, caller.name, caller.role)
     return _session(await open_session(request, response, changes, settings, caller))
 
@@ -295,13 +295,13 @@ async def post_password(
 
 @router.get("/keys", openapi_extra=_ADMIN)
 def get_keys(
-    caller: CurrentCaller, book: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    caller: CurrentCaller, access: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[KeyView]:
     """List keys by identifier, also those that have expired."""
     (after,) = read_cursor(cursor, 1)
     found = [
         _key(key_id, key)
-        for key_id, key in book.all_keys()
+        for key_id, key in access.all_keys()
         if key_id > after and caller.is_over(key.tenants)
     ]
     return to_page(found[: limit + 1], limit, lambda one: (one.id,))
@@ -309,7 +309,11 @@ def get_keys(
 
 @router.post("/keys", status_code=HTTPStatus.CREATED, openapi_extra=_ADMIN)
 def post_key(
-    request: Request, _book: KnownAccess, changes: ChangeAccess, caller: CurrentCaller, new: NewKey
+    request: Request,
+    _access: KnownAccess,
+    changes: ChangeAccess,
+    caller: CurrentCaller,
+    new: NewKey,
 ) -> CreatedKey:
     """Make a key. Only the answer ever shows it: the log has a hash."""
     expires_at = None if new.expires_at is None else round(new.expires_at.timestamp() * 1000)
@@ -326,8 +330,8 @@ def post_key(
 
 
 @router.get("/keys/{id}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
-def get_key(caller: CurrentCaller, book: KnownAccess, key_id: KeyId) -> KeyView:
-    key = book.key(key_id)
+def get_key(caller: CurrentCaller, access: KnownAccess, key_id: KeyId) -> KeyView:
+    key = access.key(key_id)
     if key is None or not caller.is_over(key.tenants):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no key {key_id!r}")
     return _key(key_id, key)
@@ -341,7 +345,7 @@ def get_key(caller: CurrentCaller, book: KnownAccess, key_id: KeyId) -> KeyView:
 )
 def delete_key(
     request: Request,
-    _book: KnownAccess,
+    _access: KnownAccess,
     changes: ChangeAccess,
     caller: CurrentCaller,
     key_id: KeyId,
@@ -353,13 +357,13 @@ def delete_key(
 
 @router.get("/accounts", openapi_extra=_ADMIN)
 def get_accounts(
-    caller: CurrentCaller, book: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    caller: CurrentCaller, access: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[AccountView]:
     """List accounts by name."""
     (after,) = read_cursor(cursor, 1)
     found = [
         _account(name, account)
-        for name, account in book.accounts()
+        for name, account in access.accounts()
         if name > after and caller.is_over(account.tenants)
     ]
     return to_page(found[: limit + 1], limit, lambda one: (one.name,))
@@ -373,7 +377,7 @@ def get_accounts(
 )
 def post_account(
     request: Request,
-    _book: KnownAccess,
+    _access: KnownAccess,
     changes: ChangeAccess,
     caller: CurrentCaller,
     new: NewAccount,
@@ -392,8 +396,8 @@ def post_account(
 
 
 @router.get("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
-def get_account(caller: CurrentCaller, book: KnownAccess, name: NamePath) -> AccountView:
-    account = book.account(name)
+def get_account(caller: CurrentCaller, access: KnownAccess, name: NamePath) -> AccountView:
+    account = access.account(name)
     if account is None or not caller.is_over(account.tenants):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no account {name!r}")
     return _account(name, account)
@@ -402,7 +406,7 @@ def get_account(caller: CurrentCaller, book: KnownAccess, name: NamePath) -> Acc
 @router.put("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
 def put_account(
     request: Request,
-    _book: KnownAccess,
+    _access: KnownAccess,
     changes: ChangeAccess,
     caller: CurrentCaller,
     name: NamePath,
@@ -434,7 +438,7 @@ def put_account(
 )
 def delete_account(
     request: Request,
-    _book: KnownAccess,
+    _access: KnownAccess,
     changes: ChangeAccess,
     caller: CurrentCaller,
     name: NamePath,
@@ -459,7 +463,7 @@ async def open_session(
 
 async def _known(
     request: Request,
-    book: KnownAccess,
+    access: KnownAccess,
     changes: ChangeAccess,
     passwords: Passwords,
     login: LoginRequest,
@@ -478,7 +482,7 @@ async def _known(
     assert login.username is not None
     assert login.password is not None
     await _check_password(passwords, changes, login.username, login.password)
-    account = book.account(login.username)
+    account = access.account(login.username)
     if account is None:
         raise wrong("user name or password are wrong")  # deleted this moment
     return of_account(login.username, account)

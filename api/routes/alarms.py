@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
-from api.alarms.book import AlarmBook, Known
+from api.alarms.materialised import Known, MaterialisedAlarms
 from api.authentication import CurrentCaller, for_tenants
 from api.dependencies import ChangeAlarms, KnownAlarms, Watch
 from api.jobs import to_time
@@ -60,7 +60,7 @@ AlarmId = Annotated[str, Path(alias="id", description="identifier of an alarm", 
 @router.get("/alarms", openapi_extra=_OWN)
 def get_alarms(
     caller: CurrentCaller,
-    book: KnownAlarms,
+    alarms: KnownAlarms,
     watch: Watch,
     state: Annotated[
         Literal["open", "cleared"] | None,
@@ -73,7 +73,7 @@ def get_alarms(
     raised_at, last_id = read_cursor(cursor, 2)
     found = [
         one
-        for one in book.all()
+        for one in alarms.all()
         if _is_shown(one, caller)
         and (state is None or one.is_open == (state == "open"))
         and (cursor is None or _place(one) < (raised_at, last_id))
@@ -87,26 +87,26 @@ def get_alarms(
 
 @router.post("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
 def post_acknowledge(
-    caller: CurrentCaller, book: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId, note: Note
+    caller: CurrentCaller, alarms: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId, note: Note
 ) -> AlarmView:
     """Say that one looks after an alarm: nobody is told of it any more until it is raised anew."""
-    _check(book, caller, alarm_id)
+    _check(alarms, caller, alarm_id)
     changes.acknowledge(alarm_id, caller.name, note.note)
-    return _view(_check(book, caller, alarm_id))
+    return _view(_check(alarms, caller, alarm_id))
 
 
 @router.delete("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
 def delete_acknowledge(
-    caller: CurrentCaller, book: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId
+    caller: CurrentCaller, alarms: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId
 ) -> AlarmView:
     """Take an acknowledgement back."""
-    _check(book, caller, alarm_id)
+    _check(alarms, caller, alarm_id)
     changes.withdraw(alarm_id)
-    return _view(_check(book, caller, alarm_id))
+    return _view(_check(alarms, caller, alarm_id))
 
 
-def _check(book: AlarmBook, caller: Caller, alarm_id: str) -> Known:
-    known = book.get(alarm_id)
+def _check(alarms: MaterialisedAlarms, caller: Caller, alarm_id: str) -> Known:
+    known = alarms.get(alarm_id)
     if known is None or not _is_shown(known, caller):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no alarm {alarm_id!r}")
     return known

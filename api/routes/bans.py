@@ -84,12 +84,12 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDeta
 
 @router.get("/bans")
 def get_bans(
-    book: KnownBans, changes: ChangeBans, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    bans: KnownBans, changes: ChangeBans, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[BanView]:
     """List the bans of all gateways by identifier; those in a file of a gateway are not here."""
     (after,) = read_cursor(cursor, 1)
     now_ms = changes.now_ms()
-    found = [_view(name, ban, now_ms) for name, ban in book.all() if name > after]
+    found = [_view(name, ban, now_ms) for name, ban in bans.all() if name > after]
     return to_page(found[: limit + 1], limit, lambda view: (view.id,))
 
 

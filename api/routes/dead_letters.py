@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import Book, Connect, RunningJobs, Works
+from api.dependencies import Connect, KnownRules, RunningJobs, Works
 from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, Tenant, write_cursor
 from api.pages import read_cursor as read_parts
 from api.problems import Problem, ProblemDetails
@@ -98,7 +98,7 @@ def get_dead_letters(
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
 )
 def post_rerun(
-    book: Book,
+    rules: KnownRules,
     works: Works,
     jobs: RunningJobs,
     caller: CurrentCaller,
@@ -113,7 +113,7 @@ def post_rerun(
     asking twice does nothing twice. What fails still stays a dead letter.
     """
     asked = asked or Rerun()
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     rule = compiled(entry.rule.sql, entry.schemas)
     problem = why_not(rule)
     if problem is not None:

@@ -40,7 +40,7 @@ class LoginSessionView(BaseModel):
 def get_sessions(
     request: Request,
     caller: CurrentCaller,
-    _book: KnownAccess,
+    _access: KnownAccess,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[LoginSessionView]:
@@ -63,7 +63,7 @@ def get_sessions(
 def delete_session(
     request: Request,
     caller: CurrentCaller,
-    _book: KnownAccess,
+    _access: KnownAccess,
     changes: ChangeAccess,
     session_id: SessionId,
 ) -> None:

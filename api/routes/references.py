@@ -21,7 +21,7 @@ from api.pages import (
     write_cursor,
 )
 from api.problems import Problem, ProblemDetails, problem_response
-from api.references.book import Reference, ReferenceBook
+from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Format, UploadError, read_schema, read_upload
 from api.references.tables import ReferenceTables, Version
 from api.references.views import (
@@ -83,7 +83,7 @@ Wait = Annotated[
 
 @router.get("/references")
 def get_references(
-    book: KnownReferences,
+    references: KnownReferences,
     tenant: Tenant = DEFAULT_TENANT,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
@@ -92,7 +92,7 @@ def get_references(
     (after,) = read_cursor(cursor, 1)
     found = [
         _view(tenant, reference_id, reference)
-        for reference_id, reference in book.all(tenant)
+        for reference_id, reference in references.all(tenant)
         if reference_id > after
     ]
     return to_page(found[: limit + 1], limit, lambda view: (view.id,))
@@ -113,7 +113,7 @@ def get_references(
 async def put_reference(
     request: Request,
     response: Response,
-    book: KnownReferences,
+    references: KnownReferences,
     changes: ChangeReferences,
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
@@ -149,11 +149,11 @@ async def put_reference(
         except UploadError as exc:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             return problem_response(status, str(exc), line=exc.line, column=exc.column)
-        known = book.get(tenant, reference_id)
+        known = references.get(tenant, reference_id)
         is_new = known is None or not known.exists
         number = changes.put(tenant, reference_id, upload, description)
         response.status_code = HTTPStatus.CREATED if is_new else HTTPStatus.OK
-        return _answer(response, book, tenant, reference_id, number, wait)
+        return _answer(response, references, tenant, reference_id, number, wait)
 
     # Reading a large upload takes a while: not in the loop that answers everybody.
     return await run_in_threadpool(change)
@@ -161,15 +161,15 @@ async def put_reference(
 
 @router.get("/references/{id}", responses=_NOT_FOUND)
 def get_reference(
-    book: KnownReferences, reference_id: IdPath, tenant: Tenant = DEFAULT_TENANT
+    references: KnownReferences, reference_id: IdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> ReferenceView:
     """Show a reference table: its columns, its version, whether a change is being made."""
-    return _view(tenant, reference_id, _existing(book, tenant, reference_id))
+    return _view(tenant, reference_id, _existing(references, tenant, reference_id))
 
 
 @router.get("/references/{id}/rows", responses=_NOT_FOUND)
 def get_rows(
-    book: KnownReferences,
+    references: KnownReferences,
     tables: Tables,
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
@@ -180,7 +180,7 @@ def get_rows(
     cursor: Cursor = None,
 ) -> RowsPage:
     """List rows by their key; all pages are of one version, whatever is uploaded meanwhile."""
-    found = _existing(book, tenant, reference_id)
+    found = _existing(references, tenant, reference_id)
     if found.table is None or found.version is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"reference table {reference_id!r} has no rows yet")
     after: list[Any] | None = None
@@ -204,7 +204,7 @@ def get_rows(
 
 @router.get("/references/{id}/versions", responses=_NOT_FOUND)
 def get_versions(
-    book: KnownReferences,
+    references: KnownReferences,
     tables: Tables,
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
@@ -212,7 +212,7 @@ def get_versions(
     cursor: Cursor = None,
 ) -> Page[ReferenceVersionView]:
     """List versions, the newest first; they are kept for 30 days."""
-    found = _existing(book, tenant, reference_id)
+    found = _existing(references, tenant, reference_id)
     (after,) = read_cursor(cursor, 1)
     if after and not after.isdecimal():
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this list")
@@ -226,7 +226,7 @@ def get_versions(
 @router.post("/references/{id}/versions/{version}/rollback", responses={**_CHANGE, **_NOT_FOUND})
 def post_rollback(
     response: Response,
-    book: KnownReferences,
+    references: KnownReferences,
     changes: ChangeReferences,
     tables: Tables,
     reference_id: IdPath,
@@ -235,10 +235,10 @@ def post_rollback(
     wait: Wait = ANSWER_SECONDS,
 ) -> ReferenceView:
     """Give the table the rows and columns of an earlier version, as a new version."""
-    _existing(book, tenant, reference_id)
+    _existing(references, tenant, reference_id)
     _version(tables, tenant, reference_id, version)
     number = changes.roll_back(tenant, reference_id, version)
-    return _answer(response, book, tenant, reference_id, number, wait)
+    return _answer(response, references, tenant, reference_id, number, wait)
 
 
 @router.delete(
@@ -248,7 +248,7 @@ def post_rollback(
 )
 def delete_reference(
     response: Response,
-    book: KnownReferences,
+    references: KnownReferences,
     changes: ChangeReferences,
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
@@ -256,13 +256,13 @@ def delete_reference(
 ) -> None:
     """Delete a reference table with all its versions. Rules that join it fail, and say so."""
     number = changes.delete(tenant, reference_id)
-    found = book.await_answer(tenant, reference_id, number, wait)
+    found = references.await_answer(tenant, reference_id, number, wait)
     if found is None or not found.is_answered:
         response.status_code = HTTPStatus.ACCEPTED
 
 
-def _existing(book: ReferenceBook, tenant: str, reference_id: str) -> Reference:
-    found = book.get(tenant, reference_id)
+def _existing(references: MaterialisedReferences, tenant: str, reference_id: str) -> Reference:
+    found = references.get(tenant, reference_id)
     if found is None or not found.exists:
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no reference table {reference_id!r}")
     return found
@@ -280,13 +280,13 @@ def _version(tables: ReferenceTables, tenant: str, reference_id: str, version: i
 
 def _answer(
     response: Response,
-    book: ReferenceBook,
+    references: MaterialisedReferences,
     tenant: str,
     reference_id: str,
     number: int,
     wait: float,
 ) -> ReferenceView:
-    found = book.await_answer(tenant, reference_id, number, wait)
+    found = references.await_answer(tenant, reference_id, number, wait)
     assert found is not None
     if not found.is_answered:
         response.status_code = HTTPStatus.ACCEPTED

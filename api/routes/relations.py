@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import Book, KnownReferences
+from api.dependencies import KnownReferences, KnownRules
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -19,8 +19,8 @@ from api.pages import (
 )
 from api.problems import ProblemDetails
 from api.relations.views import view_columns
-from api.rules.book import Entry
 from api.rules.checking import compiled
+from api.rules.materialised import Entry
 from api.sql import usage
 from mqlake.reference_records import REFERENCE_TABLE_PREFIX
 from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
@@ -44,7 +44,7 @@ class Relation(BaseModel):
 
 @router.get("/sql/relations")
 def get_relations(
-    book: Book,
+    rules: KnownRules,
     references: KnownReferences,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
@@ -59,7 +59,7 @@ def get_relations(
     (after,) = read_cursor(cursor, 1)
     found = [
         *_tables(is_administrator=caller.may("admin")),
-        *_rule_tables(book.all(tenant)),
+        *_rule_tables(rules.all(tenant)),
         *(
             Relation(
                 name=REFERENCE_TABLE_PREFIX + name,

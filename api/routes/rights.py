@@ -57,9 +57,9 @@ class RightsPlan(BaseModel):
 
 
 @router.get("/rights", openapi_extra=_ADMIN)
-def get_rights(book: KnownRights) -> RightsView:
+def get_rights(rights: KnownRights) -> RightsView:
     """Show the rights that were applied."""
-    return _view(book.current)
+    return _view(rights.current)
 
 
 @router.post(
@@ -67,9 +67,9 @@ def get_rights(book: KnownRights) -> RightsView:
     openapi_extra={**_ADMIN, **audited(is_audited=False)},
     responses={422: {"model": ProblemDetails}},
 )
-def post_plan(book: KnownRights, wanted: RightsFile) -> RightsPlan:
+def post_plan(rights: KnownRights, wanted: RightsFile) -> RightsPlan:
     """Show what would change if these were applied; nothing does."""
-    current = book.current
+    current = rights.current
     number = 0 if current is None else current.version
     before = None if current is None else current.content
     names = (f"version {number}" if number else "nothing", f"version {number + 1}")
@@ -98,22 +98,22 @@ def put_rights(caller: CurrentCaller, changes: ChangeRights, wanted: WantedRight
     response_class=Response,
     responses={200: {"content": {_TOML: {"schema": {"type": "string"}}}}},
 )
-def export_rights(book: KnownRights) -> Response:
+def export_rights(rights: KnownRights) -> Response:
     """Give the rights that were applied as a file has them."""
-    return Response(write_rights(book.current or _NOTHING), media_type=_TOML)
+    return Response(write_rights(rights.current or _NOTHING), media_type=_TOML)
 
 
 @router.get("/rights/versions", openapi_extra=_ADMIN)
-def get_rights_versions(book: KnownRights) -> Page[RightsVersion]:
+def get_rights_versions(rights: KnownRights) -> Page[RightsVersion]:
     """List the versions that were in force, the newest first; the last 20 are kept."""
-    views = [RightsVersion(**_said(one)) for one in book.versions()]
+    views = [RightsVersion(**_said(one)) for one in rights.versions()]
     return Page(items=views, next_cursor=None)
 
 
 @router.get("/rights/versions/{version}", openapi_extra=_ADMIN, responses=_NOT_FOUND)
-def get_rights_version(book: KnownRights, version: Number) -> RightsView:
+def get_rights_version(rights: KnownRights, version: Number) -> RightsView:
     """Show one version of the rights."""
-    found = next((one for one in book.versions() if one.version == version), None)
+    found = next((one for one in rights.versions() if one.version == version), None)
     if found is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"version {version} of the rights is not kept")
     return _view(found)

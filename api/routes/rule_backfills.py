@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import Book, ChangeRules, RunningJobs, Works
+from api.dependencies import ChangeRules, KnownRules, RunningJobs, Works
 from api.jobs import Job, Jobs, Work
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
@@ -83,7 +83,7 @@ class Resumed(BaseModel):
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
 )
 def post_backfill(
-    book: Book,
+    rules: KnownRules,
     works: Works,
     jobs: RunningJobs,
     caller: CurrentCaller,
@@ -99,7 +99,7 @@ def post_backfill(
     the same rule gives its outputs again, with other identifiers.
     """
     asked = asked or Backfill()
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     request = {
         "version": entry.rule.version,
         "from_ms": to_ms(asked.from_),
@@ -122,7 +122,7 @@ def post_backfill(
 )
 def post_resume_rule(
     response: Response,
-    book: Book,
+    rules: KnownRules,
     changes: ChangeRules,
     works: Works,
     jobs: RunningJobs,
@@ -140,7 +140,7 @@ def post_resume_rule(
     others at once. None is left out and none taken twice.
     """
     asked = asked or Resumption()
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     if entry.state not in ("paused", "failed"):
         raise Problem(
             HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected paused or failed"
@@ -152,7 +152,7 @@ def post_resume_rule(
         *(tenant, rule_id, body_of(entry.rule), caller.name), expected or entry.rule.version
     )
     view = answer_change(response, changes, rule, wait)
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     if asked.from_ == "now" or (view.version, view.state) != (entry.rule.version, "running"):
         return Resumed(rule=view, job=None)
     order = {"version": rule.version, "from_ms": None, "missed": True, "rate": asked.rate}

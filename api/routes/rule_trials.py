@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import AllRuns, Book, Connect, KnownReferences, RunningJobs, Works
+from api.dependencies import AllRuns, Connect, KnownReferences, KnownRules, RunningJobs, Works
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
-from api.rules.book import RuleBook
 from api.rules.checking import compiled
+from api.rules.materialised import MaterialisedRules
 from api.rules.rights import tables_for
 from api.rules.samples import make_sample
 from api.rules.trial import try_rule
@@ -121,7 +121,7 @@ class DryRun(BaseModel):
 
 @router.post("/rule_test", openapi_extra={**needs("viewer"), **for_topics()})
 def post_rule_test(
-    book: Book,
+    rules: KnownRules,
     connect: Connect,
     references: KnownReferences,
     caller: CurrentCaller,
@@ -135,7 +135,7 @@ def post_rule_test(
     seconds.
     """
     columns = tables_for(caller, references.columns(tenant))
-    rule = compiled(test.sql, book.schemas(tenant), columns)
+    rule = compiled(test.sql, rules.schemas(tenant), columns)
     sample = make_sample(rule, test.context, tenant, _clock.now_ms())
     outcome = try_rule(rule, sample, connect, tenant)
     reason = outcome.reason
@@ -160,7 +160,7 @@ def post_rule_test(
     responses={404: {"model": ProblemDetails}, 429: {"model": ProblemDetails}},
 )
 def post_dry_run(
-    book: Book,
+    rules: KnownRules,
     works: Works,
     _references: KnownReferences,
     jobs: RunningJobs,
@@ -176,14 +176,14 @@ def post_dry_run(
     difference to the version that runs. With `sql`, the rule need not exist.
     """
     asked = asked or DryRun()
-    sql = _asked_sql(book, caller, tenant, rule_id, asked)
+    sql = _asked_sql(rules, caller, tenant, rule_id, asked)
     range_ = {
         "from_ms": to_ms(asked.from_),
         "to_ms": to_ms(asked.to),
         "table_version": asked.table_version,
         "limit": asked.limit,
     }
-    other = _other(book, caller, tenant, rule_id, asked.compare_version)
+    other = _other(rules, caller, tenant, rule_id, asked.compare_version)
     request = works.dry_run_request(tenant, sql, range_, other)
     work = works.dry_run(tenant, request)
     job = jobs.start("dry_run", tenant, rule_id, work, request)
@@ -197,7 +197,11 @@ def post_dry_run(
     openapi_extra=for_tenants(),
 )
 def post_resume(
-    caller: CurrentCaller, book: Book, _references: KnownReferences, runs: AllRuns, job_id: JobId
+    caller: CurrentCaller,
+    rules: KnownRules,
+    _references: KnownReferences,
+    runs: AllRuns,
+    job_id: JobId,
 ) -> JobView:
     """Go on with a job that was interrupted, has failed or was cancelled.
 
@@ -211,7 +215,7 @@ def post_resume(
         raise unknown_job(job_id)
     check_kind(job, caller)
     if job.kind in ("backfill", "rerun"):
-        existing(book, caller, job.tenant, job.rule_id)
+        existing(rules, caller, job.tenant, job.rule_id)
     try:
         resumed = runs.resume(job)
     except QueryError as exc:
@@ -219,23 +223,25 @@ def post_resume(
     return view_job(resumed, now_ms=_clock.now_ms(), with_result=False)
 
 
-def _asked_sql(book: RuleBook, caller: Caller, tenant: str, rule_id: str, asked: DryRun) -> str:
+def _asked_sql(
+    rules: MaterialisedRules, caller: Caller, tenant: str, rule_id: str, asked: DryRun
+) -> str:
     if asked.sql is not None:
         if asked.version is not None:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "give sql or version, not both")
         return asked.sql
     if asked.version is not None:
-        return find_version(book, caller, tenant, rule_id, asked.version).sql
-    return existing(book, caller, tenant, rule_id).rule.sql
+        return find_version(rules, caller, tenant, rule_id, asked.version).sql
+    return existing(rules, caller, tenant, rule_id).rule.sql
 
 
 def _other(
-    book: RuleBook, caller: Caller, tenant: str, rule_id: str, version: int | None
+    rules: MaterialisedRules, caller: Caller, tenant: str, rule_id: str, version: int | None
 ) -> Rule | None:
     """Return what to compare with: this version, else the one that runs, if one does."""
     if version is not None:
-        return find_version(book, caller, tenant, rule_id, version)
-    entry = book.get(tenant, rule_id)
+        return find_version(rules, caller, tenant, rule_id, version)
+    entry = rules.get(tenant, rule_id)
     return None if entry is None or entry.state != "running" else entry.rule
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_topics
-from api.dependencies import Book, ChangeRules, KnownReferences
+from api.dependencies import ChangeRules, KnownReferences, KnownRules
 from api.pages import DEFAULT_TENANT, Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rules import (
@@ -21,8 +21,8 @@ from api.routes.rules import (
     is_masked,
     read_etag,
 )
-from api.rules.book import RuleBook
 from api.rules.changes import body_of
+from api.rules.materialised import MaterialisedRules
 from api.rules.rights import is_within
 from api.rules.views import Difference, RuleView, VersionView, masked_body, view_version
 from rules.documents import write_document
@@ -45,13 +45,13 @@ Number = Annotated[int, Path(ge=1, description="number of a version")]
 
 @router.get("/rules/{id}/versions", openapi_extra=for_topics())
 def get_versions(
-    book: Book, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+    rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[VersionView]:
     """List the versions of a rule, the newest first; the last 100 are kept."""
-    existing(book, caller, tenant, rule_id)
-    schemas = book.schemas(tenant)
+    existing(rules, caller, tenant, rule_id)
+    schemas = rules.schemas(tenant)
     versions = [
-        one for one in book.versions(tenant, rule_id) if is_within(caller, tenant, one, schemas)
+        one for one in rules.versions(tenant, rule_id) if is_within(caller, tenant, one, schemas)
     ]
     views = [view_version(one, masked=is_masked(caller)) for one in versions]
     return Page(items=views, next_cursor=None)
@@ -59,20 +59,20 @@ def get_versions(
 
 @router.get("/rules/{id}/versions/{version}", openapi_extra=for_topics())
 def get_version(
-    book: Book,
+    rules: KnownRules,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> VersionView:
     """Show one version of a rule."""
-    found = find_version(book, caller, tenant, rule_id, version)
+    found = find_version(rules, caller, tenant, rule_id, version)
     return view_version(found, masked=is_masked(caller))
 
 
 @router.get("/rules/{id}/versions/{version}/diff/{other}", openapi_extra=for_topics())
 def get_difference(
-    book: Book,
+    rules: KnownRules,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     version: Number,
@@ -82,7 +82,7 @@ def get_difference(
     """Compare two versions of a rule, line by line."""
     texts = []
     for number in (version, other):
-        body = body_of(find_version(book, caller, tenant, rule_id, number))
+        body = body_of(find_version(rules, caller, tenant, rule_id, number))
         shown = masked_body(body) if is_masked(caller) else body
         texts.append(write_document(rule_id, shown).splitlines(keepends=True))
     old, new = texts
@@ -96,7 +96,7 @@ def get_difference(
 )
 def post_rollback(
     response: Response,
-    book: Book,
+    rules: KnownRules,
     changes: ChangeRules,
     references: KnownReferences,
     caller: CurrentCaller,
@@ -107,23 +107,25 @@ def post_rollback(
     wait: Wait = None,
 ) -> RuleView:
     """Give a rule the content of an earlier version, as a new version."""
-    body = body_of(find_version(book, caller, tenant, rule_id, version))
-    check_for(caller, tenant, book, references, body)
+    body = body_of(find_version(rules, caller, tenant, rule_id, version))
+    check_for(caller, tenant, rules, references, body)
     rule = changes.replace(*(tenant, rule_id, body, caller.name), read_etag(if_match))
     response.status_code = HTTPStatus.OK
     return answer_change(response, changes, rule, wait)
 
 
-def find_version(book: RuleBook, caller: Caller, tenant: str, rule_id: str, version: int) -> Rule:
+def find_version(
+    rules: MaterialisedRules, caller: Caller, tenant: str, rule_id: str, version: int
+) -> Rule:
     """Return a version of a rule that a caller is shown.
 
     Raises:
         Problem: There is no such rule, or no such version.
     """
-    existing(book, caller, tenant, rule_id)
-    versions = book.versions(tenant, rule_id)
+    existing(rules, caller, tenant, rule_id)
+    versions = rules.versions(tenant, rule_id)
     found = next((one for one in versions if one.version == version), None)
-    if found is None or not is_within(caller, tenant, found, book.schemas(tenant)):
+    if found is None or not is_within(caller, tenant, found, rules.schemas(tenant)):
         kept = f"{versions[-1].version} to {versions[0].version}" if versions else "none"
         raise Problem(
             HTTPStatus.NOT_FOUND, f"rule {rule_id!r} has no version {version}; kept: {kept}"

@@ -9,7 +9,15 @@ from fastapi import APIRouter, Header, Path, Query, Response
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import Book, ChangeRules, Connect, KnownReferences, KnownTenants, Log, Metrics
+from api.dependencies import (
+    ChangeRules,
+    Connect,
+    KnownReferences,
+    KnownRules,
+    KnownTenants,
+    Log,
+    Metrics,
+)
 from api.metrics.rules import forget_metrics, reset_metrics
 from api.pages import (
     DEFAULT_LIMIT,
@@ -22,10 +30,10 @@ from api.pages import (
     to_page,
 )
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
-from api.references.book import ReferenceBook
-from api.rules.book import Entry, RuleBook
+from api.references.materialised import MaterialisedReferences
 from api.rules.changes import Changes
 from api.rules.checking import check, compiled, warnings
+from api.rules.materialised import Entry, MaterialisedRules
 from api.rules.report import explain, view_metrics
 from api.rules.rights import check_within, is_within, tables_for
 from api.rules.views import (
@@ -77,7 +85,7 @@ _ETAG = re.compile(r'(?:W/)?"([0-9]{1,18})"')
 
 @router.get("/rules", openapi_extra=for_topics())
 def get_rules(
-    book: Book,
+    rules: KnownRules,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     enable: Annotated[bool | None, Query(description="only these, or only the others")] = None,
@@ -91,7 +99,7 @@ def get_rules(
     (after,) = read_cursor(cursor, 1)
     asked = [
         entry
-        for entry in book.all(tenant)
+        for entry in rules.all(tenant)
         if entry.rule.id > after
         and (enable is None or entry.rule.enable == enable)
         and (state is None or entry.state == state)
@@ -110,7 +118,7 @@ def get_rules(
 )
 def post_rule(
     response: Response,
-    book: Book,
+    rules: KnownRules,
     changes: ChangeRules,
     references: KnownReferences,
     tenants: KnownTenants,
@@ -129,7 +137,7 @@ def post_rule(
     do not allow what it does any more.
     """
     body = new.body()
-    check_for(caller, tenant, book, references, body)
+    check_for(caller, tenant, rules, references, body)
     kept = tenants.get(tenant)
     most = 0 if kept is None else kept.limits.rules
     rule = changes.create(tenant, new.id, body, caller.name, most)
@@ -138,7 +146,7 @@ def post_rule(
 
 @router.post("/rules/validate", openapi_extra={**needs("viewer"), **for_topics()})
 def post_validate(
-    book: Book,
+    rules: KnownRules,
     connect: Connect,
     references: KnownReferences,
     caller: CurrentCaller,
@@ -151,7 +159,7 @@ def post_validate(
     view: CompiledView | None = None
     try:
         rule = compiled(
-            asked.sql, book.schemas(tenant), tables_for(caller, references.columns(tenant))
+            asked.sql, rules.schemas(tenant), tables_for(caller, references.columns(tenant))
         )
     except RuleError as exc:
         errors.append(view_problem(exc))
@@ -168,13 +176,13 @@ def post_validate(
 @router.get("/rules/{id}", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_rule(
     response: Response,
-    book: Book,
+    rules: KnownRules,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleView:
     """Show a rule; the ETag is its version."""
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     _tag(response, entry.rule)
     return view_rule(entry, masked=is_masked(caller))
 
@@ -182,7 +190,7 @@ def get_rule(
 @router.put("/rules/{id}", responses=_CHANGE, openapi_extra=for_topics())
 def put_rule(
     response: Response,
-    book: Book,
+    rules: KnownRules,
     changes: ChangeRules,
     references: KnownReferences,
     caller: CurrentCaller,
@@ -199,8 +207,8 @@ def put_rule(
     that was somebody else's is so made one's own, also without a difference.
     """
     body = changed.body()
-    existing(book, caller, tenant, rule_id)
-    check_for(caller, tenant, book, references, body)
+    existing(rules, caller, tenant, rule_id)
+    check_for(caller, tenant, rules, references, body)
     expected = read_etag(if_match)
     rule = changes.replace(*(tenant, rule_id, body, caller.name), expected or changed.version)
     response.status_code = HTTPStatus.OK
@@ -215,7 +223,7 @@ def put_rule(
 )
 def delete_rule(
     changes: ChangeRules,
-    book: Book,
+    rules: KnownRules,
     metrics: Metrics,
     log: Log,
     caller: CurrentCaller,
@@ -224,7 +232,7 @@ def delete_rule(
     if_match: IfMatch = None,
 ) -> None:
     """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
-    existing(book, caller, tenant, rule_id)
+    existing(rules, caller, tenant, rule_id)
     changes.delete(tenant, rule_id, read_etag(if_match))
     # The rule is gone whatever becomes of its counters.
     with suppress(LogError, OperationalError):
@@ -233,29 +241,29 @@ def delete_rule(
 
 @router.get("/rules/{id}/explain", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_explain(
-    book: Book, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+    rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Explanation:
     """Show what a rule is for Spark, and for which offsets its versions count."""
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     return explain(entry)
 
 
 @router.get("/rules/{id}/metrics", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_metrics(
-    book: Book,
+    rules: KnownRules,
     metrics: Metrics,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
     """Show what a rule has done since it was made or reset, as of about a second ago."""
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     return view_metrics(metrics, entry)
 
 
 @router.get("/rule_metrics", openapi_extra=for_topics())
 def get_all_metrics(
-    book: Book,
+    rules: KnownRules,
     metrics: Metrics,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
@@ -266,7 +274,7 @@ def get_all_metrics(
     (after,) = read_cursor(cursor, 1)
     asked = [
         entry
-        for entry in book.all(tenant)
+        for entry in rules.all(tenant)
         if entry.rule.id > after and is_within(caller, tenant, entry.rule, entry.schemas)
     ]
     found = [view_metrics(metrics, entry) for entry in asked[: limit + 1]]
@@ -275,7 +283,7 @@ def get_all_metrics(
 
 @router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND, openapi_extra=for_topics())
 def put_metrics_reset(
-    book: Book,
+    rules: KnownRules,
     metrics: Metrics,
     log: Log,
     caller: CurrentCaller,
@@ -283,7 +291,7 @@ def put_metrics_reset(
     tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
     """Count from zero again."""
-    entry = existing(book, caller, tenant, rule_id)
+    entry = existing(rules, caller, tenant, rule_id)
     reset_metrics(log, metrics, tenant, rule_id)
     return view_metrics(metrics, entry)
 
@@ -322,13 +330,13 @@ def is_masked(caller: Caller) -> bool:
     return not caller.may("editor")
 
 
-def existing(book: RuleBook, caller: Caller, tenant: str, rule_id: str) -> Entry:
+def existing(rules: MaterialisedRules, caller: Caller, tenant: str, rule_id: str) -> Entry:
     """Return a rule that a caller is shown.
 
     Raises:
         Problem: There is none, or he is for some topics alone and it is about others.
     """
-    entry = book.get(tenant, rule_id)
+    entry = rules.get(tenant, rule_id)
     if entry is None or not is_within(caller, tenant, entry.rule, entry.schemas):
         raise Problem(
             HTTPStatus.NOT_FOUND, f"there is no rule {rule_id!r}: bin/mqlake rules list shows all"
@@ -337,7 +345,11 @@ def existing(book: RuleBook, caller: Caller, tenant: str, rule_id: str) -> Entry
 
 
 def check_for(
-    caller: Caller, tenant: str, book: RuleBook, references: ReferenceBook, body: RuleBody
+    caller: Caller,
+    tenant: str,
+    rules: MaterialisedRules,
+    references: MaterialisedReferences,
+    body: RuleBody,
 ) -> None:
     """Accept the content of a rule that can run, and that a caller may give it.
 
@@ -345,7 +357,7 @@ def check_for(
         RuleError: It cannot run.
         NotWithin: It is not within his rights.
     """
-    made = check(body, book.schemas(tenant), tables_for(caller, references.columns(tenant)))
+    made = check(body, rules.schemas(tenant), tables_for(caller, references.columns(tenant)))
     check_within(caller, tenant, made, body)
 
 

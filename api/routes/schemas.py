@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
 
-from api.dependencies import Book, ChangeSchemas
+from api.dependencies import ChangeSchemas, KnownRules
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -17,7 +17,7 @@ from api.pages import (
     to_page,
 )
 from api.problems import Problem, ProblemDetails
-from api.rules.book import RuleBook
+from api.rules.materialised import MaterialisedRules
 from api.schemas.changes import SchemaChanges
 from api.schemas.views import SPARKPLUG_VIEW, NewSchema, SchemaDetails, SchemaView, view_schema
 from rules.schemas.model import SPARKPLUG_B, SchemaBody
@@ -37,14 +37,14 @@ _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.get("/schemas")
 def get_schemas(
-    book: Book,
+    rules: KnownRules,
     tenant: Tenant = DEFAULT_TENANT,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[SchemaView]:
     """List schemas by name, each in its newest version."""
     (after,) = read_cursor(cursor, 1)
-    schemas = book.schemas(tenant)
+    schemas = rules.schemas(tenant)
     names = sorted(name for name in (*schemas.names(), SPARKPLUG_B) if name > after)
     views = [
         SPARKPLUG_VIEW if name == SPARKPLUG_B else view_schema(schemas.versions(name)[0])
@@ -56,7 +56,7 @@ def get_schemas(
 @router.post("/schemas", status_code=HTTPStatus.CREATED, responses={409: {"model": ProblemDetails}})
 def post_schema(
     response: Response,
-    _book: Book,
+    _rules: KnownRules,
     changes: ChangeSchemas,
     new: NewSchema,
     tenant: Tenant = DEFAULT_TENANT,
@@ -69,16 +69,16 @@ def post_schema(
 
 @router.get("/schemas/{name}", responses=_NOT_FOUND)
 def get_schema(
-    book: Book, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
+    rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaDetails:
     """Show a schema in its newest version, its versions and the rules that decode by it."""
-    return _details(book, changes, tenant, name)
+    return _details(rules, changes, tenant, name)
 
 
 @router.put("/schemas/{name}", responses=_CHANGE)
 def put_schema(
     response: Response,
-    _book: Book,
+    _rules: KnownRules,
     changes: ChangeSchemas,
     name: Name,
     body: SchemaBody,
@@ -96,7 +96,7 @@ def put_schema(
 
 @router.delete("/schemas/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE)
 def delete_schema(
-    _book: Book, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
+    _rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> None:
     """Delete a schema with its versions; 409 when rules decode by it, also such that rest."""
     changes.delete(tenant, name)
@@ -104,20 +104,20 @@ def delete_schema(
 
 @router.get("/schemas/{name}/versions", responses=_NOT_FOUND)
 def get_schema_versions(
-    book: Book, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
+    rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[SchemaView]:
     """List the versions of a schema, the newest first."""
-    _details(book, changes, tenant, name)
-    versions = book.schemas(tenant).versions(name)
+    _details(rules, changes, tenant, name)
+    versions = rules.schemas(tenant).versions(name)
     return Page(items=[view_schema(one) for one in versions], next_cursor=None)
 
 
 @router.get("/schemas/{name}/versions/{version}", responses=_NOT_FOUND)
 def get_schema_version(
-    book: Book, name: Name, version: Number, tenant: Tenant = DEFAULT_TENANT
+    rules: KnownRules, name: Name, version: Number, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaView:
     """Show one version of a schema."""
-    for one in book.schemas(tenant).versions(name):
+    for one in rules.schemas(tenant).versions(name):
         if one.version == version:
             return view_schema(one)
     raise Problem(HTTPStatus.NOT_FOUND, f"there is no version {version} of a schema {name!r}")
@@ -127,7 +127,7 @@ def get_schema_version(
     "/schemas/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE
 )
 def delete_schema_version(
-    _book: Book,
+    _rules: KnownRules,
     changes: ChangeSchemas,
     name: Name,
     version: Number,
@@ -137,8 +137,10 @@ def delete_schema_version(
     changes.delete(tenant, name, version)
 
 
-def _details(book: RuleBook, changes: SchemaChanges, tenant: str, name: str) -> SchemaDetails:
-    versions = book.schemas(tenant).versions(name)
+def _details(
+    rules: MaterialisedRules, changes: SchemaChanges, tenant: str, name: str
+) -> SchemaDetails:
+    versions = rules.schemas(tenant).versions(name)
     if name == SPARKPLUG_B:
         return SchemaDetails(**dict(SPARKPLUG_VIEW), versions=[], rules=[])
     if not versions:

@@ -74,7 +74,7 @@ async def get_login_oidc(request: Request, oidc: Oidc) -> RedirectResponse:
 )
 async def get_login_oidc_callback(
     request: Request,
-    book: KnownAccess,
+    access: KnownAccess,
     changes: ChangeAccess,
     oidc: Oidc,
     settings: Settings,
@@ -99,7 +99,7 @@ async def get_login_oidc_callback(
             name = await provider.username(seed, code)
         except LoginRefused as exc:
             raise wrong(str(exc)) from exc
-        account = book.account(name)
+        account = access.account(name)
         if account is None:
             raise wrong(f"there is no account {name[:64]!r}: an administrator makes it")
     caller = of_account(name, account)

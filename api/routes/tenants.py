@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import (
-    Book,
     Cache,
     ChangeTenants,
     Deletions,
     KnownReferences,
+    KnownRules,
     KnownTenants,
     RunningJobs,
 )
@@ -49,7 +49,7 @@ class TenantView(BaseModel):
 def get_tenants(
     caller: CurrentCaller,
     cache: Cache,
-    rules: Book,
+    rules: KnownRules,
     tenants: KnownTenants,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
@@ -78,7 +78,7 @@ def get_tenants(
 def put_tenant(
     caller: CurrentCaller,
     cache: Cache,
-    rules: Book,
+    rules: KnownRules,
     changes: ChangeTenants,
     jobs: RunningJobs,
     name: Name,
@@ -104,7 +104,7 @@ def delete_tenant(
     deletions: Deletions,
     caller: CurrentCaller,
     _cache: Cache,
-    _rules: Book,
+    _rules: KnownRules,
     _references: KnownReferences,
     tenants: KnownTenants,
     jobs: RunningJobs,

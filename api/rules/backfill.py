@@ -15,7 +15,7 @@ from api.jobs import Job
 from api.log import LogAppender
 from api.log_range import has_messages
 from api.rules import history
-from api.rules.book import Entry
+from api.rules.materialised import Entry
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append

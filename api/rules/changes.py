@@ -11,7 +11,7 @@ from typing import Final
 
 from api.following import Followed
 from api.log import LogAppender
-from api.rules.book import Entry, RuleBook, encode_rule
+from api.rules.materialised import Entry, MaterialisedRules, encode_rule
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
@@ -51,16 +51,20 @@ class Changes:
 
     Args:
         log: Where to.
-        book: Has all rules; takes what is written at once.
+        view: Has all rules; takes what is written at once.
         clock: For the times in definitions.
         answer_seconds: How long a change waits for the engine, where nobody says.
     """
 
     def __init__(
-        self, log: LogAppender, book: RuleBook, clock: Clock, answer_seconds: float = ANSWER_SECONDS
+        self,
+        log: LogAppender,
+        view: MaterialisedRules,
+        clock: Clock,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
@@ -85,12 +89,12 @@ class Changes:
         with self._lock:
             if rule_id is None:
                 rule_id = f"rule_{secrets.token_hex(4)}"
-            if self._book.get(tenant, rule_id) is not None:
+            if self._view.get(tenant, rule_id) is not None:
                 raise RuleExists(f"there is a rule {rule_id!r}: change it with PUT")
             most = min(most or MAX_RULES, MAX_RULES)
-            if len(self._book.all(tenant)) >= most:
+            if len(self._view.all(tenant)) >= most:
                 raise TooManyRules(f"there are {most} rules, which is the limit")
-            earlier = self._book.versions(tenant, rule_id)  # of a deleted one
+            earlier = self._view.versions(tenant, rule_id)  # of a deleted one
             now_ms = self._clock.now_ms()
             rule = Rule(
                 **dict(body),
@@ -149,10 +153,10 @@ class Changes:
             seconds: None: as long as changes wait.
         """
         wait = self._answer_seconds if seconds is None else seconds
-        entry = self._book.await_answer(rule.tenant, rule.id, rule.version, wait)
+        entry = self._view.await_answer(rule.tenant, rule.id, rule.version, wait)
         if entry is None or entry.rule.version < rule.version:
             # Somebody was quicker with the next change.
-            return Entry(rule, None, self._book.schemas(rule.tenant))
+            return Entry(rule, None, self._view.schemas(rule.tenant))
         return entry
 
     def delete(self, tenant: str, rule_id: str, expected: int | None) -> None:
@@ -166,7 +170,7 @@ class Changes:
             entry = self._existing(tenant, rule_id, expected)
             old = [
                 RulesKey("version", tenant, rule_id, one.version)
-                for one in self._book.versions(tenant, rule_id)
+                for one in self._view.versions(tenant, rule_id)
                 if one.version != entry.rule.version
             ]
             definition = RulesKey("definition", tenant, rule_id)
@@ -175,10 +179,10 @@ class Changes:
     def forget(self, tenant: str) -> None:
         """Forget the numbers of versions, too, of a tenant that has no rules any more."""
         with self._lock:
-            self._write_all([(key, None) for key in self._book.left_of(tenant)], tenant)
+            self._write_all([(key, None) for key in self._view.left_of(tenant)], tenant)
 
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
-        entry = self._book.get(tenant, rule_id)
+        entry = self._view.get(tenant, rule_id)
         if entry is None:
             raise UnknownRule(f"there is no rule {rule_id!r}: bin/mqlake rules list shows all")
         if expected is not None and expected != entry.rule.version:
@@ -190,8 +194,8 @@ class Changes:
 
     def _write(self, rule: Rule) -> None:
         value = encode_rule(rule)
-        kept = self._book.versions(rule.tenant, rule.id)[: MAX_VERSIONS - 1]
-        old = self._book.versions(rule.tenant, rule.id)[len(kept) :]
+        kept = self._view.versions(rule.tenant, rule.id)[: MAX_VERSIONS - 1]
+        old = self._view.versions(rule.tenant, rule.id)[len(kept) :]
         self._append(
             [
                 (RulesKey("version", rule.tenant, rule.id, rule.version), value),
@@ -211,7 +215,7 @@ class Changes:
             Followed(RULES, offset, record.key, record.value)
             for offset, record in zip(offsets, records, strict=True)
         ]
-        self._book.take(followed, is_old=False)
+        self._view.take(followed, is_old=False)
 
 
 def body_of(rule: Rule) -> RuleBody:

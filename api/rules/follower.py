@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from api.following import Followed, LogFollower, Taker
-from api.metrics.rules import MetricsBook
-from api.metrics.tenants import TenantMetricsBook
-from api.references.book import ReferenceBook
-from api.rules.book import RuleBook
+from api.metrics.rules import MaterialisedMetrics
+from api.metrics.tenants import MaterialisedTenantMetrics
+from api.references.materialised import MaterialisedReferences
+from api.rules.materialised import MaterialisedRules
 from mqlake.errors import InvalidRecord
 from mqlake.records import METRICS, RULES
 
@@ -21,7 +21,7 @@ class RulesFollower(LogFollower):
 
     Args:
         data_dir: Of the system.
-        book: Takes the rules.
+        view: Takes the rules.
         references: Takes the reference tables.
         metrics: Takes the counters of rules.
         of_tenants: Takes those of tenants.
@@ -32,37 +32,37 @@ class RulesFollower(LogFollower):
     def __init__(
         self,
         data_dir: Path,
-        book: RuleBook,
-        references: ReferenceBook,
-        metrics: MetricsBook,
-        of_tenants: TenantMetricsBook,
+        view: MaterialisedRules,
+        references: MaterialisedReferences,
+        metrics: MaterialisedMetrics,
+        of_tenants: MaterialisedTenantMetrics,
     ) -> None:
         super().__init__(data_dir, "rules", LOG_TOPICS)
-        self._book = book
+        self._view = view
         self._references = references
         self._counters = metrics, of_tenants
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
-        self._book.forget()
+        self._view.forget()
         self._references.forget()
         for one in self._counters:
             one.forget()
-        yield _Taker(self._book, self._references, self._counters)
+        yield _Taker(self._view, self._references, self._counters)
 
 
 class _Taker(Taker):
     def __init__(
-        self, book: RuleBook, references: ReferenceBook, counters: Sequence[Taker]
+        self, view: MaterialisedRules, references: MaterialisedReferences, counters: Sequence[Taker]
     ) -> None:
-        self._book = book
+        self._view = view
         self._references = references
         self._counters = counters
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         rules = [one for one in records if one.log_topic == RULES]
         metrics = [one for one in records if one.log_topic == METRICS]
-        refused = self._book.take(rules, is_old=is_old) if rules else []
+        refused = self._view.take(rules, is_old=is_old) if rules else []
         if rules:
             refused += self._references.take(rules, is_old=is_old)
         for counters in self._counters if metrics else ():
@@ -70,5 +70,5 @@ class _Taker(Taker):
         return refused
 
     def complete(self) -> None:
-        self._book.complete()
+        self._view.complete()
         self._references.complete()

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from api.metrics.rules import Counters, MetricsBook, total
-from api.rules.book import Entry
+from api.metrics.rules import Counters, MaterialisedMetrics, total
 from api.rules.checking import compiled
+from api.rules.materialised import Entry
 from api.rules.views import (
     ActionMetrics,
     Explanation,
@@ -47,7 +47,7 @@ def explain(entry: Entry) -> Explanation:
     )
 
 
-def view_metrics(metrics: MetricsBook, entry: Entry) -> MetricsView:
+def view_metrics(metrics: MaterialisedMetrics, entry: Entry) -> MetricsView:
     """Return what a rule has done since it was made or reset, as of about a second ago."""
     tenant, rule_id = entry.rule.tenant, entry.rule.id
     counters = metrics.counters(tenant, rule_id)

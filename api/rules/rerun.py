@@ -16,8 +16,8 @@ from api.jobs import Job
 from api.log import LogAppender
 from api.rules import history
 from api.rules.backfill import BackfillPace
-from api.rules.book import Entry
 from api.rules.dead_letters import Wanted, places_query
+from api.rules.materialised import Entry
 from api.rules.rerun_log import Begin, Place, RerunLog
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from api.jobs import Job, JobState, to_time
-from api.rules.book import Entry
 from api.rules.checking import compiled
+from api.rules.materialised import Entry
 from rules.errors import RuleError
 from rules.language.compiled import CompiledRule
 from rules.language.plan import encode_plan

@@ -10,13 +10,13 @@ from typing import Any, Final
 from api.following import Followed
 from api.jobs import Job, NotResumable, Work
 from api.log import LogAppender
-from api.references.book import ReferenceBook
+from api.references.materialised import MaterialisedReferences
 from api.rules import rerun
 from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
-from api.rules.book import Entry, RuleBook
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted
 from api.rules.dry_run import TWO_TABLES, Compared, DryRunError, DryRunRange, dry_run, stored_of
+from api.rules.materialised import Entry, MaterialisedRules
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.rerun_log import Begin, KafkaRerunLog, encode_begin
 from api.spark import SparkConnect
@@ -40,14 +40,14 @@ class RuleWorks:
     Attributes:
         connect: Where Spark is.
         log: Takes outputs.
-        book: Knows whether a rule has changed, and where its last rerun began.
+        view: Knows whether a rule has changed, and where its last rerun began.
         references: Know the columns of reference tables.
     """
 
     connect: SparkConnect
     log: LogAppender
-    book: RuleBook
-    references: ReferenceBook
+    view: MaterialisedRules
+    references: MaterialisedReferences
 
     def dry_run_request(
         self, tenant: str, sql: str, range_: dict[str, int | None], other: Rule | None
@@ -65,7 +65,7 @@ class RuleWorks:
             DryRunError: What it reads is in two tables.
             RuleError: One of them is no rule.
         """
-        schemas, columns = self.book.schemas(tenant), self.references.columns(tenant)
+        schemas, columns = self.view.schemas(tenant), self.references.columns(tenant)
         rule = compiled(sql, schemas, columns)
         stored = stored_of(rule)
         if stored is None:
@@ -93,7 +93,7 @@ class RuleWorks:
         Raises:
             RuleError: The SQL is no rule (any more).
         """
-        schemas, columns = self.book.schemas(tenant), self.references.columns(tenant)
+        schemas, columns = self.view.schemas(tenant), self.references.columns(tenant)
         rule = compiled(request["sql"], schemas, columns)
         range_ = DryRunRange(tenant, **request["range"])
         other = request["other"]
@@ -131,7 +131,7 @@ class RuleWorks:
             # Jobs of before have it not.
             since=missed_since(entry) if request.get("missed") else (),
         )
-        current = partial(self.book.get, rule.tenant, rule.id)
+        current = partial(self.view.get, rule.tenant, rule.id)
         return lambda job: backfill(job, order, self.connect, self.log, current)
 
     def rerun(self, entry: Entry, request: dict[str, Any]) -> Work:
@@ -158,9 +158,9 @@ class RuleWorks:
         def work(job: Job) -> dict[str, Any]:
             return rerun.rerun(
                 *(job, order, self.connect, self.log, KafkaRerunLog(self.log.servers())),
-                self.book.rerun_begin(tenant, rule_id),
+                self.view.rerun_begin(tenant, rule_id),
                 partial(self._keep, tenant, rule_id),
-                partial(self.book.get, tenant, rule_id),
+                partial(self.view.get, tenant, rule_id),
             )
 
         return work
@@ -169,7 +169,7 @@ class RuleWorks:
         """Keep where a run begins: what it writes from there on the next run looks at."""
         record = Append(0, rerun_key(tenant, rule_id), encode_begin(begin), [VERSION_HEADER])
         (offset,) = self.log.append_all(RULES, [record], what=f"rerun of rule {rule_id!r}")
-        self.book.take([Followed(RULES, offset, record.key, record.value)], is_old=False)
+        self.view.take([Followed(RULES, offset, record.key, record.value)], is_old=False)
 
 
 def check_missed(entry: Entry) -> None:

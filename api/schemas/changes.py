@@ -11,8 +11,8 @@ from typing import Final
 
 from api.following import Followed
 from api.log import LogAppender
-from api.rules.book import Entry, RuleBook
 from api.rules.checking import compiled
+from api.rules.materialised import Entry, MaterialisedRules
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
@@ -54,13 +54,13 @@ class SchemaChanges:
 
     Args:
         log: Where to.
-        book: Has all schemas and rules; takes what is written at once.
+        view: Has all schemas and rules; takes what is written at once.
         clock: For the times in versions.
     """
 
-    def __init__(self, log: LogAppender, book: RuleBook, clock: Clock) -> None:
+    def __init__(self, log: LogAppender, view: MaterialisedRules, clock: Clock) -> None:
         self._log = log
-        self._book = book
+        self._view = view
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -75,7 +75,7 @@ class SchemaChanges:
         """
         layout = compile_schema(body)
         with self._lock:
-            schemas = self._book.schemas(tenant)
+            schemas = self._view.schemas(tenant)
             if name == SPARKPLUG_B or schemas.newest(name):
                 raise SchemaExists(f"there is a schema {name!r}: change it with PUT")
             if len(schemas.names()) >= MAX_SCHEMAS:
@@ -97,7 +97,7 @@ class SchemaChanges:
         """
         layout = compile_schema(body)
         with self._lock:
-            versions = self._book.schemas(tenant).versions(name)
+            versions = self._view.schemas(tenant).versions(name)
             if not versions:
                 raise NoSchema(f"there is no schema {name!r}")
             if body_of(versions[0]) == body:
@@ -125,7 +125,7 @@ class SchemaChanges:
             SchemaInUse: Rules decode by it.
         """
         with self._lock:
-            versions = self._book.schemas(tenant).versions(name)
+            versions = self._view.schemas(tenant).versions(name)
             gone = [one for one in versions if version in (None, one.version)]
             if not gone:
                 what = f"there is no schema {name!r}"
@@ -146,7 +146,7 @@ class SchemaChanges:
         """Return the rules that decode by a schema, or by one version; also those that rest."""
         return [
             entry.rule.id
-            for entry in self._book.all(tenant)
+            for entry in self._view.all(tenant)
             if any(
                 use.name == name and version in (None, use.version) for use in schema_uses(entry)
             )
@@ -163,7 +163,7 @@ class SchemaChanges:
             for key, schema in changes
         ]
         offsets = self._log.append_all(RULES, records, what=f"schema {changes[0][0].name}")
-        self._book.take(
+        self._view.take(
             [
                 Followed(RULES, offset, record.key, record.value)
                 for offset, record in zip(offsets, records, strict=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from api.rules.book import Entry
+from api.rules.materialised import Entry
 from api.tracing.deliveries import Traced
 from api.tracing.scan import Seen
 from api.tracing.views import ActionTrace, DeadLetterTrace, OutputTrace, RuleTrace

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from api.access.callers import Caller
 from api.cache import SessionCache
-from api.rules.book import RuleBook
+from api.rules.materialised import MaterialisedRules
 from api.spark import EvaluationError, SparkAway
 from api.tracing.deliveries import Recorded, Standing, Traced, trace_subscriber
 from api.tracing.rules import RuleFindings, trace_rules
@@ -54,7 +54,7 @@ class MessageTracer:
         scan: Reads the log.
         tables: Ask Spark.
         cache: Knows the sessions that outlive their connections.
-        book: Knows the rules.
+        view: Knows the rules.
         gateways: Names of those that are there.
         tenant: Whose message.
         caller: Who asks; None: somebody who has all topics.
@@ -64,7 +64,7 @@ class MessageTracer:
     scan: Scan
     tables: TraceTables
     cache: SessionCache
-    book: RuleBook
+    view: MaterialisedRules
     gateways: list[str]
     tenant: str
     caller: Caller | None = None
@@ -308,7 +308,7 @@ class MessageTracer:
             self._outcomes(findings)
         else:
             self.not_known += self._outputs_gone(traced)
-        entries = self.book.all(self.tenant) if self.book.is_complete else []
+        entries = self.view.all(self.tenant) if self.view.is_complete else []
         return trace_rules(findings, entries)
 
     def _outcomes(self, findings: RuleFindings) -> None:
@@ -336,7 +336,7 @@ class MessageTracer:
 
     def _tables_of(self, findings: RuleFindings) -> Iterator[tuple[str, str]]:
         for rule in sorted({one.output.rule for one in findings.outputs}):
-            entry = self.book.get(self.tenant, rule)
+            entry = self.view.get(self.tenant, rule)
             for action in () if entry is None else entry.rule.actions:
                 name: Any = action.args.get("name")
                 if action.function == "table" and isinstance(name, str):
@@ -363,7 +363,7 @@ class MessageTracer:
 
     def _recording(self) -> Recording:
         read: set[str] = set()
-        for entry in self.book.all(self.tenant) if self.book.is_complete else []:
+        for entry in self.view.all(self.tenant) if self.view.is_complete else []:
             if entry.activation is not None:
                 read |= events_read(entry.activation)
         return Recording(delivered="message_delivered" in read, acked="message_acked" in read)

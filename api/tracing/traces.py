@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from api.access.callers import Caller
 from api.cache import SessionCache
 from api.presence import Gateways
-from api.rules.book import RuleBook
+from api.rules.materialised import MaterialisedRules
 from api.spark import SparkConnect
 from api.tracing.scan import Scan
 from api.tracing.tables import TraceTables
@@ -23,14 +23,14 @@ class Traces:
         open_scan: Begins to read the log.
         connect: Where Spark is.
         cache: Knows the sessions that outlive their connections.
-        book: Knows the rules.
+        view: Knows the rules.
         gateways: Knows those that are there.
     """
 
     open_scan: Callable[[], Scan]
     connect: SparkConnect
     cache: SessionCache
-    book: RuleBook
+    view: MaterialisedRules
     gateways: Gateways
 
     def trace(
@@ -44,7 +44,7 @@ class Traces:
         """
         with closing(self.open_scan()) as scan:
             tracer = MessageTracer(
-                *(scan, TraceTables(self.connect, tenant), self.cache, self.book),
+                *(scan, TraceTables(self.connect, tenant), self.cache, self.view),
                 *([one.name for one in self.gateways.all()], tenant, caller),
             )
             return tracer.trace(message_id, client_id, limit)

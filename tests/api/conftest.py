@@ -11,19 +11,19 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.access.book import AccessBook
+from api.access.materialised import MaterialisedAccess
 from api.audit_log import AuditLog
 from api.cache import CacheWriter
 from api.live.messages import MessageFeed
 from api.live.outputs import OutputFeed
 from api.log import LogAppender
 from api.messages import MadeMessage
-from api.metrics.rules import MetricsBook
+from api.metrics.rules import MaterialisedMetrics
 from api.parts import Edges
 from api.presence import Gateways
 from api.publishing import ApiPublisher, LogAddress, Placed
-from api.references.book import ReferenceBook
-from api.rules.book import RuleBook
+from api.references.materialised import MaterialisedReferences
+from api.rules.materialised import MaterialisedRules
 from api.services import Services, make_services
 from api.settings import ApiSettings
 from mqlake.clock import ManualClock
@@ -124,10 +124,10 @@ class Api:
     gateways: Gateways
     log: MemoryAppender
     clock: ManualClock = field(default_factory=ManualClock)
-    access: AccessBook = field(default_factory=AccessBook)
-    rules: RuleBook = field(default_factory=RuleBook)
-    metrics: MetricsBook = field(default_factory=lambda: MetricsBook(ManualClock()))
-    references: ReferenceBook = field(default_factory=ReferenceBook)
+    access: MaterialisedAccess = field(default_factory=MaterialisedAccess)
+    rules: MaterialisedRules = field(default_factory=MaterialisedRules)
+    metrics: MaterialisedMetrics = field(default_factory=lambda: MaterialisedMetrics(ManualClock()))
+    references: MaterialisedReferences = field(default_factory=MaterialisedReferences)
     audited: MemoryAppender = field(default_factory=MemoryAppender)
 
     @property
@@ -262,13 +262,13 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     gateways, rules = services.gateways, services.rules
     with gateways.sessions.writing() as writer:
         for read in (
-            *(writer, gateways.bans, gateways.rights, gateways.tenants, services.access.book),
-            *(rules.book, rules.references, services.alarms.book),
+            *(writer, gateways.bans, gateways.rights, gateways.tenants, services.access.view),
+            *(rules.view, rules.references, services.alarms.view),
         ):
             read.complete()
         yield Api(
-            *(Client(app), tmp_path, writer, gateways.heard, log, clock, services.access.book),
-            *(rules.book, rules.metrics, rules.references, audited),
+            *(Client(app), tmp_path, writer, gateways.heard, log, clock, services.access.view),
+            *(rules.view, rules.metrics, rules.references, audited),
         )
 
 

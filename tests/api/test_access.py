@@ -461,7 +461,7 @@ def test_sessions_are_bounded(api: Api) -> None:
     api.access.take(records, is_old=False)
     assert code_of(log_in(api, token=TOKEN)) == (409, "conflict")
     api.clock.advance(1)
-    # Records of the test's log begin at 0 again: those of the book are newer.
+    # Records of the test's log begin at 0 again: those of the view are newer.
     assert log_in(api, token=TOKEN).status_code == 200
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from api.alarms.book import AlarmBook
 from api.alarms.checks import Found, of_jobs, of_system
+from api.alarms.materialised import MaterialisedAlarms
 from api.alarms.notify import AlarmWebhook, Mail, Notice, channels
 from api.alarms.watch import KEPT_MS, RETRY_SECONDS, SEEN_MS, SILENT_MS, AlarmWatch
 from api.following import Followed
@@ -53,8 +53,8 @@ class Watched:
         self.ears = Ears()
         self.api = api
         alarms = api.services.alarms
-        self.book = alarms.book
-        parts = (alarms.book, alarms.changes, lambda: self.found, api.clock)
+        self.view = alarms.view
+        parts = (alarms.view, alarms.changes, lambda: self.found, api.clock)
         self.watch = AlarmWatch(*parts, [self.ears], **options)
 
     def look(self, *found: Found) -> None:
@@ -138,10 +138,10 @@ def test_nothing_is_raised_or_cleared_before_all_is_known(api: Api) -> None:
     one.look(AWAY)
     one.found = None
     one.watch.tick()
-    assert [known.is_open for known in one.book.all()] == [True]
-    one.book.is_complete = False
+    assert [known.is_open for known in one.view.all()] == [True]
+    one.view.is_complete = False
     one.look()
-    assert [known.is_open for known in one.book.all()] == [True]
+    assert [known.is_open for known in one.view.all()] == [True]
 
 
 def test_an_alarm_is_told_once_when_it_lasts_and_when_it_is_over(api: Api) -> None:
@@ -158,7 +158,7 @@ def test_an_alarm_is_told_once_when_it_lasts_and_when_it_is_over(api: Api) -> No
     one.look(AWAY)
     one.look()
     assert len(one.ears.heard) == 2, "it was over before anybody had to know"
-    assert one.book.get(AWAY.id).alarm.times == 2  # type: ignore[union-attr]
+    assert one.view.get(AWAY.id).alarm.times == 2  # type: ignore[union-attr]
 
 
 def test_warnings_are_told_when_they_are_asked_for(api: Api) -> None:
@@ -232,10 +232,10 @@ def test_what_is_over_for_a_week_is_forgotten(api: Api) -> None:
     one.look()
     api.clock.advance(KEPT_MS / 1000)
     one.look()
-    assert len(one.book.all()) == 1
+    assert len(one.view.all()) == 1
     api.clock.advance(1)
     one.look()
-    assert one.book.all() == []
+    assert one.view.all() == []
     keys = [record.key for record in api.log.records if record.value is None]
     assert keys == [
         alarm_record_key("alarm", AWAY.id),
@@ -257,7 +257,7 @@ def test_alarms_of_other_tenants_are_not_shown(api: Api) -> None:
         assert api.request("POST", path, key, json={}).status_code == status
         assert api.request("DELETE", path, key).status_code == status
     api.services.alarms.changes.forget_tenant("acme")
-    assert {known.id for known in one.book.all()} == {AWAY.id, other.id}
+    assert {known.id for known in one.view.all()} == {AWAY.id, other.id}
 
 
 def test_lists_have_pages(api: Api) -> None:
@@ -273,20 +273,20 @@ def test_lists_have_pages(api: Api) -> None:
     assert sorted(seen) == [f"thing {number}" for number in range(5)]
 
 
-def test_a_book_takes_records_once_and_refuses_what_it_cannot_read() -> None:
-    book = AlarmBook()
+def test_a_view_takes_records_once_and_refuses_what_it_cannot_read() -> None:
+    view = MaterialisedAlarms()
     alarm = Alarm("alarm", "w", "d", "overview", "", None, 10, 10, "me")
     key = alarm_record_key("alarm", "1")
     said = Followed(ALARMS, 1, alarm_record_key("acknowledgement", "1"), b"")
     early = said._replace(value=encode_alarm(Acknowledgement(9, "ann", "", None)))
     late = said._replace(offset=2, value=encode_alarm(Acknowledgement(10, "ann", "", None)))
-    assert book.take([Followed(ALARMS, 0, key, encode_alarm(alarm)), early], is_old=True) == []
-    assert book.get("1").acknowledgement is None, "of the alarm before"  # type: ignore[union-attr]
-    book.take([late, early], is_old=False)
-    assert book.get("1").acknowledgement is not None  # type: ignore[union-attr]
-    (refused,) = book.take([Followed(ALARMS, 3, key, b"{}")], is_old=False)
+    assert view.take([Followed(ALARMS, 0, key, encode_alarm(alarm)), early], is_old=True) == []
+    assert view.get("1").acknowledgement is None, "of the alarm before"  # type: ignore[union-attr]
+    view.take([late, early], is_old=False)
+    assert view.get("1").acknowledgement is not None  # type: ignore[union-attr]
+    (refused,) = view.take([Followed(ALARMS, 3, key, b"{}")], is_old=False)
     assert "alarm is malformed" in str(refused)
-    assert book.all() == []
+    assert view.all() == []
 
 
 # Channels

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.bans import BanBook
+from api.bans import MaterialisedBans
 from mqlake.bans import ban_key, decode_ban
 from mqlake.errors import InvalidRecord
 from mqlake.records import GATEWAYS
@@ -104,19 +104,19 @@ def test_administrators_alone_ban(api: Api, role: str) -> None:
 
 
 def test_what_another_process_of_the_api_says_counts() -> None:
-    book = BanBook()
+    view = MaterialisedBans()
     value = {"v": 2, "users": ["a"], "at": 1, "by": "x"}
-    book.take(ban_key("1"), json.dumps(value).encode())
-    book.take(b"gateway-1", b"{}")
-    book.take(b"\0version", b"{}")
-    book.complete()
-    assert [name for name, _ in book.all()] == ["1"]
+    view.take(ban_key("1"), json.dumps(value).encode())
+    view.take(b"gateway-1", b"{}")
+    view.take(b"\0version", b"{}")
+    view.complete()
+    assert [name for name, _ in view.all()] == ["1"]
     with pytest.raises(InvalidRecord):
-        book.take(ban_key("2"), b"{}")
-    book.take(ban_key("1"), None)
-    assert book.all() == []
-    book.forget()
-    assert not book.is_complete
+        view.take(ban_key("2"), b"{}")
+    view.take(ban_key("1"), None)
+    assert view.all() == []
+    view.forget()
+    assert not view.is_complete
 
 
 def test_nobody_is_told_of_part_of_the_bans(api: Api) -> None:

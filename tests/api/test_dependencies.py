@@ -21,7 +21,7 @@ PARTS = {
     if get_origin(found) is Annotated and name != "State"
 }
 READ = {
-    *("Book", "Cache", "KnownAccess", "KnownAlarms", "KnownBans", "KnownReferences"),
+    *("KnownRules", "Cache", "KnownAccess", "KnownAlarms", "KnownBans", "KnownReferences"),
     *("KnownRights", "KnownTenants", "ChangeBans", "ChangeRights", "ChangeTenants"),
 }
 """Those of which a part would look like all."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.rights import KEPT_VERSIONS, RightsBook
+from api.rights import KEPT_VERSIONS, MaterialisedRights
 from mqlake.records import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import decode_rights, rights_version_key
 from mqlake.rights.files import parse_rights
@@ -133,12 +133,12 @@ def test_part_of_the_versions_is_shown_to_nobody(api: Api) -> None:
 def test_what_another_process_of_the_api_says_counts(api: Api) -> None:
     apply(api, **RIGHTS)
     kept, current = api.log.records
-    book = RightsBook()
-    book.take(kept.key, kept.value)
-    assert (book.current, book.versions()) == (None, []), "its rights were never in force"
-    book.take(current.key, current.value)
-    book.take(b"gateway-1", b"{}")
-    assert book.current is not None
-    assert [one.version for one in book.versions()] == [1]
-    book.take(kept.key, None)
-    assert book.versions() == []
+    view = MaterialisedRights()
+    view.take(kept.key, kept.value)
+    assert (view.current, view.versions()) == (None, []), "its rights were never in force"
+    view.take(current.key, current.value)
+    view.take(b"gateway-1", b"{}")
+    assert view.current is not None
+    assert [one.version for one in view.versions()] == [1]
+    view.take(kept.key, None)
+    assert view.versions() == []

@@ -7,7 +7,7 @@ import pytest
 
 from api.following import Followed
 from api.jobs import Job
-from api.references.book import ReferenceBook
+from api.references.materialised import MaterialisedReferences
 from mqlake.records import RULES
 from mqlake.reference_records import (
     ReferenceKey,
@@ -105,7 +105,7 @@ def test_a_dry_run_of_a_rule_with_memory_is_asked_for_as_json(api: Api) -> None:
     assert job.request["sql"] == WINDOW
     assert job.request["other"] == {"sql": JOINED, "version": 1}
     works = api.services.runs.rules
-    without = replace(works, references=ReferenceBook())
+    without = replace(works, references=MaterialisedReferences())
     with pytest.raises(RuleError, match="machines"):
         without.dry_run("default", job.request)
     works.dry_run("default", job.request)

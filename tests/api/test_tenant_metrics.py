@@ -42,8 +42,8 @@ def say(api: Api, gateway: str, tenant: str, value: int, incarnation: str = "1")
 
 
 def put(api: Api, key: bytes, value: bytes | None) -> None:
-    book = api.services.metrics.tenants
-    refused = book.take([Followed(METRICS, 1, key, value)], is_old=False)
+    view = api.services.metrics.tenants
+    refused = view.take([Followed(METRICS, 1, key, value)], is_old=False)
     refused += api.metrics.take([Followed(METRICS, 1, key, value)], is_old=False)
     assert len(refused) == (value == b"{")
 

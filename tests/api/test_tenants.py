@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.tenants import TenantBook
+from api.tenants import MaterialisedTenants
 from mqlake.errors import InvalidRecord
 from mqlake.records import GATEWAYS
 from mqlake.tenants import TenantLimits, decode_tenant, tenant_key
@@ -111,11 +111,11 @@ def test_nothing_is_said_before_all_was_read(api: Api) -> None:
 
 
 def test_a_record_of_another_form_is_refused() -> None:
-    book = TenantBook()
-    book.take(b"gateway-1", b"{}")
+    view = MaterialisedTenants()
+    view.take(b"gateway-1", b"{}")
     with pytest.raises(InvalidRecord, match="tenant"):
-        book.take(tenant_key("acme"), b"{}")
-    assert book.all() == {}
+        view.take(tenant_key("acme"), b"{}")
+    assert view.all() == {}
 
 
 def test_a_tenant_has_no_more_rules_than_it_may(api: Api) -> None:

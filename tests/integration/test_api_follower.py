@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from api.bans import BanBook
+from api.bans import MaterialisedBans
 from api.cache import ClientFilter, SessionCache
 from api.follower import Follower
 from api.presence import Gateways
-from api.rights import RightsBook
+from api.rights import MaterialisedRights
 from launcher.kafka import KafkaServer
 from launcher.testing import await_condition
 from mqlake.bans import ban_key
@@ -34,8 +34,8 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     state = replace(write_state(tmp_path, healthy=True), bootstrap_servers=servers)
     (tmp_path / STATE_FILE).unlink()
     cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
-    bans = BanBook()
-    follower = Follower(tmp_path, cache, gateways, (bans, RightsBook()))
+    bans = MaterialisedBans()
+    follower = Follower(tmp_path, cache, gateways, (bans, MaterialisedRights()))
     follower.start()  # before it knows where the log is
     replace_file(tmp_path / STATE_FILE, state.to_json())
     ensure_log_topics(
@@ -71,7 +71,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     follower.stop()
     assert not cache.is_complete
 
-    again = Follower(tmp_path, cache, gateways, (bans, RightsBook()))
+    again = Follower(tmp_path, cache, gateways, (bans, MaterialisedRights()))
     again.start()
     await_condition(lambda: cache.is_complete, "all is read once more")
     assert listed() == ["c1", "c3"]

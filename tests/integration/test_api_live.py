@@ -7,9 +7,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from api.access.book import AccessBook
 from api.access.callers import Callers
 from api.access.follower import AccessFollower
+from api.access.materialised import MaterialisedAccess
 from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from mqlake.clock import SystemClock
@@ -94,13 +94,13 @@ def test_metrics_tell_of_gateways_and_processes(api: ApiClient, system: LocalSys
 def test_another_process_knows_a_key_and_that_it_was_revoked(
     api: ApiClient, system: LocalSystem
 ) -> None:
-    book = AccessBook()
-    callers = Callers("unknown", book, SystemClock())
+    view = MaterialisedAccess()
+    callers = Callers("unknown", view, SystemClock())
     first = api.post("/keys", {"description": "made before", "role": "viewer"})
-    follower = AccessFollower(system.data_dir, book)
+    follower = AccessFollower(system.data_dir, view)
     follower.start()
     try:
-        await_condition(lambda: book.is_complete, "the log has been read")
+        await_condition(lambda: view.is_complete, "the log has been read")
         caller = callers.by_token(first["key"])
         assert caller is not None
         assert (caller.name, caller.role) == (f"key:{first['id']}", "viewer")

@@ -8,8 +8,8 @@ import pytest
 
 from api.following import Followed
 from api.log import LogAppender
-from api.references.book import Reference, ReferenceBook
 from api.references.changes import ReferenceChanges
+from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import read_upload
 from api.references.tables import ReferenceTables
 from launcher.testing import await_condition
@@ -29,9 +29,9 @@ class Api:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.book = ReferenceBook()
+        self.view = MaterialisedReferences()
         log = LogAppender(lambda: engine.servers)
-        self.changes = ReferenceChanges(engine.folder, log, self.book, SystemClock())
+        self.changes = ReferenceChanges(engine.folder, log, self.view, SystemClock())
         self.tables = ReferenceTables(engine.folder)
 
     def put(self, name: str, text: str) -> int:
@@ -47,8 +47,8 @@ class Api:
                 Followed(RULES, record.offset(), record.key(), record.value())
                 for record in self._engine.read(RULES)
             ]
-            assert self.book.take(records, is_old=False) == []
-            found = self.book.get("default", name)
+            assert self.view.take(records, is_old=False) == []
+            found = self.view.get("default", name)
             return found is not None and found.is_answered and found.number == number
 
         await_condition(is_answered, f"{name} is answered")

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from api.rules.book import RuleBook
+from api.rules.materialised import MaterialisedRules
 from cli.app import mqlake
 from launcher.ports import free_ports
 from launcher.testing import await_condition
@@ -63,19 +63,19 @@ def test_lists_come_page_by_page(served: Api, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_about_to_be_ready_is_asked_again(
     served: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = RuleBook()
-    served.put_in("rules", book=book)
+    view = MaterialisedRules()
+    served.put_in("rules", view=view)
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        book.complete()
+        view.complete()
 
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
     monkeypatch.setattr("mqlake.api_client.time", clock)
     assert ApiClient(served.data_dir).get("/rules")["items"] == []
     assert slept == [1], "as Retry-After says"
-    served.put_in("rules", book=RuleBook())
+    served.put_in("rules", view=MaterialisedRules())
     monkeypatch.setattr("mqlake.api_client.FOLLOW_SECONDS", 0.5)
     with pytest.raises(ApiError, match=r"the API is reading mqlake\.rules: ask again"):
         ApiClient(served.data_dir).get("/rules")

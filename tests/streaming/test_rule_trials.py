@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from api.jobs import Job, Jobs
 from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
-from api.rules.book import Entry
 from api.rules.checking import compiled, warnings
 from api.rules.dry_run import Compared, DryRunError, dry_run
 from api.rules.dry_run import DryRunRange as Messages
+from api.rules.materialised import Entry
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule

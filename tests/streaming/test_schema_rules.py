@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from api.jobs import Job
 from api.rules import dead_letters
-from api.rules.book import Entry
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted, list_query
 from api.rules.dry_run import DryRunRange as Messages
 from api.rules.dry_run import dry_run
+from api.rules.materialised import Entry
 from api.rules.rerun import RerunError, RerunOrder, rerun
 from api.rules.rerun_log import Begin, Left
 from api.rules.samples import make_sample

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.book import Book
 from api.following import LogFollower, Taker
+from api.materialised import MaterialisedView
 from mqlake.alarm_records import Acknowledgement, Alarm, decode_alarm, decode_alarm_key
 from mqlake.records import ALARMS
 
@@ -24,7 +24,7 @@ class Known:
         return self.alarm.cleared_at is None
 
 
-class AlarmBook(Book):
+class MaterialisedAlarms(MaterialisedView):
     """What is known of alarms; safe to use from any thread."""
 
     def _begin_anew(self) -> None:
@@ -65,14 +65,14 @@ class AlarmFollower(LogFollower):
 
     Args:
         data_dir: Of the system.
-        book: Takes them.
+        view: Takes them.
     """
 
-    def __init__(self, data_dir: Path, book: AlarmBook) -> None:
+    def __init__(self, data_dir: Path, view: MaterialisedAlarms) -> None:
         super().__init__(data_dir, "alarms", (ALARMS,))
-        self._book = book
+        self._view = view
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
-        self._book.forget()
-        yield self._book
+        self._view.forget()
+        yield self._view

@@ -12,7 +12,7 @@ _NOTHING: Final = -1
 """Offset of a key that has not been seen."""
 
 
-class Book(Taker):
+class MaterialisedView(Taker):
     """The newest value of each key; safe to use from any thread.
 
     Attributes:

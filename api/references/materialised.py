@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from api.book import Book
+from api.materialised import MaterialisedView
 from mqlake.reference_records import (
     Columns,
     ReferenceKey,
@@ -59,7 +59,7 @@ class Reference:
         return None if self.table is None else self.table.version
 
 
-class ReferenceBook(Book):
+class MaterialisedReferences(MaterialisedView):
     """What is known of all reference tables; safe to use from any thread."""
 
     def _begin_anew(self) -> None:

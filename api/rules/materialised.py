@@ -7,7 +7,7 @@ writes is taken at once, so that whoever has changed a rule finds it changed.
 import time
 from dataclasses import dataclass
 
-from api.book import Book
+from api.materialised import MaterialisedView
 from api.rules.rerun_log import Begin, decode_begin
 from mqlake.rule_facts import Fact, keep, read_fact
 from mqlake.rule_records import Activation, Kind, RulesKey, decode_activation, rerun_key, rules_key
@@ -43,7 +43,7 @@ class Entry:
         return self.activation.error if self.activation is not None and self.is_answered else None
 
 
-class RuleBook(Book):
+class MaterialisedRules(MaterialisedView):
     """What is known of all rules; safe to use from any thread."""
 
     def _begin_anew(self) -> None:

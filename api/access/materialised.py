@@ -26,7 +26,7 @@ _NOTHING: Final = -1
 Value = TypeVar("Value")
 
 
-class AccessBook(Taker):
+class MaterialisedAccess(Taker):
     """What is known of who may come in; safe to use from any thread.
 
     Attributes:
