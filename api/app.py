@@ -15,17 +15,14 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto.utilities import LocalProtocolError
 
 from api import openapi, problems, refusals
-from api.access.follower import AccessFollower
-from api.alarms.materialised import AlarmFollower
 from api.audit.trail import AuditTrail
 from api.authentication import authorize
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
 from api.entrance import Entrance, TimedProtocol
-from api.follower import Follower
 from api.following import LogFollower
 from api.host_names import HostNames
-from api.job_journal import JobsFollower
+from api.job_journal import JobsTaker
 from api.middleware import RequestContext
 from api.parts import NAME
 from api.routes import (
@@ -61,7 +58,6 @@ from api.routes import (
     topics,
     tracing,
 )
-from api.rules.follower import RulesFollower
 from api.services import Services, make_services
 from api.settings import PREFIX, ApiSettings
 from mqlake.addresses import is_loopback
@@ -69,12 +65,14 @@ from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.records import SESSIONS
+from mqlake.records import ACCESS, ALARMS, GATEWAYS, JOBS, METRICS, RULES, SESSIONS
 
 _logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 65_536
 """Of a WebSocket's: what a reader may say."""
+ANSWER_POLL_SECONDS = 0.05
+"""Somebody waits for the engine's answer to a change of a rule."""
 
 
 def create_app(services: Services) -> FastAPI:
@@ -237,14 +235,19 @@ def _add_metrics(services: Services, families: Families) -> None:
 def _followers(services: Services) -> tuple[LogFollower, ...]:
     """Return what keeps the parts as the log has them."""
     data_dir, gateways, rules = services.settings.data_dir, services.gateways, services.rules
-    views = gateways.bans, gateways.rights, gateways.tenants
-    counters = rules.metrics, services.metrics.tenants
+    said = gateways.bans, gateways.rights, gateways.tenants, gateways.heard
+    ruled, counted = (rules.view, rules.references), (rules.metrics, services.metrics.tenants)
     return (
-        Follower(data_dir, gateways.sessions, gateways.heard, views),
-        RulesFollower(data_dir, rules.view, rules.references, *counters),
-        JobsFollower(data_dir, services.runs.jobs),
-        AccessFollower(data_dir, services.access.view),
-        AlarmFollower(data_dir, services.alarms.view),
+        LogFollower(data_dir, "sessions", {GATEWAYS: said, SESSIONS: (gateways.sessions,)}),
+        LogFollower(
+            data_dir,
+            "rules",
+            {RULES: ruled, METRICS: counted},
+            poll_seconds=ANSWER_POLL_SECONDS,
+        ),
+        LogFollower(data_dir, "jobs", {JOBS: (JobsTaker(services.runs.jobs),)}),
+        LogFollower(data_dir, "access", {ACCESS: (services.access.view,)}),
+        LogFollower(data_dir, "alarms", {ALARMS: (services.alarms.view,)}),
     )
 
 

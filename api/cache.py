@@ -8,12 +8,13 @@ What is in a session's value is read in `api.sessions`; columns are what clients
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from api.following import Followed, Taker
 from mqlake.errors import InvalidRecord, OperationalError
 from mqlake.session_records import (
     PROGRESS,
@@ -179,7 +180,7 @@ class SessionCache:
         self.is_complete = False
 
     @contextmanager
-    def writing(self) -> Iterator["CacheWriter"]:
+    def taking(self) -> Iterator["CacheWriter"]:
         """Begin anew and hand out the one writer.
 
         Raises:
@@ -267,7 +268,7 @@ class SessionCache:
             raise OperationalError(f"the API's cache {self._path}: {exc}") from exc
 
 
-class CacheWriter:
+class CacheWriter(Taker):
     """Brings records of the log into the file."""
 
     def __init__(self, connection: sqlite3.Connection, cache: SessionCache) -> None:
@@ -278,6 +279,9 @@ class CacheWriter:
         """Let others read: all that was in the log at the start has been applied."""
         self._connection.executescript(_FINISH)
         self._cache.is_complete = True
+
+    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
+        return self.apply([(one.key, one.value) for one in records])
 
     def apply(self, records: Iterable[Record]) -> list[InvalidRecord]:
         """Take records in their order; return what could not be read.

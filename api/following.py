@@ -3,10 +3,10 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -20,7 +20,6 @@ _logger = logging.getLogger(__name__)
 
 BATCH_RECORDS: Final = 2_000
 POLL_SECONDS: Final = 0.2
-"""How long a batch may take to fill; what happens is seen that much later."""
 RETRY_SECONDS: Final = 1.0
 METADATA_SECONDS: Final = 10.0
 
@@ -45,7 +44,7 @@ class Taker(ABC):
         """Apply records in their order; return what could not be read.
 
         Args:
-            records: Of all followed log topics.
+            records: Of one log topic.
             is_old: They may have been there before the reading began.
         """
 
@@ -54,28 +53,53 @@ class Taker(ABC):
         """All that was in the log when the reading began has been taken."""
 
 
-class LogFollower(ABC):
+class Followable(Protocol):
+    """Something that a follower keeps as the log has it."""
+
+    def taking(self) -> AbstractContextManager[Taker]:
+        """Begin anew and hand out who takes what is read."""
+        ...
+
+
+class KeptInMemory(Taker):
+    """Takes what is read into memory; safe to use from any thread."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Begin anew."""
+
+    @contextmanager
+    def taking(self) -> Iterator[Taker]:
+        """Begin anew and hand out who takes what is read."""
+        self.forget()
+        yield self
+
+
+class LogFollower:
     """Reads until stopped; begins anew when the log is not as it was.
 
     Args:
         data_dir: Of the system: its state says where the log is.
         name: Of the thread; in the words of the log, what is read.
-        log_topics: Records of one partition come in their order.
+        kept: Log topic -> who takes its records; those of one partition come in their order.
+        poll_seconds: How long a batch may take to fill; what happens is seen that much later.
     """
 
-    poll_seconds: float = POLL_SECONDS
-
-    def __init__(self, data_dir: Path, name: str, log_topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        name: str,
+        kept: Mapping[str, Sequence[Followable]],
+        *,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
         self._data_dir = data_dir
         self._name = name
-        self._log_topics = tuple(log_topics)
+        self._kept = kept
+        self._poll_seconds = poll_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name} follower", daemon=True)
         self._problem = ""
-
-    @abstractmethod
-    def taking(self) -> AbstractContextManager[Taker]:
-        """Begin anew and hand out who takes what is read."""
 
     def start(self) -> None:
         self._thread.start()
@@ -112,25 +136,32 @@ class LogFollower(ABC):
                     "enable.partition.eof": True,
                     # Nobody waits for single records: a few answers a second are enough.
                     "fetch.min.bytes": 65_536,
-                    "fetch.wait.max.ms": round(self.poll_seconds * 1000),
+                    "fetch.wait.max.ms": round(self._poll_seconds * 1000),
                     "queued.max.messages.kbytes": 16_384,
                     "topic.metadata.propagation.max.ms": 1_000,
                 },
             )
         )
-        partitions = _partitions(consumer, self._log_topics)
+        partitions = _partitions(consumer, tuple(self._kept))
         unread = set(partitions)
         try:
             consumer.assign([TopicPartition(*one, OFFSET_BEGINNING) for one in partitions])
-            with self.taking() as taker:
+            with ExitStack() as stack:
+                takers = [
+                    (log_topic, stack.enter_context(one.taking()))
+                    for log_topic, kept in self._kept.items()
+                    for one in kept
+                ]
                 while not self._stop.is_set():
-                    batch = consumer.consume(BATCH_RECORDS, timeout=self.poll_seconds)
+                    batch = consumer.consume(BATCH_RECORDS, timeout=self._poll_seconds)
                     records, ended = _split(batch)
-                    if records:
-                        for refused in taker.take(records, is_old=bool(unread)):
+                    for log_topic, taker in takers:
+                        of_this = [one for one in records if one.log_topic == log_topic]
+                        for refused in taker.take(of_this, is_old=bool(unread)) if of_this else ():
                             _refuse(refused)
                     if unread and not (unread := unread - ended):
-                        taker.complete()
+                        for _, taker in takers:
+                            taker.complete()
                         self._problem = ""
                         _logger.info("%s are read", self._name)
         finally:

@@ -5,12 +5,10 @@ them knows what there is to list, and where a job that was interrupted goes on.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
-from api.following import Followed, LogFollower, Taker
+from api.following import Followed, KeptInMemory
 from api.jobs import Job, Jobs
 from api.log import LogAppender
 from mqlake.errors import InvalidRecord
@@ -64,23 +62,14 @@ class LogJournal:
         self._log.append(JOBS, key, value, what=f"job {job.id}", headers=_HEADERS)
 
 
-class JobsFollower(LogFollower):
+class JobsTaker(KeptInMemory):
     """Tells `Jobs` of those of earlier runs and of other processes."""
-
-    def __init__(self, data_dir: Path, jobs: Jobs) -> None:
-        super().__init__(data_dir, "jobs", (JOBS,))
-        self._jobs = jobs
-
-    @contextmanager
-    def taking(self) -> Iterator[Taker]:
-        yield JobsTaker(self._jobs)
-
-
-class JobsTaker(Taker):
-    """Takes records of `mqlake.jobs`."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
+
+    def forget(self) -> None:
+        """Those of this process go on."""
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         refused = []

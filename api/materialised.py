@@ -5,14 +5,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from api.following import Followed, Taker
+from api.following import Followed, KeptInMemory
 from mqlake.errors import InvalidRecord
 
 _NOTHING: Final = -1
 """Offset of a key that has not been seen."""
 
 
-class MaterialisedView(Taker):
+class MaterialisedView(KeptInMemory):
     """The newest value of each key; safe to use from any thread.
 
     Attributes:

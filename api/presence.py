@@ -7,10 +7,11 @@ a gateway's differs from the log's says the log, which puts its own time to each
 import json
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from api.following import Followed, KeptInMemory
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
 from mqlake.latency import since
@@ -59,7 +60,7 @@ class _Heard:
     """How far its clock was ahead when the log took its last words, less the way to the log."""
 
 
-class Gateways:
+class Gateways(KeptInMemory):
     """The gateways that have not left in an orderly way; safe to use from any thread."""
 
     def __init__(self, clock: Clock) -> None:
@@ -71,6 +72,19 @@ class Gateways:
         """Begin anew."""
         with self._lock:
             self._words.clear()
+
+    def complete(self) -> None:
+        """Nothing waits for this."""
+
+    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
+        """Apply records of `mqlake.gateways`."""
+        refused: list[InvalidRecord] = []
+        for one in records:
+            try:
+                self.receive(one.key, one.value, is_old=is_old, logged_at_ms=one.at_ms)
+            except InvalidRecord as exc:
+                refused.append(exc)
+        return refused
 
     def receive(
         self, key: bytes, value: bytes | None, *, is_old: bool, logged_at_ms: int = 0

@@ -7,26 +7,22 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from api.access.changes import ForAllTopics, NotYours, Taken, Unknown
-from api.alarms.changes import NoAlarm
-from api.bans import TooManyBans, UnknownBan
+from api.access.changes import ForAllTopics, NotYours
 from api.jobs import JobElsewhere, NotResumable, TooManyJobs
 from api.problems import problem_response
-from api.references.changes import TooManyReferences, UnknownReference
 from api.references.tables import UnknownVersion
 from api.replay.targets import ReplayError
+from api.repository import InTheWay, NotThere
 from api.rights import RightsChanged, RightsTooLarge
 from api.rules.backfill import BackfillError
-from api.rules.changes import RuleExists, TooManyRules, UnknownRule, VersionConflict
+from api.rules.changes import VersionConflict
 from api.rules.dry_run import DryRunError
 from api.rules.rerun import RerunError
 from api.rules.rights import NotWithin
 from api.rules.samples import InvalidContext
-from api.schemas.changes import NoSchema, SchemaExists, SchemaInUse
 from api.spark import SparkStarting
 from api.sql.errors import QueryError
 from api.sql.running import TooManyQueriesError
-from api.tenants import TooManyTenants
 from mqlake.errors import InvalidTopic, LogError, MqlakeError, OperationalError
 from mqlake.saslprep import UnpreparableText
 from rules.errors import RuleError
@@ -34,14 +30,10 @@ from rules.schemas.errors import SchemaError
 
 STATUS: Final[Mapping[type[MqlakeError], HTTPStatus]] = {
     **dict.fromkeys((NotYours, NotWithin), HTTPStatus.FORBIDDEN),
-    **dict.fromkeys(
-        (Unknown, UnknownBan, UnknownRule, UnknownReference, UnknownVersion, NoAlarm, NoSchema),
-        HTTPStatus.NOT_FOUND,
-    ),
+    **dict.fromkeys((NotThere, UnknownVersion), HTTPStatus.NOT_FOUND),
     **dict.fromkeys(
         (
-            *(Taken, TooManyBans, TooManyTenants, TooManyRules, RuleExists, RightsChanged),
-            *(TooManyReferences, SchemaExists, SchemaInUse),
+            *(InTheWay, RightsChanged),
             *(BackfillError, RerunError, ReplayError, NotResumable, JobElsewhere),
         ),
         HTTPStatus.CONFLICT,

@@ -1,13 +1,10 @@
 """Rights for all gateways: records of `mqlake.gateways`, followed and written."""
 
-import threading
 from typing import Final
 
-from api.log import LogAppender
-from mqlake.clock import Clock
+from api.materialised import MaterialisedView
+from api.repository import RecordKind, Repository
 from mqlake.errors import MqlakeError
-from mqlake.log.blocking import Append
-from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import (
     AppliedRights,
@@ -17,6 +14,7 @@ from mqlake.rights.applied import (
     rights_version_of,
 )
 from mqlake.rights.model import RightsFile
+from mqlake.rule_facts import keep
 
 KEPT_VERSIONS: Final = 20
 MAX_BYTES: Final = 1024 * 1024
@@ -31,46 +29,23 @@ class RightsTooLarge(MqlakeError):  # noqa: N818
     """They are more than the log takes."""
 
 
-class MaterialisedRights:
-    """The rights as the log has them; safe to use from any thread.
+class MaterialisedRights(MaterialisedView):
+    """The rights as the log has them."""
 
-    Attributes:
-        is_complete: Whether all have been read.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
         self._current: AppliedRights | None = None
         self._versions: dict[int, AppliedRights] = {}
-        self.is_complete = False
 
-    def forget(self) -> None:
-        """Begin anew."""
-        with self._lock:
-            self.is_complete = False
-            self._current = None
-            self._versions.clear()
-
-    def take(self, key: bytes, value: bytes | None) -> None:
-        """Take a record of `mqlake.gateways`; what is no rights is passed over.
-
-        Raises:
-            InvalidRecord: It is of another form.
-        """
-        number = rights_version_of(key)
-        if number is None and key != RIGHTS_KEY:
+    def _take(self, data: bytes, value: bytes | None) -> None:
+        number = rights_version_of(data)
+        if number is None and data != RIGHTS_KEY:
             return
         rights = None if value is None else decode_rights(value)
-        with self._lock:
-            if number is None:
-                self._current = rights
-            elif rights is None:
-                self._versions.pop(number, None)
-            else:
-                self._versions[number] = rights
-
-    def complete(self) -> None:
-        self.is_complete = True
+        if number is None:
+            self._current = rights
+        else:
+            keep(self._versions, number, rights)
 
     @property
     def current(self) -> AppliedRights | None:
@@ -79,25 +54,19 @@ class MaterialisedRights:
 
     def versions(self) -> list[AppliedRights]:
         """Return those that were in force and are kept, the newest first."""
-        with self._lock:
+        with self._changed:
             last = 0 if self._current is None else self._current.version
             return [one for number, one in sorted(self._versions.items())[::-1] if number <= last]
 
 
-class RightsChanges:
-    """Applies rights; safe to use from any thread.
+def _key(version: int | None) -> bytes:
+    return RIGHTS_KEY if version is None else rights_version_key(version)
 
-    Args:
-        log: Where they are written.
-        view: Takes at once what is written.
-        clock: Says when they were applied.
-    """
 
-    def __init__(self, log: LogAppender, view: MaterialisedRights, clock: Clock) -> None:
-        self._log = log
-        self._view = view
-        self._clock = clock
-        self._lock = threading.Lock()
+class RightsChanges(Repository[int | None, AppliedRights, MaterialisedRights]):
+    """Applies rights; a record is found by its version, the one in force by None."""
+
+    kind = RecordKind(GATEWAYS, _key, encode_rights, lambda _key: "rights", has_version=False)
 
     def apply(self, rights: RightsFile, by: str, version: int | None) -> AppliedRights:
         """Put rights in force at all gateways, as a new version unless they are so already.
@@ -126,20 +95,13 @@ class RightsChanges:
                 at=self._clock.now_ms(),
                 by=by,
             )
-            value = encode_rights(applied)
-            if len(value) > MAX_BYTES:
+            size = len(encode_rights(applied))
+            if size > MAX_BYTES:
                 raise RightsTooLarge(
-                    f"these rights have {len(value)} bytes, expected at most {MAX_BYTES}: say more "
+                    f"these rights have {size} bytes, expected at most {MAX_BYTES}: say more "
                     "with roles, %u and %c, or use rights_file"
                 )
-            records: list[tuple[bytes, bytes | None]] = [
-                (rights_version_key(applied.version), value),
-                (RIGHTS_KEY, value),
-            ]
-            if applied.version > KEPT_VERSIONS:
-                records.append((rights_version_key(applied.version - KEPT_VERSIONS), None))
-            appends = [Append(ANY_PARTITION, key, value, []) for key, value in records]
-            self._log.append_all(GATEWAYS, appends, what="rights")
-            for key, taken in records:
-                self._view.take(key, taken)
+            old = applied.version - KEPT_VERSIONS
+            gone: list[tuple[int | None, None]] = [(old, None)] if old > 0 else []
+            self.write([(applied.version, applied), (None, applied), *gone])
         return applied

@@ -1,15 +1,13 @@
 """Changes of who may use the API: each is a record of `mqlake.access`."""
 
-import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
 from api.access.callers import Caller
 from api.access.materialised import MaterialisedAccess
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
-from api.following import Followed
 from api.log import LogAppender
+from api.repository import InTheWay, NotThere, RecordKind, Repository
 from mqlake.access_records import (
     TOKEN_NAME,
     AccessKind,
@@ -24,8 +22,6 @@ from mqlake.access_records import (
 from mqlake.clock import Clock
 from mqlake.credentials import Verifier, make_verifier, read_verifier
 from mqlake.errors import MqlakeError
-from mqlake.log.blocking import Append
-from mqlake.record_versions import VERSION_HEADER, Headers
 from mqlake.records import ACCESS
 from mqlake.saslprep import UnpreparableText, prepare
 
@@ -41,17 +37,8 @@ MAX_SESSIONS_OF_ONE: Final = 20
 
 ALL_TOPICS: Final = "topic_filters: an administrator has all topics, expected null"
 
-_HEADERS: Final[Headers] = [VERSION_HEADER]
-
-_Change = tuple[AccessKind, str, AccessValue | None]
-
-
-class Taken(MqlakeError):  # noqa: N818 - it names what is in the way
-    """There is one of this name already, or no room for another."""
-
-
-class Unknown(MqlakeError):  # noqa: N818
-    """There is none of this name."""
+_Change = tuple[tuple[AccessKind, str], AccessValue | None]
+"""Kind and name, and what it is now; None: it is gone."""
 
 
 class ForAllTopics(MqlakeError):  # noqa: N818
@@ -62,15 +49,19 @@ class NotYours(MqlakeError):  # noqa: N818
     """Who is for some tenants gives nobody others."""
 
 
-class AccessChanges:
-    """Writes changes; safe to use from any thread.
+class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, MaterialisedAccess]):
+    """Writes changes.
 
     Args:
-        log: Where to.
-        view: Has all that is there; takes what is written at once.
-        clock: For the times in records.
+        log: As of all.
+        view: As of all.
+        clock: As of all.
         rounds: Of PBKDF2, for new passwords.
     """
+
+    kind = RecordKind(
+        ACCESS, lambda key: access_key(*key), encode_access, lambda key: f"{key[0]} record"
+    )
 
     def __init__(
         self,
@@ -79,11 +70,8 @@ class AccessChanges:
         clock: Clock,
         rounds: int = PASSWORD_ROUNDS,
     ) -> None:
-        self._log = log
-        self._view = view
-        self._clock = clock
+        super().__init__(log, view, clock)
         self._rounds = rounds
-        self._lock = threading.Lock()
         # What an unknown name is checked against: it takes as long as a known one.
         self._nobody = Verifier(b"\0" * 16, rounds, b"\0" * 32, b"\0" * 32)
 
@@ -99,7 +87,7 @@ class AccessChanges:
         """Make a key; return its identifier, the key itself, which is never known again, and it.
 
         Raises:
-            Taken: There are too many.
+            InTheWay: There are too many.
             NotYours: It would be for tenants that who makes it is not for.
             LogError: The log does not answer; the other methods raise it too.
         """
@@ -117,21 +105,21 @@ class AccessChanges:
         )
         with self._lock:
             if len(self._view.all_keys()) >= MAX_KEYS:
-                raise Taken(f"there are {MAX_KEYS} keys, which is the limit: delete some")
-            self._write([("key", secret.id, key)])
+                raise InTheWay(f"there are {MAX_KEYS} keys, which is the limit: delete some")
+            self.write([(("key", secret.id), key)])
         return secret.id, secret.text(KEY_PREFIX), key
 
     def delete_key(self, key_id: str, by: Caller) -> None:
         """Revoke a key; sessions that were opened by it end.
 
         Raises:
-            Unknown: There is none, or none that is his.
+            NotThere: There is none, or none that is his.
         """
         with self._lock:
             key = self._view.key(key_id)
             if key is None or not by.is_over(key.tenants):
-                raise Unknown(f"there is no key {key_id!r}")
-            self._write([("key", key_id, None), *self._sessions_of("key", key_id)])
+                raise NotThere(f"there is no key {key_id!r}")
+            self.write([(("key", key_id), None), *self._sessions_of("key", key_id)])
 
     def create_account(
         self,
@@ -145,7 +133,7 @@ class AccessChanges:
         """Make an account; without a password nobody logs in with one.
 
         Raises:
-            Taken: The name is, or there are too many.
+            InTheWay: The name is, or there are too many.
             NotYours: It would be for tenants that who makes it is not for.
             UnpreparableText: The password is none.
         """
@@ -157,10 +145,10 @@ class AccessChanges:
         account = Account(role, verifier, now_ms, by.name, now_ms, topic_filters, given)
         with self._lock:
             if name == TOKEN_NAME or self._view.account(name) is not None:
-                raise Taken(f"there is an account {name!r}: change it with PUT")
+                raise InTheWay(f"there is an account {name!r}: change it with PUT")
             if len(self._view.accounts()) >= MAX_ACCOUNTS:
-                raise Taken(f"there are {MAX_ACCOUNTS} accounts, which is the limit")
-            self._write([("account", name, account)])
+                raise InTheWay(f"there are {MAX_ACCOUNTS} accounts, which is the limit")
+            self.write([(("account", name), account)])
         return account
 
     def change_account(
@@ -177,7 +165,7 @@ class AccessChanges:
         A new password ends its sessions.
 
         Raises:
-            Unknown: There is none, or none that is his.
+            NotThere: There is none, or none that is his.
             NotYours: It would be for tenants that who changes it is not for.
             ForAllTopics: It would be an administrator with some topics alone.
             UnpreparableText: The password is none.
@@ -186,7 +174,7 @@ class AccessChanges:
         with self._lock:
             old = self._view.account(name)
             if old is None or not by.is_over(old.tenants):
-                raise Unknown(f"there is no account {name!r}")
+                raise NotThere(f"there is no account {name!r}")
             if tenants != "same":
                 old = replace(old, tenants=_given(by, tenants))
             filters = old.topic_filters if topic_filters == "same" else topic_filters
@@ -199,20 +187,20 @@ class AccessChanges:
                 changed_at = self._clock.now_ms() + 1
                 account = replace(account, verifier=str(verifier), password_changed_at=changed_at)
                 ended = self._sessions_of("account", name)
-            self._write([("account", name, account), *ended])
+            self.write([(("account", name), account), *ended])
         return account
 
     def delete_account(self, name: str, by: Caller) -> None:
         """Delete an account; its sessions end.
 
         Raises:
-            Unknown: There is none, or none that is his.
+            NotThere: There is none, or none that is his.
         """
         with self._lock:
             account = self._view.account(name)
             if account is None or not by.is_over(account.tenants):
-                raise Unknown(f"there is no account {name!r}")
-            self._write([("account", name, None), *self._sessions_of("account", name)])
+                raise NotThere(f"there is no account {name!r}")
+            self.write([(("account", name), None), *self._sessions_of("account", name)])
 
     def forget_tenant(self, tenant: str) -> int:
         """Delete keys and accounts for a tenant alone, and take it from those for others too.
@@ -232,11 +220,10 @@ class AccessChanges:
                 count += 1
                 left = tuple(other for other in one.tenants or () if other != tenant)
                 if left:
-                    changes.append((kind, name, replace(one, tenants=left)))
+                    changes.append(((kind, name), replace(one, tenants=left)))
                 else:
-                    changes += [(kind, name, None), *self._sessions_of(kind, name)]
-            if changes:
-                self._write(changes)
+                    changes += [((kind, name), None), *self._sessions_of(kind, name)]
+            self.write(changes)
         return count
 
     def accepts(self, name: str, password: str) -> bool:
@@ -257,7 +244,7 @@ class AccessChanges:
         it has too many.
 
         Raises:
-            Taken: There are too many.
+            InTheWay: There are too many.
         """
         secret = new_secret()
         now_ms = self._clock.now_ms()
@@ -265,7 +252,7 @@ class AccessChanges:
         with self._lock:
             sessions = self._view.sessions()
             old: list[_Change] = [
-                ("session", one, None) for one, found in sessions if found.expires_at <= now_ms
+                (("session", one), None) for one, found in sessions if found.expires_at <= now_ms
             ]
             own = sorted(
                 (found.created_at, one)
@@ -274,18 +261,18 @@ class AccessChanges:
                 and found.expires_at > now_ms
             )
             ended = own[: max(0, len(own) - MAX_SESSIONS_OF_ONE + 1)]
-            old += [("session", one, None) for _, one in ended]
+            old += [(("session", one), None) for _, one in ended]
             if len(sessions) - len(old) >= MAX_SESSIONS:
-                raise Taken(f"there are {MAX_SESSIONS} sessions, which is the limit")
+                raise InTheWay(f"there are {MAX_SESSIONS} sessions, which is the limit")
             ends = now_ms + round(lifetime_seconds * 1000)
             session = LoginSession(caller.kind, subject, secret.hash, self._begin(caller), ends)
-            self._write([("session", secret.id, session), *old])
+            self.write([(("session", secret.id), session), *old])
         return secret
 
     def close_session(self, session_id: str) -> None:
         """End a session."""
         with self._lock:
-            self._write([("session", session_id, None)])
+            self.write([(("session", session_id), None)])
 
     def _begin(self, caller: Caller) -> int:
         """Return when a session begins: not before the password by which it does."""
@@ -295,26 +282,10 @@ class AccessChanges:
 
     def _sessions_of(self, kind: str, subject: str) -> list[_Change]:
         return [
-            ("session", session_id, None)
+            (("session", session_id), None)
             for session_id, session in self._view.sessions()
             if (session.subject_kind, session.subject) == (kind, subject)
         ]
-
-    def _write(self, changes: Sequence[_Change]) -> None:
-        records = [
-            Append(
-                0, access_key(kind, name), None if value is None else encode_access(value), _HEADERS
-            )
-            for kind, name, value in changes
-        ]
-        offsets = self._log.append_all(ACCESS, records, what=f"{changes[0][0]} record")
-        self._view.take(
-            [
-                Followed(ACCESS, offset, record.key, record.value)
-                for offset, record in zip(offsets, records, strict=True)
-            ],
-            is_old=False,
-        )
 
 
 def _given(by: Caller, tenants: tuple[str, ...] | None) -> tuple[str, ...] | None:

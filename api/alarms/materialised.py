@@ -1,14 +1,9 @@
 """Every alarm as `mqlake.alarms` has it, and who has acknowledged it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from api.following import LogFollower, Taker
 from api.materialised import MaterialisedView
 from mqlake.alarm_records import Acknowledgement, Alarm, decode_alarm, decode_alarm_key
-from mqlake.records import ALARMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +53,3 @@ class MaterialisedAlarms(MaterialisedView):
         found = self._acknowledgements.get(alarm_id)
         is_of_this = found is not None and found.at >= alarm.raised_at
         return Known(alarm_id, alarm, found if is_of_this else None)
-
-
-class AlarmFollower(LogFollower):
-    """Keeps alarms as the log has them.
-
-    Args:
-        data_dir: Of the system.
-        view: Takes them.
-    """
-
-    def __init__(self, data_dir: Path, view: MaterialisedAlarms) -> None:
-        super().__init__(data_dir, "alarms", (ALARMS,))
-        self._view = view
-
-    @contextmanager
-    def taking(self) -> Iterator[Taker]:
-        self._view.forget()
-        yield self._view

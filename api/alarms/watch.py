@@ -96,15 +96,13 @@ class AlarmWatch:
         found = {one.id: one for one in seen}
         now_ms = self._clock.now_ms()
         changes = [*self._seen(found, now_ms), *self._gone(found, now_ms)]
-        if changes:
-            self._changes.write(changes)
+        self._changes.write(changes)
         old = [
             one.id
             for one in self._view.all()
             if one.alarm.cleared_at is not None and one.alarm.cleared_at < now_ms - KEPT_MS
         ]
-        if old:
-            self._changes.forget(old)
+        self._changes.forget(old)
 
     def _seen(self, found: dict[str, Found], now_ms: int) -> Iterator[Change]:
         """Yield alarms that are raised, and those whose owner says that it sees them."""
@@ -112,10 +110,10 @@ class AlarmWatch:
             known = self._view.get(alarm_id)
             if known is None or not known.is_open:
                 times = 1 if known is None else known.alarm.times + 1
-                yield "alarm", alarm_id, self._raised(one, times, now_ms)
+                yield ("alarm", alarm_id), self._raised(one, times, now_ms)
             elif self._is_ours(known.alarm, now_ms) and known.alarm.seen_at <= now_ms - SEEN_MS:
                 now = replace(known.alarm, severity=one.severity, detail=one.detail)
-                yield "alarm", alarm_id, replace(now, seen_at=now_ms, owner=self._owner)
+                yield ("alarm", alarm_id), replace(now, seen_at=now_ms, owner=self._owner)
 
     def _raised(self, one: Found, times: int, now_ms: int) -> Alarm:
         return Alarm(
@@ -136,7 +134,7 @@ class AlarmWatch:
         for known in self._view.all():
             if known.is_open and known.id not in found and self._is_ours(known.alarm, now_ms):
                 over = replace(known.alarm, cleared_at=now_ms, seen_at=now_ms, owner=self._owner)
-                yield "alarm", known.id, over
+                yield ("alarm", known.id), over
 
     def _is_ours(self, alarm: Alarm, now_ms: int) -> bool:
         return alarm.owner == self._owner or alarm.seen_at <= now_ms - SILENT_MS
@@ -177,4 +175,4 @@ class AlarmWatch:
 
 def _told(channel: str, known: Known) -> Change:
     what: Told = "raised" if known.is_open else "cleared"
-    return "alarm", known.id, replace(known.alarm, told={**known.alarm.told, channel: what})
+    return ("alarm", known.id), replace(known.alarm, told={**known.alarm.told, channel: what})

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.following import Followed, Taker
+from api.following import Followed, KeptInMemory
 from api.log import LogAppender
+from api.repository import append
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
-from mqlake.log.blocking import Append
-from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import METRICS
 from mqlake.rule_records import RuleMetricsKey, decode_rule_metrics_key, rule_metrics_key
 
@@ -46,7 +46,7 @@ class Rates:
     """Since the API was started."""
 
 
-class MaterialisedMetrics(Taker):
+class MaterialisedMetrics(KeptInMemory):
     """Counters of all rules; safe to use from any thread."""
 
     def __init__(self, clock: Clock) -> None:
@@ -205,8 +205,7 @@ def reset_metrics(
     """
     key = rule_metrics_key(RuleMetricsKey(RESET_PROCESS, RESET_INCARNATION, tenant, rule_id))
     value = metrics.reset_value(tenant, rule_id)
-    offset = log.append(METRICS, key, value, what="metrics", headers=[VERSION_HEADER])
-    metrics.take([Followed(METRICS, offset, key, value)], is_old=False)
+    append(log, metrics, METRICS, [(key, value)], what="metrics")
 
 
 def forget_metrics(
@@ -220,19 +219,13 @@ def forget_metrics(
     delete_keys(log, metrics, metrics.keys(tenant, rule_id))
 
 
-def delete_keys(log: LogAppender, view: Taker, keys: Iterable[bytes]) -> None:
+def delete_keys(log: LogAppender, view: KeptInMemory, keys: Iterable[bytes]) -> None:
     """Delete records of `mqlake.metrics`, in the log and in the view that follows it.
 
     Raises:
         LogError: The log does not answer.
     """
-    records = [Append(0, key, None, [VERSION_HEADER]) for key in keys]
-    offsets = log.append_all(METRICS, records, what="metrics")
-    gone = [
-        Followed(METRICS, offset, record.key, None)
-        for offset, record in zip(offsets, records, strict=True)
-    ]
-    view.take(gone, is_old=False)
+    append(log, view, METRICS, [(key, None) for key in keys], what="metrics")
 
 
 def total(counters: dict[str, Counters], name: str) -> int:

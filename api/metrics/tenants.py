@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from api.following import Followed, Taker
+from api.following import Followed, KeptInMemory
 from api.metrics.rules import delete_keys, total
 from mqlake.errors import InvalidRecord
 from mqlake.metrics.families import Families
@@ -44,7 +44,7 @@ _MOST_SERIES: Final = 100 * MOST
 """Of one metric: tenants times gateways or tables; what is beyond is added up."""
 
 
-class MaterialisedTenantMetrics(Taker):
+class MaterialisedTenantMetrics(KeptInMemory):
     """What gateways have said of tenants; safe to use from any thread.
 
     Args:

@@ -6,19 +6,15 @@ so what was taken is not lost, whichever process dies.
 
 import os
 import secrets
-import threading
 from pathlib import Path
-from typing import Final
 
-from api.following import Followed
 from api.log import LogAppender
 from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Upload
+from api.repository import InTheWay, NotThere, RecordKind, Repository
 from mqlake.clock import Clock
 from mqlake.durable import sync
-from mqlake.errors import MqlakeError, OperationalError
-from mqlake.log.blocking import Append
-from mqlake.record_versions import VERSION_HEADER, Headers
+from mqlake.errors import OperationalError
 from mqlake.records import RULES
 from mqlake.reference_records import (
     UPLOADS,
@@ -29,43 +25,35 @@ from mqlake.reference_records import (
 )
 from rules.references import MAX_REFERENCES
 
-_HEADERS: Final[Headers] = [VERSION_HEADER]
 
-
-class UnknownReference(MqlakeError):  # noqa: N818 - it names what is missing
-    """No such reference table."""
-
-
-class TooManyReferences(MqlakeError):  # noqa: N818
-    """There is no room for another one."""
-
-
-class ReferenceChanges:
+class ReferenceChanges(Repository[ReferenceKey, ReferenceRequest, MaterialisedReferences]):
     """Writes requests, one after the other; each method returns the request's number.
-
-    One process writes them, so that its lock is enough to number them.
 
     Args:
         data_dir: Of the system; uploads are a folder in it.
-        log: Where to.
-        view: Has all references; takes what is written at once.
-        clock: For the times of requests.
+        log: As of all.
+        view: As of all.
+        clock: As of all.
     """
+
+    kind = RecordKind(
+        RULES,
+        reference_key,
+        encode_reference_request,
+        lambda key: f"reference table {key.reference!r}",
+    )
 
     def __init__(
         self, data_dir: Path, log: LogAppender, view: MaterialisedReferences, clock: Clock
     ) -> None:
+        super().__init__(log, view, clock)
         self._folder = data_dir / UPLOADS
-        self._log = log
-        self._view = view
-        self._clock = clock
-        self._lock = threading.Lock()
 
     def put(self, tenant: str, reference: str, upload: Upload, description: str) -> int:
         """Give a table other rows; make it if there is none.
 
         Raises:
-            TooManyReferences: There are as many as there may be.
+            InTheWay: There are as many as there may be.
             OperationalError: The rows cannot be kept.
             LogError: The log does not answer; the other methods raise it too.
         """
@@ -75,9 +63,7 @@ class ReferenceChanges:
             is_new = known is None or not known.exists
             if is_new and len(self._view.all(tenant)) >= MAX_REFERENCES:
                 (self._folder / name).unlink(missing_ok=True)
-                raise TooManyReferences(
-                    f"there are {MAX_REFERENCES} reference tables, which is the limit"
-                )
+                raise InTheWay(f"there are {MAX_REFERENCES} reference tables, which is the limit")
             request = ReferenceRequest(
                 tenant,
                 reference,
@@ -97,7 +83,7 @@ class ReferenceChanges:
         """Give a table the rows of an earlier version.
 
         Raises:
-            UnknownReference: There is no such table.
+            NotThere: There is no such table.
         """
         with self._lock:
             number = _next(self._existing(tenant, reference))
@@ -110,7 +96,7 @@ class ReferenceChanges:
         """Delete a table with all its versions.
 
         Raises:
-            UnknownReference: There is no such table.
+            NotThere: There is no such table.
         """
         with self._lock:
             number = _next(self._existing(tenant, reference))
@@ -120,27 +106,16 @@ class ReferenceChanges:
     def forget(self, tenant: str) -> None:
         """Forget the numbers of requests, too, of a tenant whose tables are deleted."""
         with self._lock:
-            records = [Append(0, key, None, _HEADERS) for key in self._view.left_of(tenant)]
-            offsets = self._log.append_all(RULES, records, what="reference tables")
-            followed = [
-                Followed(RULES, offset, record.key, None)
-                for offset, record in zip(offsets, records, strict=True)
-            ]
-            self._view.take(followed, is_old=False)
+            self._delete(self._view.left_of(tenant), "reference tables")
 
     def _existing(self, tenant: str, reference: str) -> Reference:
         known = self._view.get(tenant, reference)
         if known is None or not known.exists:
-            raise UnknownReference(f"there is no reference table {reference!r}")
+            raise NotThere(f"there is no reference table {reference!r}")
         return known
 
     def _ask(self, request: ReferenceRequest) -> int:
-        key = reference_key(ReferenceKey("request", request.tenant, request.reference))
-        value = encode_reference_request(request)
-        (offset,) = self._log.append_all(
-            RULES, [Append(0, key, value, _HEADERS)], what=f"reference table {request.reference!r}"
-        )
-        self._view.take([Followed(RULES, offset, key, value)], is_old=False)
+        self.write([(ReferenceKey("request", request.tenant, request.reference), request)])
         return request.number
 
     def _keep(self, upload: Upload) -> tuple[str, int]:

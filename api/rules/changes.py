@@ -5,17 +5,13 @@ of a message it is what tells an output from all others.
 """
 
 import secrets
-import threading
-from collections.abc import Sequence
 from typing import Final
 
-from api.following import Followed
 from api.log import LogAppender
+from api.repository import InTheWay, NotThere, RecordKind, Repository
 from api.rules.materialised import Entry, MaterialisedRules, encode_rule
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.log.blocking import Append
-from mqlake.record_versions import VERSION_HEADER, Headers
 from mqlake.records import RULES
 from mqlake.rule_records import RulesKey, rules_key
 from rules.model import MAX_VERSIONS, Rule, RuleBody
@@ -25,36 +21,22 @@ MAX_RULES: Final = 10_000
 ANSWER_SECONDS: Final = 3.0
 """How long a change waits for the engine."""
 
-_HEADERS: Final[Headers] = [VERSION_HEADER]
-
-
-class RuleExists(MqlakeError):  # noqa: N818 - it names what is in the way
-    """The identifier is taken."""
-
-
-class UnknownRule(MqlakeError):  # noqa: N818
-    """No such rule, or no such version of it."""
-
 
 class VersionConflict(MqlakeError):  # noqa: N818
     """Somebody else has changed the rule meanwhile."""
 
 
-class TooManyRules(MqlakeError):  # noqa: N818
-    """There is no room for another rule."""
-
-
-class Changes:
+class Changes(Repository[RulesKey, Rule, MaterialisedRules]):
     """Writes changes, one after the other.
 
-    One process writes definitions, so that its lock is enough to number versions.
-
     Args:
-        log: Where to.
-        view: Has all rules; takes what is written at once.
-        clock: For the times in definitions.
+        log: As of all.
+        view: As of all.
+        clock: As of all.
         answer_seconds: How long a change waits for the engine, where nobody says.
     """
+
+    kind = RecordKind(RULES, rules_key, encode_rule, lambda key: f"rule {key.rule!r}")
 
     def __init__(
         self,
@@ -63,11 +45,8 @@ class Changes:
         clock: Clock,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        self._log = log
-        self._view = view
-        self._clock = clock
+        super().__init__(log, view, clock)
         self._answer_seconds = answer_seconds
-        self._lock = threading.Lock()
 
     def create(
         self, tenant: str, rule_id: str | None, body: RuleBody, by: str, most: int = 0
@@ -82,18 +61,18 @@ class Changes:
             most: Rules that its tenant may have; 0: any number.
 
         Raises:
-            RuleExists: There is one with this identifier.
-            TooManyRules: There are as many as there may be.
+            InTheWay: There is one with this identifier.
+            InTheWay: There are as many as there may be.
             LogError: The log does not answer; the other methods raise it too.
         """
         with self._lock:
             if rule_id is None:
                 rule_id = f"rule_{secrets.token_hex(4)}"
             if self._view.get(tenant, rule_id) is not None:
-                raise RuleExists(f"there is a rule {rule_id!r}: change it with PUT")
+                raise InTheWay(f"there is a rule {rule_id!r}: change it with PUT")
             most = min(most or MAX_RULES, MAX_RULES)
             if len(self._view.all(tenant)) >= most:
-                raise TooManyRules(f"there are {most} rules, which is the limit")
+                raise InTheWay(f"there are {most} rules, which is the limit")
             earlier = self._view.versions(tenant, rule_id)  # of a deleted one
             now_ms = self._clock.now_ms()
             rule = Rule(
@@ -124,7 +103,7 @@ class Changes:
             expected: The version that the caller knows; None: whatever there is.
 
         Raises:
-            UnknownRule: There is none.
+            NotThere: There is none.
             VersionConflict: The newest version is another.
         """
         with self._lock:
@@ -163,7 +142,7 @@ class Changes:
         """Delete a rule and its versions, all but the number of the newest.
 
         Raises:
-            UnknownRule: There is none.
+            NotThere: There is none.
             VersionConflict: The newest version is another.
         """
         with self._lock:
@@ -174,17 +153,17 @@ class Changes:
                 if one.version != entry.rule.version
             ]
             definition = RulesKey("definition", tenant, rule_id)
-            self._append([(key, None) for key in (definition, *old)])
+            self.write([(key, None) for key in (definition, *old)])
 
     def forget(self, tenant: str) -> None:
         """Forget the numbers of versions, too, of a tenant that has no rules any more."""
         with self._lock:
-            self._write_all([(key, None) for key in self._view.left_of(tenant)], tenant)
+            self._delete(self._view.left_of(tenant), f"rule {tenant!r}")
 
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
         entry = self._view.get(tenant, rule_id)
         if entry is None:
-            raise UnknownRule(f"there is no rule {rule_id!r}: bin/mqlake rules list shows all")
+            raise NotThere(f"there is no rule {rule_id!r}: bin/mqlake rules list shows all")
         if expected is not None and expected != entry.rule.version:
             raise VersionConflict(
                 f"rule {rule_id!r} is at version {entry.rule.version}, not {expected}: "
@@ -193,29 +172,15 @@ class Changes:
         return entry
 
     def _write(self, rule: Rule) -> None:
-        value = encode_rule(rule)
         kept = self._view.versions(rule.tenant, rule.id)[: MAX_VERSIONS - 1]
         old = self._view.versions(rule.tenant, rule.id)[len(kept) :]
-        self._append(
+        self.write(
             [
-                (RulesKey("version", rule.tenant, rule.id, rule.version), value),
-                (RulesKey("definition", rule.tenant, rule.id), value),
+                (RulesKey("version", rule.tenant, rule.id, rule.version), rule),
+                (RulesKey("definition", rule.tenant, rule.id), rule),
                 *((RulesKey("version", rule.tenant, rule.id, one.version), None) for one in old),
             ]
         )
-
-    def _append(self, changes: Sequence[tuple[RulesKey, bytes | None]]) -> None:
-        rule_id = changes[0][0].rule
-        self._write_all([(rules_key(key), value) for key, value in changes], rule_id)
-
-    def _write_all(self, changes: Sequence[tuple[bytes, bytes | None]], name: str) -> None:
-        records = [Append(0, key, value, _HEADERS) for key, value in changes]
-        offsets = self._log.append_all(RULES, records, what=f"rule {name!r}")
-        followed = [
-            Followed(RULES, offset, record.key, record.value)
-            for offset, record in zip(offsets, records, strict=True)
-        ]
-        self._view.take(followed, is_old=False)
 
 
 def body_of(rule: Rule) -> RuleBody:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from api.following import Followed
 from api.jobs import Job, NotResumable, Work
 from api.log import LogAppender
 from api.references.materialised import MaterialisedReferences
+from api.repository import append
 from api.rules import rerun
 from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
 from api.rules.checking import compiled
@@ -20,8 +20,6 @@ from api.rules.materialised import Entry, MaterialisedRules
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.rerun_log import Begin, KafkaRerunLog, encode_begin
 from api.spark import SparkConnect
-from mqlake.log.blocking import Append
-from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import RULES
 from mqlake.rule_records import rerun_key
 from rules.language.compiled import CompiledRule
@@ -167,9 +165,8 @@ class RuleWorks:
 
     def _keep(self, tenant: str, rule_id: str, begin: Begin) -> None:
         """Keep where a run begins: what it writes from there on the next run looks at."""
-        record = Append(0, rerun_key(tenant, rule_id), encode_begin(begin), [VERSION_HEADER])
-        (offset,) = self.log.append_all(RULES, [record], what=f"rerun of rule {rule_id!r}")
-        self.view.take([Followed(RULES, offset, record.key, record.value)], is_old=False)
+        record = rerun_key(tenant, rule_id), encode_begin(begin)
+        append(self.log, self.view, RULES, [record], what=f"rerun of rule {rule_id!r}")
 
 
 def check_missed(entry: Entry) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from fastapi import FastAPI
 from api.access.materialised import MaterialisedAccess
 from api.audit_log import AuditLog
 from api.cache import CacheWriter
+from api.following import Followed
 from api.live.messages import MessageFeed
 from api.live.outputs import OutputFeed
 from api.log import LogAppender
+from api.materialised import MaterialisedView
 from api.messages import MadeMessage
 from api.metrics.rules import MaterialisedMetrics
 from api.parts import Edges
@@ -28,10 +31,10 @@ from api.services import Services, make_services
 from api.settings import ApiSettings
 from mqlake.clock import ManualClock
 from mqlake.credentials import MIN_ITERATIONS
-from mqlake.errors import LogError
+from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.blocking import Append
 from mqlake.record_versions import Headers
-from mqlake.records import INBOUND
+from mqlake.records import GATEWAYS, INBOUND
 from tests.api.routes_made_once import application
 from tests.api.scans import ListScan
 from tests.api.test_api import TOKEN, Client, write_state
@@ -42,6 +45,7 @@ SERVERS = "127.0.0.1:9092"
 """Where the log is, in the state of the system."""
 REQUESTS = 2_000
 """That somebody may make; the clock stands still."""
+_offsets = count()
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,7 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app = application(services)
     app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
     gateways, rules = services.gateways, services.rules
-    with gateways.sessions.writing() as writer:
+    with gateways.sessions.taking() as writer:
         for read in (
             *(writer, gateways.bans, gateways.rights, gateways.tenants, services.access.view),
             *(rules.view, rules.references, services.alarms.view),
@@ -270,6 +274,11 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
             *(Client(app), tmp_path, writer, gateways.heard, log, clock, services.access.view),
             *(rules.view, rules.metrics, rules.references, audited),
         )
+
+
+def take(view: MaterialisedView, key: bytes, value: bytes | None) -> list[InvalidRecord]:
+    """Have a view take a record that is newer than all before; return what it refuses."""
+    return view.take([Followed(GATEWAYS, next(_offsets), key, value)], is_old=False)
 
 
 def operations(api: Api) -> list[tuple[str, str, dict[str, Any]]]:

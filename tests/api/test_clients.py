@@ -172,7 +172,7 @@ def test_subscriptions_read_at_the_start_are_as_those_that_come(api: Api) -> Non
         ("c2", []),
         ("c3", [subscription("b")]),
     ]
-    with cache.writing() as writer:
+    with cache.taking() as writer:
         for client_id, subscriptions in values:
             value = json.dumps(session(client_id, subscriptions=subscriptions)).encode()
             writer.apply([(f"s/default/{client_id}".encode(), value)])

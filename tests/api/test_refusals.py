@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from api import problems, refusals
-from api.bans import UnknownBan
 from api.jobs import TooManyJobs
+from api.repository import NotThere
 from api.rights import RightsChanged
 from api.rules.changes import VersionConflict
 from api.spark import SparkAway, SparkStarting
@@ -47,7 +47,7 @@ def answer(error: Exception, headers: dict[str, str] | None = None) -> httpx.Res
         (SparkStarting("it starts"), 503, "unavailable", "1"),
         (TooManyQueriesError("20 run"), 503, "unavailable", "5"),
         (TooManyJobs("20 wait"), 429, "rate_limited", "10"),
-        (UnknownBan("there is none"), 404, "not_found", None),
+        (NotThere("there is none"), 404, "not_found", None),
         (RightsChanged("version 2 is in force"), 409, "version_conflict", None),
         (MqlakeError("what nobody expects"), 500, "internal_error", None),
     ],

@@ -8,7 +8,7 @@ from api.rights import KEPT_VERSIONS, MaterialisedRights
 from mqlake.records import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import decode_rights, rights_version_key
 from mqlake.rights.files import parse_rights
-from tests.api.conftest import Api
+from tests.api.conftest import Api, take
 from tests.api.test_access import bearer, make_key
 
 RULE = {"effect": "allow", "actions": ["publish"], "topics": ["plant/%u/#"], "roles": ["pumps"]}
@@ -134,11 +134,11 @@ def test_what_another_process_of_the_api_says_counts(api: Api) -> None:
     apply(api, **RIGHTS)
     kept, current = api.log.records
     view = MaterialisedRights()
-    view.take(kept.key, kept.value)
+    take(view, kept.key, kept.value)
     assert (view.current, view.versions()) == (None, []), "its rights were never in force"
-    view.take(current.key, current.value)
-    view.take(b"gateway-1", b"{}")
+    take(view, current.key, current.value)
+    assert take(view, b"gateway-1", b"{}") == []
     assert view.current is not None
     assert [one.version for one in view.versions()] == [1]
-    view.take(kept.key, None)
+    take(view, kept.key, None)
     assert view.versions() == []

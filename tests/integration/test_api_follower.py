@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from api.bans import MaterialisedBans
 from api.cache import ClientFilter, SessionCache
-from api.follower import Follower
+from api.following import LogFollower
 from api.presence import Gateways
 from api.rights import MaterialisedRights
 from launcher.kafka import KafkaServer
@@ -35,7 +35,8 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     (tmp_path / STATE_FILE).unlink()
     cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
     bans = MaterialisedBans()
-    follower = Follower(tmp_path, cache, gateways, (bans, MaterialisedRights()))
+    kept = {GATEWAYS: (bans, MaterialisedRights(), gateways), SESSIONS: (cache,)}
+    follower = LogFollower(tmp_path, "sessions", kept)
     follower.start()  # before it knows where the log is
     replace_file(tmp_path / STATE_FILE, state.to_json())
     ensure_log_topics(
@@ -71,7 +72,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     follower.stop()
     assert not cache.is_complete
 
-    again = Follower(tmp_path, cache, gateways, (bans, MaterialisedRights()))
+    again = LogFollower(tmp_path, "sessions", kept)
     again.start()
     await_condition(lambda: cache.is_complete, "all is read once more")
     assert listed() == ["c1", "c3"]

@@ -8,11 +8,12 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from api.access.callers import Callers
-from api.access.follower import AccessFollower
 from api.access.materialised import MaterialisedAccess
+from api.following import LogFollower
 from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from mqlake.clock import SystemClock
+from mqlake.records import ACCESS
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -97,7 +98,7 @@ def test_another_process_knows_a_key_and_that_it_was_revoked(
     view = MaterialisedAccess()
     callers = Callers("unknown", view, SystemClock())
     first = api.post("/keys", {"description": "made before", "role": "viewer"})
-    follower = AccessFollower(system.data_dir, view)
+    follower = LogFollower(system.data_dir, "access", {ACCESS: (view,)})
     follower.start()
     try:
         await_condition(lambda: view.is_complete, "the log has been read")
