@@ -26,7 +26,7 @@ from api.job_journal import JobsTaker
 from api.middleware import RequestContext
 from api.parts import NAME
 from api.routes import (
-    access,
+    accounts,
     alarms,
     balancer,
     bans,
@@ -37,6 +37,7 @@ from api.routes import (
     health,
     history,
     jobs,
+    keys,
     live,
     logins,
     metrics,
@@ -52,6 +53,7 @@ from api.routes import (
     rule_versions,
     rules,
     schemas,
+    session,
     sign_on,
     sql,
     tenants,
@@ -101,12 +103,14 @@ def create_app(services: Services) -> FastAPI:
     )
     app.include_router(dashboard.router)
     app.include_router(health.router, prefix=PREFIX)
-    app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
+    app.include_router(session.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
     app.include_router(sign_on.router, prefix=PREFIX)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
         *(
-            access,
+            session,
+            keys,
+            accounts,
             logins,
             bans,
             rights,

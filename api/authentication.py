@@ -20,12 +20,13 @@ from starlette.requests import HTTPConnection
 from api.access.authenticator import ApiAuthenticator
 from api.access.callers import Caller
 from api.access.limits import RateLimiter
+from api.access.logins import WrongCredentials
 from api.audit.trail import begin_attempt
 from api.dependencies import services_of
-from api.pages import DEFAULT_TENANT
 from api.problems import Problem
 from mqlake.access_records import Role
 from mqlake.errors import OperationalError
+from mqlake.tenants import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
 
@@ -149,8 +150,8 @@ def counting_login(
     is_wrong = False
     try:
         yield
-    except Problem as problem:
-        is_wrong = problem.code == "wrong_credentials"
+    except WrongCredentials:
+        is_wrong = True
         raise
     finally:
         if is_wrong:
@@ -159,6 +160,12 @@ def counting_login(
         else:
             authenticator.logins.give_back(pair)
             authenticator.login_addresses.give_back(address)
+
+
+def tell_access(request: Request, caller: Caller, what: str, **fields: object) -> None:
+    """Note in the log who has changed what of who may come in."""
+    said = {"caller": caller.name, "request_id": request.scope["mqlake.request_id"], **fields}
+    _logger.info(what, extra={"fields": said})
 
 
 def limit(limiter: RateLimiter, name: str, amount: float = 1.0) -> None:

@@ -8,8 +8,8 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from api.access.changes import AccessChanges
+from api.access.logins import Logins
 from api.access.materialised import MaterialisedAccess
-from api.access.passwords import ApiPasswordChecks
 from api.access.provider import Provider
 from api.alarms.changes import AlarmChanges
 from api.alarms.materialised import MaterialisedAlarms
@@ -94,7 +94,7 @@ Log = Annotated[LogAppender, _part(lambda its: its.log)]
 
 KnownAccess = Annotated[MaterialisedAccess, _view(lambda its: its.access.view, ACCESS)]
 ChangeAccess = Annotated[AccessChanges, _part(lambda its: its.access.changes)]
-Passwords = Annotated[ApiPasswordChecks, _part(lambda its: its.access.passwords)]
+LoggingIn = Annotated[Logins, _part(lambda its: its.access.logins)]
 Oidc = Annotated[Provider | None, _part(lambda its: its.access.provider)]
 
 Heard = Annotated[Gateways, _part(lambda its: its.gateways.heard)]

@@ -30,7 +30,6 @@ Tenant = Annotated[
 ]
 
 DEFAULT_LIMIT = 100
-DEFAULT_TENANT = "default"
 
 
 class Page(BaseModel, Generic[Item]):

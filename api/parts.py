@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from api.access.authenticator import ApiAuthenticator
 from api.access.callers import Callers
 from api.access.changes import PASSWORD_ROUNDS, AccessChanges
+from api.access.logins import Logins
 from api.access.materialised import MaterialisedAccess
 from api.access.passwords import ApiPasswordChecks
 from api.access.provider import Provider
@@ -91,21 +92,25 @@ class AccessParts:
     changes: AccessChanges
     authenticator: ApiAuthenticator
     passwords: ApiPasswordChecks
+    logins: Logins
     provider: Provider | None
 
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges) -> "AccessParts":
-        view = MaterialisedAccess()
+        view, passwords = MaterialisedAccess(), ApiPasswordChecks()
+        changes = AccessChanges(edges.log, view, edges.clock, edges.password_rounds)
+        callers = Callers(read_token(settings.token_file), view, edges.clock)
         return cls(
             view=view,
-            changes=AccessChanges(edges.log, view, edges.clock, edges.password_rounds),
+            changes=changes,
             authenticator=ApiAuthenticator.make(
-                Callers(read_token(settings.token_file), view, edges.clock),
+                callers,
                 edges.clock,
                 requests_per_second=settings.requests_per_second,
                 burst=settings.request_burst,
             ),
-            passwords=ApiPasswordChecks(),
+            passwords=passwords,
+            logins=Logins(callers, view, changes, passwords, settings.session_hours * 3600.0),
             provider=None
             if settings.oidc is None
             else Provider(settings.oidc, PREFIX, edges.clock),

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from api.access.changes import ForAllTopics, NotYours
+from api.access.logins import WrongCredentials
 from api.jobs import JobElsewhere, NotResumable, TooManyJobs
 from api.problems import problem_response
 from api.references.tables import UnknownVersion
@@ -29,6 +30,7 @@ from rules.errors import RuleError
 from rules.schemas.errors import SchemaError
 
 STATUS: Final[Mapping[type[MqlakeError], HTTPStatus]] = {
+    WrongCredentials: HTTPStatus.UNAUTHORIZED,
     **dict.fromkeys((NotYours, NotWithin), HTTPStatus.FORBIDDEN),
     **dict.fromkeys((NotThere, UnknownVersion), HTTPStatus.NOT_FOUND),
     **dict.fromkeys(
@@ -79,6 +81,8 @@ async def _answer(_request: Request, error: Exception) -> JSONResponse:
         code = "outcome_unknown"
     elif isinstance(error, RightsChanged):
         code = "version_conflict"
+    elif isinstance(error, WrongCredentials):
+        code = "wrong_credentials"
     headers = {"Retry-After": str(seconds)} if seconds else None
     return problem_response(status, str(error), headers, code)
 

@@ -75,6 +75,28 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         # What an unknown name is checked against: it takes as long as a known one.
         self._nobody = Verifier(b"\0" * 16, rounds, b"\0" * 32, b"\0" * 32)
 
+    def find_key(self, key_id: str, by: Caller) -> ApiKey:
+        """Return a key that is for somebody to see and to revoke.
+
+        Raises:
+            NotThere: There is none, or none that is his.
+        """
+        key = self._view.key(key_id)
+        if key is None or not by.is_over(key.tenants):
+            raise NotThere(f"there is no key {key_id!r}")
+        return key
+
+    def find_account(self, name: str, by: Caller) -> Account:
+        """Return an account that is for somebody to see and to change.
+
+        Raises:
+            NotThere: There is none, or none that is his.
+        """
+        account = self._view.account(name)
+        if account is None or not by.is_over(account.tenants):
+            raise NotThere(f"there is no account {name!r}")
+        return account
+
     def create_key(
         self,
         role: Role,
@@ -116,9 +138,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
             NotThere: There is none, or none that is his.
         """
         with self._lock:
-            key = self._view.key(key_id)
-            if key is None or not by.is_over(key.tenants):
-                raise NotThere(f"there is no key {key_id!r}")
+            self.find_key(key_id, by)
             self.write([(("key", key_id), None), *self._sessions_of("key", key_id)])
 
     def create_account(
@@ -172,9 +192,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         """
         verifier = None if password is None else make_verifier(password, iterations=self._rounds)
         with self._lock:
-            old = self._view.account(name)
-            if old is None or not by.is_over(old.tenants):
-                raise NotThere(f"there is no account {name!r}")
+            old = self.find_account(name, by)
             if tenants != "same":
                 old = replace(old, tenants=_given(by, tenants))
             filters = old.topic_filters if topic_filters == "same" else topic_filters
@@ -197,9 +215,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
             NotThere: There is none, or none that is his.
         """
         with self._lock:
-            account = self._view.account(name)
-            if account is None or not by.is_over(account.tenants):
-                raise NotThere(f"there is no account {name!r}")
+            self.find_account(name, by)
             self.write([(("account", name), None), *self._sessions_of("account", name)])
 
     def forget_tenant(self, tenant: str) -> int:

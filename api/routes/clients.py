@@ -9,16 +9,7 @@ from pydantic import BaseModel, Field
 from api.cache import CachedSession, ClientFilter
 from api.control import disconnect
 from api.dependencies import Cache, Heard, Log
-from api.pages import (
-    DEFAULT_LIMIT,
-    DEFAULT_TENANT,
-    Cursor,
-    Limit,
-    Page,
-    Tenant,
-    read_cursor,
-    to_page,
-)
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.sessions import (
     ClientSessionView,
@@ -30,6 +21,7 @@ from api.sessions import (
     read_client_subscription,
     read_summary,
 )
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["clients"],

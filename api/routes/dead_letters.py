@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
 from api.dependencies import Connect, KnownRules, RunningJobs, Works
-from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, Tenant, write_cursor
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, write_cursor
 from api.pages import read_cursor as read_parts
 from api.problems import Problem, ProblemDetails
 from api.routes.rule_trials import to_ms
@@ -20,6 +20,7 @@ from api.rules.dead_letters import KEY_PARTS, DeadLetterView, Wanted, key_of, li
 from api.rules.rerun import why_not
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["rules"], responses={code: {"model": ProblemDetails} for code in (422, 503)}

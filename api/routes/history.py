@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import HistoryDeleter, RunningJobs, Settings
 from api.history import REQUESTED, Deletion
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
 from mqlake.errors import SettingsError
 from mqlake.retention import MOST_POLICIES, KeepingPolicy, read_policies, write_policies
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["history"], responses={code: {"model": ProblemDetails} for code in (422, 503)}

@@ -31,11 +31,12 @@ from api.live.reader import Reader, Told
 from api.live.readers import TooManyOfOne, TooManyReaders
 from api.live.stream import LiveStream
 from api.messages import MessageView
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.parts import LiveParts
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from mqlake.errors import OperationalError
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(tags=["live"])
 sockets = APIRouter()

@@ -1,6 +1,5 @@
 """Who is logged in: sessions of the API, listed and ended by administrators."""
 
-import logging
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -9,14 +8,12 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, authenticator_of, for_tenants, needs
+from api.authentication import CurrentCaller, authenticator_of, for_tenants, needs, tell_access
 from api.dependencies import ChangeAccess, KnownAccess
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from mqlake.access_records import LoginSession, Role, SubjectKind
-
-_logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
@@ -74,9 +71,7 @@ def delete_session(
     else:
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no session {session_id!r}")
     changes.close_session(session_id)
-    fields = {"caller": caller.name, "session": session_id, "of": whose.name}
-    request_id = request.scope["mqlake.request_id"]
-    _logger.info("session ended", extra={"fields": {**fields, "request_id": request_id}})
+    tell_access(request, caller, "session ended", session=session_id, of=whose.name)
 
 
 def _view(

@@ -13,12 +13,13 @@ from api.access.callers import Caller
 from api.authentication import CurrentCaller, audited, for_topics
 from api.dependencies import Maker, Publishing, Settings
 from api.messages import MadeMessage, MessageMaker
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_rights
 from api.settings import ApiSettings
 from mqlake.errors import InvalidTopic
 from mqlake.records import Properties
+from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import (
     MAX_TOPIC_BYTES,
     SYSTEM_LEVEL,

@@ -10,16 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ChangeReferences, KnownReferences, Tables
-from api.pages import (
-    DEFAULT_LIMIT,
-    DEFAULT_TENANT,
-    Cursor,
-    Limit,
-    Page,
-    read_cursor,
-    to_page,
-    write_cursor,
-)
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page, write_cursor
 from api.problems import Problem, ProblemDetails, problem_response
 from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Format, UploadError, read_schema, read_upload
@@ -33,6 +24,7 @@ from api.references.views import (
     view_version,
 )
 from mqlake.reference_records import reference_table
+from mqlake.tenants import DEFAULT_TENANT
 from rules.references import MAX_BYTES, ReferenceId
 
 router = APIRouter(tags=["references"], responses={503: {"model": ProblemDetails}})

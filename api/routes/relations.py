@@ -7,16 +7,7 @@ from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller
 from api.dependencies import KnownReferences, KnownRules
-from api.pages import (
-    DEFAULT_LIMIT,
-    DEFAULT_TENANT,
-    Cursor,
-    Limit,
-    Page,
-    Tenant,
-    read_cursor,
-    to_page,
-)
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import ProblemDetails
 from api.relations.views import view_columns
 from api.rules.checking import compiled
@@ -24,6 +15,7 @@ from api.rules.materialised import Entry
 from api.sql import usage
 from mqlake.reference_records import REFERENCE_TABLE_PREFIX
 from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
+from mqlake.tenants import DEFAULT_TENANT
 from rules.errors import RuleError
 from rules.model import ActionSpec
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Replays, RunningJobs, Settings
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.replay.order import COLUMNS, ReplayOrder
 from api.replay.work import REPLAY, replay_work
@@ -16,6 +16,7 @@ from api.routes.sql import SqlProblemDetails
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
 from mqlake.errors import InvalidTopic
+from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import is_system, validate_topic_name
 
 router = APIRouter(tags=["history"])

@@ -11,19 +11,11 @@ from api.authentication import CurrentCaller, for_topics
 from api.control import clear_retained
 from api.dependencies import Log, Maker, Retained
 from api.messages import show_payload
-from api.pages import (
-    DEFAULT_LIMIT,
-    DEFAULT_TENANT,
-    Cursor,
-    Limit,
-    Page,
-    Tenant,
-    read_cursor,
-    to_page,
-)
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from api.sessions import PROTOCOL_VERSIONS
+from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
 
 router = APIRouter(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.authentication import CurrentCaller
 from api.dependencies import ChangeRules, KnownRules, RunningJobs, Works
 from api.jobs import Job, Jobs, Work
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rule_trials import to_ms
 from api.routes.rules import IfMatch, RuleIdPath, Wait, answer_change, existing, read_etag
@@ -19,6 +19,7 @@ from api.rules.changes import body_of
 from api.rules.views import JobView, RuleView, view_job
 from api.rules.work import check_missed
 from mqlake.clock import SystemClock
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["rules"],

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.dependencies import AllRuns, Connect, KnownReferences, KnownRules, RunningJobs, Works
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
 from api.routes.rule_versions import find_version
@@ -23,6 +23,7 @@ from api.rules.trial import try_rule
 from api.rules.views import JobView, view_job
 from api.sql.errors import QueryError
 from mqlake.clock import SystemClock
+from mqlake.tenants import DEFAULT_TENANT
 from rules.model import MAX_SQL_CHARACTERS, Rule
 
 router = APIRouter(

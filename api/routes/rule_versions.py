@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_topics
 from api.dependencies import ChangeRules, KnownReferences, KnownRules
-from api.pages import DEFAULT_TENANT, Page, Tenant
+from api.pages import Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rules import (
     IfMatch,
@@ -25,6 +25,7 @@ from api.rules.changes import body_of
 from api.rules.materialised import MaterialisedRules
 from api.rules.rights import is_within
 from api.rules.views import Difference, RuleView, VersionView, masked_body, view_version
+from mqlake.tenants import DEFAULT_TENANT
 from rules.documents import write_document
 from rules.model import Rule
 

@@ -19,16 +19,7 @@ from api.dependencies import (
     Metrics,
 )
 from api.metrics.rules import forget_metrics, reset_metrics
-from api.pages import (
-    DEFAULT_LIMIT,
-    DEFAULT_TENANT,
-    Cursor,
-    Limit,
-    Page,
-    Tenant,
-    read_cursor,
-    to_page,
-)
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.references.materialised import MaterialisedReferences
 from api.rules.changes import Changes
@@ -52,6 +43,7 @@ from api.rules.views import (
     view_rule,
 )
 from mqlake.errors import LogError, OperationalError
+from mqlake.tenants import DEFAULT_TENANT
 from rules import columns
 from rules.actions import check_actions, describe_arguments
 from rules.errors import RuleError

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Cookie, Query, Request
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field
 
-from api.access.callers import of_account
+from api.access.logins import WrongCredentials
 from api.access.provider import CALLBACK, LoginRefused, Provider, derived
 from api.audit.trail import begin_attempt, known_as
 from api.authentication import authenticator_of, counting_login
 from api.dashboard.serving import PATH
-from api.dependencies import ChangeAccess, KnownAccess, Oidc, Settings
+from api.dependencies import KnownAccess, LoggingIn, Oidc, Settings
 from api.problems import Problem, ProblemDetails
-from api.routes.access import open_session, wrong
+from api.routes.session import open_session
 from api.settings import PREFIX
 
 router = APIRouter(tags=["access"])
@@ -74,10 +74,9 @@ async def get_login_oidc(request: Request, oidc: Oidc) -> RedirectResponse:
 )
 async def get_login_oidc_callback(
     request: Request,
-    access: KnownAccess,
-    changes: ChangeAccess,
+    _access: KnownAccess,
+    logins: LoggingIn,
     oidc: Oidc,
-    settings: Settings,
     code: Annotated[str, Query(max_length=4096)] = "",
     state: Annotated[str, Query(max_length=256)] = "",
     error: Annotated[str, Query(max_length=256, description="of the provider's")] = "",
@@ -92,20 +91,19 @@ async def get_login_oidc_callback(
     with counting_login(authenticator_of(request), request, ""):
         await begin_attempt(request, "", None, "oidc")
         if not seed or not hmac.compare_digest(state.encode(), derived(seed, "state").encode()):
-            raise wrong("this browser has not begun that login, or too long ago: begin anew")
+            raise WrongCredentials(
+                "this browser has not begun that login, or too long ago: begin anew"
+            )
         if error or not code:
-            raise wrong(f"the identity provider refuses: {error[:100] or 'no code'}")
+            raise WrongCredentials(f"the identity provider refuses: {error[:100] or 'no code'}")
         try:
             name = await provider.username(seed, code)
         except LoginRefused as exc:
-            raise wrong(str(exc)) from exc
-        account = access.account(name)
-        if account is None:
-            raise wrong(f"there is no account {name[:64]!r}: an administrator makes it")
-    caller = of_account(name, account)
+            raise WrongCredentials(str(exc)) from exc
+        caller = logins.by_provider(name)
     known_as(request, caller.name, caller.role)
     answer = RedirectResponse(PATH, HTTPStatus.SEE_OTHER)
-    await open_session(request, answer, changes, settings, caller)
+    await open_session(request, answer, logins, caller)
     answer.delete_cookie(SEED_COOKIE, path=_COOKIE_PATH, httponly=True, samesite="lax")
     return answer
 

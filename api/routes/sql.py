@@ -17,13 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.dependencies import Figures, Queries, Settings, Warming
 from api.metrics.tenants import TenantFigures
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.spark import Cancelled
 from api.sql.checking import check
 from api.sql.results import MEDIA_TYPES, Format, Result, write
 from api.sql.running import QueryLimits
 from api.sql.usage import usage_select
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(tags=["sql"])
 

@@ -18,11 +18,18 @@ from api.dependencies import (
     RunningJobs,
 )
 from api.jobs import Jobs, to_time
-from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_cursor, to_page
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
 from api.tenant_deletion import DELETE_TENANT, deletion_work, is_being_deleted
-from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, KeptTenant, Tenant, TenantLimits
+from mqlake.tenants import (
+    DEFAULT_TENANT,
+    NO_LIMITS,
+    TENANT_PATTERN,
+    KeptTenant,
+    Tenant,
+    TenantLimits,
+)
 
 router = APIRouter(tags=["tenants"], responses={503: {"model": ProblemDetails}})
 

@@ -12,21 +12,13 @@ from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Feed
 from api.live.topics import SeenTopic
 from api.messages import MessageView, show_message
-from api.pages import (
-    DEFAULT_LIMIT,
-    DEFAULT_TENANT,
-    Cursor,
-    Limit,
-    Page,
-    Tenant,
-    read_cursor,
-    to_page,
-)
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from mqlake.errors import InvalidRecord
 from mqlake.matching import filter_matches
 from mqlake.records import decode_message
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["topics"], responses={code: {"model": ProblemDetails} for code in (422, 503)}

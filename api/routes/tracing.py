@@ -7,9 +7,10 @@ from fastapi import APIRouter, Path, Query
 
 from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Tracing
-from api.pages import DEFAULT_TENANT, Tenant
+from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.tracing.views import Trace
+from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(tags=["history"])
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from api.access.views import SessionView
 from api.problems import CODES, ProblemDetails
-from api.routes.access import SessionView
 from api.routes.gateways import Placement
 from api.routes.live import read_frame
 from api.routes.publish import PublishedMessage

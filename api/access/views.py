@@ -1,0 +1,231 @@
+"""What the API takes and says of keys, accounts and its own sessions."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
+
+from api.access.callers import Caller
+from api.access.changes import ALL_TOPICS
+from api.jobs import to_time
+from mqlake.access_records import Account, ApiKey, Role, SubjectKind
+from mqlake.errors import InvalidTopic
+from mqlake.tenants import TenantName
+from mqlake.topics import split_shared, validate_topic_filter
+
+MIN_PASSWORD_CHARACTERS: Final = 8
+MAX_PASSWORD_CHARACTERS: Final = 256
+MAX_TOPIC_FILTERS: Final = 100
+MAX_TENANTS: Final = 100
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""Beyond them a time in another zone is none of the calendar's."""
+
+AccountName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$", description="of the account")
+]
+Password = Annotated[
+    SecretStr,
+    Field(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_CHARACTERS),
+]
+
+
+def _topic_filter(text: str) -> str:
+    try:
+        validate_topic_filter(text)
+    except InvalidTopic as exc:
+        raise ValueError(str(exc)) from exc
+    if split_shared(text).share_name:
+        raise ValueError("expected a filter that is not one of a shared subscription")
+    return text
+
+
+TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
+
+
+class LoginRequest(BaseModel):
+    """A user name with its password, or a token."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    username: str | None = Field(default=None, max_length=64, description="name of an account")
+    password: SecretStr | None = Field(default=None, max_length=MAX_PASSWORD_CHARACTERS)
+    token: SecretStr | None = Field(
+        default=None, max_length=256, description="an API key, or the token of <data-dir>/api-token"
+    )
+
+    @model_validator(mode="after")
+    def _either(self) -> "LoginRequest":
+        by_password = self.username is not None and self.password is not None
+        if by_password == (self.token is not None) or (
+            not by_password and (self.username, self.password) != (None, None)
+        ):
+            raise ValueError("expected username and password, or token")
+        return self
+
+
+class SessionView(BaseModel):
+    name: str = Field(description="`api-token`, `key:<id>`, or the account's name")
+    role: Role
+    kind: SubjectKind
+    csrf_token: str | None = Field(
+        description="send it as X-CSRF-Token; null for who has not come by a cookie"
+    )
+    expires_at: datetime | None = Field(description="when the session or the key ends")
+    topic_filters: list[str] | None = Field(
+        description="of what one may read and publish; null: of all topics, and more than topics"
+    )
+    tenants: list[str] | None = Field(
+        description="of whose one may ask; null: of all, and of what is of none"
+    )
+
+
+class OperationsView(BaseModel):
+    operations: list[str] = Field(
+        description="`GET /clients`: method and path; each may still refuse a tenant or topic"
+    )
+
+
+class NewPassword(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    old_password: SecretStr = Field(max_length=MAX_PASSWORD_CHARACTERS)
+    new_password: Password
+
+
+Tenants = Annotated[
+    list[TenantName] | None,
+    Field(
+        min_length=1,
+        max_length=MAX_TENANTS,
+        description="of whose it may ask, and of nothing that is of no tenant; null: of all, or of "
+        "those that whoever makes it is for",
+    ),
+]
+
+
+class _ForTopics(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: Role
+    topic_filters: list[TopicFilter] | None = Field(
+        default=None,
+        max_length=MAX_TOPIC_FILTERS,
+        description="whoever has it may read and publish what these match, and ask for nothing "
+        "else; null: all topics. Not for the role admin",
+    )
+    tenants: Tenants = None
+
+    @model_validator(mode="after")
+    def _is_no_administrators(self) -> Self:
+        if self.role == "admin" and self.topic_filters is not None:
+            raise ValueError(ALL_TOPICS)
+        return self
+
+
+class NewKey(_ForTopics):
+    description: str = Field(min_length=1, max_length=200, description="what it is for")
+    expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
+        default=None, description="null: it never does"
+    )
+
+
+class KeyView(BaseModel):
+    id: str
+    description: str
+    role: Role
+    topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
+    tenants: list[str] | None = Field(description="that it is for; null: all")
+    created_at: datetime | None
+    created_by: str
+    expires_at: datetime | None
+    expired: bool
+
+
+class CreatedKey(KeyView):
+    key: str = Field(description="the key itself: it is shown now and never again")
+
+
+class NewAccount(_ForTopics):
+    name: AccountName
+    password: Password | None = Field(
+        default=None, description="null: it logs in at the identity provider alone"
+    )
+
+
+class ChangedAccount(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: Role | None = Field(default=None, description="null: as it is")
+    password: Password | None = Field(default=None, description="null: as it is")
+    topic_filters: list[TopicFilter] | None = Field(
+        default=None,
+        max_length=MAX_TOPIC_FILTERS,
+        description="left out: as they are; null: all topics",
+    )
+    tenants: Tenants = None
+
+
+class AccountView(BaseModel):
+    name: str
+    role: Role
+    topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
+    tenants: list[str] | None = Field(description="that it is for; null: all")
+    created_at: datetime | None
+    created_by: str
+    password_changed_at: datetime | None
+
+
+def view_session(caller: Caller) -> SessionView:
+    return SessionView(
+        name=caller.name,
+        role=caller.role,
+        kind=caller.kind,
+        csrf_token=caller.csrf_token,
+        expires_at=to_time(caller.expires_at),
+        topic_filters=_listed(caller.topic_filters),
+        tenants=_listed(caller.tenants),
+    )
+
+
+def fixed(asked: list[str] | None) -> tuple[str, ...] | None:
+    return None if asked is None else tuple(asked)
+
+
+def _listed(found: tuple[str, ...] | None) -> list[str] | None:
+    return None if found is None else list(found)
+
+
+def view_key(key_id: str, key: ApiKey) -> KeyView:
+    expires_at = to_time(key.expires_at)
+    return KeyView(
+        id=key_id,
+        description=key.description,
+        role=key.role,
+        topic_filters=_listed(key.topic_filters),
+        tenants=_listed(key.tenants),
+        created_at=to_time(key.created_at),
+        created_by=key.created_by,
+        expires_at=expires_at,
+        expired=expires_at is not None and expires_at <= datetime.now(expires_at.tzinfo),
+    )
+
+
+def view_account(name: str, account: Account) -> AccountView:
+    return AccountView(
+        name=name,
+        role=account.role,
+        topic_filters=_listed(account.topic_filters),
+        tenants=_listed(account.tenants),
+        created_at=to_time(account.created_at),
+        created_by=account.created_by,
+        password_changed_at=to_time(account.password_changed_at),
+    )
