@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from api.jobs import Job
+from api.pace import JobPace
 from api.replay.order import COLUMNS_HINT, Place, ReplayOrder, ordered_query
 from api.replay.rows import RowError, StoredMessage, read_row, read_rows
 from api.replay.targets import ReplayError, ReplayTarget
-from api.rules.backfill import BackfillPace
 from api.sql.errors import QueryError
 from api.sql.results import Result
 from api.sql.running import QueryLimits, QueryRunner
@@ -63,7 +63,7 @@ class Replay:
         self._refused = counted.get("refused", 0)
         self._reason: str | None = job.place.get("reason")
         self._batch_messages = max(1, min(BATCH_MESSAGES, order.rate // _BATCHES_A_SECOND))
-        self._pace = BackfillPace(order.rate)
+        self._pace = JobPace(order.rate)
 
     def run(self) -> dict[str, Any]:
         """Do it; return what was done.

@@ -6,7 +6,6 @@ each message is evaluated once by this version: no gap, no overlap. A backfill i
 own: its outputs come from the source `b` with the job's identifier (`docs/records.md`).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from api.log import LogAppender
 from api.log_range import has_messages
 from api.rules import history
 from api.rules.materialised import Entry
+from api.rules.run import RuleRun
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
@@ -23,11 +23,9 @@ from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
 from mqlake.rule_records import (
     DeadLetter,
     OffsetRange,
-    Output,
     Position,
     Span,
     dead_letter_headers,
-    output_headers,
     rule_record_key,
 )
 from mqlake.tables import MESSAGES
@@ -36,17 +34,12 @@ from rules.language.compiled import CompiledRule
 WINDOW_ROWS: Final = 100_000
 """Messages that are evaluated at a time, about; bounds what is in memory."""
 APPEND_ROWS: Final = 500
-TABLE_SECONDS: Final = 120.0
-"""How long the table may take to have what came before the rule."""
-QUERY_SECONDS: Final = 600.0
 MAX_EXPLAINED: Final = 20
 """Failures of which it is found out what is wrong: each is a query of its own."""
 NOT_EXPLAINED: Final = (
     f"the evaluation failed; of a backfill only the first {MAX_EXPLAINED} failures are looked into"
 )
 MAX_ERROR_CHARACTERS: Final = 1_000
-_CLIENT_PREFIX: Final = "rule:"
-"""Of the client identifier of what a rule has published."""
 
 
 class BackfillError(MqlakeError):
@@ -141,7 +134,9 @@ def backfill(
         return _Backfill(job, order, spark, log, current).run()
 
 
-class _Backfill:
+class _Backfill(RuleRun[BackfillOrder]):
+    error = BackfillError
+
     def __init__(
         self,
         job: Job,
@@ -150,12 +145,7 @@ class _Backfill:
         log: LogAppender,
         current: Callable[[], Entry | None],
     ) -> None:
-        self._job = job
-        self._order = order
-        self._spark = spark
-        self._log = log
-        self._current = current
-        self._pace = BackfillPace(order.rate)
+        super().__init__(job, order, spark, log, current, source=f"b{job.id}")
         counted: dict[str, int] = job.place.get("counts", {})
         self._matched = counted.get("matched", 0)
         self._passed = counted.get("passed", 0)
@@ -164,9 +154,8 @@ class _Backfill:
         self._outputs = counted.get("outputs", 0)
 
     def run(self) -> dict[str, Any]:
-        self._job.advance(0.0, "waiting for the table to have what came before the rule")
         self._await_table()
-        version = int(self._rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")[0]["version"])
+        version = self.messages_version()
         ranges = self._ranges(version)
         total = sum(end - begin for begin, end in ranges.values())
         step = max(1, WINDOW_ROWS // max(1, len(ranges)))
@@ -179,7 +168,7 @@ class _Backfill:
         }
         done = sum(at[partition] - begin for partition, (begin, _) in ranges.items())
         while done < total:
-            self._check()
+            self.check()
             window = {
                 partition: (begin, min(begin + step, ranges[partition][1]))
                 for partition, begin in at.items()
@@ -212,54 +201,26 @@ class _Backfill:
             "outputs": self._outputs,
         }
 
-    @property
-    def _source(self) -> str:
-        return f"b{self._job.id}"
-
-    def _check(self) -> None:
-        self._job.check()
-        entry = self._current()
-        is_same = entry is not None and entry.rule.version == self._order.version
-        if entry is None or not is_same or entry.state != "running":
-            raise BackfillError(
-                f"the rule is no longer at version {self._order.version} and running; "
-                f"{self._outputs} outputs were made"
-            )
-
-    def _rows(self, query: str) -> list[Row]:
-        self._job.check()
-        return self._spark.rows(query, QUERY_SECONDS, is_cancelled=self._job.cancelling.is_set)
-
     def _await_table(self) -> None:
         """Wait until the table has every message of the tenant before the rule's first offsets."""
-        deadline = time.monotonic() + TABLE_SECONDS
         wanted = dict(enumerate(self._order.live.starts))
-        while True:
-            rows = self._rows(
+
+        def has_all() -> bool:
+            rows = self.rows(
                 f"SELECT log_partition, max(log_offset) AS last FROM {MESSAGES.name}"  # noqa: S608
                 " GROUP BY log_partition"
             )
             last = {row["log_partition"]: row["last"] for row in rows}
-            wanted = {
-                partition: end
-                for partition, end in wanted.items()
-                if last.get(partition, -1) < end - 1
-                and has_messages(
-                    self._log.servers(),
-                    self._order.tenant,
-                    partition,
-                    last.get(partition, -1) + 1,
-                    end,
-                )
-            }
-            if not wanted:
-                return
-            if time.monotonic() > deadline:
-                raise BackfillError(
-                    f"the table {MESSAGES.name} has not followed the log within "
-                    f"{TABLE_SECONDS:g} s; see: bin/mqlake status"
-                )
-            self._job.cancelling.wait(1.0)
+            for partition, end in list(wanted.items()):
+                begin = last.get(partition, -1) + 1
+                if begin >= end or not has_messages(
+                    self._log.servers(), self._order.tenant, partition, begin, end
+                ):
+                    del wanted[partition]
+            return not wanted
+
+        note = "waiting for the table to have what came before the rule"
+        self.await_table(MESSAGES.name, has_all, note)
 
     def _where(self) -> list[str]:
         conditions = [f"tenant = {history.text(self._order.tenant)}"]
@@ -278,7 +239,7 @@ class _Backfill:
         rows = history.MESSAGES_STORED.source(
             version, " AND ".join([*self._where(), f"({before})"])
         )
-        found = self._rows(
+        found = self.rows(
             "SELECT log_partition, min(log_offset) AS first, max(log_offset) AS last"  # noqa: S608
             f" FROM {rows} GROUP BY log_partition"
         )
@@ -296,11 +257,11 @@ class _Backfill:
         inner = f"SELECT {history.MESSAGES_STORED.row} FROM {rows}"  # noqa: S608
         names = "id, topic, clientid, timestamp, log_partition, log_offset"
         evaluated = f"SELECT {names}, payload, {result} AS result FROM ({inner})"  # noqa: S608
-        counted = self._rows(
+        counted = self.rows(
             f"SELECT count(*) AS matched FROM {rows}"  # noqa: S608
         )
         self._matched += counted[0]["matched"]
-        found = self._rows(
+        found = self.rows(
             f"SELECT {names}, result, CASE WHEN result IS NULL THEN payload END AS payload"  # noqa: S608
             f" FROM ({evaluated}) WHERE result IS NULL OR octet_length(result) > 0"
             " ORDER BY log_partition, log_offset"
@@ -318,32 +279,11 @@ class _Backfill:
         self._append(records, letters)
 
     def _records(self, row: Row) -> list[Append]:
-        order = self._order
-        result: bytes = row["result"]
-        client_id: str = row["clientid"] or ""
-        chain: tuple[str, ...] = ()
-        if client_id.startswith(_CLIENT_PREFIX):
-            chain = (client_id.removeprefix(_CLIENT_PREFIX),)
-            if chain == (order.rule_id,):
-                self._loops += 1
-                return []
+        records = self.outputs_of(row)
+        if records is None:
+            self._loops += 1
+            return []
         self._passed += 1
-        key = rule_record_key(order.tenant, order.rule_id)
-        records = []
-        for index, line in enumerate(result.split(b"\n")):
-            output = Output(
-                tenant=order.tenant,
-                rule=order.rule_id,
-                version=order.version,
-                row=line,
-                position=Position(self._source, row["log_partition"], row["log_offset"], index),
-                received_at_ms=row["timestamp"],
-                topic_name=row["topic"],
-                client_id=client_id,
-                message_id=bytes.fromhex(row["id"]) if row["id"] else None,
-                chain=chain,
-            )
-            records.append(Append(row["log_partition"], key, line, output_headers(output)))
         return records
 
     def _dead_letter(self, version: int, row: Row) -> Append:
@@ -354,7 +294,7 @@ class _Backfill:
         if self._failed <= MAX_EXPLAINED:
             stored, position = history.MESSAGES_STORED, history.position(row)
             try:
-                self._rows(stored.unguarded(version, position, order.expression))
+                self.rows(stored.unguarded(version, position, order.expression))
             except EvaluationError as exc:
                 error = str(exc)[:MAX_ERROR_CHARACTERS]
         letter = DeadLetter(
@@ -375,25 +315,9 @@ class _Backfill:
         count = len(records) + len(letters)
         if not count:
             return
-        self._check()
-        self._pace.wait(count, self._job.cancelling.wait)
-        rule = self._order.rule_id
-        for log_topic, found in ((OUTPUTS, records), (DEAD_LETTERS, letters)):
-            if found:
-                self._log.append_all(log_topic, found, what=f"outputs of rule {rule!r}")
+        self.check()
+        self.wait(count)
+        self.append(OUTPUTS, records)
+        self.append(DEAD_LETTERS, letters)
         self._outputs += len(records)
         self._job.advance(self._job.progress, f"{self._outputs:,} outputs")
-
-
-class BackfillPace:
-    """Keeps to a rate."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._next = time.monotonic()
-
-    def wait(self, count: int, sleep: Callable[[float], Any]) -> None:
-        now = time.monotonic()
-        if self._next > now:
-            sleep(self._next - now)
-        self._next = max(self._next, now) + count / self._rate

@@ -7,7 +7,6 @@ taken twice, whoever asks how often. Readers keep no mark of the source `r`: its
 order.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,10 +14,10 @@ from typing import Any, Final
 from api.jobs import Job
 from api.log import LogAppender
 from api.rules import history
-from api.rules.backfill import BackfillPace
 from api.rules.dead_letters import Wanted, places_query
 from api.rules.materialised import Entry
 from api.rules.rerun_log import Begin, Place, RerunLog
+from api.rules.run import RuleRun
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
@@ -27,10 +26,8 @@ from mqlake.records import INBOUND, OUTPUTS
 from mqlake.rule_records import (
     RERUN,
     DeadLetter,
-    Output,
     Position,
     dead_letter_headers,
-    output_headers,
     rule_record_key,
 )
 from mqlake.tables import DEAD_LETTERS, MESSAGES
@@ -38,11 +35,7 @@ from rules.language.compiled import CompiledRule
 
 PAGE: Final = 500
 """Messages that are evaluated at a time."""
-TABLE_SECONDS: Final = 120.0
-"""How long the table may take to have the marks of the run before."""
-QUERY_SECONDS: Final = 600.0
 MAX_ERRORS: Final = 5
-_CLIENT_PREFIX: Final = "rule:"
 
 
 class RerunError(MqlakeError):
@@ -128,7 +121,9 @@ def rerun(
         return run.run()
 
 
-class _Rerun:
+class _Rerun(RuleRun[RerunOrder]):
+    error = RerunError
+
     def __init__(
         self,
         job: Job,
@@ -138,47 +133,33 @@ class _Rerun:
         reader: RerunLog,
         current: Callable[[], Entry | None],
     ) -> None:
-        self._job = job
-        self._order = order
-        self._spark = spark
-        self._log = log
+        super().__init__(job, order, spark, log, current, source=RERUN)
         self._reader = reader
-        self._current = current
-        self._pace = BackfillPace(order.rate)
         self._counts = dict.fromkeys(
-            ("letters", "passed", "no_result", "failed", "not_matched", "loops", "outputs"), 0
+            ("letters", "passed", "no_result", "failed", "not_matched", "loops"), 0
         )
         self._errors: list[dict[str, Any]] = []
 
     def run(self) -> dict[str, Any]:
-        total = self._rows(places_query(self._order.wanted, None, None))[0]["places"]
-        version = int(self._rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")[0]["version"])
+        total = self.rows(places_query(self._order.wanted, None, None))[0]["places"]
+        version = self.messages_version()
         after: int | None = None
         while True:
-            self._check()
-            rows = self._rows(places_query(self._order.wanted, after, PAGE))
+            self.check()
+            rows = self.rows(places_query(self._order.wanted, after, PAGE))
             if not rows:
                 break
             places = [row["position"] for row in rows]
             self._run_page(version, places)
             after = places[-1]
-            outputs = self._counts["outputs"]
-            self._job.advance(self._counts["letters"] / max(1, total), f"{outputs:,} outputs")
-        return {"version": self._order.version, **self._counts, "errors": self._errors}
-
-    def _check(self) -> None:
-        self._job.check()
-        entry = self._current()
-        is_same = entry is not None and entry.rule.version == self._order.version
-        if entry is None or not is_same or entry.state != "running":
-            raise RerunError(
-                f"the rule is no longer at version {self._order.version} and running; "
-                f"{self._counts['outputs']} outputs were made"
-            )
-
-    def _rows(self, query: str) -> list[Row]:
-        self._job.check()
-        return self._spark.rows(query, QUERY_SECONDS, is_cancelled=self._job.cancelling.is_set)
+            progress = self._counts["letters"] / max(1, total)
+            self._job.advance(progress, f"{self._outputs:,} outputs")
+        return {
+            "version": self._order.version,
+            **self._counts,
+            "outputs": self._outputs,
+            "errors": self._errors,
+        }
 
     # What the run before has left
 
@@ -195,39 +176,32 @@ class _Rerun:
 
     def _await_mark(self, place: Place) -> None:
         """Wait until the table has a mark: then it has all before."""
-        deadline = time.monotonic() + TABLE_SECONDS
         query = (
             f"SELECT count(*) AS found FROM {DEAD_LETTERS.name} WHERE stage = 'rerun'"  # noqa: S608
             f" AND tenant = {history.text(self._order.tenant)}"
             f" AND rule = {history.text(self._order.rule_id)}"
             f" AND log_partition = {place[0]:d} AND log_offset = {place[1]:d}"
         )
-        while not self._rows(query)[0]["found"]:
-            if time.monotonic() > deadline:
-                raise RerunError(
-                    f"the table {DEAD_LETTERS.name} has not followed the log within "
-                    f"{TABLE_SECONDS:g} s; see: bin/mqlake status"
-                )
-            self._job.advance(0.0, "waiting for the table to have the run before")
-            self._job.cancelling.wait(1.0)
+        note = "waiting for the table to have the run before"
+        self.await_table(DEAD_LETTERS.name, lambda: bool(self.rows(query)[0]["found"]), note)
 
     # A page
 
     def _run_page(self, version: int, places: Sequence[int]) -> None:
         done: list[Place] = []
         records: list[Append] = []
-        for row in self._rows(self._evaluated(version, places)):
+        for row in self.rows(self._evaluated(version, places)):
             self._counts["letters"] += 1
             place = (row["log_partition"], row["log_offset"])
             made = self._records(row)
             if made is not None:
                 records += made
                 done.append(place)
-        self._check()
+        self.check()
         if records:
-            self._pace.wait(len(records), self._job.cancelling.wait)
-            self._log.append_all(OUTPUTS, records, what=f"outputs of rule {self._order.rule_id!r}")
-            self._counts["outputs"] += len(records)
+            self.wait(len(records))
+            self.append(OUTPUTS, records)
+            self._outputs += len(records)
         self._mark(done)
 
     def _evaluated(self, version: int, places: Iterable[int], *, unguarded: bool = False) -> str:
@@ -270,39 +244,18 @@ class _Rerun:
 
     def _records(self, row: Row) -> list[Append] | None:
         """Return the outputs of a message; None when it stays a dead letter."""
-        order = self._order
-        result: bytes | None = row["result"]
         if not row["matched"]:
             self._counts["not_matched"] += 1
             return None
-        if result is None:
+        if row["result"] is None:
             self._counts["failed"] += 1
             self._explain(row)
             return None
-        client_id: str = row["clientid"] or ""
-        chain: tuple[str, ...] = ()
-        if client_id.startswith(_CLIENT_PREFIX):
-            chain = (client_id.removeprefix(_CLIENT_PREFIX),)
-            if chain == (order.rule_id,):
-                self._counts["loops"] += 1
-                return None
-        self._counts["passed" if result else "no_result"] += 1
-        key = rule_record_key(order.tenant, order.rule_id)
-        records = []
-        for index, line in enumerate(result.split(b"\n") if result else ()):
-            output = Output(
-                tenant=order.tenant,
-                rule=order.rule_id,
-                version=order.version,
-                row=line,
-                position=Position(RERUN, row["log_partition"], row["log_offset"], index),
-                received_at_ms=row["timestamp"],
-                topic_name=row["topic"],
-                client_id=client_id,
-                message_id=bytes.fromhex(row["id"]) if row["id"] else None,
-                chain=chain,
-            )
-            records.append(Append(row["log_partition"], key, line, output_headers(output)))
+        records = self.outputs_of(row)
+        if records is None:
+            self._counts["loops"] += 1
+        else:
+            self._counts["passed" if row["result"] else "no_result"] += 1
         return records
 
     def _explain(self, row: Row) -> None:
@@ -310,9 +263,9 @@ class _Rerun:
         if len(self._errors) >= MAX_ERRORS:
             return
         place = (row["log_partition"] << history.OFFSET_BITS) + row["log_offset"]
-        version = int(self._rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")[0]["version"])
+        version = self.messages_version()
         try:
-            self._rows(self._evaluated(version, [place], unguarded=True))
+            self.rows(self._evaluated(version, [place], unguarded=True))
         except EvaluationError as exc:
             self._errors.append(
                 {
