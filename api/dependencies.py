@@ -33,12 +33,10 @@ from api.publishing import ApiPublisher
 from api.references.changes import ReferenceChanges
 from api.references.materialised import MaterialisedReferences
 from api.references.tables import ReferenceTables
-from api.replay.work import ReplayParts
 from api.retained import RetainedTable
 from api.rights import MaterialisedRights, RightsChanges
 from api.rules.changes import Changes
 from api.rules.materialised import MaterialisedRules
-from api.rules.work import RuleWorks
 from api.runs import LongRuns
 from api.schemas.changes import SchemaChanges
 from api.services import Services
@@ -46,7 +44,6 @@ from api.settings import ApiSettings
 from api.spark import SparkConnect
 from api.sql.running import QueryRunner
 from api.sql.warming import WarmUp
-from api.tenant_deletion import DeletionParts
 from api.tenants import MaterialisedTenants, TenantChanges
 from api.tracing.traces import Traces
 from mqlake.records import ACCESS, ALARMS, GATEWAYS, RULES, SESSIONS
@@ -136,9 +133,6 @@ Warming = Annotated[WarmUp, _part(lambda its: its.queries.warm_up)]
 
 RunningJobs = Annotated[Jobs, _part(lambda its: its.runs.jobs)]
 AllRuns = Annotated[LongRuns, _part(lambda its: its.runs)]
-Works = Annotated[RuleWorks, _part(lambda its: its.runs.rules)]
-Replays = Annotated[ReplayParts, _part(lambda its: its.runs.replays)]
-Deletions = Annotated[DeletionParts, _part(lambda its: its.runs.tenants)]
 HistoryDeleter = Annotated[Deleter, _part(lambda its: its.runs.history)]
 
 SystemFigures = Annotated[MetricsSource, _part(lambda its: its.metrics.source)]

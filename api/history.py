@@ -68,21 +68,8 @@ class Deleter:
         Raises:
             LogError: The log does not take it.
         """
-        value = {
-            "v": RECORD_VERSION,
-            "event": event,
-            "ts": self._clock.now_ms(),
-            "tenant": deletion.tenant,
-            "client_id": None,
-            "gateway": None,
-            "deleted_client_id": deletion.client_id,
-            "by": deletion.requested_by,
-            **fields,
-        }
-        record = Append(
-            0, f"{deletion.tenant}/".encode(), json.dumps(value, ensure_ascii=False).encode(), []
-        )
-        self._log.append_all(EVENTS, [record], what=f"event {event}")
+        of = {"deleted_client_id": deletion.client_id, "by": deletion.requested_by}
+        append_event(self._log, event, deletion.tenant, self._clock.now_ms(), **of, **fields)
 
     def delete(self, job: Job, deletion: Deletion) -> dict[str, Any]:
         """Do it; return how many rows went.
@@ -108,6 +95,27 @@ class Deleter:
             raise
         self.audit(DELETED, deletion, job=job.id, rows=rows)
         return {"rows": rows}
+
+
+def append_event(
+    log: LogAppender, event: str, tenant: str, at_ms: int | None, **fields: Any
+) -> None:
+    """Append to `mqlake.events` something that happened to no client and at no gateway.
+
+    Raises:
+        LogError: The log does not take it.
+    """
+    value = {
+        "v": RECORD_VERSION,
+        "event": event,
+        "ts": at_ms,
+        "tenant": tenant,
+        "client_id": None,
+        "gateway": None,
+        **fields,
+    }
+    data = json.dumps(value, ensure_ascii=False).encode()
+    log.append_all(EVENTS, [Append(0, f"{tenant}/".encode(), data, [])], what=f"event {event}")
 
 
 def delete_rows(job: Job, spark: Spark, table: str, condition: str) -> int:

@@ -1,11 +1,13 @@
 """Jobs of all kinds, and what each does, made again of what was asked for."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from api.history import Deleter
 from api.jobs import Job, Jobs, NotResumable, Work
 from api.replay.order import ReplayOrder
 from api.replay.work import ReplayParts, replay_work
+from api.repository import InTheWay
 from api.rules.materialised import Entry
 from api.rules.work import RuleWorks
 from api.tenant_deletion import DeletionParts, deletion_work
@@ -21,6 +23,33 @@ class LongRuns:
     history: Deleter
     tenants: DeletionParts
 
+    def start(
+        self,
+        kind: str,
+        tenant: str,
+        rule_id: str,
+        request: dict[str, Any],
+        *,
+        is_only: bool = False,
+    ) -> Job:
+        """Queue a job; what it does is made of what is asked for, as it is when it is resumed.
+
+        Args:
+            kind: Of the job.
+            tenant: Whose.
+            rule_id: What it is about; empty: no rule.
+            request: What is asked for, as JSON.
+            is_only: There may be one of this kind about this rule.
+
+        Raises:
+            InTheWay: There is one that has not ended.
+            MqlakeError: What is asked for cannot be done, see `resume`; or see `Jobs.start`.
+        """
+        work = self._work(kind, tenant, rule_id, request)
+        if is_only and self.jobs.is_under_way(kind, tenant, rule_id):
+            raise InTheWay(f"a {kind} of rule {rule_id!r} is under way")
+        return self.jobs.start(kind, tenant, rule_id, work, request)
+
     def resume(self, job: Job) -> Job:
         """Go on with a job that was interrupted, has failed or was cancelled.
 
@@ -31,27 +60,31 @@ class LongRuns:
             QueryError: What a replay asks is no query any more.
             MqlakeError: See `Jobs.resume`.
         """
-        return self.jobs.resume(job.id, self._work(job))
+        if job.request is None:
+            raise _not_resumable(job.kind)
+        work = self._work(job.kind, job.tenant, job.rule_id, job.request)
+        return self.jobs.resume(job.id, work)
 
-    def _work(self, job: Job) -> Work:
-        request = job.request
-        if request is None:
-            raise NotResumable(f"a job of the kind {job.kind} cannot be resumed")
-        match job.kind:
+    def _work(self, kind: str, tenant: str, rule_id: str, request: dict[str, Any]) -> Work:
+        match kind:
             case "dry_run":
-                return self.rules.dry_run(job.tenant, request)
+                return self.rules.dry_run(tenant, request)
             case "backfill":
-                return self.rules.backfill(self._rule(job), request)
+                return self.rules.backfill(self._rule(tenant, rule_id), request)
             case "rerun":
-                return self.rules.rerun(self._rule(job), request)
+                return self.rules.rerun(self._rule(tenant, rule_id), request)
             case "replay":
-                return replay_work(self.replays, ReplayOrder.from_request(job.tenant, request))
+                return replay_work(self.replays, ReplayOrder.from_request(tenant, request))
             case "delete_tenant":
-                return deletion_work(self.tenants, job.tenant, request["by"])
-        raise NotResumable(f"a job of the kind {job.kind} cannot be resumed")
+                return deletion_work(self.tenants, tenant, request["by"])
+        raise _not_resumable(kind)
 
-    def _rule(self, job: Job) -> Entry:
-        entry = self.rules.view.get(job.tenant, job.rule_id)
+    def _rule(self, tenant: str, rule_id: str) -> Entry:
+        entry = self.rules.view.get(tenant, rule_id)
         if entry is None:
-            raise NotResumable(f"there is no rule {job.rule_id!r} any more")
+            raise NotResumable(f"there is no rule {rule_id!r} any more")
         return entry
+
+
+def _not_resumable(kind: str) -> NotResumable:
+    return NotResumable(f"a job of the kind {kind} cannot be resumed")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from api.cache import ClientFilter, SessionCache
 from api.control import clear_retained, disconnect
-from api.history import SETTINGS, delete_rows, vacuum
+from api.history import SETTINGS, append_event, delete_rows, vacuum
 from api.jobs import Job, JobElsewhere, Jobs, Work
 from api.log import LogAppender
 from api.metrics.rules import forget_metrics
@@ -22,9 +22,6 @@ from api.metrics.tenants import forget_tenant_metrics
 from api.parts import AccessParts, AlarmParts, GatewayParts, MessageParts, MetricParts, RuleParts
 from api.spark import SparkConnect
 from mqlake.errors import OperationalError
-from mqlake.log.blocking import Append
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS
 from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, rule_tables
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from mqlake.tenants import DEFAULT_TENANT
@@ -228,17 +225,6 @@ def _wait(job: Job, left: Callable[[], int], what: str) -> None:
 
 def _tell(parts: DeletionParts, job: Job, tenant: str, by: str, counts: dict[str, int]) -> None:
     """Append to `mqlake.events` that it is done: as an event of no tenant that may go."""
-    value = {
-        "v": RECORD_VERSION,
-        "event": "tenant.deleted",
-        "ts": job.started_at_ms,
-        "tenant": DEFAULT_TENANT,
-        "client_id": None,
-        "gateway": None,
-        "deleted_tenant": tenant,
-        "by": by,
-        "job": job.id,
-        **counts,
-    }
-    record = Append(0, f"{DEFAULT_TENANT}/".encode(), json.dumps(value).encode(), [])
-    parts.log.append_all(EVENTS, [record], what="event tenant.deleted")
+    of = {"deleted_tenant": tenant, "by": by, "job": job.id}
+    at_ms = job.started_at_ms
+    append_event(parts.log, "tenant.deleted", DEFAULT_TENANT, at_ms, **of, **counts)

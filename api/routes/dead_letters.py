@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import Connect, KnownRules, RunningJobs, Works
+from api.dependencies import AllRuns, Connect, KnownRules
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, write_cursor
 from api.pages import read_cursor as read_parts
 from api.problems import Problem, ProblemDetails
@@ -100,8 +100,7 @@ def get_dead_letters(
 )
 def post_rerun(
     rules: KnownRules,
-    works: Works,
-    jobs: RunningJobs,
+    runs: AllRuns,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Rerun | None = None,
@@ -121,14 +120,11 @@ def post_rerun(
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, problem)
     if entry.state != "running":
         raise Problem(HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected running")
-    if jobs.is_under_way("rerun", tenant, rule_id):
-        raise Problem(HTTPStatus.CONFLICT, f"a rerun of rule {rule_id!r} is under way")
     request = {
         "error": asked.error,
         "from_ms": to_ms(asked.from_),
         "to_ms": to_ms(asked.to),
         "rate": asked.rate,
     }
-    work = works.rerun(entry, request)
-    job = jobs.start("rerun", tenant, rule_id, work, request)
+    job = runs.start("rerun", tenant, rule_id, request, is_only=True)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)

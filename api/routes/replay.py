@@ -7,11 +7,11 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from api.authentication import CurrentCaller, for_topics
-from api.dependencies import Replays, RunningJobs, Settings
+from api.dependencies import AllRuns, Settings
 from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.replay.order import COLUMNS, ReplayOrder
-from api.replay.work import REPLAY, replay_work
+from api.replay.work import REPLAY
 from api.routes.sql import SqlProblemDetails
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
@@ -106,10 +106,9 @@ class NewReplay(BaseModel):
     openapi_extra=for_topics(),
 )
 def post_replay(
-    replays: Replays,
+    runs: AllRuns,
     settings: Settings,
     caller: CurrentCaller,
-    jobs: RunningJobs,
     asked: NewReplay,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> object:
@@ -129,7 +128,6 @@ def post_replay(
         "username": caller.name,
         "topic_filters": None if caller.topic_filters is None else list(caller.topic_filters),
     }
-    order = ReplayOrder.from_request(tenant, kept)
-    replays.target(order, "")
-    job = jobs.start(REPLAY, tenant, "", replay_work(replays, order), kept)
+    runs.replays.target(ReplayOrder.from_request(tenant, kept), "")
+    job = runs.start(REPLAY, tenant, "", kept)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)

@@ -2,14 +2,13 @@
 
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
-from api.dependencies import ChangeRules, KnownRules, RunningJobs, Works
-from api.jobs import Job, Jobs, Work
+from api.dependencies import AllRuns, ChangeRules, KnownRules
 from api.pages import Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rule_trials import to_ms
@@ -85,8 +84,7 @@ class Resumed(BaseModel):
 )
 def post_backfill(
     rules: KnownRules,
-    works: Works,
-    jobs: RunningJobs,
+    runs: AllRuns,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Backfill | None = None,
@@ -107,10 +105,7 @@ def post_backfill(
         "missed": asked.missed,
         "rate": asked.rate,
     }
-    work = works.backfill(entry, request)
-    if jobs.is_under_way("backfill", tenant, rule_id):
-        raise Problem(HTTPStatus.CONFLICT, f"a backfill of rule {rule_id!r} is under way")
-    job = _start(jobs, tenant, rule_id, work, request)
+    job = runs.start("backfill", tenant, rule_id, request, is_only=True)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
 
 
@@ -125,8 +120,7 @@ def post_resume_rule(
     response: Response,
     rules: KnownRules,
     changes: ChangeRules,
-    works: Works,
-    jobs: RunningJobs,
+    runs: AllRuns,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Resumption | None = None,
@@ -158,12 +152,7 @@ def post_resume_rule(
         return Resumed(rule=view, job=None)
     order = {"version": rule.version, "from_ms": None, "missed": True, "rate": asked.rate}
     try:
-        work = works.backfill(entry, order)
+        job = runs.start("backfill", tenant, rule_id, order)
     except BackfillError:  # it had stopped before a record of its source was written
         return Resumed(rule=view, job=None)
-    job = _start(jobs, tenant, rule_id, work, order)
     return Resumed(rule=view, job=view_job(job, now_ms=_clock.now_ms(), with_result=False))
-
-
-def _start(jobs: Jobs, tenant: str, rule_id: str, work: Work, request: dict[str, Any]) -> Job:
-    return jobs.start("backfill", tenant, rule_id, work, request)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import AllRuns, Connect, KnownReferences, KnownRules, RunningJobs, Works
+from api.dependencies import AllRuns, Connect, KnownReferences, KnownRules
 from api.pages import Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
@@ -162,9 +162,8 @@ def post_rule_test(
 )
 def post_dry_run(
     rules: KnownRules,
-    works: Works,
     _references: KnownReferences,
-    jobs: RunningJobs,
+    runs: AllRuns,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: DryRun | None = None,
@@ -185,9 +184,8 @@ def post_dry_run(
         "limit": asked.limit,
     }
     other = _other(rules, caller, tenant, rule_id, asked.compare_version)
-    request = works.dry_run_request(tenant, sql, range_, other)
-    work = works.dry_run(tenant, request)
-    job = jobs.start("dry_run", tenant, rule_id, work, request)
+    request = runs.rules.dry_run_request(tenant, sql, range_, other)
+    job = runs.start("dry_run", tenant, rule_id, request)
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
 
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import (
+    AllRuns,
     Cache,
     ChangeTenants,
-    Deletions,
     KnownReferences,
     KnownRules,
     KnownTenants,
@@ -21,7 +21,7 @@ from api.jobs import Jobs, to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
-from api.tenant_deletion import DELETE_TENANT, deletion_work, is_being_deleted
+from api.tenant_deletion import DELETE_TENANT, is_being_deleted
 from mqlake.tenants import (
     DEFAULT_TENANT,
     NO_LIMITS,
@@ -108,13 +108,12 @@ def put_tenant(
     responses={code: {"model": ProblemDetails} for code in (404, 409)},
 )
 def delete_tenant(
-    deletions: Deletions,
+    runs: AllRuns,
     caller: CurrentCaller,
     _cache: Cache,
     _rules: KnownRules,
     _references: KnownReferences,
     tenants: KnownTenants,
-    jobs: RunningJobs,
     name: Name,
 ) -> JobView:
     """Delete a tenant with all that it has: a job, which can be resumed.
@@ -127,9 +126,8 @@ def delete_tenant(
         raise Problem(HTTPStatus.CONFLICT, f"the tenant {name!r} is always there")
     if tenants.get(name) is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"no tenant {name!r} was created")
-    _refuse_going(jobs, name)
-    work = deletion_work(deletions, name, caller.name)
-    job = jobs.start(DELETE_TENANT, name, "", work, {"by": caller.name})
+    _refuse_going(runs.jobs, name)
+    job = runs.start(DELETE_TENANT, name, "", {"by": caller.name})
     return view_job(job, now_ms=job.created_at_ms, with_result=False)
 
 
