@@ -54,7 +54,7 @@ timeout: _Decorator = click.option(
     "timeout_seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
-    help="Seconds after which to give up; what was done stays done.",
+    help="Seconds after which to give up; finished steps stay done.",
 )
 
 

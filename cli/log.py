@@ -35,7 +35,7 @@ def command() -> None:
     "--durability",
     type=click.Choice([*Durability]),
     default=Durability.D2,
-    help="Class of what is acknowledged.",
+    help="Class of acknowledged messages.",
 )
 @click.option(
     "--partitions",
@@ -96,7 +96,7 @@ def prepare(
     "--partitions",
     type=click.IntRange(1),
     required=True,
-    help="So many messages are to be in: a multiple of what there is.",
+    help="Messages are to be in so many: a multiple of the present number.",
 )
 @_options.timeout
 def grow(

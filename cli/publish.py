@@ -25,7 +25,7 @@ _BULK: Final = 500
     "--file",
     "path",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Publish what stands in this file.",
+    help="Publish the content of this file.",
 )
 @click.option("--lines", is_flag=True, help="Publish each line of standard input.")
 @click.option("--tenant", default="default", help="Whose topic it is.")

@@ -42,7 +42,7 @@ def list_references(data_dir: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    titles = ("table", "state", "version", "rows", "key", "columns", "changed", "what is wrong")
+    titles = ("table", "state", "version", "rows", "key", "columns", "changed", "problem")
     print_table(titles, map(_row, found))
 
 

@@ -239,7 +239,9 @@ def dry_run(
 @_options.data_dir
 @click.option("--from", "begin", help="Only messages received since: 2026-01-31T12:00:00Z.")
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
-@click.option("--missed", is_flag=True, help="Only what it has missed while it was stopped.")
+@click.option(
+    "--missed", is_flag=True, help="Only messages that it has missed while it was stopped."
+)
 @click.option("--resume", metavar="JOB", help="Go on with one that was interrupted or cancelled.")
 def backfill(
     rule_id: str, data_dir: Path, begin: str | None, rate: int, missed: bool, resume: str | None
@@ -271,7 +273,7 @@ def _await_backfill(api: ApiClient, started: dict[str, Any]) -> None:
     "begin",
     type=click.Choice(("now", "pause")),
     default="now",
-    help="Where it goes on: with what comes, or with what came since it was paused, too.",
+    help="Where it goes on: with new messages, or also with those since it was paused.",
 )
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
 def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:

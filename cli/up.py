@@ -50,7 +50,7 @@ from launcher.progress import choose_progress
     "--log-servers",
     default=None,
     metavar="HOST:PORT,…",
-    help="Use this log, of Kafka or what speaks as it does, in place of an embedded one.",
+    help="Use this Kafka-compatible log in place of an embedded one.",
 )
 @click.option("--detach", is_flag=True, help="Return when the system is ready; it goes on.")
 @click.option(

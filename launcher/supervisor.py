@@ -312,7 +312,7 @@ class Supervisor:
         try:
             self._requests.fail(name, reason)
         except OSError:
-            _logger.exception("who asked could not be told")
+            _logger.exception("the caller could not be told")
 
     # Telling others
 

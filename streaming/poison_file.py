@@ -115,7 +115,7 @@ class Poison:
             return []
         except (OSError, ValueError, TypeError, KeyError) as exc:
             raise OperationalError(
-                f"{self._path} is damaged ({exc}): delete it; what it names is evaluated again"
+                f"{self._path} is damaged ({exc}): delete it; its records are evaluated again"
             ) from exc
 
     def skipped(self) -> list[PoisonEntry]:

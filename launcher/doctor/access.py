@@ -34,7 +34,7 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
         elif not access["has_rights"]:
             yield warning(
                 "access",
-                f"{gateway.name}: other machines reach {reached}, and whoever logs in may publish "
+                f"{gateway.name}: other machines reach {reached}, and all who log in may publish "
                 "and read everything",
                 "write rules into a file and apply it: bin/mqlake rights apply FILE "
                 "(docs/rights.md)",

@@ -95,7 +95,7 @@ def look_at_files(patient: Patient) -> Iterator[Finding]:
         if mode & OTHERS:
             yield error(
                 "files",
-                f"{path} can be read by others (mode {mode:04o}): whoever can is administrator",
+                f"{path} can be read by others (mode {mode:04o}): any of them is administrator",
                 f"chmod 600 {path}; delete it and restart for a new secret",
             )
         elif found.st_uid != os.geteuid():
@@ -139,7 +139,7 @@ def look_at_tables(patient: Patient) -> Iterator[Finding]:
             yield warning(
                 "tables",
                 f"{table.name}: {since} commits since its last checkpoint make it slow to read",
-                f"see {patient.data.logs / 'lake.log'} for what fails",
+                f"see {patient.data.logs / 'lake.log'} for the error",
             )
     if read:
         yield ok("tables", f"{read} can be read")

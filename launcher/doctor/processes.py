@@ -26,7 +26,7 @@ HEAP_SHARE: Final = 0.95
 JUST_STARTED_SECONDS: Final = 60.0
 OVERLOAD_STEPS: Final = {
     1: "publishers are slowed down",
-    2: "who publishes is read no further",
+    2: "publishers are read no further",
     3: "nobody is let in",
     4: "clients that hold most of its memory are disconnected",
 }

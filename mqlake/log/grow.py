@@ -113,4 +113,4 @@ def _waiting(growth: Growth | None, heard: Mapping[str, Heard], now: float) -> s
         case GrowthStep.MOVED:
             return "messages are in all partitions; waits for the router"
         case _:
-            return "waits for all who read messages to come past those that were there before"
+            return "waits for all readers to pass the messages from before"

@@ -50,7 +50,7 @@ GATEWAY: Final = (
     _counter("gateway_clients_too_fast", "times that a client was beyond a rate of its limits"),
     _counter("gateway_clients_waited_for_credits", "times that overload had a client wait"),
     _counter("gateway_clients_disconnected_for_memory", "clients that held the most of too much"),
-    _counter("gateway_attempts_denied", "to connect, publish or subscribe by who may not"),
+    _counter("gateway_attempts_denied", "to connect, publish or subscribe without the right to"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
     _counter("gateway_received_bytes", "bytes from clients"),
     _counter("gateway_sent_bytes", "bytes to clients"),
@@ -75,7 +75,7 @@ GATEWAY: Final = (
     _gauge("gateway_clock_ahead_seconds", "how far its clock is ahead of the log's; < 0: behind"),
     _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
     _gauge("gateway_overload_level", "work beyond what it can do, 0 to 10; above 4: too much"),
-    _gauge("gateway_overload_step", "what is done about it, 0 (nothing) to 4"),
+    _gauge("gateway_overload_step", "the step taken against it, 0 (none) to 4"),
     _gauge("gateway_overload_waiting_clients", "publishers that wait for credits"),
     _gauge("gateway_waiting_wills", "wills on their way into the log"),
     _gauge("gateway_refusing_publishers", "1 while messages are refused for want of disk, else 0"),
@@ -135,7 +135,7 @@ FEDERATION: Final = (
     _gauge("federation_link_behind_records", "records of the log it may not have", "neighbour"),
     _counter(
         "federation_link_records_gone",
-        "times that the log had no more what it was to get next",
+        "times that the log no longer had the record that it was to get next",
         "neighbour",
     ),
     _gauge("federation_streams", "partitions of other sites of which messages came"),
@@ -176,14 +176,15 @@ FEDERATION: Final = (
     _counter("federation_strangers", "packets from sites that are no neighbours"),
     _counter("federation_malformed", "packets that could not be read"),
     _gauge(
-        "federation_cache_needed_messages", "what cache_size should be: rate times longest outage"
+        "federation_cache_needed_messages",
+        "the cache_size that it needs: rate times longest outage",
     ),
     _gauge("federation_overlay_links", "sites that it has links to"),
     _gauge(
         "federation_overlay_sites", "other sites that it knows, by whether a way leads there", "way"
     ),
     _counter("federation_overlay_overflow", "words of sites beyond max_sites"),
-    _counter("federation_overlay", "what became of links and packets of the overlay", "event"),
+    _counter("federation_overlay", "outcomes for links and packets of the overlay", "event"),
 )
 
 API: Final = (

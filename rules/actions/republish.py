@@ -187,7 +187,7 @@ class Republish:
         output = work.output
         topic_name = self._topic.constant or self._topic_name(work)
         if not self._services.may_publish(topic_name):
-            raise ActionError(f"who made the rule may not publish to {topic_name[:200]!r}")
+            raise ActionError(f"the maker of the rule may not publish to {topic_name[:200]!r}")
         payload = output.row if self._payload.is_row else self._payload.render(work).encode()
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ActionError(f"payload is larger than {MAX_PAYLOAD_BYTES} bytes")

@@ -138,7 +138,7 @@ class GroupedExpressions(Expressions):
         if arguments and isinstance(arguments[0], exp.Star):
             arguments = []
         elif name == "count" and not arguments:
-            self.fail(node, "count takes what is counted", hint="count(*)")
+            self.fail(node, "count needs an argument", hint="count(*)")
         if node.args.get("distinct"):
             if name != "count" or len(arguments) != 1:
                 self.fail(node, "only count takes DISTINCT, with one expression")

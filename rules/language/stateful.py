@@ -247,7 +247,7 @@ class StatefulCompiler(Compilation):
     def _side_of(self, origins: frozenset[str], node: exp.Expr) -> Side | None:
         """Return the stream whose messages alone a condition is about."""
         if "" in origins:
-            problem = "what a detection tells is not known in WHERE"
+            problem = "columns of a detection are not known in WHERE"
             self._fail(node, problem, hint="HAVING comes after the detection")
         for side in self._sides:
             if origins <= {side.name} and not side.may_lack:

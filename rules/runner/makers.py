@@ -44,7 +44,7 @@ class KnownMakers:
                 self._missing.discard(maker or "")
             except InvalidRecord as exc:
                 fields = {"offset": record.offset, "reason": str(exc)}
-                logger.warning("record of who has rights not understood", extra={"fields": fields})
+                logger.warning("record of rights not understood", extra={"fields": fields})
             self.next_offset = record.offset + 1
         self._changed.set()
 
@@ -84,7 +84,7 @@ class KnownMakers:
                 ends = await asyncio.to_thread(self._admin.ends, ACCESS)
                 await self.wait_until(ends[0])
         except (LogError, TimeoutError) as exc:
-            problem = "nobody can tell whether who made the rule still has rights"
+            problem = "nobody can tell whether the maker of the rule still has rights"
             raise ActionError(f"{problem}: {exc}", Failure.UNAVAILABLE) from exc
 
 

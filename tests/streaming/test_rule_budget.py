@@ -53,7 +53,9 @@ def test_a_rule_that_concatenates_a_large_payload_fails_for_that_message_alone(
         (letter,) = engine.publish("one/x", LARGE)
         assert isinstance(letter, DeadLetter)
         assert letter.stage == "evaluate"
-        assert letter.error.startswith("concat brings what the rule makes of this message to 34")
+        assert letter.error.startswith(
+            "concat brings the values that the rule makes of this message to 34"
+        )
         assert letter.error.endswith(f"{BUDGET} are allowed")
         assert letter.value == LARGE
     (output,) = engine.publish("one/x", b"ab")
@@ -83,7 +85,9 @@ def test_a_row_that_repeats_the_payload_is_counted(engine: Engine) -> None:
     columns = ", ".join(f"payload AS a{number}" for number in range(40))
     engine.activate(a_span(f'SELECT {columns} FROM "a"'))
     (letter,) = engine.publish("a", LARGE)
-    assert errors([letter])[0].startswith("to_json brings what the rule makes of this message to ")
+    assert errors([letter])[0].startswith(
+        "to_json brings the values that the rule makes of this message to "
+    )
     (row,) = rows(engine.publish("a", b"x"))
     assert len(row) == 40
 

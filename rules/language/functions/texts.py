@@ -123,7 +123,7 @@ def _pad(arguments: Sequence[Value], context: CallContext) -> Value:
     whole = as_text(arguments[0])
     length = _length(arguments, context)
     where = literal_choice(arguments, 2, ("trailing", "leading", "both"))
-    filler = literal_text(arguments, 3, "what to pad with") if len(arguments) > 3 else " "
+    filler = literal_text(arguments, 3, "the character to pad with") if len(arguments) > 3 else " "
     if len(filler) != 1:
         raise Unusable("expected one character to pad with", 3)
     if where == "both":

@@ -335,7 +335,7 @@ def test_a_gateway_that_protects_itself_is_named(tmp_path: Path) -> None:
     calm = ProcessReport("gateway-2", 8, True, "", figures={"overload_step": 0})
     details = found(processes.look_at_load, patient(tmp_path, busy, calm, gateways=gateways))
     assert details[Level.WARNING] == [
-        "gateway-1 has too much to do: who publishes is read no further"
+        "gateway-1 has too much to do: publishers are read no further"
     ]
     assert details[Level.OK] == ["1 gateways have no more to do than they can"]
 

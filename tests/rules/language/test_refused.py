@@ -83,7 +83,7 @@ def test_call_is_refused_with_its_problem(expression: str, problem: str) -> None
 @pytest.mark.parametrize(
     ("aggregate", "problem"),
     [
-        ("count()", "count takes what is counted"),
+        ("count()", "count needs an argument"),
         ("sum()", "sum takes 1 argument(s), here are 0"),
         ("sum(payload.a, 2)", "sum takes 1 argument(s), here are 2"),
         ("sum(payload.a) FILTER (qos = 1)", "expected WHERE and a condition"),

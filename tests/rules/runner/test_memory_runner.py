@@ -271,7 +271,7 @@ async def test_a_row_goes_to_no_topic_that_its_rules_maker_may_not_publish_to(sc
         b"default/lab",
     ]
     assert scene.refusals() == [
-        f"who made the rule may not publish to {topic!r}"
+        f"the maker of the rule may not publish to {topic!r}"
         for topic in ("other", "plant/a/b/out", "$lab/a")
     ]
 

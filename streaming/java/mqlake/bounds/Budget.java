@@ -58,7 +58,7 @@ public final class Budget {
         if (bytes > left) {
             throw Failures.raised(
                     what
-                            + " brings what the rule makes of this message to "
+                            + " brings the values that the rule makes of this message to "
                             + (MOST_BYTES - left + bytes)
                             + " bytes, "
                             + MOST_BYTES

@@ -458,7 +458,7 @@ final class Redelivery implements Runnable {
             sender.limits.deleteBefore(undelivered.place, Math.min(place, scanned));
             deleted = Math.min(place, scanned);
         } catch (Exception error) {
-            LOG.warn("not deleted what was undelivered: " + error);
+            LOG.warn("undelivered records are not deleted: " + error);
         }
     }
 

@@ -47,7 +47,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
     private static final long HEADERS_BYTES = 256;
 
     private static final String NOT_COMPUTED =
-            "what the rule selects of a window or a pair cannot be computed";
+            "the row that the rule selects of a window or a pair cannot be computed";
 
     private final Map<String, String> clientConfig;
     private final String spec;
