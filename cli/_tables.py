@@ -8,7 +8,7 @@ import click
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under their titles, each column as wide as what it holds.
 
-    Clients choose their names: what would move a terminal's cursor is shown as an escape sequence.
+    Clients choose their names: characters that move a terminal's cursor are shown as escapes.
     """
     lines = [titles, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

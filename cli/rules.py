@@ -135,7 +135,7 @@ def plan_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
 @_options.data_dir
 @_prune
 def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
-    """Make the rules what the files say; what is so already is left alone.
+    """Make the rules what the files say; those that are so already are left alone.
 
     PATHS are files and folders; without any, conf/rules.
     """

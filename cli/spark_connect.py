@@ -18,7 +18,7 @@ def command(data_dir: Path) -> None:
     """Keep Spark running for a tool that speaks Spark Connect, until interrupted.
 
     Prints the address when Spark knows the views of the schema mqlake, the tables of rules and the
-    functions. It asks for the token in <data-dir>/connect-token: whoever has that may read and
+    functions. It asks for the token in <data-dir>/connect-token: anybody who has it may read and
     write the rows of every tenant.
     """
     from api.spark import JOB_START_SECONDS, SparkConnect

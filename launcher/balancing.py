@@ -56,7 +56,7 @@ class Balancing:
     """The first for clients of 5.0 that are sent away by a gateway; empty: it is not known."""
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of the control plane; what they leave out is in its file."""
+        """Return the variables of the control plane; the rest is in its file."""
         settings = self.settings
         proxies, frontends = (
             "[" + ",".join(one.model_dump_json() for one in several) + "]"

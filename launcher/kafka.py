@@ -94,7 +94,7 @@ log.initial.task.delay.ms=10000
 log.segment.bytes=134217728
 """
 
-# Of both listeners: whoever reaches the controller's may change everything, too.
+# Of both listeners: a client that reaches the controller's may change everything, too.
 _LOGIN_PROPERTIES: Final = """
 sasl.enabled.mechanisms={mechanism}
 sasl.mechanism.inter.broker.protocol={mechanism}

@@ -25,7 +25,7 @@ _CLIENT_ID: Final = b"mqlake-probe"
 _NO_TOPICS: Final = struct.pack(">i?", 0, False)
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _MOST_ITERATIONS: Final = 100_000
-"""Of a login: who stands in the broker's place must not keep us busy."""
+"""Of a login: an impostor in the broker's place must not keep us busy."""
 
 
 def is_serving(

@@ -158,7 +158,7 @@ def _be_daemon(options: Options, writing: int) -> int:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    # What else the caller had open (a lock, a pipe somebody reads to its end) is not ours to keep.
+    # Other files of the caller (a lock, a pipe somebody reads to its end) are not ours to keep.
     os.closerange(3, writing)
     os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
     progress = PipeProgress(os.fdopen(writing, "w", encoding="utf-8"))

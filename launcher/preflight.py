@@ -56,7 +56,7 @@ def check_directory(data: DataDirectory) -> None:
 
 
 def check_contents(data: DataDirectory, *, embedded: bool) -> None:
-    """Refuse a data directory parts of which are lost; what is there is left as it is.
+    """Refuse a data directory parts of which are lost; the rest is left as it is.
 
     Args:
         data: The directory.

@@ -147,7 +147,7 @@ class PipeProgress:
             try:
                 self._pipe.write(json.dumps([kind, *values]) + "\n")
                 self._pipe.flush()
-            except OSError:  # whoever waited has gone; the system goes on
+            except OSError:  # the waiting process has gone; the system goes on
                 self._pipe = None
 
 

@@ -1,6 +1,6 @@
 """Which addresses a request on behalf of a rule may go to, and which are this machine's alone.
 
-Whoever may write rules must not thereby reach what only this machine can reach: the metadata
+A writer of rules must not thereby reach services that only this machine can reach: the metadata
 service of a cloud, a database that trusts its network, the log itself.
 """
 

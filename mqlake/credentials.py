@@ -184,7 +184,7 @@ class Credentials:
         return self._verifiers.get(username, usual)
 
     def scram_verifier_of(self, username: str) -> Verifier:
-        """Return a user's verifier; who has none for SCRAM is as one that is unknown."""
+        """Return a user's verifier; a user without one for SCRAM counts as unknown."""
         unknown = self._unknown(username)
         verifier = self._verifiers.get(username)
         return verifier if isinstance(verifier, Verifier) else unknown

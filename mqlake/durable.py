@@ -1,6 +1,6 @@
 """Write files that a power failure leaves whole: the old one or the new one, never a part.
 
-What was written is in the kernel's memory for half a minute, and a new name may reach the disk
+Written bytes are in the kernel's memory for half a minute, and a new name may reach the disk
 before what it names. So the file is synced before it gets its name, and the folder after.
 """
 

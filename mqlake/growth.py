@@ -11,7 +11,7 @@ announced: gateways choose partitions themselves: the client library would use a
 moved: messages go into all partitions. A gateway says so when all that it has written before is in
     the log. Nobody who needs the order of a topic reads a new partition.
 cut: nothing more comes into an old partition of a topic that has moved: where the old partitions
-    ended then is the cut. Who has read up to there reads the new ones, too.
+    ended then is the cut. A reader that is past it reads the new ones, too.
 done: everybody does. The log can grow again.
 
 Each step is a record under `GROWTH_KEY` in `mqlake.gateways`, in one order with the heartbeats

@@ -37,7 +37,7 @@ class Latencies:
         self.sum_ms = 0.0
 
     def add(self, ms: float, count: int = 1) -> None:
-        """Count messages that took so long; what seems to be negative took no time."""
+        """Count messages that took so long; a time that seems negative is none."""
         self.counts[bisect_left(BOUNDS_MS, ms)] += count
         self.sum_ms += max(0.0, ms) * count
 
@@ -45,7 +45,7 @@ class Latencies:
 def percentile(counts: Sequence[int], share: float) -> float | None:
     """Return below what a share of all lies; None without any.
 
-    As if each class were filled evenly; what is above all bounds counts as the last bound.
+    As if each class were filled evenly; times above all bounds count as the last bound.
     """
     rank = share * sum(counts)
     if not rank:

@@ -56,7 +56,7 @@ class PostgresPool:
             return self._pool
 
     async def close(self) -> None:
-        """Close what is open; what is under way has a moment."""
+        """Close open connections; queries under way have a moment."""
         if self._pool is not None:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):

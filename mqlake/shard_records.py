@@ -85,7 +85,7 @@ class Claim:
     clean_start: bool = False
     """The client wants nothing of what is stored."""
     goes_on: bool = False
-    """The session began before, without a claim: whoever has come since has it instead."""
+    """The session began before, without a claim: a client that has come since has it instead."""
     principal: str | None = ANYBODY
     """Who has logged in; None: nobody. Version 0.1 did not write it, so `ANYBODY` then."""
     session: dict[str, Any] | None = None

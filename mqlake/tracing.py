@@ -75,7 +75,7 @@ class Tracer:
         Args:
             name: Of the span.
             kind: Of the span: SERVER, CONSUMER and so on.
-            traceparent: Of the span that caused it; what is no such thing does not count.
+            traceparent: Of the span that caused it; ignored when it is malformed.
             attributes: What is known.
             at_ms: When it began, UTC epoch; without it now.
         """

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_SECONDS: Final = 30.0
 END_SECONDS: Final = 3.0
-"""How long an end in order may take. Then Java is killed: what was under way is done again."""
+"""How long an end in order may take. Then Java is killed: work under way is done again."""
 _CLASS_DUMP: Final = "mqlake.spark.ClassDump"
 _WRITES_ARCHIVE: Final = "writes the archive of Java's classes, this once"
 
@@ -132,7 +132,7 @@ class Engine:
         return self.stop.asked
 
     def begin(self, name: str, work: Callable[..., object], *more: object) -> None:
-        """Have something done in a thread; a daemon: what it does is done again another time."""
+        """Have something done in a thread; a daemon: its work is done again another time."""
         threading.Thread(target=work, args=(*more, self.stopping), name=name, daemon=True).start()
 
     def await_log(self, log_topics: tuple[str, ...]) -> dict[str, int]:
@@ -300,12 +300,12 @@ def run_engine(
 
 
 def _limit_end(stop: Stop, jvm: Jvm) -> None:
-    """Kill Java when the end takes too long; whoever waits for an answer of it goes on then."""
+    """Kill Java when the end takes too long; callers that wait for it go on then."""
     stop.asked.wait()
     try:
         jvm.process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         _logger.warning("the end took too long, so Java is killed")
-        # What is not answered any more py4j logs by the root logger itself, as nobody else does.
+        # py4j logs unanswered calls by the root logger itself, as nobody else does.
         logging.getLogger().addFilter(lambda _record: False)
         jvm.kill()

@@ -36,7 +36,7 @@ class CalendarWatch:
     def run(self, end: Callable[[], None], stopping: threading.Event) -> None:
         """Look until it has stepped, and end the engine then; or until told to stop.
 
-        In a thread of its own: whoever waits for Spark may wait for an hour.
+        In a thread of its own: a call of Spark may take an hour.
         """
         while not stopping.wait(LOOK_SECONDS):
             if stepped := self.stepped_seconds():

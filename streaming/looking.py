@@ -14,12 +14,12 @@ def look_again(
     logger: logging.Logger,
     failure: str,
 ) -> None:
-    """Look every so many seconds until told to stop; what goes wrong is told, and tried again.
+    """Look every so many seconds until told to stop; failures are told, and tried again.
 
     Args:
         look: Done each time.
         seconds: Before each.
-        stopping: Set when it is to end. Then it ends quietly: what is asked may be gone.
+        stopping: Set when it is to end. Then it ends quietly: the other side may be gone.
         logger: Of the caller.
         failure: Told when the log does not answer, or something else goes wrong.
     """

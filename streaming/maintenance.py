@@ -60,7 +60,7 @@ _CONF: Final = {
         2 * FILE_BYTES
     ),
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # What reads a table to write it anew does so in one task, however many files it has.
+    # A rewrite of a table reads it in one task, however many files it has.
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.maxPartitionBytes": "4g",
 }
@@ -102,7 +102,7 @@ class Maintenance:
             self.check(stopping.is_set)
 
     def check(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Do what is due; what fails is logged and due again at its time."""
+        """Do what is due; a failed step is logged and due again at its time."""
         for name, duty in self._duties.items():
             if self._clock.monotonic() < duty.due_at or is_stopping():
                 continue

@@ -1,9 +1,9 @@
-"""What the engine has died of: a rule and a record, and what is passed over for that.
+"""Records on which the engine has died: for which rule, and which of them it skips for that.
 
 Each engine, router and lake, notes in the file `places` of its folder which rule each of its
 threads is evaluating on which record (`Places.java`). A file that is there when it starts is that
-of an engine that died; what it names has one death more in `<data-dir>/poison.json`. At the second
-one the record is skipped for the rule: it becomes a dead letter, and the rule is paused.
+of an engine that died; each of its places has one death more in `<data-dir>/poison.json`. At the
+second one the rule skips the record, which becomes a dead letter, and the rule is paused.
 """
 
 import fcntl

@@ -2,7 +2,7 @@
 
 A batch keeps a processor busy for a second, however few rows it has. So it is followed by a rest of
 some times what it took, if it has taken all that was there when it began. One that could not leaves
-the next no time: what waits in the log is kept there until it is read.
+the next no time: records wait in the log until they are read.
 """
 
 from collections.abc import Callable

@@ -31,8 +31,8 @@ def append_to_log(
 ) -> DataStreamWriter:
     """Return what appends records to log topics, without gaps; each start needs another.
 
-    One sender in each JVM does it (`LogSender.java`). What a target does not take waits in a log
-    topic of the query, which is made here.
+    One sender in each JVM does it (`LogSender.java`). Records that a target does not take wait in a
+    log topic of the query, which is made here.
 
     Args:
         records: As the sink takes them; the usual one (topic, partition, key, value, headers), of

@@ -29,7 +29,7 @@ def start_spark(
     has_tables: bool = True,
     inherited_fds: tuple[int, ...] = (),
 ) -> tuple[SparkSession, Jvm]:
-    """Start the JVM and the session; whoever holds them stops both.
+    """Start the JVM and the session; the caller stops both.
 
     Args:
         settings: Of the application.

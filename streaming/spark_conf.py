@@ -1,6 +1,6 @@
 """What every JVM with Spark is configured with: its options, its jars, its logging.
 
-No word of pyspark in here: who starts such a JVM and talks to it otherwise does not load it.
+Nothing here imports pyspark: a caller that talks to such a JVM otherwise does not load it.
 """
 
 import shutil
@@ -45,7 +45,7 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedJobs": "5",
     "spark.ui.retainedStages": "5",
     "spark.ui.retainedTasks": "50",
-    # Who is told to stop waits no longer for a batch: what it has not done comes again.
+    # A query that is told to stop does not wait for a batch: the rest of it comes again.
     "spark.sql.streaming.stopTimeout": "2000",
     "spark.sql.extensions": _FUNCTIONS,
 }
@@ -181,8 +181,8 @@ def _emptied(path: Path) -> Path:
     return _directory(path)
 
 
-# What these say is in the query's own exception too, which is logged and shown; and a query that is
-# merely stopped makes them report an error for each of its tasks.
+# Their messages are in the query's own exception too, which is logged and shown; and a query that
+# is merely stopped makes them report an error for each of its tasks.
 _SILENCED: Final = (
     "org.apache.hadoop.util.NativeCodeLoader",
     # Says of each merge how Delta keeps its source.
@@ -202,7 +202,7 @@ _SILENCED: Final = (
     "org.apache.spark.sql.catalyst.analysis.SimpleFunctionRegistry",
     "org.apache.spark.util.SparkStringUtils",
     "org.apache.spark.util.Utils",
-    # Warn of each request while a broker or a log topic is away; who waits for it says so.
+    # Warn of each request while a broker or a log topic is away; the waiting side says so.
     "org.apache.kafka.clients.NetworkClient",
     "org.apache.kafka.clients.producer.internals.Sender",
 )

@@ -107,7 +107,7 @@ def ensure_log_topics(
         admin.create(log_topic, 1, KEPT_A_WEEK)
         admin.configure([log_topic], KEPT_A_WEEK)
     if durability is Durability.D2:
-        # Before anything is changed: what has too few copies is no less than it was.
+        # Before anything is changed: a topic with too few copies has no fewer than before.
         admin.check_keeping(ACKNOWLEDGED_LOG_TOPICS, durability)
     admin.configure(ACKNOWLEDGED_LOG_TOPICS, topic_settings(durability))
     if durability is Durability.D3:
@@ -207,7 +207,7 @@ def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float)
 
 
 class LogAdmin:
-    """An admin client that is kept: whoever asks each second opens no connection for it.
+    """An admin client that is kept: to ask each second opens no connection.
 
     Args:
         bootstrap_servers: host:port[,host:port…].

@@ -219,7 +219,7 @@ class BlockingWriter(_Client[KafkaLogWriter]):
             return self._growth
 
     async def _close(self) -> None:
-        await self._client.close(0.0)  # whoever waits is told
+        await self._client.close(0.0)  # those who wait are told
         if self._growth is not None:
             await self._growth.close()
 

@@ -237,11 +237,11 @@ class LogReader(Protocol):
         ...
 
     def unfollow(self, partitions: Collection[int]) -> None:
-        """Follow partitions no more; what was fetched already may still be handed over."""
+        """Follow partitions no more; records fetched already may still be handed over."""
         ...
 
     def pause(self) -> None:
-        """Hand over nothing until `resume`; what is fetched ahead stays bounded."""
+        """Hand over nothing until `resume`; records fetched ahead stay bounded."""
         ...
 
     def resume(self) -> None:
@@ -336,7 +336,7 @@ class LogAccess:
 
     writer: LogWriter
     open_reader: Callable[[], LogReader]
-    """Each reader follows one log topic; whoever opens it closes it."""
+    """Each reader follows one log topic; its opener closes it."""
     ranges: LogRangeReader
     spare: LogWriter | None = None
     """Of a gateway: for what must be said even when messages have filled `writer`."""

@@ -23,7 +23,7 @@ from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, R
 _MOST_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1
 IDLE_SECONDS: Final = 10.0
-"""Whoever has not looked for so long asks the log where its end is: the client does not fetch
+"""After so long without a look the log is asked where its end is: the client does not fetch
 without bound what nobody takes."""
 LEASE_SECONDS: Final = 60.0
 """Of a gateway that does not say how long its own is."""

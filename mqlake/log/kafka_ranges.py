@@ -345,7 +345,7 @@ class KafkaRangeReader:
             if not (self._waiting or self._closed or time.monotonic() > deadline):
                 continue
             with self._changed:
-                # Whoever makes room after this sees that the read is parked.
+                # Anybody who makes room after this sees that the read is parked.
                 if read.free.acquire(blocking=False):
                     break
                 read.parked = True

@@ -28,7 +28,7 @@ DELIVERY: Final[Mapping[str, str]] = {
     "segment.bytes": str(32 * MIB),
     "segment.ms": str(_DELIVERY_RETENTION_MS // 2),
 }
-"""A gateway reads its deliveries as they come; what it missed is in `mqlake.inbound`."""
+"""A gateway reads its deliveries as they come; those it missed are in `mqlake.inbound`."""
 
 INBOUND_SEGMENT_BYTES: Final = 256 * MIB
 """Largest segment; retention removes whole segments only, so small retentions get smaller ones."""

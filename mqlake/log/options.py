@@ -20,7 +20,7 @@ UNKNOWN_CODES: Final = frozenset(
 """There is no such log topic or partition."""
 
 LOST_CODES: Final = UNKNOWN_CODES | {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
-"""Whoever follows begins anew; whatever else is reported, librdkafka tries again by itself."""
+"""The follower begins anew; after any other error librdkafka tries again by itself."""
 
 _COMMON: Final[dict[str, Any]] = {
     "allow.auto.create.topics": False,
@@ -73,7 +73,7 @@ def producer_options(
         "partitioner": "murmur2_random",
         # One: when the broker dies, the second of two may be sent again before the first. After
         # that error librdkafka counts anew in all partitions, and what is under way
-        # in another may be stored twice. What comes meanwhile makes the next batch.
+        # in another may be stored twice. Records that come meanwhile make the next batch.
         "max.in.flight.requests.per.connection": 1,
         "message.max.bytes": MAX_RECORD_BYTES,
         # An unknown log topic is our mistake, not a broker that is about to learn of it.

@@ -15,7 +15,7 @@ from mqlake.metrics.names import MOST, NAMES, OTHER
 class Families:
     """What one look at a process finds.
 
-    Names that are not in the table are refused. What has too many different labels is added up
+    Names that are not in the table are refused. A metric with too many different labels is added up
     under `OTHER`.
 
     Args:

@@ -2,7 +2,7 @@
 
 The rules that may concern a topic are found in trees of their filters, one tree for each whom they
 are for; the first of them in the file that holds decides, and where none does the answer is no.
-What was asked once is remembered, within bounds, for a connection asks the same again and again.
+Answers are remembered, within bounds, for a connection asks the same again and again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

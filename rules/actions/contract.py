@@ -1,7 +1,7 @@
 """What an action is to the process that runs it, and what that process gives to actions.
 
 The argument models beside this module are for everybody who reads rules; no module here imports a
-client library. What an action needs of the world comes by `ActionServices`.
+client library. An action gets all that it needs of the world by `ActionServices`.
 """
 
 import json
@@ -296,7 +296,7 @@ class ActionServices(Protocol):
         ...
 
     def may_publish(self, topic_name: str) -> bool:
-        """Tell whether who made the rule may publish to a topic now."""
+        """Tell whether the maker of the rule may publish to a topic now."""
         ...
 
     def next_message_id(self) -> bytes: ...

@@ -10,7 +10,7 @@ Tree: TypeAlias = "dict[str, Tree | Value]"
 
 
 def put(tree: Tree, path: Sequence[str], value: Value) -> None:
-    """Place a value; what stood there or in its way before is replaced."""
+    """Place a value; a value there or in its way is replaced."""
     *parents, name = path
     for parent in parents:
         inner = tree.get(parent)
@@ -31,7 +31,7 @@ def structure(tree: Tree) -> str:
 
 
 def row(tree: Tree) -> str:
-    """Return the row as a JSON object in Spark SQL; what is missing is null in it."""
+    """Return the row as a JSON object in Spark SQL; a missing value is null in it."""
     return f"to_json({structure(tree)}, map('ignoreNullFields', 'false'))"
 
 

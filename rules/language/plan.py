@@ -1,7 +1,7 @@
 """What a stateful rule becomes: streams of typed columns, and one query over them.
 
 A plan says nothing of where rows come from. The same plan runs over the log as a streaming query
-and over the table `messages` as a batch: whoever runs it gives each name below its relation.
+and over the table `messages` as a batch: the runner gives each name below its relation.
 
 1. For each `StatefulStream` the rows of `rules.columns.ROW` that match its filters, then its
    `condition`, then its `columns` and `EVENT_TIME`: a relation of the stream's name, with a

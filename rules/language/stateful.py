@@ -338,7 +338,7 @@ class StatefulCompiler(Compilation):
             used.update(detection.keys, detection.order)
             used.update(one for one in (detection.condition, detection.value) if one is not None)
         streams = tuple(side.stream(frozenset(used)) for side in self._sides)
-        # The query reads the streams: what it decodes by itself is known by then.
+        # The query reads the streams: payloads that it decodes by itself are known by then.
         named = [one for hash_, one in self._schemas.layouts.items() if hash_ in query]
         streams = tuple(replace(one, condition=wrap(one.condition, named)) for one in streams)
         parts = [query]

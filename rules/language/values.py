@@ -2,7 +2,7 @@
 
 A field of the payload has no type until a message comes: it is of kind `JSON`, a VARIANT, and the
 place where it is used asks for it as what it needs there (`as_text`, `as_double`, …). None of these
-conversions fails: what has no such form is NULL. `operand`, for arithmetic, is the exception.
+conversions fails: a value without such a form is NULL. `operand`, for arithmetic, is the exception.
 """
 
 import math

@@ -45,7 +45,7 @@ class RunnerServices:
 
         Args:
             tenant: Whose rules.
-            may_publish: Tells whether who made the rule may publish to a topic now.
+            may_publish: Tells whether the maker of the rule may publish to a topic now.
         """
         secrets = Secrets(self._settings.secrets, tenant)
         return TenantServices(self, tenant, secrets, may_publish)

@@ -55,13 +55,13 @@ class KafkaTarget:
         return await pending.done
 
     async def close(self, timeout_seconds: float = 5.0) -> None:
-        """End; what is not under way yet after the time is not appended."""
+        """End; records not under way yet after the time are not appended."""
         await self._writer.close(timeout_seconds)
 
     async def _append_in_turn(
         self, pending: _Pending, records: Sequence[NewRecord], first: int
     ) -> None:
-        """Go on when the queue is full; whoever comes later waits too, so that order is kept."""
+        """Go on when the queue is full; later callers wait too, so that order is kept."""
         self._in_turn += 1
         try:
             async with self._turn:

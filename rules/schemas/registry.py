@@ -47,7 +47,7 @@ class SchemaLookup(Protocol):
 
 
 class Schemas:
-    """The schemas of one tenant at one time; never changed: what was compiled is kept by it."""
+    """The schemas of one tenant at one time; never changed: compiled layouts are kept by it."""
 
     def __init__(self, versions: Mapping[str, Mapping[int, Schema]] | None = None) -> None:
         self._versions = {name: dict(found) for name, found in (versions or {}).items()}

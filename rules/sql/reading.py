@@ -1,6 +1,6 @@
 """From a user's text to the tree of its one statement.
 
-sqlglot makes tokens and trees. What of them may be is on lists; whatever is on none is refused.
+sqlglot makes tokens and trees. Those allowed are on lists; any other is refused.
 """
 
 import re

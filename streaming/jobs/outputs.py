@@ -321,7 +321,7 @@ def _left_out(table: str, left_out: set[str] | None = None) -> Iterator[None]:
 
 
 def columns(ddl: str) -> dict[str, str]:
-    """Return column and type of a row's DDL; what is always null is text."""
+    """Return column and type of a row's DDL; a column that is always null is text."""
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     return {

@@ -30,7 +30,7 @@ def start(
     outputs: int,
     real_time: bool,
 ) -> StreamingQuery:
-    """Start the query; what came of records since the position where it begins comes again.
+    """Start the query; outputs of records since the position where it begins come again.
 
     Args:
         spark: The session.

@@ -39,7 +39,7 @@ _CONF: Final = {
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
     "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "4",
-    # What a plan guards is not to be computed elsewhere (decision 9).
+    # Guarded parts of a plan are not to be computed elsewhere (decision 9).
     "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "3",
 }
@@ -61,7 +61,7 @@ def start(
 ) -> StreamingQuery:
     """Start the query of a run from its checkpoint; a batch that was not noted there comes again.
 
-    A batch takes all there is: what is in one batch is late for no other partition's sake.
+    A batch takes all there is: a record in it is late for no other partition's sake.
 
     Args:
         spark: Any session.
@@ -159,7 +159,7 @@ class RunCheckpoints:
             return False
         if run.has_receive_time:
             return watermark_ms(folder) >= (run.span.ended_at_ms or 0)
-        # What the last messages complete comes in the batch behind theirs, if there is one.
+        # Rows that the last messages complete come in the batch behind theirs, if there is one.
         return len(passed) > 1 or age_seconds(folder, passed[0]) > QUIET_SECONDS
 
     def end(self, name: str) -> None:

@@ -20,7 +20,7 @@ than twenty on busy ones. Without it every later start and every end takes longe
 _SUFFIX: Final = ".jsa"
 _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
-# What does not fit is said at each start, in words that nobody but us could act upon.
+# A class that does not fit is told at each start, in words that only we could act upon.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 

@@ -23,7 +23,7 @@ from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.jars import PYSPARK_JARS
 
 _ARCHIVE: Final = "spark"
-"""Name of the archive that all have: who has most classes writes it."""
+"""Name of the archive that all have: the one with most classes writes it."""
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _START_TIMEOUT_SECONDS: Final = 60.0
 _PR_SET_PDEATHSIG: Final = 1

@@ -113,7 +113,7 @@ def _start(settings: LakeSettings, heart: Heart, stop: Stop) -> int:
         java=JAVA,
         inherited_fds=(lock.descriptor,),
     )
-    made = make_tables(settings)  # who asks for them need not wait for Spark
+    made = make_tables(settings)  # readers need not wait for Spark
     return run_engine(
         *(settings, start, guard, heart, stop, clock),
         lambda engine: _Lake(engine, settings, made).run(),
@@ -142,7 +142,7 @@ class _Lake:
         self._log = LogAdmin(servers)
         watch = GrowthWatch(servers)
         self._growth = LogGrowth(watch)
-        # Of requests for reference tables; what else is to be told goes there, too.
+        # Of requests for reference tables; other records go there, too.
         self._rules_log = KafkaRuleLog(servers, is_controllers=False)
         self._in_force = RulesInForce(
             KafkaRuleLog(servers, is_controllers=False, signatures=Signatures.of(settings))

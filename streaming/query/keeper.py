@@ -229,7 +229,7 @@ class SparkKeeper:
         if not has_run:
             self.trouble = reason
             self._failed_starts += 1
-        # Who came while it ended was told nothing, and waits for the next.
+        # A use that came while it ended was told nothing, and waits for the next.
         told = [use for use in self._uses if use.is_ready or not has_run]
         for use in told:
             self._uses.discard(use)

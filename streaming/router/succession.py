@@ -2,7 +2,7 @@
 
 One process is *the router* of a data directory: it holds the lock, and it alone notes positions,
 changes rules and pauses them. Another may start beside it. It begins at the positions that are
-noted, so it makes from there on all that the first one makes. Whoever reads that drops what comes
+noted, so it makes from there on all that the first one makes. Readers drop what comes
 twice: gateways, the runner of actions and the tables of rules by their marks. When it has come past
 a place at which the log ended after its start, in each partition, the first one may end. Then the
 lock is free, and who waits for it is the router.

@@ -225,9 +225,9 @@ class RuleController:
         # decided, it keeps nobody waiting.
         change = self._change + 1
         self._ends = self._log.append_barriers(change)
-        # Who is killed here and begins again has what is left to withdraw.
+        # A router that is killed here and begins again has the rest to withdraw.
         withdrawn_now = self._unwanted(change) if self.begun is None else {}
-        # What this application has not signed yet it signs before anybody evaluates by it.
+        # Activations not signed yet are signed before anybody evaluates by them.
         known = self._activations if self._log.is_unsigned else {}
         self._write(known | withdrawn_now, change)
         self._log.note_signed()
@@ -348,7 +348,7 @@ class RuleController:
         failing = counters["failing"]
         is_failing = current is not None and failing["change"] == current.change
         failed = int(failing["failed"]) if is_failing else 0
-        # What publishers made fail beyond their part says nothing about the rule.
+        # Failures by publishers beyond their part say nothing about the rule.
         judged = int(counters["matched"]) - int(failing.get("beyond", 0))
         if failures.add(self._clock.monotonic(), judged, failed):
             self._failing[rule] = (
@@ -480,7 +480,7 @@ class RuleController:
         for rule, activation in activations.items():
             before = self._activations.get(rule)
             if before is not None and before.state == "paused":
-                self._costs.forget(rule)  # what it took until the pause was in force
+                self._costs.forget(rule)  # its time until the pause was in force
             self._activations[rule] = activation
             self._ended_at[rule] = self._clock.monotonic()
             for key, failures in self._failures.items():

@@ -50,7 +50,7 @@ class RulesInForce:
     def __init__(self, log: ActivationLog) -> None:
         self._log = log
         self._lock = threading.Lock()
-        """Held while the log is read: whoever has it next sees all that was read."""
+        """Held while the log is read: its next holder sees all that was read."""
         self._activations: dict[RuleKey, Activation] = {}
         self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self.runs: tuple[StatefulRun, ...] | None = None

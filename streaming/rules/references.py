@@ -154,7 +154,7 @@ class References:
         """Read what is new and carry out what is asked for.
 
         Raises:
-            LogError: What came of a request could not be written; the next step writes it.
+            LogError: The answer to a request could not be written; the next step writes it.
         """
         for record in self._log.read(timeout_seconds):
             if record.log_topic == RULES:

@@ -1,7 +1,7 @@
 """Keeps a query running for each version of a stateful rule, until its version is over.
 
-Starting a query takes a second, so this has a thread of its own. What fails is started again, later
-each time; when it is the rule that fails, and not the log, the rule is paused after a few times.
+Starting a query takes a second, so this has a thread of its own. A query that fails is started
+again, later each time; when the rule fails, and not the log, it is paused after a few times.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Activations are signed: code that runs in Spark's JVM comes from the rule language alone.
 
-An activation holds Spark SQL. Whoever can write the log topic of rules, and is not us, could have
+An activation holds Spark SQL. Others who can write the log topic of rules could have
 any expression run with it. So each has a header with a code of authentication (RFC 2104), made
-with a key that router and lake alone have; what has none, or another, is put in force by
+with a key that router and lake alone have; one without it, or with another, is put in force by
 nobody (`Signature.java`).
 """
 

@@ -1,7 +1,7 @@
 """The functions of the language: under EMQX's names, made of Spark's.
 
-A function never fails: what cannot be computed is NULL, except that a text too long for what is
-asked fails the rule for that message. What a function becomes is a Spark function of the same
+A function never fails: a value that cannot be computed is NULL, except that a text too long for
+the function fails the rule for that message. A function becomes a Spark function of the same
 meaning or a short combination; none has side effects, reads files, tells of the machine or runs
 other code.
 """

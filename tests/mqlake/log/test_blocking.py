@@ -199,7 +199,9 @@ def test_a_read_tells_of_what_is_gone_and_of_what_never_was(
     assert [one.offset for one in found] == [begin + 2]
 
 
-def test_a_mistake_in_taking_is_the_takers(writer: BlockingWriter, reader: BlockingReader) -> None:
+def test_a_mistake_of_the_consumer_is_raised(
+    writer: BlockingWriter, reader: BlockingReader
+) -> None:
     begin = reader.admin.ends(EVENTS)[0]
     writer.append_all(EVENTS, values(b"1"), what="a record")
 

@@ -29,7 +29,7 @@ public abstract class LogFollower<T> implements Runnable {
     /** Longest wait of one message for the first reading of the topic; the task fails after it. */
     private static final long CATCH_UP_MS = 60000;
 
-    /** Longest wait of a barrier; who sent it repeats one that is not answered. */
+    /** Longest wait of a barrier; its sender repeats one that is not answered. */
     protected static final long BARRIER_MS = 10000;
 
     /** A barrier that waited so long may be of a log that is gone: the topic's end is looked up. */
@@ -235,7 +235,7 @@ public abstract class LogFollower<T> implements Runnable {
                 } catch (WakeupException error) {
                     // Somebody is in doubt: the next poll is a look-up.
                 } catch (InvalidOffsetException error) {
-                    // The topic was replaced or cut: what the table holds may no longer be true.
+                    // The topic was replaced or cut: the table may no longer be true.
                     LOG.warn(
                             topic
                                     + " no longer has offset "

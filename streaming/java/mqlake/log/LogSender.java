@@ -178,7 +178,7 @@ public final class LogSender {
         try {
             target.mostBytes = limits.lookUp(place.topic());
         } catch (UnknownTopicOrPartitionException error) {
-            // Perhaps not known yet to the broker that was asked: who sends again finds out.
+            // Perhaps not known yet to the broker that was asked: the next send finds out.
             target.mostBytes = limits.mostBytes(undelivered.place.topic(), 0);
             target.state = isAwaited ? Target.FLOWING : Target.AWAY;
         }
@@ -628,7 +628,7 @@ public final class LogSender {
     }
 
     /**
-     * Let nothing leave any more: what was to come behind a failed record must not pass it.
+     * Let nothing leave any more: records behind a failed one must not pass it.
      *
      * @param suspect Has refused the record; null when the target does not matter.
      */

@@ -96,7 +96,7 @@ public class LogSink implements TableProvider, SupportsWrite {
                         options.get("undelivered")));
     }
 
-    /** Replayed rows are appended again; whoever reads them drops what it has seen. */
+    /** Replayed rows are appended again; readers drop those that they have seen. */
     static final class Builder
             implements WriteBuilder, SupportsStreamingUpdateAsAppend, Write, StreamingWrite {
         private final WriterFactory factory;
@@ -164,7 +164,7 @@ public class LogSink implements TableProvider, SupportsWrite {
             sending.send(batch, row);
         }
 
-        /** What was sent is in the log, or it is told why not. */
+        /** Every record sent is in the log, or it is told why not. */
         @Override
         public WriterCommitMessage commit() throws IOException {
             batch.awaitAcknowledged();

@@ -408,7 +408,7 @@ final class Redelivery implements Runnable {
         long until = System.currentTimeMillis() + ALONE_MS;
         while (left(target, reader) > 0 && back.containsKey(place)) {
             if (System.currentTimeMillis() >= until) {
-                return; // Not now: whoever sends to it waits.
+                return; // Not now: its senders wait.
             }
             sender.check();
             step(reader, back);

@@ -19,7 +19,7 @@ public final class TaskBatch {
     private final LogSender sender;
     final LeftOut leftOut;
 
-    /** Held by who tells of what was left out, until that is certain. */
+    /** Held while it is told what was left out, until that is certain. */
     final ReentrantLock telling = new ReentrantLock();
 
     private final HashMap<String, Target[]> targets = new HashMap<>();

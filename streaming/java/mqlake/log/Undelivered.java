@@ -31,7 +31,7 @@ final class Undelivered {
     private final String sender;
     private final String replaced;
 
-    /** What is before it is of earlier runs, and ours. */
+    /** Records before it are of earlier runs, and ours. */
     private volatile long begunAt = Long.MAX_VALUE;
 
     /**

@@ -4,7 +4,7 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 
 /**
- * Entries by their hash; who asks compares the rest.
+ * Entries by their hash; the caller compares the rest.
  *
  * <p>One thread writes, any number read without a lock: an entry never moves within its slots, and
  * slots of which there are too few or too many are replaced as a whole. A reader that starts after
@@ -30,7 +30,7 @@ final class HashedSet {
 
         private final AtomicIntegerArray hashes;
 
-        /** Null where there is none any more: who looks for another goes on. */
+        /** Null where there is none any more: a look-up of another goes on. */
         private final AtomicReferenceArray<Entry> entries;
 
         Slots(int length) {
@@ -71,7 +71,7 @@ final class HashedSet {
             while (hashes.get(slot) != FREE) {
                 slot = slot + 1 & mask;
             }
-            // Before its hash: whoever sees that sees the entry.
+            // Before its hash: a reader that sees that sees the entry.
             entries.set(slot, entry);
             hashes.set(slot, noted(entry.hash));
         }

@@ -145,7 +145,7 @@ public final class RouteFollower extends LogFollower<RouteTable> {
             while (lookupsDone < lookup) {
                 long left = start + BARRIER_MS - now();
                 if (left <= 0) {
-                    return true; // The log does not answer: whoever writes to it will tell why.
+                    return true; // The log does not answer: its writers will tell why.
                 }
                 pause(left);
             }

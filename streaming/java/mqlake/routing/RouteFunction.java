@@ -31,7 +31,7 @@ public final class RouteFunction implements LogSink.Sending {
     private static final byte[] QUESTION =
             Vocabulary.QUESTION_PREFIX.getBytes(StandardCharsets.US_ASCII);
 
-    /** Of the header of a message; what is longer names share groups. */
+    /** Of the header of a message; a longer one names share groups. */
     private static final int MQTT_LENGTH = 3;
 
     /** Microseconds of a millisecond: Spark counts in these. */

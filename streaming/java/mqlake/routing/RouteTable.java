@@ -42,7 +42,7 @@ public final class RouteTable {
     /** So many combinations of gateways are kept to be shared between filters. */
     private static final int COMBINATIONS = 4096;
 
-    /** What leads to more is not kept for a topic. */
+    /** Topics that lead to more are not kept. */
     private static final int MOST_KEPT = 64;
 
     private static final List<String> STRATEGIES = List.of(Vocabulary.STRATEGIES.split(","));

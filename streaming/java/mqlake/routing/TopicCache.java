@@ -8,7 +8,7 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
  *
  * <p>A topic has four places. One that was asked for since it came is not the first to go: topics
  * that come once do not drive out those that come again and again. Any thread reads and writes
- * without a lock; what two of them write at once is lost at worst, and then found again.
+ * without a lock; at worst an entry that two of them write at once is lost, and found again.
  */
 final class TopicCache {
     static final int TOPICS = 65536;

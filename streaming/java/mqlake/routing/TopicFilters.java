@@ -173,7 +173,7 @@ public final class TopicFilters {
             putLiteral(filter, hash, value);
             stripe = stripe(hash);
         }
-        // Behind the change: what was found before it is not taken for what is found after it.
+        // Behind the change: an entry found before it does not count as found after it.
         changes.incrementAndGet(stripe);
     }
 

@@ -24,7 +24,7 @@ import org.apache.spark.unsafe.types.VariantVal;
  * A field of the payload as a number, a text or a variant: variant_get with a constant path.
  *
  * <p>Catalyst makes an expression of the field's value and one that casts it, for each message
- * anew. What needs no cast is taken as it is here; all else is left to Catalyst.
+ * anew. A field that needs no cast is taken as it is here; all else is left to Catalyst.
  */
 final class PayloadField extends SharedColumn {
     private final int ordinal;

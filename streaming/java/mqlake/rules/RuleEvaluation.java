@@ -265,7 +265,7 @@ public final class RuleEvaluation {
                                 + " takes "
                                 + most);
             }
-            // These never get more: what comes of the messages of a topic stays in one.
+            // These never get more: outputs of the messages of a topic stay in one.
             add(outputsTopic, row.partition % outputPartitions, rule.key, outputRow, headers);
         }
 

@@ -12,7 +12,7 @@ import java.util.Map;
 
 /**
  * Spark function: (log topic, key, value, partition, offset) to whether any rule has a filter for
- * the record. What has none, which is most, costs no more than this.
+ * the record. A record that has none, as most, costs no more than this.
  *
  * <p>On the barrier of a change it waits until the change is in the table.
  */
