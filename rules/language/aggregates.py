@@ -3,7 +3,7 @@
 Each is made of aggregates of Spark's that keep a bounded state, can be merged, and do not depend on
 the order in which messages come, so that a stream gives what a batch over the same messages gives:
 a sum of doubles is added up in decimals where they can be, and what is first or last is settled by
-the time and then by the place in the log.
+the time and then by the position in the log.
 """
 
 from collections.abc import Callable, Sequence

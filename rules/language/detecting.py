@@ -57,7 +57,7 @@ def read_detection(node: dialect.Call, side: Side, keys: Sequence[exp.Expr]) -> 
     arguments = dict(zip(names, given, strict=True))
     listed = [expressions.value(key) for key in keys] or [side.scope.column("topic", ())]
     columns = [side.projection.add(*column) for value in listed for column in stored(value)]
-    order = side.place()
+    order = side.position()
     found = {name: _READ[name](given, name, side) for name, given in arguments.items()}
     made = Detection(
         kind=_KINDS[node.this],

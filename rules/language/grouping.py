@@ -27,7 +27,7 @@ class Rows:
     Attributes:
         expressions: Over one of them.
         projection: The columns that aggregates read.
-        place: Makes the expressions of a row's place in the log.
+        position: Makes the expressions of a row's position in the log.
         is_guarded: Whether what cannot be computed is NULL, as no message is to blame.
     """
 
@@ -35,13 +35,13 @@ class Rows:
         self,
         expressions: Expressions,
         projection: Projection,
-        place: Callable[[], tuple[str, str]],
+        position: Callable[[], tuple[str, str]],
         *,
         is_guarded: bool,
     ) -> None:
         self.expressions = expressions
         self.projection = projection
-        self.place = place
+        self.position = position
         self.is_guarded = is_guarded
 
     def column(self, spark_type: str, expression: str) -> str:
@@ -182,9 +182,9 @@ class GroupedExpressions(Expressions):
 
     @property
     def order(self) -> str:
-        partition, offset = self._rows.place()
-        places = (self._rows.column("INT", partition), self._rows.column("BIGINT", offset))
-        return f"struct(event_time, {', '.join(places)})"
+        partition, offset = self._rows.position()
+        positions = (self._rows.column("INT", partition), self._rows.column("BIGINT", offset))
+        return f"struct(event_time, {', '.join(positions)})"
 
 
 def has_aggregate(node: exp.Expr) -> bool:

@@ -69,8 +69,8 @@ class Side:
         self.slide_ms = 0
         self.may_lack = False
 
-    def place(self) -> tuple[str, str]:
-        """Return the names of the columns that tell a message's place in the log."""
+    def position(self) -> tuple[str, str]:
+        """Return the names of the columns that tell a message's position in the log."""
         partition = self.projection.add("INT", "log_partition")
         return partition, self.projection.add("BIGINT", "log_offset")
 
@@ -217,7 +217,7 @@ class JoinedScope(Scope):
         )
 
     def note_position(self) -> None:
-        """Note that the place of the first stream's message is read."""
+        """Note that the position of the first stream's message is read."""
         side = self._sides[0]
         self._of_side(side, "timestamp" if side.source.is_events else "id", ())
 
@@ -251,6 +251,6 @@ class JoinedExpressions(Expressions):
     def seed(self) -> str:
         """Return what tells the call from others: by the message of the first stream."""
         _, *own = super().seed().split(", log_offset")
-        places = [f"{self._first.relation}.{name}" for name in self._first.place()]
+        positions = [f"{self._first.relation}.{name}" for name in self._first.position()]
         identifier = f"{self._first.relation}.{self._first.projection.add('STRING', 'id')}"
-        return f"{identifier}, {', '.join(places)}{own[0]}"
+        return f"{identifier}, {', '.join(positions)}{own[0]}"

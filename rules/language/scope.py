@@ -136,7 +136,7 @@ class Scope:
         return value
 
     def note_position(self) -> None:
-        """Note that the place of the message is read, which tells it from all others."""
+        """Note that the position of the message is read, which tells it from all others."""
         self.column("id" if "id" in self._columns else "timestamp", ())
 
     def _aliased(self, name: str, segments: Sequence[Segment]) -> Value | None:

@@ -270,8 +270,8 @@ class StatefulCompiler(Compilation):
         side.time, side.lateness_ms = window.time, window.lateness_ms
         side.size_ms, side.slide_ms = window.size_ms, window.slide_ms
         if joined is None:
-            place = ("log_partition", "log_offset")
-            rows = Rows(side.expressions, side.projection, lambda: place, is_guarded=False)
+            position = ("log_partition", "log_offset")
+            rows = Rows(side.expressions, side.projection, lambda: position, is_guarded=False)
         else:
             rows = Rows(joined, Projection("p"), lambda: _qualified(side), is_guarded=True)
         grouped = GroupedExpressions(self._sql, rows, window)
@@ -372,7 +372,7 @@ def _reads(node: exp.Expr, wanted: set[str]) -> bool:
 
 
 def _qualified(side: Side) -> tuple[str, str]:
-    partition, offset = side.place()
+    partition, offset = side.position()
     return f"{side.relation}.{partition}", f"{side.relation}.{offset}"
 
 

@@ -57,7 +57,7 @@ def _mod(arguments: Sequence[Value], _context: CallContext) -> Value:
 
 
 def _random(_arguments: Sequence[Value], context: CallContext) -> Value:
-    # The upper 53 bits of a hash of the message's place: the same for the same message.
+    # The upper 53 bits of a hash of the message's position: the same for the same message.
     return double(f"(shiftrightunsigned(xxhash64({context.seed()}), 11) / 9007199254740992.0D)")
 
 

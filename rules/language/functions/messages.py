@@ -1,4 +1,4 @@
-"""The message itself: its topic, its publisher, its time, what is made from its place."""
+"""The message itself: its topic, its publisher, its time, what is made from its position."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -35,7 +35,7 @@ def _flag(arguments: Sequence[Value], context: CallContext) -> Value:
 
 
 def _uuid(separator: str) -> Function:
-    """A version 4 UUID made of a hash of the message's place: the same for the same message."""
+    """A version 4 UUID made of a hash of the message's position: the same for the same message."""
 
     def emit(_arguments: Sequence[Value], context: CallContext) -> Value:
         digits = f"md5(concat_ws(',', {context.seed()}))"
