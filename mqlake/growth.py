@@ -129,7 +129,7 @@ def check_growth(now: int, wanted: int) -> None:
     if wanted % now:
         raise OperationalError(
             f"messages are in {now} partitions: expected a multiple, {now * (wanted // now + 1)} "
-            "say, so that each topic moves once and at a place that is known"
+            "say, so that each topic moves once and at a known offset"
         )
 
 

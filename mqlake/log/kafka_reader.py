@@ -150,7 +150,7 @@ class KafkaLogReader:
         self._unpaused = threading.Event()
         self._unpaused.set()
         self._free_batches = threading.Semaphore(MAX_WAITING_BATCHES)
-        self._held: deque[list[LogRecord]] = deque()
+        self._paused_batches: deque[list[LogRecord]] = deque()
         self._on_records: RecordsCallback = _ignore
         self._on_error: ErrorCallback = _ignore
         # Told that nothing can be read; librdkafka says so at each of its attempts. The thread's.
@@ -210,8 +210,8 @@ class KafkaLogReader:
 
     def resume(self) -> None:
         self._unpaused.set()
-        while self._held and self._unpaused.is_set():
-            self._hand_over(self._held.popleft())
+        while self._paused_batches and self._unpaused.is_set():
+            self._hand_over(self._paused_batches.popleft())
 
     def hurry(self) -> None:
         self._pace.hurry(time.monotonic())
@@ -237,7 +237,7 @@ class KafkaLogReader:
         self._hurried.set()
         self._changed.set()
         self._unpaused.set()
-        self._held.clear()
+        self._paused_batches.clear()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
@@ -394,7 +394,7 @@ class KafkaLogReader:
         if self._stop.is_set():
             return
         if not self._unpaused.is_set():
-            self._held.append(batch)
+            self._paused_batches.append(batch)
             return
         try:
             self._on_records(batch)

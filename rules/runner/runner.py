@@ -118,7 +118,7 @@ class Runner:
         self._recovery = Recovery({}, self._progress, self._services.published)
         self._is_started = False
         self._stalled: asyncio.Task[None] | None = None
-        self._held: list[LogRecord] = []
+        self._paused_records: list[LogRecord] = []
         self._reading = asyncio.Semaphore(settings.behind_readers)
         self.outputs = 0
         self.repeated = 0
@@ -292,7 +292,7 @@ class Runner:
 
     def _take_records(self, records: list[LogRecord]) -> None:
         if self._stalled is not None:
-            self._held.extend(records)
+            self._paused_records.extend(records)
             return
         try:
             self._hand_over(records)
@@ -378,8 +378,8 @@ class Runner:
             logger.warning("actions of an output are not known", extra={"fields": fields})
             self._lanes.lanes[group] = ()
         self._stalled = None
-        held, self._held = self._held, []
-        self._take_records([*rest, *held])
+        paused, self._paused_records = self._paused_records, []
+        self._take_records([*rest, *paused])
         self._resume()
 
     async def _is_known(self, output: Output) -> bool:
