@@ -168,7 +168,7 @@ class BenchGateway:
             OperationalError: It has ended, or takes too long.
         """
         deadline = time.monotonic() + START_SECONDS
-        while (beat := self.heartbeat()) is None or not beat.healthy:
+        while (heartbeat := self.heartbeat()) is None or not heartbeat.healthy:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 log = self.folder / "gateway.log"
                 lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []

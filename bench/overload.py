@@ -176,6 +176,6 @@ async def _look(gateway: BenchGateway, seen: OverloadSeen) -> None:
     process = psutil.Process(gateway.pid)
     while True:
         seen.resident_bytes = max(seen.resident_bytes, process.memory_info().rss)
-        if (beat := gateway.heartbeat()) is not None:
-            seen.steps.add(beat.figures.get("overload_step", 0))
+        if (heartbeat := gateway.heartbeat()) is not None:
+            seen.steps.add(heartbeat.figures.get("overload_step", 0))
         await asyncio.sleep(LOOK_SECONDS)

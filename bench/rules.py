@@ -267,8 +267,8 @@ def _await_routing(bench: Bench, killed: int) -> float:
     path = DataDirectory(bench.data_dir).heartbeat(ROUTER)
     begin = time.monotonic()
     while True:
-        beat = read_heartbeat(path)
-        if beat is not None and beat.healthy and beat.pid != killed:
+        heartbeat = read_heartbeat(path)
+        if heartbeat is not None and heartbeat.healthy and heartbeat.pid != killed:
             return time.monotonic() - begin
         if time.monotonic() - begin > OUTPUT_SECONDS:
             raise OperationalError(f"Spark does not come back within {OUTPUT_SECONDS:.0f} s")

@@ -121,8 +121,8 @@ class Row:
 
     def figures(self, site: int, after: float = 0.0) -> dict[str, Any] | None:
         """Return what a federator has said of itself after a time; None: nothing."""
-        beat = read_heartbeat(self._heartbeat(site))
-        return None if beat is None or beat.written_at <= after else beat.figures
+        heartbeat = read_heartbeat(self._heartbeat(site))
+        return None if heartbeat is None or heartbeat.written_at <= after else heartbeat.figures
 
     def _write_settings(self, site: int) -> Path:
         path = self._folder / f"federation-{site}.toml"
@@ -170,10 +170,10 @@ class Row:
             if process.poll() is not None:
                 log = (self._folder / f"federation-{site}.log").read_text()[-2000:]
                 raise OperationalError(f"the federator of site {site} has ended: {log}")
-            beat = read_heartbeat(self._heartbeat(site))
-            if beat is None or beat.pid != process.pid or not beat.is_fresh():
+            heartbeat = read_heartbeat(self._heartbeat(site))
+            if heartbeat is None or heartbeat.pid != process.pid or not heartbeat.is_fresh():
                 return False
-            there = [link["there"] for link in beat.figures.get("links", [])]
+            there = [link["there"] for link in heartbeat.figures.get("links", [])]
             if there != [True for pair in self._links if site in pair]:
                 return False
         return True

@@ -100,7 +100,7 @@ REACH_KEY: Final = b"\0reach"
 GROWTH_KEY: Final = b"\0growth"
 """In `mqlake.gateways`: of the record of the log's growth, `mqlake.growth`."""
 RETIRING: Final = "retiring"
-"""In a heartbeat: another gateway has the name of one that is gone, and settles what it left."""
+"""In a heartbeat: another process has the name of a gone gateway, and settles what that left."""
 NO_GATEWAY: Final = b"\0"
 """In `mqlake.gateways`: begins the keys that are not of a gateway's heartbeat."""
 

@@ -6,7 +6,7 @@ sessions, progress and marks (`mqlake.session_records`) a shard holds
     c/<tenant>/<client_id>   a claim: a gateway wants the session for a connection
     o/owner                  the gateway that owns the shard from here on
     l/<gateway>              a gateway that owned the shard has read that, and acts no more
-    v/<gateway>              a gateway that was deaf asks which sessions it still holds
+    v/<gateway>              a gateway that was cut off asks which sessions it still holds
     h/<membership>/<tenant>/<shared subscription>   a gateway's membership in a share group
     m/<tenant>/<shared subscription>\0<client_id>   a session that is a member of a share group
 

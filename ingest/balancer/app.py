@@ -47,12 +47,12 @@ async def _run(settings: BalancerSettings) -> None:
     control = ControlSocket(settings.control_socket, plane)
     registry = new_registry(settings.name, lambda: plane.health()[0], partial(add_metrics, plane))
     metrics = MetricsServer(settings.metrics, registry)
-    beat = asyncio.create_task(_beat(plane, settings))
+    heartbeats = asyncio.create_task(_write_heartbeats(plane, settings))
     try:
         await control.open()
         await plane.run(stop)
     finally:
-        beat.cancel()
+        heartbeats.cancel()
         await control.close()
         await asyncio.to_thread(metrics.close)
         if log is not None:
@@ -74,7 +74,7 @@ def _open_log(settings: BalancerSettings) -> LogAccess:
     )
 
 
-async def _beat(plane: ControlPlane, settings: BalancerSettings) -> None:
+async def _write_heartbeats(plane: ControlPlane, settings: BalancerSettings) -> None:
     path = settings.heartbeat_file
     while path is not None:
         healthy, detail = plane.health()

@@ -91,11 +91,11 @@ async def _work(
     loop.add_signal_handler(signal.SIGHUP, _reload, service, path)
     shown = FederationMetrics(service)
     metrics = MetricsServer(settings.metrics, new_registry(name, shown.is_healthy, shown.read))
-    beat = asyncio.create_task(_beat(service, name))
+    heartbeats = asyncio.create_task(_write_heartbeats(service, name))
     try:
         await service.run(stop)
     finally:
-        beat.cancel()
+        heartbeats.cancel()
         await asyncio.to_thread(metrics.close)
 
 
@@ -136,7 +136,7 @@ def _reload(service: FederationService | SiteService, path: Path | None) -> None
     _logger.info("neighbours read again", extra={"fields": {"neighbours": sites}})
 
 
-async def _beat(service: FederationService | SiteService, name: str) -> None:
+async def _write_heartbeats(service: FederationService | SiteService, name: str) -> None:
     path = heartbeat_path(service.settings)
     warned: set[str] = set()
     while True:

@@ -261,16 +261,16 @@ class Link(asyncio.Protocol):
 
     async def _watch(self, lost: asyncio.Future[None]) -> None:
         """Probe a connection that is silent, until it is lost."""
-        beat = self._keep_alive / 2
+        interval = self._keep_alive / 2
         while True:
-            done, _ = await asyncio.wait((lost,), timeout=beat)
+            done, _ = await asyncio.wait((lost,), timeout=interval)
             if done:
                 await lost
                 raise ConnectionError("broker closed the connection")
             now = self._loop.time()
             if now - self._heard_at > 1.5 * self._keep_alive:
                 raise ConnectionError(f"broker is silent for {now - self._heard_at:.1f} s")
-            if now - self._said_at >= beat or now - self._heard_at >= beat:
+            if now - self._said_at >= interval or now - self._heard_at >= interval:
                 self._write(encode(Pingreq(), self._level))
 
     def _end(self) -> None:

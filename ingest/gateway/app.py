@@ -128,15 +128,15 @@ async def _serve(
     registry = new_registry(settings.name, shown.is_healthy, shown.read)
     metrics = MetricsServer(settings.metrics, registry)
     collect_rarely()
-    beat = asyncio.create_task(_beat(gateway.status, settings))
+    heartbeats = asyncio.create_task(_write_heartbeats(gateway.status, settings))
     try:
         await Process(gateway, stop).run()
     finally:
-        beat.cancel()
+        heartbeats.cancel()
         await asyncio.to_thread(metrics.close)
 
 
-async def _beat(status: Status, settings: GatewaySettings) -> None:
+async def _write_heartbeats(status: Status, settings: GatewaySettings) -> None:
     path = settings.heartbeat_file
     while path is not None:
         healthy, detail = status.health()

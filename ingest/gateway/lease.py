@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BEAT_SECONDS: Final = 0.5
+HEARTBEAT_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 3.0
 """A gateway that has not been heard of for so long owns no shards: others take them over. That
 costs it nothing; its sessions stay its own until its lease is over."""
 
-SURE_SECONDS: Final = SILENT_SECONDS - BEAT_SECONDS
+SURE_SECONDS: Final = SILENT_SECONDS - HEARTBEAT_SECONDS
 """When our own word has not come back for so long, others may own our shards before we know it."""
 
 

@@ -21,15 +21,15 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ingest.gateway.beats import (
+from ingest.gateway.heartbeats import (
     SERVING,
     Peer,
-    decode_beat,
+    decode_heartbeat,
     decode_version,
-    encode_beat,
+    encode_heartbeat,
     encode_version,
 )
-from ingest.gateway.lease import BEAT_SECONDS, SILENT_SECONDS
+from ingest.gateway.lease import HEARTBEAT_SECONDS, SILENT_SECONDS
 from mqlake.clock import LogClock
 from mqlake.errors import InvalidRecord, LogError, OperationalError
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogWriter
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEAF_SECONDS: Final = 2.0
-"""When our own word has not come back for so long, time stops; with a beat less than silent."""
+CUT_OFF_SECONDS: Final = 2.0
+"""Time stops when our own word has not come back for so long; a heartbeat less than silent."""
 
 GRACE_SECONDS: Final = 1.0
 """A lease is over for others so much later than for its holder: who holds it stops first."""
@@ -116,7 +116,7 @@ class Peers:
         self._clock = clock
         self._lease = lease
         self._host = host
-        self._spoke_at = -BEAT_SECONDS
+        self._spoke_at = -HEARTBEAT_SECONDS
         self._has_left = False
         self._state = SERVING
         self._echo_at = clock.monotonic()
@@ -151,15 +151,15 @@ class Peers:
     async def close(self) -> None:
         await self._reader.close()
 
-    def beat(self, figures: dict[str, Any]) -> None:
+    def send_heartbeat(self, figures: dict[str, Any]) -> None:
         """Say that this gateway is there, when it is time to and it has not left."""
         now = self._clock.monotonic()
-        if self._has_left or now - self._spoke_at < BEAT_SECONDS:
+        if self._has_left or now - self._spoke_at < HEARTBEAT_SECONDS:
             return
         self._spoke_at = now
         self._state = figures.get("state", "")
         self._number += 1
-        value = encode_beat(
+        value = encode_heartbeat(
             self._me,
             epoch=self.epoch,
             number=self._number,
@@ -271,7 +271,7 @@ class Peers:
     def _now(self) -> float:
         """Return the time up to which others would have been heard."""
         now = self._clock.monotonic()
-        return now if now - self._echo_at < DEAF_SECONDS else self._echo_at
+        return now if now - self._echo_at < CUT_OFF_SECONDS else self._echo_at
 
     async def _take_name(self) -> None:
         """Wait until nobody else can have the name."""
@@ -291,7 +291,7 @@ class Peers:
         while not self._host.is_gone(before.identity):
             if self._clock.monotonic() - began_at >= self._lease.seconds + GRACE_SECONDS:
                 return
-            await asyncio.sleep(BEAT_SECONDS / 2)
+            await asyncio.sleep(HEARTBEAT_SECONDS / 2)
             now = (await self._reader.read_compacted(GATEWAYS)).get(self._me.gateway.encode())
             if now is None:
                 return
@@ -322,10 +322,10 @@ class Peers:
             return
         for number in [one for one in self._said if one < found["number"]]:
             del self._said[number]
-        if now - self._echo_at >= DEAF_SECONDS:
+        if now - self._echo_at >= CUT_OFF_SECONDS:
             for peer in self._peers.values():
                 if self._echo_at - peer.heard_at < self._lease.seconds + GRACE_SECONDS:
-                    peer.heard_at = max(peer.heard_at, now - BEAT_SECONDS)
+                    peer.heard_at = max(peer.heard_at, now - HEARTBEAT_SECONDS)
         self._echo_at = now
         self._log_clock.heard(record.timestamp_ms)
         self._clock_ahead_ms.append(found["at"] - record.timestamp_ms)
@@ -416,7 +416,7 @@ class Peers:
     def _decode(self, record: LogRecord) -> Peer | None:
         read_at_ms = None if self._is_read else record.timestamp_ms
         try:
-            return decode_beat(record.value, self._clock.monotonic(), read_at_ms)
+            return decode_heartbeat(record.value, self._clock.monotonic(), read_at_ms)
         except InvalidRecord as exc:
             logger.warning("gateway record ignored", extra={"fields": {"reason": str(exc)}})
             return None

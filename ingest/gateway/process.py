@@ -119,10 +119,10 @@ class Process:
         await gateway.growing.begin()
         await gateway.peers.open()
         await gateway.wanted_events.open()
-        self.beat()
+        self.send_heartbeat()
         await gateway.shards.open()
         await self._open_deliveries()
-        self.beat()
+        self.send_heartbeat()
         await self._own_shards()
         await gateway.growing.open()
         await self._load_retained()
@@ -175,7 +175,7 @@ class Process:
                     f"{SHARDS_SECONDS:.0f} s",
                     definite=True,
                 )
-            self.beat()
+            self.send_heartbeat()
             shards.tick()
             await asyncio.sleep(LOOK_SECONDS)
         # What an earlier run of this gateway has left is settled before its clients come.
@@ -199,7 +199,7 @@ class Process:
         try:
             async with asyncio.timeout(RETAINED_SECONDS):
                 while not gateway.retained_shards.is_settled:
-                    self.beat()
+                    self.send_heartbeat()
                     gateway.shards.tick()
                     gateway.renewal.tick()
                     gateway.retained_shards.tick()
@@ -229,7 +229,7 @@ class Process:
     def _do_what_is_due(self) -> None:
         gateway = self._gateway
         gateway.disk.look()
-        self.beat()
+        self.send_heartbeat()
         gateway.latencies.adjust()
         gateway.sessions.marks.save()
         gateway.delivery.settle()
@@ -244,10 +244,10 @@ class Process:
         gateway.retained.purge()
         gateway.system_topics.process_due()
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Say that this gateway is there, when it is time to."""
         gateway = self._gateway
-        gateway.peers.beat(gateway.status.word() | gateway.growing.word())
+        gateway.peers.send_heartbeat(gateway.status.word() | gateway.growing.word())
 
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Show an exception that nothing was prepared for: what it interrupted is not done.

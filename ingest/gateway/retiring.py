@@ -7,8 +7,9 @@ A gateway withdraws what its own earlier run left. One that is gone for good is 
 
 The name is taken as a run of the gateway takes it (`peers.py`): none can begin meanwhile, and the
 run before is over, so the gateways that are there settle what it held at once. They are asked shard
-by shard what is left, as one asks that was deaf. A route of a share group stays until then: it
-stands for a membership that begins beside it, and what the router gives the dead gateway counts.
+by shard what is left, as a gateway asks that was cut off. A route of a share group stays until
+then: it stands for a membership that begins beside it, and what the router gives the dead gateway
+counts.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ingest.gateway.beats import SERVING, decode_beat
-from ingest.gateway.lease import BEAT_SECONDS, Lease
+from ingest.gateway.heartbeats import SERVING, decode_heartbeat
+from ingest.gateway.lease import HEARTBEAT_SECONDS, Lease
 from ingest.gateway.peers import NameInUseError, Peers
 from ingest.session.acts import CONFIRM
 from mqlake.errors import InvalidRecord, LogError, OperationalError
@@ -109,7 +110,7 @@ def _has_ended(word: LogRecord | None, host: Host) -> bool:
     if word is None:
         return True  # it has said so itself
     try:
-        return host.is_gone(decode_beat(word.value, 0.0, None).identity)
+        return host.is_gone(decode_heartbeat(word.value, 0.0, None).identity)
     except InvalidRecord:
         return False
 
@@ -227,14 +228,14 @@ class Retirement:
                 "then retire it"
             ) from exc
         work = asyncio.create_task(self._retire(tell))
-        beats = asyncio.create_task(self._beat())
+        heartbeats = asyncio.create_task(self._send_heartbeats())
         try:
             await asyncio.wait(
-                (work, beats, self._lost),
+                (work, heartbeats, self._lost),
                 timeout=timeout_seconds,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            for one in (self._lost, beats, work):
+            for one in (self._lost, heartbeats, work):
                 if one.done():
                     one.result()
                     return
@@ -243,9 +244,9 @@ class Retirement:
                 f"{self._left()}"
             )
         finally:
-            beats.cancel()
+            heartbeats.cancel()
             work.cancel()
-            await asyncio.wait((work, beats))
+            await asyncio.wait((work, heartbeats))
             if not self._lost.done():  # else the word there is another's
                 self._peers.leave()
             await self._peers.close()
@@ -286,12 +287,12 @@ class Retirement:
         if not self._lost.done():
             self._lost.set_exception(failure)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            self._peers.beat({"state": RETIRING, "listeners": []})
+            self._peers.send_heartbeat({"state": RETIRING, "listeners": []})
             if self._peers.is_read:  # nobody else has the name once our own word is read
                 self._has_name.set()
-            await asyncio.sleep(BEAT_SECONDS / 5)
+            await asyncio.sleep(HEARTBEAT_SECONDS / 5)
 
     async def _retire(self, tell: Callable[[Unsettled], None]) -> None:
         await self._has_name.wait()

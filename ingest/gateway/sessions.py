@@ -182,7 +182,7 @@ class Sessions:
                 return
         opening.connection.pause_reading(PAUSED_BY_SESSION)
         now, clean_start = self._context.loop.time(), opening.connect.clean_start
-        # One that was deaf, and claims anew what waits, would tell of a client twice.
+        # One that was cut off, and claims anew what waits, would tell of a client twice.
         said = opening.claimed_session() if self._lease.holds() else None
         holder.open(key, opening, now, clean_start=clean_start, principal=principal, session=said)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
-from ingest.gateway.lease import BEAT_SECONDS
+from ingest.gateway.lease import HEARTBEAT_SECONDS
 from ingest.gateway.shared_words import to_word
 from ingest.gateway.shares import Shares
 from ingest.protocol.reason_codes import ConnackReasonCode
@@ -285,7 +285,7 @@ class SharedLimits:
         """Return what others are told; work out anew, twice a second, what is left here."""
         now = self._loop.time()
         seconds = now - self._measured_at
-        if seconds >= BEAT_SECONDS:
+        if seconds >= HEARTBEAT_SECONDS:
             self._measured_at = now
             self._measure(seconds, now)
         return self._word

@@ -131,7 +131,7 @@ async def end_claim(shard: OwnedShard, key: Key, claim: Claim) -> None:
 async def confirm(
     shard: int, run: Run, number: int, keys: Sequence[Key], earlier: tuple[int, int]
 ) -> None:
-    """Tell a gateway that was deaf which sessions of the shard it still holds.
+    """Tell a gateway that was cut off which sessions of the shard it still holds.
 
     Args:
         shard: Is this gateway's.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Key, Run
 
 CONFIRMED_MS: Final = 10_000
-"""How long a gateway that has asked what it holds is not settled: its beats may be read later."""
+"""How long a gateway that has asked what it holds is not settled: its heartbeats may be late."""
 
 
 class ShardOfHolders(OwnedShard, Protocol):

@@ -110,9 +110,9 @@ class Find(Effect[Collection[bytes]]):
 class PublishWills(Effect[None]):
     """Append wills to `mqlake.inbound`, each under its exchange; done when all are durable.
 
-    Begun only while others cannot take this gateway for silent before the wills stand there: a beat
-    of it has come back that was sent less than the silence, less the time of an append, ago. Else
-    it waits for the next beat.
+    Begun only while others cannot take this gateway for silent before the wills stand there: a
+    heartbeat of it has come back that was sent less than the silence, less the time of an append,
+    ago. Else it waits for the next heartbeat.
     """
 
     wills: Sequence[tuple[SessionRecord, bytes]]

@@ -5,7 +5,7 @@
                 └─ refused,       │ └─ claimed, when its shard changes its owner
                    given up       │
     open_free ──► free ───────────┘
-                                  └─ lost: others have settled it while this gateway was deaf
+                                  └─ lost: others have settled it while this gateway was cut off
 
 A *free* session is one that this gateway has begun as owner of its shard, without a claim: nothing
 of it is in the log, and nothing is to be written when it ends.
@@ -13,9 +13,9 @@ of it is in the log, and nothing is to be written when it ends.
 Nothing here reads the log or waits: what comes back from it comes in, what is to be done goes to
 the host. A claim is repeated until it is answered, so nothing depends on a single answer.
 
-After this gateway was deaf for as long as its lease, others may have settled its sessions. It asks
-the owner of each shard what it still holds, and lets go of the rest without a word: whatever it
-wrote of them would not count.
+After this gateway was cut off for as long as its lease, others may have settled its sessions. It
+asks the owner of each shard what it still holds, and lets go of the rest without a word: whatever
+it wrote of them would not count.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class MembershipRecord:
     assignee: str = ""
     """Of a membership that has left: the one that takes it over, as the owner of the shard says."""
     asks: int = 0
-    """Its gateway was deaf and asks whether it is still there; counts the questions."""
+    """Its gateway was cut off and asks whether it is still there; counts the questions."""
     at_ms: int = 0
     delivered: list[int] | None = None
     """Per partition of `mqlake.inbound`: of what its gateway was brought before `next`, the offset

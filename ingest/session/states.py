@@ -18,7 +18,7 @@ The connection may end in each of these states. A session that ends with it has 
 late for it is nothing to it. One that outlives it is *leaving* while the log has not answered for
 its QoS 2 messages, for what the next holder is told of them would be wrong; then it is *stored*,
 and whoever claims it next has it. A session that others have settled, because this gateway was
-deaf, has ended here, whatever state it was in.
+cut off, has ended here, whatever state it was in.
 """
 
 from __future__ import annotations

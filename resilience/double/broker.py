@@ -160,7 +160,7 @@ class Double:
             self._lost(link)
 
     def set_right(self, client_id: str, action: str, topic_filter: str, *, allowed: bool) -> None:
-        if f"deaf-rights-{action}" in self.defects:
+        if f"ignored-rights-{action}" in self.defects:
             return
         right = (client_id, action, topic_filter)
         if allowed:
@@ -169,7 +169,7 @@ class Double:
             self._denied.add(right)
 
     def set_tenant(self, tenant: str, *, is_open: bool) -> None:
-        if "deaf-tenant" in self.defects:
+        if "ignored-tenant" in self.defects:
             return
         if is_open:
             self._shut.discard(tenant)
@@ -411,7 +411,7 @@ class Double:
         self._pump(session)
 
     def _unsubscribe(self, link: DoubleLink, connection: _Connection, frame: Frame) -> None:
-        if "deaf-unsubscribe" not in self.defects:
+        if "ignored-unsubscribe" not in self.defects:
             subscription = connection.session.subscriptions.pop(frame.topic, None)
             if subscription is not None:
                 self._leave_group(connection.session, subscription)

@@ -75,7 +75,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         "a stored session is gone", ("session-present", "session gone"), 0.3
     ),
     "expired": Defect("message expiry is not looked at", ("expired", "expired")),
-    "deaf-unsubscribe": Defect(
+    "ignored-unsubscribe": Defect(
         "UNSUBSCRIBE is answered and not done", ("after-unsuback", "delivered")
     ),
     "share-none": Defect("a shared message reaches no member", ("share-group", "none"), 0.1),
@@ -87,11 +87,11 @@ DEFECTS: Final[dict[str, Defect]] = {
     "over-window": Defect("Receive Maximum is passed over", ("receive-maximum", "too many")),
     "same-packet-id": Defect("a packet identifier is given twice", ("packet-id", "reused"), 0.3),
     "tenant": Defect("tenants see each other", ("crossing", "tenant")),
-    "deaf-tenant": Defect("a tenant that is shut is served on", ("crossing", "tenant shut")),
-    "deaf-rights-subscribe": Defect(
+    "ignored-tenant": Defect("a tenant that is shut is served on", ("crossing", "tenant shut")),
+    "ignored-rights-subscribe": Defect(
         "a subscription outlives the right to it", ("crossing", "right to subscribe")
     ),
-    "deaf-rights-publish": Defect(
+    "ignored-rights-publish": Defect(
         "a client publishes on without the right", ("crossing", "right to publish")
     ),
 }

@@ -34,7 +34,7 @@ FEEDS: Final[dict[str, str]] = {
 COMBINATIONS: Final = (
     ("drop", "swap"),
     ("no-dup", "retained-old", "will-doubled"),
-    ("early-suback", "deaf-unsubscribe", "expired"),
+    ("early-suback", "ignored-unsubscribe", "expired"),
     ("session-lie", "over-window", "same-packet-id"),
     ("share-two", "tenant", "no-takeover"),
     ("mute-publish", "invent", "double-qos2", "retained-lost"),

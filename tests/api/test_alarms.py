@@ -31,16 +31,16 @@ DRAINED = Found("warning", "gateway-1 is draining", "it takes no new clients")
 
 
 class Ears:
-    """Keeps what it is told, unless it is deaf."""
+    """Keeps what it is told, unless it is unreachable."""
 
     name = "ears"
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
-        self.is_deaf = False
+        self.is_unreachable = False
 
     async def send(self, notices: Any) -> None:
-        if self.is_deaf:
+        if self.is_unreachable:
             raise OperationalError("nobody listens")
         self.heard += [(one.state, one.what) for one in notices]
 
@@ -169,14 +169,14 @@ def test_warnings_are_told_when_they_are_asked_for(api: Api) -> None:
 
 def test_who_could_not_be_told_is_told_later(api: Api) -> None:
     one = Watched(api)
-    one.ears.is_deaf = True
+    one.ears.is_unreachable = True
     one.look(AWAY)
     assert one.watch.problems == {"ears": "nobody listens"}
     api.put_in("alarms", watch=one.watch)
     assert api.get("/alarms")["problems"] == {"ears": "nobody listens"}
     key = bearer(make_key(api, tenants=["acme"])["key"])
     assert api.request("GET", "/alarms", key).json()["problems"] == {}
-    one.ears.is_deaf = False
+    one.ears.is_unreachable = False
     one.look(AWAY)
     assert one.ears.heard == [], "not again at once"
     api.clock.advance(RETRY_SECONDS)

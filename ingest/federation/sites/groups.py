@@ -34,12 +34,12 @@ class SiteGroups:
     def __init__(self, interest: Interest, subscriptions: SiteSubscriptions) -> None:
         self._interest = interest
         self._subscriptions = subscriptions
-        self._deaf: set[int] = set()
+        self._without_groups: set[int] = set()
         """Neighbours that have said that they know nothing of groups."""
 
-    def note(self, neighbour: int, *, takes: bool) -> None:
+    def note(self, neighbour: int, *, knows_groups: bool) -> None:
         """Hear whether a neighbour knows of groups."""
-        (self._deaf.discard if takes else self._deaf.add)(neighbour)
+        (self._without_groups.discard if knows_groups else self._without_groups.add)(neighbour)
 
     def ways(self) -> set[Way]:
         """Return the ways that the router is to have."""
@@ -47,12 +47,12 @@ class SiteGroups:
             (neighbour, group)
             for group, ways in self._interest.ways().items()
             if not self._subscriptions.keeps(group)
-            for neighbour in ways.nearest - self._deaf
+            for neighbour in ways.nearest - self._without_groups
         }
 
-    def has_taker(self, group: str, sender: int | None = None) -> bool:
+    def has_receiver(self, group: str, sender: int | None = None) -> bool:
         """Tell whether a message can go anywhere, or anywhere but back to who hands it over."""
         if self._subscriptions.has_members(group):
             return True
         ways = self._interest.ways().get(group)
-        return ways is not None and bool(ways.every - self._deaf - {sender})
+        return ways is not None and bool(ways.every - self._without_groups - {sender})

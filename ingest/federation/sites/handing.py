@@ -88,7 +88,7 @@ class Handing:
             acknowledge()
             return
         named = place.named()
-        if not inlet.has_had(named) and not self._groups.has_taker(place.group, link.site):
+        if not inlet.has_had(named) and not self._groups.has_receiver(place.group, link.site):
             self._spreading.spread()
             connection.give_back(publish.packet_id)
             return
@@ -114,7 +114,7 @@ class Handing:
         inlet = self._inlet()
         self._routes.update()
         is_over = carried.message.hops + 1 >= self._hop_limit
-        if is_over or not self._groups.has_taker(carried.handed.group):
+        if is_over or not self._groups.has_receiver(carried.handed.group):
             inlet.counters.unclaimed += 1
             acknowledge()
             return

@@ -198,7 +198,7 @@ class Spreading:
     def complete(self, link: SiteLink, hello: Hello) -> None:
         """Hear that the neighbour has said all that is wanted behind it, and what it takes."""
         self.interest.complete(link.site)
-        self.groups.note(link.site, takes=hello.shares)
+        self.groups.note(link.site, knows_groups=hello.shares)
         self.wanted.permit(link.site, common(link.allowed, hello.allows))
         self.wanted.want(link.site, self.interest.behind(link.site))
         self._change()

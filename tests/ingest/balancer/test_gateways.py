@@ -97,7 +97,7 @@ async def test_what_a_gateway_says_is_a_node() -> None:
     log.store(GATEWAYS, VERSION_KEY, b'{"v":1,"written":1}', [], 1, 0)
     log.store(GATEWAYS, b"later", b'{"v":99}', [], 1, 0)
     log.store(GATEWAYS, b"broken", b"[]", [], 1, 0)
-    say(log, "deaf", listeners=["unix:///x"])
+    say(log, "unreachable", listeners=["unix:///x"])
     found = await source(log, ManualClock())
     assert found.is_read
     assert found.nodes() == [

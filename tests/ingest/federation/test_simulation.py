@@ -149,7 +149,7 @@ def marks_without_messages(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def deaf_to_links(patch: pytest.MonkeyPatch) -> None:
+def ignore_link_states(patch: pytest.MonkeyPatch) -> None:
     """That a link breaks is not noticed, nor that a neighbour is silent."""
     patch.setattr(Neighbourhood, "_lose", lambda *_: None)
 
@@ -264,7 +264,7 @@ DEFECTS: Final[tuple[Patch, ...]] = (
     same_epoch,
     buffer_in_memory,
     marks_without_messages,
-    deaf_to_links,
+    ignore_link_states,
     no_greeting,
     origin_lost_on_3_1_1,
     holes_are_left,

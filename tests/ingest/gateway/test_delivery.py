@@ -250,7 +250,7 @@ async def test_messages_wait_for_an_absent_router() -> None:
 
 
 async def test_deliveries_behind_the_last_answer_of_owners_are_handed_over() -> None:
-    """A gateway was deaf, and the record that ends its waiting comes in the middle of a batch."""
+    """A gateway was cut off; the record that ends its waiting comes in the middle of a batch."""
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         await client.subscribe("#", 0)

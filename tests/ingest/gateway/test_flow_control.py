@@ -33,7 +33,7 @@ def unsent(connection: ClientConnection) -> int:
     return connection._transport.get_write_buffer_size() + waiting
 
 
-async def connect_deaf(port: int, client_id: str, *, keep_alive: int = 0) -> Client:
+async def connect_stalled(port: int, client_id: str, *, keep_alive: int = 0) -> Client:
     """Connect a client that reads nothing more, and whose socket takes little."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -100,8 +100,8 @@ async def send_until_paused(client: Client, connection: ClientConnection) -> int
 
 async def test_a_publisher_that_reads_no_answers_is_read_no_further() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
-        client = await connect_deaf(harness.port, "deaf")
-        connection = harness.connection("deaf")
+        client = await connect_stalled(harness.port, "stalled")
+        connection = harness.connection("stalled")
         sent = await send_until_paused(client, connection)
         bound = 2 * BUFFER + READ_AT_ONCE // len(REFUSED) * ANSWER_BYTES
         assert 2 * BUFFER < unsent(connection) < bound
@@ -122,8 +122,8 @@ async def test_a_publisher_that_reads_no_answers_is_read_no_further() -> None:
 @pytest.mark.clause("MQTT5-3.1.2-22", "MQTT311-3.1.2-24")
 async def test_a_client_that_reads_nothing_at_all_is_silent() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
-        client = await connect_deaf(harness.port, "deaf", keep_alive=1)
-        connection = harness.connection("deaf")
+        client = await connect_stalled(harness.port, "stalled", keep_alive=1)
+        connection = harness.connection("stalled")
         await send_until_paused(client, connection)
         await until(lambda: connection.session is None)  # 1.5 s
         assert len(harness.gateway.sessions) == 0
@@ -132,7 +132,7 @@ async def test_a_client_that_reads_nothing_at_all_is_silent() -> None:
 
 async def test_a_slow_subscriber_is_still_heard() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
-        slow = await connect_deaf(harness.port, "slow")
+        slow = await connect_stalled(harness.port, "slow")
         connection = harness.connection("slow")
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         await slow.subscribe("a")

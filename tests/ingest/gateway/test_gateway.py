@@ -13,7 +13,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from ingest.gateway.lease import BEAT_SECONDS, SURE_SECONDS
+from ingest.gateway.lease import HEARTBEAT_SECONDS, SURE_SECONDS
 from ingest.gateway.retained_shards import RetainedShards
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
@@ -125,12 +125,12 @@ async def test_stopping_tells_the_clients_fires_wills_and_withdraws_routes() -> 
 
 
 async def test_a_gateway_that_has_left_does_not_say_again_that_it_is_there() -> None:
-    """Its farewell may take longer than the time between two beats."""
+    """Its farewell may take longer than the time between two heartbeats."""
     clock = ManualClock()
     async with running_gateway(clock=clock) as harness:
         harness.gateway.peers.leave()
-        clock.advance(2 * BEAT_SECONDS)
-        harness.process.beat()
+        clock.advance(2 * HEARTBEAT_SECONDS)
+        harness.process.send_heartbeat()
         await until(lambda: not harness.writer.queued())
         assert harness.log.records(GATEWAYS)[-1].value is None
 

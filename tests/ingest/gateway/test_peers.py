@@ -56,9 +56,9 @@ class Gateway:
         """Have a message wait for the log: its writer takes no more in this turn of the loop."""
         self.writer.append(INBOUND, b"t/a", b"", [], lambda *_: None)
 
-    async def beat(self, state: str = "serving") -> None:
+    async def send_heartbeat(self, state: str = "serving") -> None:
         """Say that it is there, until it has heard that."""
-        self.peers.beat({"state": state})
+        self.peers.send_heartbeat({"state": state})
         await until(lambda: self.peers._echo_at == self.clock.monotonic())
 
 
@@ -70,10 +70,10 @@ async def gateways(*runs: Run) -> AsyncIterator[tuple[ManualClock, MemoryLog, li
     found = [Gateway(log, clock, run) for run in runs]
     for one in found:
         await one.peers.open()
-        await one.beat()
+        await one.send_heartbeat()
     for one in found:
         clock.advance(0.5)
-        await one.beat()
+        await one.send_heartbeat()
     yield clock, log, found
     for one in found:
         await one.peers.close()
@@ -83,10 +83,10 @@ async def test_a_gateway_is_heard_while_messages_fill_the_log() -> None:
     async with gateways(ONE, TWO) as (clock, _, (one, two)):
         clock.advance(SILENT_SECONDS - 0.5)
         one.fill()
-        await one.beat()
-        await two.beat()
+        await one.send_heartbeat()
+        await two.send_heartbeat()
         clock.advance(SILENT_SECONDS - 0.5)
-        await two.beat()
+        await two.send_heartbeat()
         assert one.lease.is_in_time()
         assert not two.peers.is_silent(ONE)
 
@@ -95,11 +95,11 @@ async def test_a_gateway_that_cannot_write_is_not_certain_to_be_heard() -> None:
     async with gateways(ONE) as (clock, _, (one,)):
         clock.advance(SILENT_SECONDS)
         one.fill()
-        await one.beat()
+        await one.send_heartbeat()
         assert one.lease.is_heard()
         assert not one.lease.is_certain()
         clock.advance(0.5)
-        await one.beat()
+        await one.send_heartbeat()
         assert one.lease.is_certain()
 
 
@@ -115,7 +115,7 @@ async def test_a_gateway_is_silent_before_it_is_dead() -> None:
         assert one.peers.owners() == ["one", "two"]
         for passed in range(1, 13):
             clock.advance(1)
-            await one.beat()
+            await one.send_heartbeat()
             assert one.peers.is_silent(TWO) == (passed >= SILENT_SECONDS)
             assert one.peers.is_dead(TWO) == (passed >= LEASE_SECONDS + GRACE_SECONDS)
         assert one.peers.owners() == ["one"]
@@ -126,11 +126,11 @@ async def test_what_a_dead_gateway_had_handed_over_may_come_until_it_is_given_up
         while not one.peers.is_dead(TWO):
             assert not one.peers.is_spent(TWO)
             clock.advance(0.5)
-            await one.beat()
+            await one.send_heartbeat()
         dead_at = clock.monotonic()
         while not one.peers.is_spent(TWO):
             clock.advance(0.5)
-            await one.beat()
+            await one.send_heartbeat()
         assert clock.monotonic() - dead_at == pytest.approx(DELIVERY_SECONDS, abs=0.5)
 
 
@@ -139,7 +139,7 @@ async def test_a_process_that_has_certainly_ended_is_dead_when_it_is_silent() ->
         two.host.kill()
         for passed in range(1, 12):
             clock.advance(1)
-            await one.beat()
+            await one.send_heartbeat()
             assert one.peers.is_dead(TWO) == (passed >= SILENT_SECONDS)
             assert one.peers.is_spent(TWO) == (passed >= LEASE_SECONDS + GRACE_SECONDS)
 
@@ -161,9 +161,9 @@ async def test_who_has_left_is_dead_at_once() -> None:
 async def test_who_does_not_serve_owns_nothing_unless_nobody_does() -> None:
     async with gateways(ONE, TWO) as (clock, _, (one, two)):
         clock.advance(0.5)
-        await two.beat("draining")
+        await two.send_heartbeat("draining")
         await until(lambda: one.peers.owners() == ["one"])
-        await one.beat("draining")
+        await one.send_heartbeat("draining")
         assert one.peers.owners() == ["one", "two"]
 
 
@@ -171,7 +171,7 @@ async def test_a_lease_is_lost_once_and_counts_from_when_the_word_was_said() -> 
     async with gateways(ONE) as (clock, _, (one,)):
         one.reader.pause()
         clock.advance(0.5)
-        one.peers.beat({"state": "serving"})  # said now, heard later
+        one.peers.send_heartbeat({"state": "serving"})  # said now, heard later
         clock.advance(LEASE_SECONDS - 0.5)
         assert not one.lease.holds()
         assert one.lost == 1
@@ -191,7 +191,7 @@ async def test_a_clock_is_judged_by_the_word_that_came_fastest() -> None:
         for delay_ms in (0, 300, 20):
             log.now_ms = lambda ms=delay_ms: now_ms() - 4_000 + ms  # type: ignore[misc]
             clock.advance(0.5)
-            await one.beat()
+            await one.send_heartbeat()
         assert one.peers.clock_ahead_seconds == 4.0
 
 
@@ -210,7 +210,7 @@ async def test_who_may_have_been_silent_is_not_sure_before_it_knows_what_others_
         clock.advance(0.1)
         assert one.lease.holds()
         assert not one.lease.may_deliver()
-        await one.beat()
+        await one.send_heartbeat()
         assert one.lease.is_heard()
         assert not one.lease.may_deliver()
         one.lease.assure()
@@ -220,7 +220,7 @@ async def test_who_may_have_been_silent_is_not_sure_before_it_knows_what_others_
 async def test_a_silence_that_nobody_looked_at_counts() -> None:
     async with gateways(ONE) as (clock, _, (one,)):
         clock.advance(SURE_SECONDS)
-        await one.beat()
+        await one.send_heartbeat()
         assert not one.lease.is_sure()
 
 
@@ -231,28 +231,28 @@ async def test_a_name_is_taken_from_who_is_gone_with_a_higher_epoch() -> None:
         await again.peers.open()
         assert again.peers.epoch == one.peers.epoch + 1
         clock.advance(0.5)
-        await again.beat()
+        await again.send_heartbeat()
         await until(lambda: one.superseded)
-        one.peers.beat({"state": "serving"})
+        one.peers.send_heartbeat({"state": "serving"})
         clock.advance(0.5)
-        await again.beat()
+        await again.send_heartbeat()
         assert not again.superseded
         await again.peers.close()
 
 
-async def test_a_name_is_not_taken_from_who_beats() -> None:
+async def test_a_name_is_not_taken_from_a_gateway_that_sends_heartbeats() -> None:
     async with gateways(ONE) as (clock, log, (one,)):
         again = Gateway(log, clock, Run("one", "2"))
 
-        async def beat() -> None:
+        async def send_heartbeat() -> None:
             clock.advance(0.5)
-            await one.beat()
+            await one.send_heartbeat()
 
         read = again.reader.read_compacted
 
         async def read_later(log_topic: str, _timeout_seconds: float = 0) -> object:
             found = await read(log_topic)
-            await beat()
+            await send_heartbeat()
             return found
 
         again.reader.read_compacted = read_later  # type: ignore[assignment, method-assign]

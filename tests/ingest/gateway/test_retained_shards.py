@@ -75,7 +75,7 @@ class Site:
         """Let a second pass in which the living hear each other."""
         self.clock.advance(1)
         for one in self.living:
-            one.process.beat()
+            one.process.send_heartbeat()
         await until(
             lambda: all(one.gateway.peers._echo_at == self.clock.monotonic() for one in self.living)
         )

@@ -124,7 +124,7 @@ async def seconds_pass(clock: ManualClock, *living: Harness) -> None:
     """Let a second pass in which the living hear each other."""
     clock.advance(1)
     for one in living:
-        one.process.beat()
+        one.process.send_heartbeat()
     await until(lambda: all(one.gateway.peers._echo_at == clock.monotonic() for one in living))
     for one in living:
         one.gateway.shards.tick()

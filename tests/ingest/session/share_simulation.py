@@ -63,7 +63,7 @@ GROUP: Final = GroupKey("t", "$share/g/a")
 _GAPS_MS: Final = (0, 1, 2, 3, 5, 8, 15, 40, 300, 2_000, 4_000, 13_000)
 _FAULTS: Final = (
     *("crash", "crash", "crash", "pause", "pause", "pause"),
-    *("deaf", "unheard", "mute", "slow", "late"),
+    *("cut_off", "unheard", "mute", "slow", "late"),
 )
 _AWAY_MS: Final = (50, 500, 3_000, 12_000, 25_000)
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
@@ -302,7 +302,7 @@ class ShareProcess(Process):
             super().read(what)
             return
         self.is_reading.discard(what)
-        if self.deaf_until > self.world.now or not self.may_act():
+        if self.cut_off_until > self.world.now or not self.may_act():
             if "again" not in self.is_reading:
                 self.is_reading.add("again")
                 self.world.at(300, self.read_again, process=self)

@@ -71,7 +71,7 @@ def told(number: int, epoch: int = 0) -> dict[str, Any]:
     }
 
 
-def test_a_grant_from_before_the_gateway_was_deaf_counts_no_more() -> None:
+def test_a_grant_from_before_the_gateway_was_cut_off_counts_no_more() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
     holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
@@ -82,7 +82,7 @@ def test_a_grant_from_before_the_gateway_was_deaf_counts_no_more() -> None:
     assert host.did == [("confirmed",), ("begin", "client")]
 
 
-def test_who_waits_by_a_full_claim_is_turned_away_when_its_gateway_was_deaf() -> None:
+def test_who_waits_by_a_full_claim_is_turned_away_when_its_gateway_was_cut_off() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
     session = {"id": "s1"}

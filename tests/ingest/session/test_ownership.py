@@ -339,7 +339,7 @@ def test_what_was_taken_stays_so_when_its_gateway_owns_the_shard_anew() -> None:
     assert free.asked == []
 
 
-def test_a_gateway_that_was_deaf_still_holds_what_it_has_taken() -> None:
+def test_a_gateway_that_was_cut_off_still_holds_what_it_has_taken() -> None:
     one, _ = taken()
     one.append(question_key("g1"), encode_run(ME, 1), stamp_headers("i1"))
     assert one.told[-1][:2] == ("g1", "confirm")

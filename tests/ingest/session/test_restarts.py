@@ -63,8 +63,8 @@ def calls_of_a_tick(process: Process) -> Counter[str]:
 def kept_after(restarts: int) -> list[tuple[Counter[str], Counter[str]]]:
     """Return what four gateways keep and do in a tick after restarts of all but the first.
 
-    They are restarted in turns. Before each restart the gateway is deaf for longer than its lease,
-    with two clients connected.
+    They are restarted in turns. Before each restart the gateway is cut off for longer than its
+    lease, with two clients connected.
     """
     world = World(Schedule(1, GATEWAYS, 2, (), ()))
     for slot in range(GATEWAYS):
@@ -75,7 +75,7 @@ def kept_after(restarts: int) -> list[tuple[Counter[str], Counter[str]]]:
             step = Step(0, "connect", client.number, slot, will_delay=0, expiry=NEVER_EXPIRES)
             client.connect(step)
         pass_time(world, 2_000)
-        world.strike(Fault(0, "deaf", slot, 15_000), running(world, slot))
+        world.strike(Fault(0, "cut_off", slot, 15_000), running(world, slot))
         pass_time(world, 30_000)
         world.crash(running(world, slot))
         world.start_process(slot, f"g{slot}", slot)

@@ -19,7 +19,7 @@ from tests.ingest.session.simulation.families import (
     outlast_a_stranger,
     stand_still_while_publishing,
     take_over_twice,
-    wait_while_deaf,
+    wait_while_cut_off,
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
@@ -92,8 +92,8 @@ def test_exchanges_are_finished_elsewhere(world: Family) -> None:
     assert not [found for found in world() if found is not None]
 
 
-def test_who_waits_at_a_gateway_that_is_deaf_is_served_once() -> None:
-    assert not [found for found in wait_while_deaf() if found is not None]
+def test_who_waits_at_a_gateway_that_is_cut_off_is_served_once() -> None:
+    assert not [found for found in wait_while_cut_off() if found is not None]
 
 
 def test_what_a_dead_gateway_may_have_sent_goes_out_with_dup() -> None:

@@ -1,4 +1,4 @@
-"""Links over TLS, and neighbours that are silent, deaf or no federators."""
+"""Links over TLS, and neighbours that are silent or stalled, or no federators."""
 
 import asyncio
 import ssl

@@ -193,7 +193,7 @@ async def test_only_permitted_messages_are_handed_over(sites: Make) -> None:
 async def test_a_neighbour_that_knows_nothing_of_groups_gets_none(sites: Make) -> None:
     a, b = await sites(2, (1, 2))
     assert a.service is not None
-    a.service.spreading.groups.note(2, takes=False)
+    a.service.spreading.groups.note(2, knows_groups=False)
     await b.share(GROUP)
     await until(lambda: a.service is not None and a.service.spreading.interest.ways())
     a.service.routes.update()
@@ -230,10 +230,10 @@ def test_a_farther_way_counts_when_the_nearest_one_is_where_the_message_comes_fr
         interest.hear(neighbour, {path[-1]: InterestEntry(1, path, (GROUP,))})
     groups = SiteGroups(interest, SiteSubscriptions("default", Prefixes([]), ("f/#",), (), 256))
     assert groups.ways() == {(2, GROUP)}
-    assert groups.has_taker(GROUP, 2)
+    assert groups.has_receiver(GROUP, 2)
     interest.hear(3, {4: None})
-    assert not groups.has_taker(GROUP, 2)
-    assert groups.has_taker(GROUP)
+    assert not groups.has_receiver(GROUP, 2)
+    assert groups.has_receiver(GROUP)
 
 
 @pytest.mark.parametrize("seed", range(3))

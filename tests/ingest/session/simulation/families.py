@@ -168,11 +168,11 @@ def change_owners() -> Iterator[Violation | None]:
         yield run(Schedule(number, 2, 1, ordered, faults))
 
 
-def wait_while_deaf() -> Iterator[Violation | None]:
+def wait_while_cut_off() -> Iterator[Violation | None]:
     """Have a gateway hear of nothing while a client waits there for its session, and moves on."""
     for number in range(240):
         random = Random(number)
-        fault = random.choice(("pause", "deaf", "unheard"))
+        fault = random.choice(("pause", "cut_off", "unheard"))
         ms = random.choice((12_500, 14_000, 16_000, 20_000))
         moved_at = 2_500 + random.choice((5_000, 12_000, 14_000, 17_000, 30_000))
         gateway = random.randrange(2)

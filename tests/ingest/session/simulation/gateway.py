@@ -110,7 +110,7 @@ class Process(OwnerNode):
             self.parked.append(call)
 
     def take_control(self, action: str, value: bytes) -> None:
-        until = max(self.deaf_until, self.unheard_until)
+        until = max(self.cut_off_until, self.unheard_until)
         if until > self.world.now:
             delay = min(until - self.world.now, LOOK_AGAIN_MS)
             self.world.at(delay, self.take_control, action, value, process=self)

@@ -9,7 +9,7 @@ from ingest.session.effects import ShardRecord
 from ingest.session.placement import ShardPlacement, place
 from mqlake.clock import LogClock
 from mqlake.shard_records import OWNER_KEY, encode_run, stamp_headers
-from tests.ingest.session.simulation.log import START_MS, Beat
+from tests.ingest.session.simulation.log import START_MS, SimHeartbeat
 from tests.ingest.session.simulation.node import DELIVERY_MS, LEASE_MS, Node
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SURE_MS: Final = 2_500
 
 
 class LeasedNode(Node):
-    """A node that beats, hears others, and knows whether they may take it for dead.
+    """A node that sends heartbeats, hears others, and knows whether they may take it for dead.
 
     Args:
         world: Where.
@@ -35,7 +35,7 @@ class LeasedNode(Node):
 
     def __init__(self, world: World, slot: int, me: Run, since: int) -> None:
         super().__init__(world, slot, me)
-        self.beats = len(world.beats)
+        self.heartbeats = len(world.heartbeats)
         self.leased_from = -LEASE_MS
         self.is_isolated = True
         """The lease was over, and what is held is not confirmed yet."""
@@ -117,8 +117,8 @@ class LeasedNode(Node):
         if now < self.stopped_until:
             return
         if now >= self.mute_until:
-            world.beats.append(Beat(now + 5, self.me, local))
-        if now >= max(self.deaf_until, self.unheard_until):
+            world.heartbeats.append(SimHeartbeat(now + 5, self.me, local))
+        if now >= max(self.cut_off_until, self.unheard_until):
             self.hear()
         unheard = local - self.leased_from
         if unheard < SURE_MS and self.is_sure and not self.is_isolated:
@@ -140,10 +140,10 @@ class LeasedNode(Node):
             self.place()
 
     def hear(self) -> None:
-        beats, now, local = self.world.beats, self.world.now, self.local_ms
-        at, end, heard = self.beats, len(self.world.beats), self.heard
-        while at < end and beats[at].lands <= now:
-            lands, run, sent = beats[at]
+        heartbeats, now, local = self.world.heartbeats, self.world.now, self.local_ms
+        at, end, heard = self.heartbeats, len(self.world.heartbeats), self.heard
+        while at < end and heartbeats[at].lands <= now:
+            lands, run, sent = heartbeats[at]
             at += 1
             if run is self.me:
                 self.may_deliver()  # that it was not heard is not to be missed
@@ -153,7 +153,7 @@ class LeasedNode(Node):
             if latest is None or run is latest or run not in heard:
                 self.latest[run.gateway] = run
                 heard[run] = local
-        self.beats = at
+        self.heartbeats = at
 
     def is_silent_for(self, run: Run, ms: int) -> bool:
         now = self.local_ms
@@ -191,9 +191,9 @@ class LeasedNode(Node):
 
     def place(self) -> None:
         heard, now, since = {self.me.gateway}, self.local_ms, self.started
-        is_deaf = now - self.leased_from > SILENCE_MS
+        is_cut_off = now - self.leased_from > SILENCE_MS
         for run in self.latest.values():
-            if is_deaf or now - self.heard.get(run, since) < SILENCE_MS:
+            if is_cut_off or now - self.heard.get(run, since) < SILENCE_MS:
                 heard.add(run.gateway)
         for number, where in enumerate(_placed(len(self.shards), frozenset(heard))):
             shard = self.shards[number]

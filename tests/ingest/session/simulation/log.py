@@ -57,7 +57,7 @@ class Message(NamedTuple):
     exchange: bytes = b""
 
 
-class Beat(NamedTuple):
+class SimHeartbeat(NamedTuple):
     lands: int
     run: Run
     sent: int

@@ -64,7 +64,7 @@ class Node:
         self.rate = self.clock.rate
         self.is_alive = True
         self.paused_until = 0
-        self.deaf_until = 0
+        self.cut_off_until = 0
         self.mute_until = 0
         self.unheard_until = 0
         self.slow_until = 0
@@ -116,7 +116,9 @@ class Node:
             self.world.at(self.random.choice((1, 1, 2, 4)), self.read, what, process=self)
 
     def read(self, what: int | str) -> None:
-        until = self.deaf_until if isinstance(what, str) else max(self.deaf_until, self.slow_until)
+        until = self.cut_off_until
+        if not isinstance(what, str):
+            until = max(until, self.slow_until)
         if until > self.world.now:
             delay = min(until - self.world.now, LOOK_AGAIN_MS)
             self.world.at(delay, self.read, what, process=self)

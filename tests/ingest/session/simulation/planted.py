@@ -45,7 +45,7 @@ from tests.ingest.session.simulation.families import (
     outlast_a_stranger,
     strangers_come,
     take_over_twice,
-    wait_while_deaf,
+    wait_while_cut_off,
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.lease import SILENCE_MS, LeasedNode
@@ -158,7 +158,7 @@ def ignore_releases(patch: Patch) -> None:
 
 
 def skip_confirming(patch: Patch) -> None:
-    """A gateway that was deaf goes on as if nothing had happened."""
+    """A gateway that was cut off goes on as if nothing had happened."""
     patch.setattr(Holder, "confirm", lambda self, _: self._host.confirmed())
 
 
@@ -341,7 +341,7 @@ def settle_who_was_not_told(patch: Patch) -> None:
 
 
 def claim_anew(patch: Patch) -> None:
-    """Who waited by a full claim while its gateway was deaf waits on by another one."""
+    """Who waited by a full claim while its gateway was cut off waits on by another one."""
     confirm = Holder.confirm
 
     def keep(self: Holder[Any], now: float) -> None:
@@ -557,9 +557,9 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (welcome_before_it_is_saved, 123),
     (settle_what_was_stored, 123),
     (settle_who_was_not_told, 499),
-    (welcome_unheld, wait_while_deaf),
-    (claim_anew, wait_while_deaf),
-    (tell_no_who_was_given, wait_while_deaf),
+    (welcome_unheld, wait_while_cut_off),
+    (claim_anew, wait_while_cut_off),
+    (tell_no_who_was_given, wait_while_cut_off),
     (go_live_behind, move_while_messages_come),
     (catch_up_with_nothing, 50),
     (forget_what_was_in_flight, crash_at_each_event),

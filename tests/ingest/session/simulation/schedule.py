@@ -15,7 +15,7 @@ CLIENTS: Final = 2
 _GAPS_MS: Final = (0, 1, 2, 3, 5, 8, 15, 40, 300, 2_000, 4_000, 13_000)
 _FAULTS: Final = (
     *("crash", "crash", "crash", "pause", "pause", "pause"),
-    *("deaf", "unheard", "mute", "slow", "late", "unsure", "unsure", "step"),
+    *("cut_off", "unheard", "mute", "slow", "late", "unsure", "unsure", "step"),
 )
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
 _EXPIRIES: Final = (NEVER_EXPIRES, NEVER_EXPIRES, NEVER_EXPIRES, 0, 0, 8)
@@ -60,10 +60,10 @@ class Fault:
 
     event: int
     what: str
-    """crash, pause, or for a time: deaf to all, unheard (deaf to beats and control records), mute
-    (no beats), slow (deaf to shards), late (appends take longer), unsure (the log does not answer
-    for what clients publish), stopped (its ticks are lost, nothing else), or step: the calendar is
-    set by so much."""
+    """crash, pause, or for a time: cut off from the log, unheard (reads no heartbeats and control
+    records), mute (no heartbeats), slow (reads no shards), late (appends take longer), unsure (the
+    log does not answer for what clients publish), stopped (its ticks are lost, nothing else), or
+    step: the calendar is set by so much."""
     gateway: int | None
     """Slot; None: the gateway whose event it is."""
     ms: int = 0

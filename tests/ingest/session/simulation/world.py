@@ -13,7 +13,13 @@ from tests.ingest.session.simulation.clients import Client
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import QUIET_MS, Judge
 from tests.ingest.session.simulation.lease import TICK_MS
-from tests.ingest.session.simulation.log import COMPACTION_LAG_MS, START_MS, Beat, Log, Message
+from tests.ingest.session.simulation.log import (
+    COMPACTION_LAG_MS,
+    START_MS,
+    Log,
+    Message,
+    SimHeartbeat,
+)
 from tests.ingest.session.simulation.node import LOOK_AGAIN_MS, Node
 from tests.ingest.session.simulation.schedule import CLIENTS, LATE_MS, Fault, Schedule, Step
 
@@ -47,7 +53,7 @@ class World:
         self._faults = list(reversed(schedule.faults))
         self.logs = [Log() for _ in range(schedule.shards)]
         self.inbound: list[Message] = []
-        self.beats: list[Beat] = []
+        self.heartbeats: list[SimHeartbeat] = []
         self.processes: list[Process] = []
         # Of which everybody sees that they have ended.
         self.ended: set[Run] = set()
@@ -119,7 +125,7 @@ class World:
         """Let all that still goes wrong be over, and one gateway at least be there."""
         self._faults.clear()
         for process in self.processes:
-            process.deaf_until = process.mute_until = process.slow_until = 0
+            process.cut_off_until = process.mute_until = process.slow_until = 0
             process.unheard_until = process.unsure_until = process.stopped_until = 0
             process.paused_until = min(process.paused_until, self.now + 500)
         if not any(process.is_alive for process in self.processes):
@@ -269,7 +275,7 @@ class World:
 
 _UNTIL: Final = {
     "pause": "paused_until",
-    "deaf": "deaf_until",
+    "cut_off": "cut_off_until",
     "mute": "mute_until",
     "unheard": "unheard_until",
     "slow": "slow_until",

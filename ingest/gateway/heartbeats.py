@@ -39,7 +39,7 @@ class Peer:
     """What it has delivered of messages that came by others, as `ingest.session.fan_out` has it."""
 
 
-def encode_beat(
+def encode_heartbeat(
     me: Run,
     *,
     epoch: int,
@@ -74,8 +74,8 @@ def encode_beat(
     return json.dumps(value).encode()
 
 
-def decode_beat(value: bytes | None, heard_at: float, read_at_ms: int | None) -> Peer:
-    """Undo `encode_beat`, as far as others go by it.
+def decode_heartbeat(value: bytes | None, heard_at: float, read_at_ms: int | None) -> Peer:
+    """Undo `encode_heartbeat`, as far as others go by it.
 
     Raises:
         InvalidRecord: Not JSON, or a member is missing or of another type.
