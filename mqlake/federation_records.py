@@ -38,7 +38,7 @@ Offsets = dict[int, int]
 
 
 @dataclass(slots=True)
-class LinkPlaces:
+class LinkPosition:
     """How far a neighbour has this site's log."""
 
     cursor: Offsets
@@ -59,10 +59,10 @@ class FederationCheckpoint:
     """What other sites have sent is in `streams` up to here."""
     streams: list[Any]
     """As `ingest.federation.sites.streams` writes them."""
-    links: dict[int, LinkPlaces]
+    links: dict[int, LinkPosition]
     interest: dict[str, Any] = field(default_factory=dict)
     """As `ingest.federation.sites.interest` writes it; empty: nothing is known."""
-    retained: LinkPlaces | None = None
+    retained: LinkPosition | None = None
     """Up to where the records of retained messages go; None: there are none."""
 
 
@@ -74,9 +74,11 @@ def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
             "epoch": checkpoint.epoch,
             "read": checkpoint.read,
             "streams": checkpoint.streams,
-            "links": {site: _of_places(one) for site, one in checkpoint.links.items()},
+            "links": {site: _encode_position(one) for site, one in checkpoint.links.items()},
             "interest": checkpoint.interest,
-            "retained": None if checkpoint.retained is None else _of_places(checkpoint.retained),
+            "retained": None
+            if checkpoint.retained is None
+            else _encode_position(checkpoint.retained),
         },
         separators=(",", ":"),
     ).encode()
@@ -96,9 +98,9 @@ def decode_checkpoint(data: bytes) -> FederationCheckpoint:
             int(found["epoch"]),
             _offsets(found["read"]),
             list(found["streams"]),
-            {int(site): _places(one) for site, one in found["links"].items()},
+            {int(site): _decode_position(one) for site, one in found["links"].items()},
             dict(found.get("interest", {})),
-            None if retained is None else _places(retained),
+            None if retained is None else _decode_position(retained),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise InvalidRecord(f"checkpoint of the federation is malformed: {exc!r}") from exc
@@ -146,7 +148,7 @@ def decode_reach(data: bytes) -> int:
         raise InvalidRecord(f"reach of the federation is malformed: {exc!r}") from exc
 
 
-def needed(links: Iterable[LinkPlaces]) -> Offsets:
+def needed(links: Iterable[LinkPosition]) -> Offsets:
     """Return the first offsets that some neighbour may not have."""
     found: Offsets = {}
     for link in links:
@@ -155,13 +157,13 @@ def needed(links: Iterable[LinkPlaces]) -> Offsets:
     return found
 
 
-def _of_places(places: LinkPlaces) -> dict[str, Any]:
-    found = {"cursor": places.cursor, "clock": places.clock, "new": places.is_new}
-    return {**found, "handed": places.handed} if places.handed else found
+def _encode_position(position: LinkPosition) -> dict[str, Any]:
+    found = {"cursor": position.cursor, "clock": position.clock, "new": position.is_new}
+    return {**found, "handed": position.handed} if position.handed else found
 
 
-def _places(found: dict[str, Any]) -> LinkPlaces:
-    return LinkPlaces(
+def _decode_position(found: dict[str, Any]) -> LinkPosition:
+    return LinkPosition(
         _offsets(found["cursor"]),
         _offsets(found.get("clock", {})),
         bool(found.get("new")),

@@ -31,7 +31,7 @@ _OFFSET_BITS: Final = 48
 
 
 def rank_of(partition: int, offset: int, shards: int) -> int:
-    """Return the place of a message among those of its topic: the greater, the later.
+    """Return the rank of a message among those of its topic: the greater, the later.
 
     A topic only moves to partitions of higher numbers. In the first one it is the offset.
 
@@ -43,7 +43,7 @@ def rank_of(partition: int, offset: int, shards: int) -> int:
     return (partition // shards) << _OFFSET_BITS | offset
 
 
-def place_of(rank: int, shard: int, shards: int) -> tuple[int, int]:
+def position_of(rank: int, shard: int, shards: int) -> tuple[int, int]:
     """Undo `rank_of`: return partition and offset."""
     partition = (rank >> _OFFSET_BITS) * shards + shard
     return partition, rank & (1 << _OFFSET_BITS) - 1

@@ -22,7 +22,7 @@ class Peer:
     """A gateway, as its last word says."""
 
     incarnation: str
-    epoch: int
+    gateway_epoch: int
     heard_at: float
     """By our own monotonic clock."""
     state: str
@@ -42,7 +42,7 @@ class Peer:
 def encode_heartbeat(
     me: Run,
     *,
-    epoch: int,
+    gateway_epoch: int,
     number: int,
     identity: str,
     records: int,
@@ -53,7 +53,7 @@ def encode_heartbeat(
 
     Args:
         me: The run that says it.
-        epoch: Of the run, one higher than that of the run before under its name.
+        gateway_epoch: Of the run, one higher than that of the run before under its name.
         number: Counts the words of the run.
         identity: Of its process, by which others of its machine know whether it has ended.
         records: The newest version of records that it knows.
@@ -64,7 +64,7 @@ def encode_heartbeat(
         "v": RECORD_VERSION,
         "gateway": me.gateway,
         "incarnation": me.incarnation,
-        "epoch": epoch,
+        "epoch": gateway_epoch,
         "number": number,
         "process": identity,
         "records": records,

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 0.5
 
 NEAR_OFFSETS: Final = 200
-"""Messages whose places in the log are nearer than this are read together."""
+"""Messages whose offsets are nearer than this are read together."""
 
 Position = tuple[int, int]
 """Partition and offset in `mqlake.inbound`."""
@@ -109,7 +109,7 @@ class Lookup:
         return found
 
     async def messages(self, wanted: set[Position]) -> Mapping[Position, OutboundMessage]:
-        """Return the messages at these places; those that the log does not hold are missing.
+        """Return the messages at these positions; those that the log does not hold are missing.
 
         Raises:
             LogError: The log cannot be read.

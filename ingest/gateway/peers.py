@@ -90,7 +90,7 @@ class Peers:
         records: The newest version of records that this gateway knows.
 
     Attributes:
-        epoch: Of this run, one higher than that of the run before under this name.
+        gateway_epoch: Of this run, one higher than that of the run before under this name.
         version: Of records, in force for all gateways; never goes back.
         on_other: Take what is said there by others than gateways.
         on_word: Told of each new word of another gateway: its name, its run, and `fan_out` of it.
@@ -127,7 +127,7 @@ class Peers:
         self._number = 0
         self._peers: dict[str, Peer] = {}
         self._named_from = 0
-        self.epoch = 1
+        self.gateway_epoch = 1
         self._records = records
         self.version = OLDEST_WRITTEN
         self._use_version = use_version
@@ -161,7 +161,7 @@ class Peers:
         self._number += 1
         value = encode_heartbeat(
             self._me,
-            epoch=self.epoch,
+            gateway_epoch=self.gateway_epoch,
             number=self._number,
             identity=self._host.identity,
             records=self._records,
@@ -286,7 +286,7 @@ class Peers:
         before = None if found is None else self._decode(found)
         if before is None:
             return
-        self.epoch = before.epoch + 1
+        self.gateway_epoch = before.gateway_epoch + 1
         began_at = self._clock.monotonic()
         while not self._host.is_gone(before.identity):
             if self._clock.monotonic() - began_at >= self._lease.seconds + GRACE_SECONDS:
@@ -312,7 +312,7 @@ class Peers:
             return
         if found.get("incarnation") != self._me.incarnation:
             # Of two that took the name at once the first one to say so has it.
-            least = self.epoch if self._is_read else self.epoch - 1
+            least = self.gateway_epoch if self._is_read else self.gateway_epoch - 1
             if record.offset >= self._named_from and found.get("epoch", 0) > least:
                 name = self._me.gateway
                 self._fail(OperationalError(f"another gateway named {name} has started"))
@@ -404,7 +404,7 @@ class Peers:
             if peer is None:
                 continue
             known = self._peers.get(name)
-            if known is None or peer.epoch >= known.epoch:
+            if known is None or peer.gateway_epoch >= known.gateway_epoch:
                 self._peers[name] = peer
                 if self._is_read:
                     self.on_word(name, peer.incarnation, peer.fan_out)

@@ -1,7 +1,7 @@
 """Messages of the past that somebody gives to one client: the control record `deliver`.
 
 They are sent like any other that the client's subscriptions match, under its window and in its
-queue. They stand at no place of the log, so they do not outlive the client's connection.
+queue. They have no offset in the log, so they do not outlive the client's connection.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from mqlake.records import (
     decode_properties,
     is_retained,
 )
-from mqlake.retained_records import RetainedMessage, place_of, rank_of
+from mqlake.retained_records import RetainedMessage, position_of, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -330,5 +330,5 @@ def to_outbound(message: RetainedMessage, shard: int, shards: int) -> OutboundMe
         True,
         properties,
         message.received_at_ms,
-        *place_of(message.rank, shard, shards),
+        *position_of(message.rank, shard, shards),
     )

@@ -47,8 +47,8 @@ class ShareRedelivery:
                 membership.take_back(one.message for one in messages)
                 membership.hand_out()
                 continue
-            places = [(one.message.partition, one.message.offset) for one in messages]
-            work = OpenWork(place for place in places if place[0] != LOCAL)
+            positions = [(one.message.partition, one.message.offset) for one in messages]
+            work = OpenWork(one for one in positions if one[0] != LOCAL)
             if work:
                 self._log.save_membership(self._left(ShareMembership.new_id(), group, work))
 

@@ -3,9 +3,10 @@
 `Decoder.receive_data` takes bytes as they arrive, `Decoder.next_packet` gives one packet or
 `NEED_DATA`, in the manner of h11. Nothing here knows a socket or the time.
 
-How the bytes are held. `_buffer` is the chunk being read, `_offset` the place in it. What arrives
-while a packet is incomplete waits in `_waiting`, and is joined once, when the packet is whole: a
-large packet in small chunks costs linear time, and a chunk of whole packets is not copied at all.
+How the bytes are held. `_buffer` is the chunk being read, `_offset` the position in it. What
+arrives while a packet is incomplete waits in `_waiting`, and is joined once, when the packet is
+whole: a large packet in small chunks costs linear time, and a chunk of whole packets is not copied
+at all.
 """
 
 from enum import Enum

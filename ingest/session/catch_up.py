@@ -5,7 +5,7 @@
                                       the router has come further: on to where it is now
 
 A session that comes back, a subscription that asks for history and a share group that had no
-member all miss messages between two places of `mqlake.inbound`. What is long, or so old that the
+member all miss messages between two positions of `mqlake.inbound`. What is long, or so old that the
 log may not hold it any more, is read from the table, by topic; the log has the rest. Meanwhile the
 router brings what comes: who was read for goes live at exactly the offsets where reading stopped,
 once these are not behind what was brought. So no message is left out, and none comes twice.

@@ -9,7 +9,7 @@ For each client:
       │                              ▼ │                                           │
       └────────── nobody waits ◄── held, another waits ────────────────────────────┘
 
-- A claim that finds nobody holds the session from its own place on: its offset is the *epoch*.
+- A claim that finds nobody holds the session from its own offset on: that is the *epoch*.
 - One of another principal than the session's is void: it is refused, and whoever holds the session
   knows nothing of it. A session is that of the claim by which it is held, else of its record.
 - One that finds a holder waits until that has let go; a later one takes its place.

@@ -229,7 +229,7 @@ class Subscriptions(Generic[Client]):
     def copies(
         self, tenant: str, topic_name: str, partition: int, offset: int, publisher: str
     ) -> list[Copy[Client]]:
-        """Return the copies of a message at this place of the log, share groups not counted."""
+        """Return the copies of a message at this position of the log, share groups not counted."""
         plan = self._plan_of((tenant, topic_name))
         if plan is None:
             plan = self._make_plan(tenant, topic_name)

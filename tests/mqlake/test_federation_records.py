@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import (
     FederationCheckpoint,
-    LinkPlaces,
+    LinkPosition,
     decode_checkpoint,
     decode_latest,
     encode_checkpoint,
@@ -22,10 +22,10 @@ CHECKPOINTS = st.builds(
     read=OFFSETS,
     streams=st.just([[1, 2, 0, 9, [[3, 4]]]]),
     links=st.dictionaries(
-        st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS, OFFSETS, st.booleans())
+        st.integers(0, 2**32 - 1), st.builds(LinkPosition, OFFSETS, OFFSETS, st.booleans())
     ),
     interest=st.just({}) | st.just({"version": 3, "heard": {"2": {"2": [1, [2], ["f/#"], 0]}}}),
-    retained=st.none() | st.builds(LinkPlaces, OFFSETS, OFFSETS),
+    retained=st.none() | st.builds(LinkPosition, OFFSETS, OFFSETS),
 )
 
 
@@ -52,5 +52,5 @@ def test_what_is_none_is_refused(value: bytes) -> None:
 
 
 def test_what_one_neighbour_needs_is_needed() -> None:
-    places = [LinkPlaces({0: 5, 1: 9}), LinkPlaces({0: 7, 1: 3})]
-    assert needed(places) == {0: 5, 1: 3}
+    positions = [LinkPosition({0: 5, 1: 9}), LinkPosition({0: 7, 1: 3})]
+    assert needed(positions) == {0: 5, 1: 3}

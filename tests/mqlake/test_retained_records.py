@@ -14,7 +14,7 @@ from mqlake.retained_records import (
     encode_answer,
     encode_question,
     partitions_of,
-    place_of,
+    position_of,
     rank_of,
 )
 
@@ -90,7 +90,7 @@ def test_the_form_of_both() -> None:
 @given(st.integers(1, 64), st.integers(0, 1_000), st.integers(0, 2**47))
 def test_a_rank_says_where_a_message_is(shards: int, partition: int, offset: int) -> None:
     rank = rank_of(partition, offset, shards)
-    assert place_of(rank, partition % shards, shards) == (partition, offset)
+    assert position_of(rank, partition % shards, shards) == (partition, offset)
     assert rank < 2**63, "an integer of the store"
     assert partition in partitions_of(partition % shards, shards, partition + 1)
 

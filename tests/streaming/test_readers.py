@@ -10,7 +10,7 @@ from mqlake.federation_records import (
     FEDERATION,
     KEY,
     FederationCheckpoint,
-    LinkPlaces,
+    LinkPosition,
     encode_checkpoint,
 )
 from mqlake.log.admin import LogAdmin
@@ -28,7 +28,7 @@ CHECKPOINT = FederationCheckpoint(
     epoch=1,
     read={0: 50, 1: 60},
     streams=[],
-    links={2: LinkPlaces({0: 40, 1: 70}), 3: LinkPlaces({0: 45, 1: 70})},
+    links={2: LinkPosition({0: 40, 1: 70}), 3: LinkPosition({0: 45, 1: 70})},
 )
 
 

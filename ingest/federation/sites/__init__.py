@@ -1,6 +1,6 @@
 """Federation between the logs of mqlake sites: `docs/federation.md`, "Between mqlake sites".
 
-A message is named by the place in its origin's log: site, epoch, partition and offset. Each link
+A message is named by its position in its origin's log: site, epoch, partition and offset. Each link
 has a cursor in the log of the site that sends (`outlet`); each site has the numbers that it has had
 of every stream (`streams`), and what it takes it appends to its own log (`inlet`). `log_messages`
 makes records of what links carry and back. Nothing of these knows a socket, a log or a clock.

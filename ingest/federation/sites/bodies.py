@@ -1,9 +1,9 @@
 """Which neighbour sends the messages of which origin whole, and which only offers them.
 
 On redundant paths each message would come once for each path. A neighbour whose copy comes late is
-told that it is *spare* for that origin: from then on it offers messages, by their places alone, and
-gets its acknowledgement when the message has come whole from another. When that does not come in
-time, or cannot because a neighbour is away, the spare one is told to send whole again, beginning
+told that it is *spare* for that origin: from then on it offers messages, by their positions alone,
+and gets its acknowledgement when the message has come whole from another. When that does not come
+in time, or cannot because a neighbour is away, the spare one is told to send whole again, beginning
 with what it has offered and what is not acknowledged: so each path keeps its order. One whose
 offers are there before the messages, time after time, is the faster path: it is told so, too. This
 is the eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007) and its optimization of

@@ -3,7 +3,7 @@
 Who takes such a message appends it to its log, for that group alone: its router gives it to a
 member, or to the next neighbour. Who has neither says so, after it has said what it wants now; the
 sender then appends the message to its own log again, behind ways that do without that neighbour.
-Either way the record names the place that the message was handed over from, so it is taken once.
+Either way the record names the position that the message was handed over from, so it is taken once.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ class Handing:
             InvalidEnvelope: It is none.
         """
         carried = of_publish(publish, prefix=self._prefix)
-        place, inlet = carried.handed, self._inlet()
-        if place is None or place.site != link.site:
-            raise InvalidEnvelope(f"a message is handed over from {place!r} by site {link.site}")
+        origin, inlet = carried.handed, self._inlet()
+        if origin is None or origin.site != link.site:
+            raise InvalidEnvelope(f"a message is handed over from {origin!r} by site {link.site}")
         acknowledge = bind(link.acknowledge, connection, publish)
         if not link.may_bring(carried.message.topic):
             inlet.counters.refused += 1
             acknowledge()
             return
-        named = place.named()
-        if not inlet.has_had(named) and not self._groups.has_receiver(place.group, link.site):
+        named = origin.named()
+        if not inlet.has_had(named) and not self._groups.has_receiver(origin.group, link.site):
             self._spreading.spread()
             connection.give_back(publish.packet_id)
             return
@@ -127,13 +127,13 @@ class Handing:
 
     def _append(self, carried: Carried) -> None:
         carried.message.hops += 1
-        place = carried.handed
-        assert place is not None
+        origin = carried.handed
+        assert origin is not None
         self._routes.put_in_force(self._spreading.groups_end)
         topic = self._prefixes.to_local(carried.message.topic)
-        group = to_local(place.group, self._prefixes)
+        group = to_local(origin.group, self._prefixes)
         key, value, headers = to_group_record(carried, self._tenant, topic, group)
-        appended = bind(self._appended, place.named())
+        appended = bind(self._appended, origin.named())
         try:
             self._writer.append(INBOUND, key, value, headers, appended)
         except LogError as exc:

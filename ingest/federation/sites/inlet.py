@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ingest.federation.envelope import InvalidEnvelope, SiteMessage
-from ingest.federation.sites.log_messages import place_of
+from ingest.federation.sites.log_messages import site_message_of
 from ingest.federation.sites.streams import StreamKey, Streams
 from mqlake.federation_records import Offsets
 from mqlake.records import LogRecord
@@ -73,7 +73,7 @@ class Inlet:
         """Learn from the log what a run before has appended."""
         for record in records:
             try:
-                message = place_of(record)
+                message = site_message_of(record)
             except InvalidEnvelope:
                 message = None  # nothing that a federator has written
             if message is not None:

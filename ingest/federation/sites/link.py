@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ingest.federation.sites.words import DeliveryWays
     from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
-    from mqlake.federation_records import LinkPlaces
+    from mqlake.federation_records import LinkPosition
     from mqlake.growth import Growth
     from mqlake.log.contract import LogReader
     from mqlake.records import LogRecord
@@ -45,7 +45,7 @@ class SiteLink:
         settings: Of this site.
         neighbour: Of it.
         log: Of this site.
-        places: How far it is.
+        position: How far it is.
         open_reader: Of the log.
         clock: For the age of messages.
         retained: Returns the latest retained messages of the site, for one that is new.
@@ -64,7 +64,7 @@ class SiteLink:
         settings: FederationSettings,
         neighbour: NeighborSettings,
         log: SiteLog,
-        places: LinkPlaces,
+        position: LinkPosition,
         open_reader: Callable[[], LogReader],
         clock: Clock,
         retained: Callable[[], Awaitable[list[LogRecord]]],
@@ -73,7 +73,7 @@ class SiteLink:
     ) -> None:
         self.neighbour = neighbour
         self.site = neighbour.id
-        self.places = places
+        self.position = position
         self.counters = OutletCounters()
         self.connection: SiteConnection | None = None
         self.reason = NOT_YET
@@ -123,7 +123,7 @@ class SiteLink:
     @property
     def behind(self) -> int:
         """Records of the log that it may not have, as of the last look."""
-        cursor = self.places.cursor
+        cursor = self.position.cursor
         return sum(max(end - cursor.get(p, end), 0) for p, end in self.ends.items())
 
     def take_rates(self, neighbour: NeighborSettings) -> bool:
@@ -171,7 +171,7 @@ class SiteLink:
         outlet = self._outlet = Outlet(
             self._log,
             self.site,
-            self.places,
+            self.position,
             window=connection.window,
             counters=self.counters,
         )
@@ -252,9 +252,9 @@ class SiteLink:
         try:
             way = delivery_topic(way_name(self._log.site, self.site))
             await self._make_topic(way)
-            await handed.start(way, {0: self.places.handed}, taken.handed, taken.error)
-            await reader.start(INBOUND, self.places.cursor, taken.records, taken.error)
-            if self.places.is_new:
+            await handed.start(way, {0: self.position.handed}, taken.handed, taken.error)
+            await reader.start(INBOUND, self.position.cursor, taken.records, taken.error)
+            if self.position.is_new:
                 retained = await self._retained()
                 if outlet is self._outlet:
                     outlet.take_retained(retained, self._clock.now_ms())
@@ -273,13 +273,13 @@ class SiteLink:
         it: the next one goes on everywhere.
         """
         if growth is not None:
-            count = growth.readable(self.places.cursor)
+            count = growth.readable(self.position.cursor)
             ends = {partition: end for partition, end in ends.items() if partition < count}
         self.ends = ends
-        added = ends.keys() - self.places.cursor.keys()
+        added = ends.keys() - self.position.cursor.keys()
         if not added:
             return
-        self.places.cursor.update(dict.fromkeys(added, 0))
+        self.position.cursor.update(dict.fromkeys(added, 0))
         fields = {"site": self.site, "partitions": sorted(added)}
         _logger.warning("the log has more partitions than before", extra={"fields": fields})
         if self.connection is not None:

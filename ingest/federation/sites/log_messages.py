@@ -50,7 +50,7 @@ HEADER_HANDED: Final = "mqlake-handed"
 """Of a record that a neighbour has handed over for a share group: a `GroupOrigin`, with dots."""
 
 HANDED: Final = "mqlake-handed"
-"""User property with the share group, and the place that the message is handed over from."""
+"""User property with the share group, and the position that the message is handed over from."""
 
 OFFER: Final = "offer"
 """Level of the topic of offers, in the place of that of messages."""
@@ -79,7 +79,7 @@ class GroupOrigin(NamedTuple):
     sequence: int
     """Offset and one."""
     after: int
-    """Of the message for the group that was handed over before it, or of the place before."""
+    """Of the message for the group that was handed over before it, or of the position before."""
     group: str
     """As `$share/<share name>/<topic filter>`, of the federation."""
 
@@ -140,7 +140,7 @@ def of_handed(record: LogRecord, group: str, after: int, site: int, epoch: int) 
     """Read a message that the router gives to a neighbour for a share group.
 
     Args:
-        record: Of `mqlake.delivery.<way>`, with the place that its source says.
+        record: Of `mqlake.delivery.<way>`, with the position that its source says.
         group: Of the federation.
         after: Sequence of the one before it in its partition that went to that neighbour for the
             group; 0: none is known.
@@ -212,8 +212,8 @@ def to_offer(publish: Publish, *, prefix: str) -> Publish:
     and sequence.
     """
     envelope = publish.properties["user_property"][0][1]
-    place = ".".join(envelope.split(".")[1:5])
-    return Publish(f"{prefix}/{OFFER}", place.encode(), 1)
+    position = ".".join(envelope.split(".")[1:5])
+    return Publish(f"{prefix}/{OFFER}", position.encode(), 1)
 
 
 def of_offer(publish: Publish) -> tuple[StreamKey, int]:
@@ -246,21 +246,21 @@ def of_publish(publish: Publish, *, prefix: str) -> Carried:
         raise InvalidEnvelope(f"PUBLISH of a site without a user property {RECORD}")
     level, headers = _read_headers(users[0][1])
     users = users[1:]
-    place = None
+    origin = None
     if is_handed:
         if not users or users[0][0] != HANDED:
             raise InvalidEnvelope(f"message for a share group without a user property {HANDED}")
-        place, users = _read_place(users[0][1]), users[1:]
+        origin, users = _read_origin(users[0][1]), users[1:]
     own = dict(message.properties)
     if users:
         own["user_property"] = users
     else:
         del own["user_property"]
     message.properties = cast("Properties", own) if own else NO_PROPERTIES
-    return Carried(message, level, headers, sender, place)
+    return Carried(message, level, headers, sender, origin)
 
 
-def _read_place(text: str) -> GroupOrigin:
+def _read_origin(text: str) -> GroupOrigin:
     try:
         *numbers, group = json.loads(text)
         if len(numbers) != len(GroupOrigin._fields) - 1 or any(
@@ -269,14 +269,14 @@ def _read_place(text: str) -> GroupOrigin:
             raise ValueError("expected five numbers and a group")
         validate_topic_filter(group)
         site, epoch, partition, sequence, after = numbers
-        place = GroupOrigin(site, epoch, partition, sequence, after, group)
-        if min(numbers) < 0 or place.after >= place.sequence or place.partition >= 1 << 16:
+        origin = GroupOrigin(site, epoch, partition, sequence, after, group)
+        if min(numbers) < 0 or origin.after >= origin.sequence or origin.partition >= 1 << 16:
             raise ValueError("numbers that cannot be")
         if not split_shared(group).share_name:
             raise ValueError("no share group")
     except (ValueError, TypeError, AttributeError, InvalidTopic, RecursionError) as exc:
         raise InvalidEnvelope(f"user property {HANDED} cannot be read: {exc!r}") from exc
-    return place
+    return origin
 
 
 def _read_headers(text: str) -> tuple[int, Headers]:
@@ -324,11 +324,11 @@ def to_group_record(
     carried: Carried, tenant: str, local_topic: str, local_group: str
 ) -> tuple[bytes, bytes, Headers]:
     """Return key, value and headers of the record of a message that a share group is given."""
-    place = carried.handed
-    assert place is not None
+    origin = carried.handed
+    assert origin is not None
     key, value, headers = to_record(carried, tenant, local_topic, retain=False)
     mqtt = group_header(headers[0][1], [local_group])
-    text = ".".join(map(str, place[:5])) + f".{place.group}"
+    text = ".".join(map(str, origin[:5])) + f".{origin.group}"
     return key, value, [(HEADER_MQTT, mqtt), *headers[1:], (HEADER_HANDED, text.encode())]
 
 
@@ -341,7 +341,7 @@ def _read_handed(value: bytes) -> GroupOrigin:
     return GroupOrigin(site, epoch, partition, sequence, after, group)
 
 
-def place_of(record: LogRecord) -> SiteMessage | None:
+def site_message_of(record: LogRecord) -> SiteMessage | None:
     """Return what a record says of where in another log it is from; None: it is from none.
 
     Raises:

@@ -31,7 +31,7 @@ from ingest.federation.sites.retained import Stamps
 from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import LinkPlaces
+from mqlake.federation_records import LinkPosition
 from mqlake.records import HEADER_SOURCE, LogRecord, decode_source
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Outlet:
     Args:
         log: Of this site.
         neighbour: Its identifier.
-        places: How far it is; moves as it acknowledges.
+        position: How far it is; moves as it acknowledges.
         window: Messages that may be unacknowledged.
         counters: Counted on over connections.
     """
@@ -115,20 +115,20 @@ class Outlet:
         self,
         log: SiteLog,
         neighbour: int,
-        places: LinkPlaces,
+        position: LinkPosition,
         *,
         window: int,
         counters: OutletCounters,
     ) -> None:
         self._log = log
         self._neighbour = neighbour
-        self._places = places
+        self._position = position
         self._window = window
         self._counters = counters
-        self._stamps = Stamps(dict(places.clock))
+        self._stamps = Stamps(dict(position.clock))
         self._told: dict[int, int] = {}
         """Per partition the last of this site's own messages that it got, or may get elsewhere."""
-        self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in places.cursor}
+        self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in position.cursor}
         self._ways[HANDED] = deque()
         self._reached: dict[int, int] = {}
         """Per partition the last offset that the router has given: it may repeat itself."""
@@ -184,7 +184,7 @@ class Outlet:
                 waiting = _Waiting(publish, _Sent(0, 0), RETAINED, message.key.origin)
                 self._queue.append(waiting)
                 self._left += 1
-        self._places.is_new = self._left > 0
+        self._position.is_new = self._left > 0
 
     def take(self, records: Iterable[LogRecord], now_ms: int) -> None:
         """Take records in the order of the log."""
@@ -207,10 +207,10 @@ class Outlet:
         way = self._ways[HANDED]
         for record in records:
             publishes = self._handed_of(record, now_ms)
-            for number, (publish, place) in enumerate(publishes, 1):
+            for number, (publish, position) in enumerate(publishes, 1):
                 sent = _Sent(record.offset + (number == len(publishes)), 0)
                 way.append(sent)
-                verdict = self._log.hear(place, bind(self._settle_all, HANDED, sent))
+                verdict = self._log.hear(position, bind(self._settle_all, HANDED, sent))
                 if verdict is InletVerdict.NEW:
                     self._queue.append(_Waiting(publish, sent, HANDED, NOBODY))
                 elif verdict is InletVerdict.DUPLICATE:  # it was returned, and is chosen for anew
@@ -284,7 +284,7 @@ class Outlet:
         self._offered.discard(packet_id)
         if found.partition == RETAINED:
             self._left -= 1
-            self._places.is_new = self._left > 0
+            self._position.is_new = self._left > 0
             return
         self._settle_all(found.partition, found.sent)
 
@@ -298,11 +298,11 @@ class Outlet:
 
     def _settle(self, partition: int, end: int, clock: int) -> None:
         if partition == HANDED:
-            self._places.handed = end
+            self._position.handed = end
             return
-        self._places.cursor[partition] = end
+        self._position.cursor[partition] = end
         if clock:
-            self._places.clock[partition] = clock
+            self._position.clock[partition] = clock
 
     def _publish_of(self, record: LogRecord, now_ms: int) -> tuple[Publish, int] | None:
         """Return the PUBLISH for a record and its origin, None if the neighbour does not get it."""

@@ -12,7 +12,7 @@ from mqlake.federation_records import (
     KEY,
     RETAINED_KEY_PREFIX,
     FederationCheckpoint,
-    LinkPlaces,
+    LinkPosition,
     Offsets,
     decode_checkpoint,
     decode_latest,
@@ -30,13 +30,13 @@ class Recovered(NamedTuple):
     epoch: int
     """Of the log."""
     inlet: Inlet
-    links: dict[int, LinkPlaces]
+    links: dict[int, LinkPosition]
     """By neighbour, of those that there were."""
     ends: Offsets
     """Where the log ended when the run began."""
     interest: dict[str, Any]
     """What neighbours wanted; empty: nothing is known."""
-    retained: LinkPlaces | None
+    retained: LinkPosition | None
     """Up to where `latest` goes; None: nothing is known."""
     latest: dict[str, list[Any]]
     """By topic, as `ingest.federation.sites.retained` writes it."""
@@ -68,8 +68,8 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
     before = FederationCheckpoint(now_ms, dict(ends), [], {})
     if record is not None and record.value is not None:
         before = decode_checkpoint(record.value)
-        places = [before.read, *(one.cursor for one in before.links.values())]
-        if any(at > ends.get(p, 0) for offsets in places for p, at in offsets.items()):
+        positions = [before.read, *(one.cursor for one in before.links.values())]
+        if any(at > ends.get(p, 0) for offsets in positions for p, at in offsets.items()):
             _logger.error("the log has begun anew: its messages get another epoch")
             epoch = max(now_ms, before.epoch + 1)
             before = FederationCheckpoint(

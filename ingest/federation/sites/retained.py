@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from ingest.federation.envelope import NAME, InvalidEnvelope, SiteMessage, to_header
 from ingest.federation.sites.log_messages import Carried, of_record
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import LinkPlaces
+from mqlake.federation_records import LinkPosition
 from mqlake.records import LogRecord, is_retained
 
 
@@ -34,7 +34,7 @@ class Rank(NamedTuple):
     sequence: int
 
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Partition and offset of the log."""
 
 
@@ -63,7 +63,7 @@ class Stamps:
 @dataclass(slots=True)
 class _Topic:
     latest: Rank
-    at: Place | None = None
+    at: Position | None = None
     """Where the log has it; None: it is on its way, or will come again."""
     shown: Rank | None = None
     """Of what stands last in the log with RETAIN: that is what subscribers get."""
@@ -78,7 +78,7 @@ class SiteRetained:
         tenant: Whose messages are federated.
         crosses: Tells whether a topic of this site may be known to others.
         most: Topics that are kept; of others the last in the log counts.
-        places: Up to where the log has been read, and the clocks there; moves.
+        position: Up to where the log has been read, and the clocks there; moves.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class SiteRetained:
         tenant: str,
         crosses: Callable[[str], bool],
         most: int,
-        places: LinkPlaces,
+        position: LinkPosition,
     ) -> None:
-        self.places: Final = places
+        self.position: Final = position
         self.forgotten = 0
         """Topics that were too many."""
         self.shown_again = 0
@@ -99,7 +99,7 @@ class SiteRetained:
         self._tenant = tenant
         self._crosses = crosses
         self._most = most
-        self._stamps = Stamps(places.clock)
+        self._stamps = Stamps(position.clock)
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._changed: set[str] = set()
         self._messages: dict[str, LogRecord] = {}
@@ -132,9 +132,9 @@ class SiteRetained:
             shows = is_retained(headers)
             if shows or NAME in headers:
                 self._take(record, shows=shows)
-            self.places.cursor[record.partition] = record.offset + 1
+            self.position.cursor[record.partition] = record.offset + 1
 
-    def wrong(self) -> dict[str, tuple[Place, Rank]]:
+    def wrong(self) -> dict[str, tuple[Position, Rank]]:
         """Return the topics whose latest message is to be shown again, and where it is; once."""
         found = {}
         for topic in self._wrong - self._showing:
@@ -204,7 +204,7 @@ class SiteRetained:
             else:
                 self._wrong.discard(message.topic)
 
-    def _set(self, topic: str, rank: Rank, at: Place | None) -> _Topic:
+    def _set(self, topic: str, rank: Rank, at: Position | None) -> _Topic:
         known = self._topics.get(topic)
         if known is None:
             known = self._topics[topic] = _Topic(rank)

@@ -18,7 +18,7 @@ from mqlake.federation_records import (
     FEDERATION,
     MESSAGE_KEY_PREFIX,
     RETAINED_KEY_PREFIX,
-    LinkPlaces,
+    LinkPosition,
     encode_latest,
 )
 from mqlake.matching import TopicFilterTrie
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
     from ingest.federation.sites.recovery import Recovered
-    from ingest.federation.sites.retained import Place, Rank
+    from ingest.federation.sites.retained import Position, Rank
     from mqlake.identifiers import MessageIdentifiers
     from mqlake.log.contract import LogAccess, LogReader
     from mqlake.records import LogRecord
@@ -74,7 +74,7 @@ class Retaining:
         self._saving: dict[str, LogRecord] = {}
         """Latest messages on their way into `mqlake.federation`; those of some seconds at most."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.retained = self._make(LinkPlaces({}))
+        self.retained = self._make(LinkPosition({}))
 
     def allow(self, filters: Iterable[str]) -> None:
         """Hear which topics of the federation may cross, beside those that may already."""
@@ -92,16 +92,16 @@ class Retaining:
             InvalidRecord: What was known cannot be read.
         """
         self._epoch = found.epoch
-        places = found.retained or LinkPlaces(dict(found.ends))
-        self.retained = self._make(places)
+        position = found.retained or LinkPosition(dict(found.ends))
+        self.retained = self._make(position)
         self.retained.restore(found.latest)
-        ranges = {p: (places.cursor.setdefault(p, 0), end) for p, end in found.ends.items()}
+        ranges = {p: (position.cursor.setdefault(p, 0), end) for p, end in found.ends.items()}
 
         async def take(records: list[LogRecord]) -> None:
             self.retained.take(records)
 
         await self._log.ranges.read_range(INBOUND, ranges, take)
-        places.cursor.update(found.ends)
+        position.cursor.update(found.ends)
         self._reader = self._log.open_reader()
         await self._reader.start(INBOUND, dict(found.ends), self._take, self._lose)
         self._show()
@@ -170,7 +170,7 @@ class Retaining:
         elif self._saving.get(topic) is record:
             del self._saving[topic]
 
-    def _make(self, places: LinkPlaces) -> SiteRetained:
+    def _make(self, position: LinkPosition) -> SiteRetained:
         settings = self._settings
         return SiteRetained(
             settings.host.id,
@@ -178,7 +178,7 @@ class Retaining:
             settings.tenant,
             self._crosses,
             settings.max_retained,
-            places,
+            position,
         )
 
     def _crosses(self, topic: str) -> bool:
@@ -198,14 +198,14 @@ class Retaining:
     # What is shown again.
 
     def _show(self) -> None:
-        for topic, (place, rank) in self.retained.wrong().items():
-            showing = asyncio.create_task(self._show_again(topic, place, rank))
+        for topic, (position, rank) in self.retained.wrong().items():
+            showing = asyncio.create_task(self._show_again(topic, position, rank))
             self._tasks.add(showing)
             showing.add_done_callback(self._note_end)
 
-    async def _show_again(self, topic: str, place: Place, rank: Rank) -> None:
+    async def _show_again(self, topic: str, position: Position, rank: Rank) -> None:
         """Append the latest message of a topic once more, for this site alone."""
-        partition, offset = place
+        partition, offset = position
         records: list[LogRecord] = []
 
         async def take(found: list[LogRecord]) -> None:

@@ -38,7 +38,7 @@ from mqlake.federation_records import (
     KEY,
     RUN,
     FederationCheckpoint,
-    LinkPlaces,
+    LinkPosition,
     encode_checkpoint,
 )
 from mqlake.identifiers import MessageIdentifiers, machine_number
@@ -177,7 +177,7 @@ class SiteService:
             await self.retaining.start(found)
             for one in self.settings.neighbors:
                 # One that is new gets what is published from now on, also before it is there.
-                self._add(one, found.links.get(one.id) or self._places_at(found.ends))
+                self._add(one, found.links.get(one.id) or self._position_at(found.ends))
             await self.connections.listen()
             await self._checkpoint()
             tasks.append(asyncio.create_task(self._checkpoints()))
@@ -215,7 +215,7 @@ class SiteService:
                 link.connection.close("the neighbour's settings have changed")
             del self.links[site]
             if site in wanted:
-                self._add(wanted[site], link.places)
+                self._add(wanted[site], link.position)
                 continue
             self.spreading.remove(site)
             self.routes.remove(site)
@@ -223,15 +223,15 @@ class SiteService:
                 self._connecting.pop(site).cancel()
         for site, one in wanted.items():
             if site not in self.links:
-                self._add(one, self._places_at(self._ends))
+                self._add(one, self._position_at(self._ends))
 
-    def _add(self, neighbour: NeighborSettings, places: LinkPlaces) -> None:
+    def _add(self, neighbour: NeighborSettings, position: LinkPosition) -> None:
         """Have a link, and connect it if it is this site that does."""
         link = self.links[neighbour.id] = SiteLink(
             self.settings,
             neighbour,
             self._site_log(),
-            places,
+            position,
             self._log.open_reader,
             self._clock,
             self.retaining.all,
@@ -249,10 +249,10 @@ class SiteService:
             self._connecting[neighbour.id] = connecting
             connecting.add_done_callback(self._note_end)
 
-    def _places_at(self, ends: Mapping[int, int]) -> LinkPlaces:
+    def _position_at(self, ends: Mapping[int, int]) -> LinkPosition:
         """Return where a link begins that is new."""
-        clock = dict(self.retaining.retained.places.clock)
-        return LinkPlaces(dict(ends), clock, is_new=True)
+        clock = dict(self.retaining.retained.position.clock)
+        return LinkPosition(dict(ends), clock, is_new=True)
 
     def _site_log(self) -> SiteLog:
         settings = self.settings
@@ -324,9 +324,9 @@ class SiteService:
             FederationCheckpoint(
                 self._epoch,
                 *self._had,
-                {site: link.places for site, link in self.links.items()},
+                {site: link.position for site, link in self.links.items()},
                 self.spreading.interest.to_json(),
-                self.retaining.retained.places,
+                self.retaining.retained.position,
             )
         )
         if self.retaining.save() or value != self._written:

@@ -69,8 +69,8 @@ class NumberedStream:
         """Tell whether a number was had, or may not come any more."""
         if number > self.mark:
             return False
-        place = bisect_left(self._lasts, number)
-        return place == len(self._lasts) or number < self._firsts[place]
+        index = bisect_left(self._lasts, number)
+        return index == len(self._lasts) or number < self._firsts[index]
 
     def add(self, after: int, number: int) -> None:
         """Note that a number was had, and that nothing comes between `after` and it.
@@ -94,15 +94,15 @@ class NumberedStream:
 
     def _close(self, first: int, last: int) -> None:
         """Take a range out of the gaps."""
-        place = bisect_left(self._lasts, first)
-        while place < len(self._firsts) and self._firsts[place] <= last:
-            gap_first, gap_last = self._firsts[place], self._lasts[place]
+        index = bisect_left(self._lasts, first)
+        while index < len(self._firsts) and self._firsts[index] <= last:
+            gap_first, gap_last = self._firsts[index], self._lasts[index]
             left = [(gap_first, first - 1)] if gap_first < first else []
             if gap_last > last:
                 left.append((last + 1, gap_last))
-            self._firsts[place : place + 1] = [one for one, _ in left]
-            self._lasts[place : place + 1] = [one for _, one in left]
-            place += len(left)
+            self._firsts[index : index + 1] = [one for one, _ in left]
+            self._lasts[index : index + 1] = [one for _, one in left]
+            index += len(left)
 
 
 class Streams:

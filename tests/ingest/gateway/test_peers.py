@@ -229,7 +229,7 @@ async def test_a_name_is_taken_from_who_is_gone_with_a_higher_epoch() -> None:
         one.host.kill()
         again = Gateway(log, clock, Run("one", "2"))
         await again.peers.open()
-        assert again.peers.epoch == one.peers.epoch + 1
+        assert again.peers.gateway_epoch == one.peers.gateway_epoch + 1
         clock.advance(0.5)
         await again.send_heartbeat()
         await until(lambda: one.superseded)

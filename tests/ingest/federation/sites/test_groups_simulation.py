@@ -29,7 +29,7 @@ from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import Streams
 from ingest.federation.sites.subscriptions import SiteSubscriptions
 from ingest.protocol.packets import Publish
-from mqlake.federation_records import LinkPlaces
+from mqlake.federation_records import LinkPosition
 from mqlake.log.memory import MemoryLog
 from mqlake.records import (
     INBOUND,
@@ -108,8 +108,8 @@ class SimSite:
         for partition in range(PARTITIONS):
             start = saved.get("read", {}).get(partition, 0)
             self.inlet.recover(self.log.partitions(INBOUND)[partition].records[start:])
-        self.places = {
-            one: LinkPlaces({}, handed=saved.get("handed", {}).get(one, 0))
+        self.positions = {
+            one: LinkPosition({}, handed=saved.get("handed", {}).get(one, 0))
             for one in self.neighbours
         }
         self.interest = Interest(self.number, 16)
@@ -178,7 +178,7 @@ class SimSite:
             self.saved = {
                 "streams": json.loads(json.dumps(self.inlet.streams.to_json())),
                 "read": {number: len(one.records) for number, one in enumerate(partitions)},
-                "handed": {one: places.handed for one, places in self.places.items()},
+                "handed": {one: position.handed for one, position in self.positions.items()},
             }
 
     def die(self) -> None:
@@ -194,9 +194,9 @@ class SimSite:
     def open(self, neighbour: int) -> None:
         counters = OutletCounters()
         self.outlets[neighbour] = Outlet(
-            self.site_log, neighbour, self.places[neighbour], window=5, counters=counters
+            self.site_log, neighbour, self.positions[neighbour], window=5, counters=counters
         )
-        self.read[neighbour] = self.places[neighbour].handed
+        self.read[neighbour] = self.positions[neighbour].handed
         self.interest.open(neighbour)
         self.world.send(self.number, neighbour, ("news", self.interest.news_for(neighbour)))
         self.world.send(self.number, neighbour, ("hello", None))
@@ -473,9 +473,9 @@ def _only_members_here(patch: pytest.MonkeyPatch) -> None:
     """The failure of others: a site that has only an indirect member is chosen, and has none."""
 
     def take(self: Handing, link: Any, connection: Any, publish: Publish) -> None:
-        place = of_publish(publish, prefix="federator").handed
-        assert place is not None
-        if not self._groups._subscriptions.has_members(place.group):
+        origin = of_publish(publish, prefix="federator").handed
+        assert origin is not None
+        if not self._groups._subscriptions.has_members(origin.group):
             link.acknowledge(connection, publish)
             return
         taken(self, link, connection, publish)

@@ -6,7 +6,7 @@ import pytest
 
 from ingest.federation.settings import FederationSettings, NeighborSettings
 from ingest.federation.sites.link import SiteLink
-from mqlake.federation_records import LinkPlaces
+from mqlake.federation_records import LinkPosition
 from mqlake.growth import Growth
 
 pytestmark = pytest.mark.anyio
@@ -38,16 +38,16 @@ class Acknowledged:
         self.acknowledge = self.packets.append
 
 
-def a_link(places: LinkPlaces, **settings: Any) -> SiteLink:
+def a_link(position: LinkPosition, **settings: Any) -> SiteLink:
     nothing: Any = None
     return SiteLink(
-        *(FederationSettings(), NeighborSettings(id=2, **settings), nothing, places),
+        *(FederationSettings(), NeighborSettings(id=2, **settings), nothing, position),
         *(nothing, nothing, nothing, nothing, nothing),
     )
 
 
 async def test_a_rate_that_is_over_when_it_is_looked_at_holds_nothing_back() -> None:
-    link = a_link(LinkPlaces({}), messages_in_per_second=1)
+    link = a_link(LinkPosition({}), messages_in_per_second=1)
     loop: Any = SlowLoop()
     connection: Any = Acknowledged()
     link._loop, link.connection = loop, connection
@@ -59,16 +59,16 @@ async def test_a_rate_that_is_over_when_it_is_looked_at_holds_nothing_back() -> 
 
 
 async def test_new_partitions_are_read_when_what_came_before_has_been() -> None:
-    link = a_link(LinkPlaces({0: 7, 1: 9}))
+    link = a_link(LinkPosition({0: 7, 1: 9}))
     ends = {0: 20, 1: 20, 2: 5, 3: 5}
     moved = Growth(2, 4).moved()
     link.see(ends, moved)
-    assert link.places.cursor == {0: 7, 1: 9}
+    assert link.position.cursor == {0: 7, 1: 9}
     cut = moved.cut_at({0: 8, 1: 9})
     link.see(ends, cut)
-    assert link.places.cursor == {0: 7, 1: 9}
-    link.places.cursor[0] = 8
+    assert link.position.cursor == {0: 7, 1: 9}
+    link.position.cursor[0] = 8
     link.see(ends, cut.finished())
-    assert link.places.cursor == {0: 8, 1: 9, 2: 0, 3: 0}
+    assert link.position.cursor == {0: 8, 1: 9, 2: 0, 3: 0}
     link.see({**ends, 4: 1}, None)
-    assert link.places.cursor[4] == 0, "added by hand"
+    assert link.position.cursor[4] == 0, "added by hand"

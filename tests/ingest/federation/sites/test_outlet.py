@@ -16,7 +16,7 @@ from ingest.federation.sites.log_messages import of_offer, of_publish
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
-from mqlake.federation_records import LinkPlaces
+from mqlake.federation_records import LinkPosition
 from mqlake.records import (
     HEADER_SOURCE,
     LogRecord,
@@ -62,11 +62,11 @@ def relayed(offset: int, *, origin: int, sender: int, hops: int = 1) -> LogRecor
     return found._replace(headers=[*found.headers, to_header(message, sender)])
 
 
-def outlet(places: LinkPlaces | None = None, *, window: int = 100) -> Outlet:
+def outlet(position: LinkPosition | None = None, *, window: int = 100) -> Outlet:
     return Outlet(
         LOG,
         NEIGHBOUR,
-        places or LinkPlaces({0: 0}),
+        position or LinkPosition({0: 0}),
         window=window,
         counters=OutletCounters(),
     )
@@ -88,7 +88,7 @@ def test_what_may_come_on_another_path_is_not_ruled_out() -> None:
     publishes = sent(outlet(), record(0), record(1, "g/x"), record(3), record(4, "private"))
     messages = [of_publish(one, prefix="federator").message for one in publishes]
     assert [(one.after, one.sequence) for one in messages] == [(0, 1), (2, 4)]
-    made = outlet(LinkPlaces({0: 9}))
+    made = outlet(LinkPosition({0: 9}))
     made.skip()
     (publish,) = sent(made, record(12))
     assert of_publish(publish, prefix="federator").message.after == 12
@@ -121,9 +121,9 @@ def test_nothing_goes_back_or_round_for_ever() -> None:
     ],
 )
 def test_other_records_are_passed_over(other: LogRecord) -> None:
-    places = LinkPlaces({0: 0})
-    assert sent(outlet(places), other) == []
-    assert places.cursor == {0: 1}
+    position = LinkPosition({0: 0})
+    assert sent(outlet(position), other) == []
+    assert position.cursor == {0: 1}
 
 
 def test_topics_have_their_federated_names() -> None:
@@ -157,8 +157,8 @@ def test_no_more_than_the_window_is_unacknowledged() -> None:
 
 @given(st.randoms(use_true_random=False))
 def test_the_cursor_stands_before_the_first_that_is_not_acknowledged(random: Random) -> None:
-    places = LinkPlaces({0: 0, 1: 0})
-    made = outlet(places, window=random.randint(1, 8))
+    position = LinkPosition({0: 0, 1: 0})
+    made = outlet(position, window=random.randint(1, 8))
     unacknowledged: dict[int, tuple[int, int]] = {}
     wanted = {0: set[int](), 1: set[int]()}
     ends = {0: 0, 1: 0}
@@ -181,26 +181,26 @@ def test_the_cursor_stands_before_the_first_that_is_not_acknowledged(random: Ran
             at, number = unacknowledged.pop(packet_id)
             wanted[at].discard(number)
         for one, end in ends.items():
-            assert places.cursor[one] <= min(wanted[one], default=end)
+            assert position.cursor[one] <= min(wanted[one], default=end)
     while unacknowledged or made.waiting:
         for packet_id in list(unacknowledged):
             made.acknowledge(packet_id)
             del unacknowledged[packet_id]
         for publish in made.ready():
             unacknowledged[publish.packet_id] = (0, 0)
-    assert places.cursor == ends
+    assert position.cursor == ends
 
 
 def test_an_acknowledgement_that_nobody_waits_for_changes_nothing() -> None:
-    places = LinkPlaces({0: 0})
-    made = outlet(places)
+    position = LinkPosition({0: 0})
+    made = outlet(position)
     made.acknowledge(5)
-    assert places == LinkPlaces({0: 0})
+    assert position == LinkPosition({0: 0})
 
 
 def test_of_a_spare_path_messages_are_offered_until_they_are_asked_for() -> None:
-    places = LinkPlaces({0: 0})
-    made = outlet(places)
+    position = LinkPosition({0: 0})
+    made = outlet(position)
     (whole,) = sent(made, record(0))
     made.direct(spare=(SITE,), whole=())
     offers = sent(made, record(1), record(2), relayed(3, origin=THIRD, sender=THIRD))
@@ -209,16 +209,16 @@ def test_of_a_spare_path_messages_are_offered_until_they_are_asked_for() -> None
     assert of_publish(offers[2], prefix="federator").message.key.origin == THIRD
     for one in (whole, offers[1], offers[2]):
         made.acknowledge(one.packet_id)
-    assert places.cursor == {0: 1}
+    assert position.cursor == {0: 1}
     made.take([record(4)], NOW_MS)
     made.direct(spare=(), whole=(SITE,))
     asked, later = made.ready()
     assert (asked.payload, later.payload) == (b"1", b"4")
     made.acknowledge(offers[0].packet_id)
-    assert places.cursor == {0: 1}
+    assert position.cursor == {0: 1}
     made.acknowledge(asked.packet_id)
     made.acknowledge(later.packet_id)
-    assert places.cursor == {0: 5}
+    assert position.cursor == {0: 5}
 
 
 def test_what_was_offered_and_not_had_goes_whole_in_its_order() -> None:
@@ -236,8 +236,8 @@ def test_what_was_offered_and_not_had_goes_whole_in_its_order() -> None:
 
 def test_what_the_router_repeats_for_a_group_goes_once() -> None:
     """Of two copies on their way one could come back, and the other find a member."""
-    places = LinkPlaces({0: 0})
-    outlet = Outlet(LOG, NEIGHBOUR, places, window=10, counters=OutletCounters())
+    position = LinkPosition({0: 0})
+    outlet = Outlet(LOG, NEIGHBOUR, position, window=10, counters=OutletCounters())
 
     def delivered(offset: int, source: int, *groups: str) -> LogRecord:
         found = record(source)
@@ -256,8 +256,8 @@ def test_what_the_router_repeats_for_a_group_goes_once() -> None:
         (11, 8, both[0]),
     ]
     outlet.acknowledge(sent[1].packet_id)
-    assert places.handed == 0
+    assert position.handed == 0
     outlet.acknowledge(sent[0].packet_id)
-    assert places.handed == 3, "repeated and other records need no acknowledgement"
+    assert position.handed == 3, "repeated and other records need no acknowledgement"
     outlet.acknowledge(sent[2].packet_id)
-    assert places.handed == 4
+    assert position.handed == 4

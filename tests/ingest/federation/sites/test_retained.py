@@ -23,7 +23,7 @@ from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.retained import Rank, SiteRetained, Stamps
 from ingest.federation.sites.streams import Streams
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import LinkPlaces
+from mqlake.federation_records import LinkPosition
 from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import FLAG_RETAIN, LogRecord, Message, message_headers
 from tests.ingest.federation.simulation import topologies_wanted
@@ -49,9 +49,9 @@ class Site:
         self.neighbours = neighbours
         self.log: list[list[LogRecord]] = [[] for _ in range(PARTITIONS)]
         self.kept: dict[str, list[Any]] = {}
-        self.kept_places = LinkPlaces(dict.fromkeys(range(PARTITIONS), 0))
+        self.kept_position = LinkPosition(dict.fromkeys(range(PARTITIONS), 0))
         zero = dict.fromkeys(range(PARTITIONS), 0)
-        self.links = {one: LinkPlaces(dict(zero)) for one in neighbours}
+        self.links = {one: LinkPosition(dict(zero)) for one in neighbours}
         self.wanted = NeighbourInterest()
         for one in neighbours:
             self.wanted.permit(one, ("f/#",))
@@ -64,7 +64,7 @@ class Site:
         self.inlet.recover(record for records in self.log for record in records)
         self.links = deepcopy(self.links)
         self.retained = SiteRetained(
-            self.number, EPOCH, "default", lambda _: True, 100, deepcopy(self.kept_places)
+            self.number, EPOCH, "default", lambda _: True, 100, deepcopy(self.kept_position)
         )
         self.retained.restore(deepcopy(self.kept))
         self.outlets: dict[int, Outlet] = {}
@@ -77,7 +77,7 @@ class Site:
                 self.kept.pop(topic, None)
             else:
                 self.kept[topic] = latest
-        self.kept_places = deepcopy(self.retained.places)
+        self.kept_position = deepcopy(self.retained.position)
 
     def append(self, topic: str, value: bytes, headers: Any, now_ms: int) -> LogRecord:
         records = self.log[partition_of(topic)]
@@ -103,7 +103,7 @@ class Site:
     def follow(self) -> None:
         """Read the log to its end, and show again what has to be."""
         for partition, records in enumerate(self.log):
-            self.retained.take(records[self.retained.places.cursor[partition] :])
+            self.retained.take(records[self.retained.position.cursor[partition] :])
         for topic, ((partition, offset), rank) in self.retained.wrong().items():
             carried = of_record(self.log[partition][offset], "default", self.number, EPOCH)
             assert carried is not None
@@ -240,15 +240,15 @@ class Federation:
 
     def carry(self, sender: int, receiver: int, most: int) -> bool:
         one, other = self.sites[sender], self.sites[receiver]
-        places = one.links[receiver]
+        position = one.links[receiver]
         outlet = one.outlets.get(receiver)
         if outlet is None:
             hear = Inlet(Streams(), {}).hear_offer
             log = SiteLog(sender, EPOCH, "default", "federator", 16, Prefixes([]), one.wanted, hear)
             outlet = one.outlets[receiver] = Outlet(
-                log, receiver, places, window=1_000, counters=OutletCounters()
+                log, receiver, position, window=1_000, counters=OutletCounters()
             )
-            self.read[sender, receiver] = dict(places.cursor)
+            self.read[sender, receiver] = dict(position.cursor)
         read = self.read[sender, receiver]
         moved = False
         for partition, records in enumerate(one.log):
@@ -296,7 +296,9 @@ def message_of(site: int, stamp: int, topic: str = "f/0") -> Federated:
 
 
 def made(most: int = 100) -> SiteRetained:
-    return SiteRetained(1, EPOCH, "default", lambda topic: topic != "own", most, LinkPlaces({0: 0}))
+    return SiteRetained(
+        1, EPOCH, "default", lambda topic: topic != "own", most, LinkPosition({0: 0})
+    )
 
 
 def test_what_is_on_its_way_into_the_log_counts() -> None:
@@ -330,7 +332,7 @@ def test_what_does_not_cross_is_not_known() -> None:
     known = made()
     known.take(own)
     assert len(known) == 0
-    assert known.places.cursor == {0: 3}
+    assert known.position.cursor == {0: 3}
 
 
 @pytest.mark.parametrize("found", [[], [[1], None, None], [[1] * 5, 3, None], [None, None, None]])

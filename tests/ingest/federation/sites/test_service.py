@@ -10,7 +10,7 @@ import pytest
 
 from ingest.federation.settings import PrefixSettings
 from ingest.federation.sites import spreading
-from ingest.federation.sites.log_messages import place_of
+from ingest.federation.sites.log_messages import site_message_of
 from ingest.federation.sites.retained import SiteRetained
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint, decode_reach
@@ -73,13 +73,13 @@ async def test_a_message_crosses_with_all_that_is_of_it(sites: Make) -> None:
         )
     ]
     (record,) = b.log.records(INBOUND)
-    place = place_of(record)
+    message = site_message_of(record)
     (source,) = a.log.records(INBOUND)
-    assert place is not None
-    assert (place.key.origin, place.partition) == (1, source.partition)
-    assert place.sequence == source.offset + 1
+    assert message is not None
+    assert (message.key.origin, message.partition) == (1, source.partition)
+    assert message.sequence == source.offset + 1
     assert a.service is not None
-    assert place.key.epoch == a.service.figures()["epoch"]
+    assert message.key.epoch == a.service.figures()["epoch"]
 
 
 async def test_only_what_is_federated_crosses(sites: Make) -> None:
@@ -109,9 +109,9 @@ async def test_interest_is_known_along_a_chain(sites: Make) -> None:
     await chain[0].publish("f/x", b"1")
     await until(lambda: chain[3].messages())
     (record,) = chain[3].log.records(INBOUND)
-    place = place_of(record)
-    assert place is not None
-    assert (place.key.origin, place.hops) == (1, 3)
+    message = site_message_of(record)
+    assert message is not None
+    assert (message.key.origin, message.hops) == (1, 3)
     assert chain[3].messages()[0].origin == "site-1/gateway-1"
 
 
@@ -768,7 +768,7 @@ async def test_a_site_that_comes_later_gets_what_is_retained(sites: Make) -> Non
     await a.publish("f/live", b"not retained")
     await until(lambda: b.have([b"not retained"]) and not shown(b, "f/gone"))
     assert b.service is not None
-    known = b.service.retaining.retained.places.cursor
+    known = b.service.retaining.retained.position.cursor
     await until(lambda: all(known[p] == one.end for p, one in enumerate(b.log.partitions(INBOUND))))
     for partition, held in enumerate(b.log.partitions(INBOUND)):  # the log forgets what is old
         b.log.remove_before(INBOUND, partition, held.end)
@@ -783,7 +783,7 @@ async def test_a_site_that_comes_later_gets_what_is_retained(sites: Make) -> Non
         (found,) = c.messages("f/x")
         assert (found.payload, found.properties) == (b"of a", {"content_type": "t"})
         assert c.payloads("f/live") == []
-        await until(lambda: not link.places.is_new)
+        await until(lambda: not link.position.is_new)
         await a.publish("f/x", b"next", retain=True)
         await until(lambda: shown(c, "f/x") == b"next")
         assert c.repeated() == []
@@ -809,9 +809,9 @@ async def test_a_new_site_that_dies_gets_the_rest_of_what_is_retained(sites: Mak
     await a.stop()
     await a.start()
     link = a.service.links[2]
-    assert link.places.is_new
+    assert link.position.is_new
     await b.start()
-    await until(lambda: not link.places.is_new)
+    await until(lambda: not link.position.is_new)
     assert [shown(b, topic) for topic in topics] == [topic.encode() for topic in topics]
     assert b.repeated() == []
     await b.stop()
