@@ -307,7 +307,7 @@ async def _come_back(
     Args:
         fleet: Its gateways.
         name: Of the one that is killed.
-        client_ids: Who comes.
+        client_ids: Of the clients that come.
         settle: Whether they were connected there before.
     """
     loop = asyncio.get_running_loop()

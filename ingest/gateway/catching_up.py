@@ -218,7 +218,7 @@ class CatchingUp:
         if not losing:
             return
         logger.warning(
-            "the log does not hold all of what was missed",
+            "the log does not hold all messages that were missed",
             extra={
                 "fields": {
                     "partition": missing.partition,

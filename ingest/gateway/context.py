@@ -1,6 +1,6 @@
 """What every part of a gateway may know of it: who it is, what it allows, and what it counts.
 
-Whoever needs more is given just that: nobody but its process holds the whole gateway.
+A part that needs more is given just that: nobody but its process holds the whole gateway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`message.delivered` and `message.acked`: told when a running rule asks for them, and bounded.
 
 There is one for each message and client, so a gateway that told of all could do little else.
-Whoever delivers looks at `delivered` or `acked` and calls nothing while they are empty. What is
+A part that delivers looks at `delivered` or `acked` and calls nothing while they are empty. What is
 told waits in a queue of one second's worth, and goes to the log in small portions behind everything
 else; what finds no place there is counted and not told.
 """

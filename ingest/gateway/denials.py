@@ -1,6 +1,6 @@
 """What clients tried that they may not: counted, and told as events `client.denied`.
 
-Whoever tries may try often and may be a stranger, so equal attempts are added up and become one
+A client may try often and may be a stranger, so equal attempts are added up and become one
 event a second; how many and how long these are has a bound.
 """
 

@@ -110,7 +110,7 @@ class SubscribeHistory:
         from_ms: Messages accepted before are left out, UTC epoch.
         missed: How far it is; it ends where the router brings what matches.
         is_live: Its subscriptions are in force. It is still kept, until the gateway has come to
-            where reading stopped: whoever brings the session back must not read that again.
+            where reading stopped: the next holder of the session must not read that again.
     """
 
     session: HistorySession

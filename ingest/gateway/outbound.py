@@ -162,7 +162,7 @@ class InboundMessage:
 
     @property
     def groups(self) -> tuple[str, ...] | None:
-        """The share groups that are to have it; `("",)`: whoever is in none. None: all."""
+        """The share groups that are to have it; `("",)`: subscribers in none. None: all."""
         mqtt = self._headers.get(HEADER_MQTT, b"")
         if len(mqtt) > 3:
             return groups_of(mqtt)

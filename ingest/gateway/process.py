@@ -271,7 +271,7 @@ class Process:
             self._gateway.ending.end(
                 OperationalError(
                     "the log has removed deliveries of this gateway before it read them; sessions "
-                    "get what they missed when their clients are back"
+                    "get those messages when their clients are back"
                 )
             )
 

@@ -1,6 +1,6 @@
 """New certificates for new connections, new users, rights and bans for all.
 
-Who is connected stays, unless its user is no more or has another password, it may not have its
+A connected client stays, unless its user is no more or has another password, it may not have its
 client identifier any more, or is banned.
 """
 

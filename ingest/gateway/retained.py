@@ -231,7 +231,7 @@ class Retained:
                 incomplete.add(missing.partition % self.shards)
                 gap = {"partition": missing.partition, "from": missing.start, "to": missing.end}
                 logger.warning(
-                    "retained messages are missing: the log does not hold what their table lacks",
+                    "retained messages are missing: neither table nor log has them",
                     extra={"fields": gap},
                 )
         logger.info(

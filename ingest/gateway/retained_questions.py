@@ -68,7 +68,7 @@ MAX_OPEN: Final = 1_000
 """Unanswered questions of a gateway; more wait here for their turn."""
 
 MAX_WAITING: Final = 10_000
-"""Questions of others that wait for an answer here. Who asks the next one asks again."""
+"""Questions of others that wait for an answer here. The asker of the next one asks again."""
 
 WORK_SECONDS: Final = 0.005
 """For so long questions are answered in one turn of the loop."""
@@ -150,7 +150,7 @@ class RetainedQuestions:
         max_bytes: int,
         on_answer: Callable[[], None],
     ) -> Question:
-        """Ask for a page; whoever asks has to `close` the question.
+        """Ask for a page; the caller has to `close` the question.
 
         Args:
             tenant: Whose messages.

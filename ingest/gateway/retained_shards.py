@@ -8,8 +8,8 @@ only read, so whoever has a complete copy may answer.
 A copy that lacks something is not kept: others are asked, and it is tried again until the table has
 caught up. Without tables nothing could be waited for: what the log has is all there is.
 
-While a shard changes hands it may happen that nobody who is asked has a complete copy. Who asks
-asks again; who stood by before is mostly one of the two still.
+While a shard changes hands it may happen that nobody who is asked has a complete copy. A gateway
+that asks asks again; the gateway that stood by before is mostly one of the two still.
 """
 
 from __future__ import annotations

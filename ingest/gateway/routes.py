@@ -15,7 +15,7 @@ Where a barrier stands is where the subscription starts to count. The barrier's 
 that before any later message of its partition comes; the log's report tells it too. That all
 barriers of a round have come back means that the router has the routes.
 
-Whoever must miss nothing from its barriers on, come what may, `announce`s: its barriers follow when
+A session that must miss nothing from its barriers on `announce`s: its barriers follow when
 the log has the routes, and name their offset.
 """
 

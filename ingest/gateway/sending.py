@@ -297,7 +297,7 @@ class Sender(Outbox):
         if self._messages.is_in_flight(packet_id):
             raise ProtocolViolation(
                 DisconnectReasonCode.PROTOCOL_ERROR,
-                f"{packet_name} is not what message {packet_id} waits for",
+                f"message {packet_id} does not wait for {packet_name}",
                 "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
             )
 

@@ -6,9 +6,9 @@
 
 A session lives in memory while its client is connected here. One that outlives its connection, or
 has a will, is a record in its shard (`ingest.gateway.session_log`), or a claim that says the same,
-before CONNACK; whoever claims it next gets it. Nothing is queued for an absent client: what it
-missed is read from the log when it is back (`ingest.gateway.resuming`). Of a session that ends with
-its connection only the claim is written, and not even that while this gateway owns its shard.
+before CONNACK; the next gateway to claim it gets it. Nothing is queued for an absent client: what
+it missed is read from the log when it is back (`ingest.gateway.resuming`). Of a session that ends
+with its connection only the claim is written, and not even that while this gateway owns its shard.
 """
 
 from __future__ import annotations

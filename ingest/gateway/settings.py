@@ -414,7 +414,7 @@ class GatewaySettings(ProcessSettings):
     def _rights_are_somebodys(self) -> Self:
         if self.rights_file is not None and not self.asks_who:
             raise ValueError(
-                "rights_file is set, credentials_file is not, so that a client is whoever it says: "
+                "rights_file is set, credentials_file is not, so nobody proves a user name: "
                 "set it too (bin/mqlake user add NAME --file FILE), or authenticate_by"
             )
         return self

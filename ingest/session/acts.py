@@ -1,7 +1,7 @@
 """What the owner of a shard does, each act a coroutine: read from top to bottom, and durable so.
 
 A will, as an example: that it is about to be published is in the log before it is, and that it was
-published only after it was. Whoever finds it begun looks whether it is there.
+published only after it was. An owner that finds it begun looks whether it is there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a shard's owner wants done: pure coroutines await these, a host performs them.
 
-A coroutine of `ingest.session` awaits nothing else. Whoever runs it sends each effect's result back
+A coroutine of `ingest.session` awaits nothing else. Its host sends each effect's result back
 in, or throws: `Fenced` when the gateway may no longer act, `LogError` when the log did not take it.
 It throws before an effect is begun or when it is over, never while it is under way: a coroutine
 that has ended has nothing on its way.

@@ -1,7 +1,7 @@
 """What the owner of a shard does for its share groups, each act a coroutine.
 
 When it does so is said by `share_groups.py`. A membership is told what to do after the shard says
-so: whoever owns the shard next finds it there.
+so: the next owner of the shard finds it there.
 """
 
 from __future__ import annotations

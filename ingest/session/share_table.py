@@ -1,10 +1,10 @@
 """All share groups of one shard as its records say, in their order: what counts, and what follows.
 
-The router always has a gateway for a group that is live. Who leaves withdraws its route only when
-another membership is live, and who joins such a group begins beside it. Who joins a group that has
-no live membership is its first: those that have left say up to where the router gave them
-something, and from there to the first barrier of the first membership the log holds what nobody was
-given, its gap.
+The router always has a gateway for a group that is live. One that leaves withdraws its route only
+when another membership is live, and one that joins such a group begins beside it. One that joins a
+group that has no live membership is its first: those that have left say up to where the router gave
+them something, and from there to the first barrier of the first membership the log holds what
+nobody was given, its gap.
 
 A membership is written by its gateway until it has left. Once the owner of the shard has settled it
 for dead, or another membership has taken it over, no record of its gateway counts: one that was

@@ -1,9 +1,9 @@
 """What part of a limit that all gateways share is one gateway's: pure.
 
 Gateways tell each other twice a second how much they want of a limit, and each works out its own
-part from the same numbers: the parts of all make the limit. Who wants less than an even part leaves
-the rest to the others; what nobody wants is divided evenly. A small part of the limit is for all
-alike, so that a client that comes to a gateway which wanted nothing is not stopped.
+part from the same numbers: the parts of all make the limit. A gateway that wants less than an even
+part leaves the rest to the others; what nobody wants is divided evenly. A small part of the limit
+is for all alike, so that a client that comes to a gateway which wanted nothing is not stopped.
 """
 
 from __future__ import annotations

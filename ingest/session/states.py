@@ -17,8 +17,8 @@ where reading stopped its subscriptions come into force (*live*); only then is t
 The connection may end in each of these states. A session that ends with it has *ended*: what comes
 late for it is nothing to it. One that outlives it is *leaving* while the log has not answered for
 its QoS 2 messages, for what the next holder is told of them would be wrong; then it is *stored*,
-and whoever claims it next has it. A session that others have settled, because this gateway was
-cut off, has ended here, whatever state it was in.
+and the next gateway to claim it has it. A session that others have settled, because this gateway
+was cut off, has ended here, whatever state it was in.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ class SiteLink:
         if isinstance(error, OffsetGone):
             self.gone += 1
             outlet.skip()
-            _logger.error("the log has no more what a neighbour misses", extra={"fields": fields})
+            _logger.error("the log no longer has records for a neighbour", extra={"fields": fields})
             self._events.add(RECORDS_GONE, self.site, str(error))
         elif outlet is self._outlet:
             _logger.warning("the log does not answer", extra={"fields": fields})

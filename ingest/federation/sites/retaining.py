@@ -219,7 +219,7 @@ class Retaining:
             carried = of_record(records[0], settings.tenant, site, self._epoch)
         if carried is None:
             fields = {"topic": topic, "partition": partition, "offset": offset}
-            _logger.error("the log has no more what is to be retained", extra={"fields": fields})
+            _logger.error("the log no longer has messages to be retained", extra={"fields": fields})
             return
         carried.sender = site
         carried.message.stamp = rank.stamp

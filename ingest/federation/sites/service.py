@@ -364,7 +364,7 @@ class SiteService:
                     return one.site
         self.strangers += 1
         fields = {"username": (connect.username or "")[:64]}
-        _logger.warning("somebody is refused who is no neighbour", extra={"fields": fields})
+        _logger.warning("a client that is no neighbour is refused", extra={"fields": fields})
         return None
 
     def is_made(self, connection: SiteConnection) -> None:
@@ -461,7 +461,7 @@ class SiteService:
     def health(self) -> tuple[bool, str]:
         """Whether it does what it is for, and one line."""
         if not self.is_ready:
-            return False, "reads what the log has beyond the last checkpoint"
+            return False, "reads the log after the last checkpoint"
         missing = [str(site) for site, link in self.links.items() if not link.is_up]
         detail = f"{len(self.links) - len(missing)} of {len(self.links)} neighbours there"
         if missing:

@@ -46,7 +46,7 @@ class Authenticator:
     """Decides who may log in.
 
     Args:
-        credentials_file: The users; without one a client is whoever it says.
+        credentials_file: The users; without one nobody proves a user name.
         allow_anonymous: Whether a client needs no user name; None: only without a file.
         failed_logins_per_minute: Of one address; 0: any number.
         clock: For their counting.

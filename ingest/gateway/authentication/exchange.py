@@ -30,7 +30,7 @@ class EnhancedAuthentication:
     Args:
         authenticator: The gateway's.
         method: Of the CONNECT; all AUTH packets have the same. [MQTT5-4.12.0-5]
-        username: Of the CONNECT, None without one; whoever logs in must be that user. From the
+        username: Of the CONNECT, None without one; only that user may log in. From the
             first success on it is the one who has logged in, and stays it.
         address: The peer's, without its port.
         prefix: What the names of those begin with who may log in.

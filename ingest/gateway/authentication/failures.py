@@ -1,4 +1,4 @@
-"""Failed logins by address: whoever guesses is slowed down before a guess costs anything."""
+"""Failed logins by address: guessing is slowed down before a guess costs anything."""
 
 import ipaddress
 import threading

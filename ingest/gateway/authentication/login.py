@@ -90,7 +90,7 @@ class Login:
 
         Args:
             connect: Waits for its answer.
-            identity: User name by a certificate; whoever has one needs no password, and is nobody
+            identity: User name by a certificate; a client with one needs no password, and is nobody
                 else.
         """
         self._connect = connect

@@ -48,7 +48,7 @@ class Refused:
 
 
 class Next(Enum):
-    """Nothing is known of the client; whoever is next is asked."""
+    """Nothing is known of the client; the next authenticator is asked."""
 
     NEXT = auto()
 

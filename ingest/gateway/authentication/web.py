@@ -25,7 +25,7 @@ MAX_REASON: Final = 500
 """Characters of an error of others that are told in the log."""
 
 NO_ANSWER: Final = Refused(
-    ConnackReasonCode.SERVER_UNAVAILABLE, "who says who clients are does not answer"
+    ConnackReasonCode.SERVER_UNAVAILABLE, "the authenticator does not answer"
 )
 BUSY: Final = Refused(ConnackReasonCode.SERVER_BUSY, "too many clients to ask about")
 
