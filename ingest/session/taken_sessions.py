@@ -3,9 +3,9 @@
 While nothing is stored under its name, the owner begins such a session without a record, and
 remembers that it has. A gateway that claims it is given it once the owner has let go of it. When
 the shard changes its owner, the one before claims what it has begun so, and leaves behind that; a
-client that came meanwhile has it instead. An owner that others may have taken for silent serves nobody before
-it has read what they have done, and before the next owner has answered these claims: that one may
-have begun the same sessions itself.
+client that came meanwhile has it instead. An owner that others may have taken for silent serves
+nobody before it has read what they have done, and before the next owner has answered these claims:
+that one may have begun the same sessions itself.
 """
 
 from __future__ import annotations
