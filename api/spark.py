@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from api.kept_sessions import KeptSessions
 from api.relations.catalog import is_to_be_made, made_by
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.query_application import NotReady, QueryApplication, Unwanted, Use
@@ -291,7 +292,12 @@ class SparkConnect:
         self._tables = data_dir.absolute() / "tables"
         self._application = QueryApplication(data_dir)
         self._lock = threading.Lock()
-        self._kept: Spark | None = None
+        # After an error of an expression a session is as it was.
+        self._kept = KeptSessions(
+            self._open,
+            1,
+            lambda exc: isinstance(exc, EvaluationError) and not isinstance(exc, OutOfMemory),
+        )
 
     @contextmanager
     def use(
@@ -358,25 +364,13 @@ class SparkConnect:
             EvaluationError: An expression failed.
             SparkAway: Spark does not answer, or not in time.
         """
-        with self.use() as use, self._lock:
-            if self._kept is None or not self._kept.is_there(use):
-                self._forget()
-                self._kept = self._open(use)
-            try:
-                # Once: what has ended Spark, or took too long, would do so again.
-                return self._kept.rows(query, timeout_seconds)
-            except (SparkAway, OutOfMemory):
-                self._forget()
-                raise
+        with self.use() as use, self._lock, self._kept.lend(use) as session:
+            # Once: what has ended Spark, or took too long, would do so again.
+            return session.rows(query, timeout_seconds)
 
     def close(self) -> None:
         with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        if self._kept is not None:
             self._kept.close()
-        self._kept = None
 
     def _open(self, use: Use) -> Spark:
         load_client()

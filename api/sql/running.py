@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from api.kept_sessions import KeptSessions
 from api.relations.views import EMPTY_SCHEMA
 from api.spark import (
     Cancelled,
     EvaluationError,
     OutOfMemory,
     Spark,
-    SparkAway,
     SparkConnect,
     SparkEnded,
     sentence,
@@ -101,7 +101,7 @@ class QueryRunner:
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._second_turn = threading.Lock()
-        self._idle: list[Spark] = []
+        self._sessions = KeptSessions(self._open, MOST_IDLE, _is_harmless)
         self._is_ready = False
 
     @contextmanager
@@ -133,11 +133,7 @@ class QueryRunner:
             shutil.rmtree(target, ignore_errors=True)
 
     def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for session in idle:
-            with contextlib.suppress(Exception):
-                session.close()
+        self._sessions.close()
 
     def _new_folder(self) -> Path:
         with self._lock:
@@ -172,21 +168,11 @@ class QueryRunner:
                 return self._ask(work, is_cancelled)
 
     def _ask(self, work: "_Work", is_cancelled: Callable[[], bool]) -> Result:
-        with self._connect.use(is_cancelled=is_cancelled) as use:
-            session = self._take(use) or self._open(use)
-            return self._perform(work, session)
-
-    def _take(self, use: Use) -> Spark | None:
-        """Return a session that is kept, if Spark has it still."""
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                session = self._idle.pop()
-            if session.is_there(use):
-                return session
-            with contextlib.suppress(Exception):
-                session.close()
+        with (
+            self._connect.use(is_cancelled=is_cancelled) as use,
+            self._sessions.lend(use) as session,
+        ):
+            return work.run(session)
 
     def _open(self, use: Use) -> Spark:
         session = self._connect.open(SESSION_SETTINGS, use)
@@ -199,25 +185,10 @@ class QueryRunner:
             raise
         return session
 
-    def _perform(self, work: "_Work", session: Spark) -> Result:
-        is_well = False
-        try:
-            result = work.run(session)
-            is_well = True
-        except (SparkAway, QueryMemoryError):
-            raise
-        except (QueryError, Cancelled):
-            is_well = True
-            raise
-        finally:
-            with self._lock:
-                is_kept = is_well and len(self._idle) < MOST_IDLE
-                if is_kept:
-                    self._idle.append(session)
-            if not is_kept:
-                with contextlib.suppress(Exception):
-                    session.close()
-        return result
+
+def _is_harmless(error: Exception) -> bool:
+    """Tell whether the session of a query that has ended so is as it was."""
+    return isinstance(error, QueryError | Cancelled) and not isinstance(error, QueryMemoryError)
 
 
 class _Work:

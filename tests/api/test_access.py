@@ -6,7 +6,6 @@ import re
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -16,6 +15,7 @@ from starlette.requests import HTTPConnection
 from api.access.authenticator import FAILURES_BURST, LOGINS_BURST, ApiAuthenticator
 from api.access.callers import Callers
 from api.access.changes import MAX_SESSIONS, MAX_SESSIONS_OF_ONE
+from api.access.logins import WrongCredentials
 from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, ApiPasswordChecks
 from api.app import create_app
 from api.authentication import COOKIE, CSRF_HEADER, counting_login
@@ -384,9 +384,9 @@ def test_logins_that_come_at_once_count_before_their_passwords_are_checked(
         counting_login(authenticator, asking, "ann"),
     ):
         pass
-    wrong = Problem(HTTPStatus.UNAUTHORIZED, "wrong", code="wrong_credentials")
+    wrong = WrongCredentials("wrong")
     for one in in_flight[1:]:
-        assert not one.__exit__(Problem, wrong, None)
+        assert not one.__exit__(WrongCredentials, wrong, None)
     assert caplog.messages.count("login failed") == LOGINS_BURST - 1
     with pytest.raises(Problem), counting_login(authenticator, asking, "ann"):
         pass
@@ -399,9 +399,9 @@ def test_logins_that_come_at_once_count_before_their_passwords_are_checked(
 def test_logins_under_many_names_are_counted_by_address(api: Api) -> None:
     authenticator: ApiAuthenticator = api.services.access.authenticator
     asking = HTTPConnection({"type": "http", "client": ("192.0.2.1", 1), "headers": []})
-    wrong = Problem(HTTPStatus.UNAUTHORIZED, "wrong", code="wrong_credentials")
+    wrong = WrongCredentials("wrong")
     for number in range(50):
-        with suppress(Problem), counting_login(authenticator, asking, f"name-{number}"):
+        with suppress(WrongCredentials), counting_login(authenticator, asking, f"name-{number}"):
             raise wrong
     counting = counting_login(authenticator, asking, "x")
     with pytest.raises(Problem, match="too many requests"), counting:

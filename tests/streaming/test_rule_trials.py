@@ -522,11 +522,10 @@ def test_a_query_that_takes_too_long_is_interrupted(connect: SparkConnect) -> No
 
 def test_the_session_that_is_kept_is_opened_again(connect: SparkConnect) -> None:
     assert connect.rows("SELECT 1 AS n") == [{"n": 1}]
-    kept = connect._kept
-    assert kept is not None
+    (kept,) = connect._kept.idle
     kept._session.client.release_session()  # as Spark does with what nobody asks any more
     assert connect.rows("SELECT 2 AS n") == [{"n": 2}]
-    assert connect._kept is not kept
+    assert connect._kept.idle != [kept]
 
 
 def test_a_question_with_which_spark_went_away_is_not_asked_again(
@@ -543,7 +542,7 @@ def test_a_question_with_which_spark_went_away_is_not_asked_again(
     with pytest.raises(SparkAway, match="not answer in time"):
         connect.rows("SELECT 2 AS n")
     assert len(asked) == 1
-    assert connect._kept is None
+    assert connect._kept.idle == []
 
 
 def test_threads_ask_one_after_the_other(connect: SparkConnect) -> None:

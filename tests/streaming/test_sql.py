@@ -144,7 +144,7 @@ def test_nobody_comes_to_the_ports_of_the_driver_without_a_secret(
 
 def test_sessions_of_a_spark_that_was_killed_are_replaced(runner: QueryRunner) -> None:
     assert rows(runner, "SELECT 1") == [[1]]
-    for kept in runner._idle:
+    for kept in runner._sessions.idle:
         kept._session.client._server_session_id = "of another"
     assert rows(runner, "SELECT 2") == [[2]]
 
