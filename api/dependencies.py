@@ -35,7 +35,7 @@ from api.references.materialised import MaterialisedReferences
 from api.references.tables import ReferenceTables
 from api.retained import RetainedTable
 from api.rights import MaterialisedRights, RightsChanges
-from api.rules.changes import Changes
+from api.rules.changes import RuleChanges
 from api.rules.materialised import MaterialisedRules
 from api.runs import LongRuns
 from api.schemas.changes import SchemaChanges
@@ -120,7 +120,7 @@ Retained = Annotated[RetainedTable, _part(lambda its: its.messages.retained)]
 Tracing = Annotated[Traces, _part(lambda its: its.traces)]
 
 KnownRules = Annotated[MaterialisedRules, _view(lambda its: its.rules.view, RULES)]
-ChangeRules = Annotated[Changes, _part(lambda its: its.rules.changes)]
+ChangeRules = Annotated[RuleChanges, _part(lambda its: its.rules.changes)]
 ChangeSchemas = Annotated[SchemaChanges, _part(lambda its: its.rules.schema_changes)]
 KnownReferences = Annotated[MaterialisedReferences, _view(lambda its: its.rules.references, RULES)]
 ChangeReferences = Annotated[ReferenceChanges, _part(lambda its: its.rules.reference_changes)]

@@ -36,7 +36,7 @@ from api.references.materialised import MaterialisedReferences
 from api.references.tables import ReferenceTables
 from api.retained import RetainedTable
 from api.rights import MaterialisedRights, RightsChanges
-from api.rules.changes import ANSWER_SECONDS, Changes
+from api.rules.changes import ANSWER_SECONDS, RuleChanges
 from api.rules.materialised import MaterialisedRules
 from api.schemas.changes import SchemaChanges
 from api.settings import PREFIX, ApiSettings
@@ -171,7 +171,7 @@ class RuleParts:
     """Rules, and what they decode by and join with."""
 
     view: MaterialisedRules
-    changes: Changes
+    changes: RuleChanges
     schema_changes: SchemaChanges
     references: MaterialisedReferences
     reference_changes: ReferenceChanges
@@ -184,7 +184,7 @@ class RuleParts:
         log, clock = edges.log, edges.clock
         return cls(
             view=view,
-            changes=Changes(log, view, clock, edges.answer_seconds),
+            changes=RuleChanges(log, view, clock, edges.answer_seconds),
             schema_changes=SchemaChanges(log, view, clock),
             references=references,
             reference_changes=ReferenceChanges(settings.data_dir, log, references, clock),

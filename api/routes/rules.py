@@ -22,7 +22,7 @@ from api.metrics.rules import forget_metrics, reset_metrics
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.references.materialised import MaterialisedReferences
-from api.rules.changes import Changes
+from api.rules.changes import RuleChanges
 from api.rules.checking import check, compiled, warnings
 from api.rules.materialised import Entry, MaterialisedRules
 from api.rules.report import explain, view_metrics
@@ -365,7 +365,9 @@ def read_etag(if_match: str | None) -> int | None:
     return int(match[1])
 
 
-def answer_change(response: Response, changes: Changes, rule: Rule, wait: float | None) -> RuleView:
+def answer_change(
+    response: Response, changes: RuleChanges, rule: Rule, wait: float | None
+) -> RuleView:
     """Wait for the engine and answer with the rule."""
     entry = changes.await_answer(rule, wait)
     _tag(response, entry.rule)

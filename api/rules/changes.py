@@ -26,7 +26,7 @@ class VersionConflict(MqlakeError):  # noqa: N818
     """Somebody else has changed the rule meanwhile."""
 
 
-class Changes(Repository[RulesKey, Rule, MaterialisedRules]):
+class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
     """Writes changes, one after the other.
 
     Args:
