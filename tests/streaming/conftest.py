@@ -32,9 +32,9 @@ JARS = Path(__file__).parents[2] / ".runtime" / "jars"
 
 
 @pytest.fixture(scope="session")
-def routing_jars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    jars = extra_jars(JARS)
-    return [*jars, build_routing_jar(tmp_path_factory.mktemp("jvm"), JARS)]
+def routing_jars() -> list[Path]:
+    # Where the applications have it: it is compiled once for each state of the sources.
+    return [*extra_jars(JARS), build_routing_jar(JARS / "classes", JARS)]
 
 
 @contextmanager
