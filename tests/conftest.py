@@ -7,6 +7,7 @@ worker that is free: two systems bear each other, three do not. What only comput
 a third worker, and for the others when they have nothing else to do.
 """
 
+import gc
 import os
 import re
 from functools import cache
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(message)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _turn(item.path))
+
+
+def pytest_collection_finish() -> None:
+    # What 18,000 tests and all modules are of stays, and takes 0.3 s to go through each time.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
