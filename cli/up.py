@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from cli import _options
-from launcher.launch import Options, run_detached, run_here
+from launcher.launch import run_detached, run_here
 from launcher.paths import CONFIG
+from launcher.planning import Options
 from launcher.progress import choose_progress
 
 

@@ -8,36 +8,24 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-from api.settings import ApiSettings
-from ingest.federation.settings import FederationSettings
-from ingest.gateway.settings import GatewaySettings
 from launcher import preflight
-from launcher.balancing import BALANCER, plan_balancing, proxied_listeners
-from launcher.java import find_java_home
 from launcher.kafka import KafkaServer
-from launcher.listeners import listeners_of, reachable_addresses, wanted_ports
 from launcher.log_cluster import check_cluster
 from launcher.log_recovery import recover_log
 from launcher.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
-from launcher.parts import API, FEDERATION, LAKE, QUERY, ROUTER, RULES, SystemPlan
-from launcher.paths import OTHERS, RUNTIME, DataDirectory
-from launcher.ports import claim, free_ports
+from launcher.parts import FEDERATION, SystemPlan
+from launcher.paths import OTHERS, DataDirectory
+from launcher.planning import Options, plan_system
 from launcher.progress import PipeProgress, StartProgress, choose_progress, replay
 from launcher.requests import Requests
-from launcher.settings import LocalSettings
 from launcher.supervisor import STOP_SIGNALS, Interrupted, Supervisor
 from launcher.usage import members_of_sessions
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.settings import LogSettings, MetricsSettings, load
 from mqlake.status import (
-    GatewayAddress,
     SystemState,
     boot_id,
     load_state,
@@ -45,32 +33,11 @@ from mqlake.status import (
     start_ticks,
     url_host,
 )
-from mqlake.tls import server_context
-from rules.runner.settings import RulesSettings
-from streaming.settings.lake import LakeSettings
-from streaming.settings.query import QuerySettings
-from streaming.settings.router import RouterSettings
 
 _logger = logging.getLogger(__name__)
 
 _LEFTOVER_TIMEOUT_SECONDS: Final = 10.0
 INTERRUPTED_EXIT_CODE: Final = 130
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked `mqlake up` for; None leaves it to the settings files."""
-
-    data_dir: Path
-    config_dir: Path
-    gateways: int = 1
-    mqtt_port: int | None = None
-    api_port: int | None = None
-    websocket_port: int | None = None
-    balanced: bool = False
-    federation: Path | None = None
-    """Settings of the federator."""
-    log_servers: str | None = None
 
 
 def run_here(options: Options, progress: StartProgress) -> int:
@@ -84,7 +51,7 @@ def run_here(options: Options, progress: StartProgress) -> int:
     preflight.check_directory(data)
     with _hold(data):
         previous = load_state(data.root)
-        plan = _plan(options, data, previous)
+        plan = plan_system(options, data, previous)
         _end_leftovers(previous)
         for directory in (data.run, data.logs):
             directory.mkdir(exist_ok=True)
@@ -229,149 +196,6 @@ def _next_steps(state: SystemState, data: DataDirectory) -> str:
     )
 
 
-def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -> SystemPlan:
-    """Check everything that can be known beforehand and choose the ports."""
-    named = {} if options.log_servers is None else {"log_servers": options.log_servers}
-    settings = load(LocalSettings, _file(options, "local"), **named)
-    gateway = load(GatewaySettings, _file(options, "gateway"))
-    api = load(ApiSettings, _file(options, "api"))
-    router = load(RouterSettings, _file(options, "router"))
-    lake = load(LakeSettings, _file(options, "lake"))
-    query = load(QuerySettings, _file(options, "query"), connect_token="unused")  # noqa: S106
-    rules = load(RulesSettings, _file(options, "rules"))
-    api_certificate = _check_certificate(api, data)
-    find_java_home(RUNTIME)
-    preflight.check_contents(data, embedded=not settings.log_servers)
-    available = preflight.read_available_memory()
-    preflight.check_memory(available, settings.min_available_memory_mb, options.gateways)
-    preflight.check_disk(data.root, settings.min_free_disk_mb)
-
-    mqtt_port = gateway.port if options.mqtt_port is None else options.mqtt_port
-    websocket_port = (
-        settings.websocket_port if options.websocket_port is None else options.websocket_port
-    )
-    names = [f"gateway-{number + 1}" for number in range(options.gateways)]
-    balancing = None
-    federation = None
-    if options.federation is not None:
-        federation = load(FederationSettings, options.federation, log=LogSettings())
-    host, first_port, own_websocket_port = gateway.host, mqtt_port, websocket_port
-    if options.balanced:
-        balancing = plan_balancing(
-            _file(options, "balancer"), settings, gateway, mqtt_port, websocket_port
-        )
-        host, first_port, own_websocket_port = "127.0.0.1", mqtt_port + 1, 0
-    listeners = {
-        name: listeners_of(gateway, number, own_websocket_port) for number, name in enumerate(names)
-    }
-    api_port = api.port if options.api_port is None else options.api_port
-    wanted = [
-        preflight.WantedPort(host, first_port + number, f"MQTT ({name})", "--mqtt-port")
-        for number, name in enumerate(names)
-    ]
-    if balancing is not None:
-        wanted += balancing.wanted_ports()
-    wanted += [port for name in names for port in wanted_ports(name, listeners[name])]
-    wanted.append(preflight.WantedPort(api.host, api_port, "the API", "--api-port"))
-    if settings.log_port is not None and not settings.log_servers:
-        wanted.append(
-            preflight.WantedPort("127.0.0.1", settings.log_port, "the log", "setting log_port")
-        )
-    set_connect_port = "connect_port" in query.model_fields_set
-    if set_connect_port:
-        wanted.append(
-            preflight.WantedPort(
-                "127.0.0.1", query.connect_port, "Spark Connect", "setting connect_port"
-            )
-        )
-    metrics = {
-        SUPERVISOR: settings.metrics,
-        ROUTER: router.metrics,
-        LAKE: lake.metrics,
-        RULES: rules.metrics,
-        API: api.metrics,
-        QUERY: query.metrics,
-        **{name: _counted_up(gateway.metrics, number) for number, name in enumerate(names)},
-    }
-    if balancing is not None:
-        metrics[BALANCER] = balancing.settings.metrics
-    if federation is not None:
-        metrics[FEDERATION] = federation.metrics
-        listen = federation.listen
-        if listen.port:
-            wanted.append(
-                preflight.WantedPort(
-                    listen.host, listen.port, "neighbours' federators", "setting listen.port"
-                )
-            )
-    wanted += [
-        preflight.WantedPort(one.host, one.port, f"metrics ({name})", "setting metrics.port")
-        for name, one in metrics.items()
-        if one.port
-    ]
-    preflight.check_ports(wanted)
-    taken = {want.port for want in wanted}
-    earlier = _internal_ports(previous)
-    earlier_metrics = _metrics_ports(previous)
-    kafka = None
-    if not settings.log_servers:
-        log_port = settings.log_port or _earlier_or_free(earlier[0], taken)
-        controller_port = _earlier_or_free(earlier[1], taken)
-        kafka = KafkaServer(
-            data.kafka,
-            data.logs,
-            log_port,
-            controller_port,
-            heap_mebibytes=settings.log_heap_mb,
-            security_file=data.log_security,
-        )
-    connect_port = query.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
-    metrics = {
-        name: one
-        if one.port
-        else _with_port(one, _earlier_or_free(earlier_metrics.get(name), taken))
-        for name, one in metrics.items()
-    }
-    if balancing is not None:
-        for name in names:
-            ports = (_earlier_or_free(None, taken), _earlier_or_free(None, taken))
-            listeners[name] = (*listeners[name], *proxied_listeners(ports))
-    gateways = tuple(
-        GatewayAddress(name, host, first_port + number, reachable_addresses(listeners[name]))
-        for number, name in enumerate(names)
-    )
-    return SystemPlan(
-        data,
-        settings,
-        kafka,
-        gateway.min_free_disk_bytes,
-        connect_port,
-        gateways,
-        listeners,
-        api.host,
-        api_port,
-        options.config_dir,
-        metrics,
-        balancing,
-        options.federation,
-        api_certificate,
-    )
-
-
-def _check_certificate(api: ApiSettings, data: DataDirectory) -> Path | None:
-    """Return where the API, which runs in the data directory, finds its certificate.
-
-    Raises:
-        OperationalError: It cannot be used.
-    """
-    if api.certificate is None or api.key is None:
-        return None
-    password = api.key_password.get_secret_value() if api.key_password else ""
-    certificate = data.root / api.certificate
-    server_context(certificate, data.root / api.key, password, api.minimum_tls_version)
-    return certificate
-
-
 def _supervise(plan: SystemPlan, progress: StartProgress) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
@@ -451,44 +275,3 @@ def _end_leftovers(state: SystemState | None) -> None:
             pids = ", ".join(map(str, left))
             raise OperationalError(f"processes of the last run do not end: kill them ({pids})")
         time.sleep(0.02)
-
-
-def _earlier_or_free(earlier: int | None, taken: set[int]) -> int:
-    """Return the port of the last run if nobody has taken it, so that users find it again."""
-    if earlier and earlier not in taken and claim(earlier):
-        port = earlier
-    else:
-        while (port := free_ports(1)[0]) in taken:
-            pass
-    taken.add(port)
-    return port
-
-
-def _internal_ports(state: SystemState | None) -> tuple[int | None, int | None, int | None]:
-    """Return the ports of the embedded log, its controller and Spark Connect that a state names."""
-    if state is None:
-        return None, None, None
-    if state.controller_port is None:
-        return None, None, state.connect_port
-    log_port = int(state.bootstrap_servers.rpartition(":")[2])
-    return log_port, state.controller_port, state.connect_port
-
-
-def _metrics_ports(state: SystemState | None) -> dict[str, int]:
-    """Return by process the ports of metrics that a state names."""
-    urls = {} if state is None else state.metrics
-    return {name: urlsplit(url).port or 0 for name, url in urls.items()}
-
-
-def _counted_up(metrics: MetricsSettings, number: int) -> MetricsSettings:
-    """Return the settings of a further gateway."""
-    return _with_port(metrics, metrics.port + number) if metrics.port else metrics
-
-
-def _with_port(metrics: MetricsSettings, port: int) -> MetricsSettings:
-    return metrics.model_copy(update={"port": port})
-
-
-def _file(options: Options, process: str) -> Path | None:
-    path = options.config_dir / f"{process}.toml"
-    return path if path.is_file() else None
