@@ -1,1 +1,1 @@
-"""The REST API: reads what other processes write down, asks gateways through the log."""
+"""The REST API: reads the records and files of other processes, asks gateways through the log."""

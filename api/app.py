@@ -72,7 +72,7 @@ from mqlake.records import ACCESS, ALARMS, GATEWAYS, JOBS, METRICS, RULES, SESSI
 _logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 65_536
-"""Of a WebSocket's: what a reader may say."""
+"""Of a WebSocket's: the largest that a reader may send."""
 ANSWER_POLL_SECONDS = 0.05
 """Somebody waits for the engine's answer to a change of a rule."""
 
@@ -122,7 +122,7 @@ def create_app(services: Services) -> FastAPI:
             retained,
         ),
         *(publish, topics, tenants, metrics, live, alarms),
-        # What is tried by name goes before what is found by identifier.
+        # Fixed paths go before those with an identifier: the first match counts.
         *(rule_trials, rule_backfills, rule_versions, dead_letters, rules),
         *(references, schemas, jobs),
         *(relations, sql, history, replay, tracing),
@@ -146,11 +146,11 @@ def _host_names(settings: ApiSettings) -> frozenset[str] | None:
 
 
 class Server(uvicorn.Server):
-    """A server that ends although clients do not close what it has closed."""
+    """A server that ends although clients do not close connections that it has closed."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
-        # The loop would wait at its end for who does not answer that TLS is over.
+        # The loop would wait at its end for clients that do not answer that TLS is over.
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -180,7 +180,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        # What anybody may say of himself would get round the limits of logins.
+        # Headers that anybody may set would get round the limits of logins.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
         timeout_graceful_shutdown=3,
@@ -237,7 +237,7 @@ def _add_metrics(services: Services, families: Families) -> None:
 
 
 def _followers(services: Services) -> tuple[LogFollower, ...]:
-    """Return what keeps the parts as the log has them."""
+    """Return the followers that keep the parts as the log has them."""
     data_dir, gateways, rules = services.settings.data_dir, services.gateways, services.rules
     said = gateways.bans, gateways.rights, gateways.tenants, gateways.heard
     ruled, counted = (rules.view, rules.references), (rules.metrics, services.metrics.tenants)

@@ -31,7 +31,7 @@ class AuditLog:
         return self._clock.now_ms()
 
     def write(self, record: AuditRecord) -> None:
-        """Append a record; what the log does not take is a line of the process's own log.
+        """Append a record; one that the log refuses becomes a line of the process's own log.
 
         The change itself is there then, or the log has not taken that either.
         """

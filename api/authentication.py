@@ -1,7 +1,7 @@
-"""Who asks, and whether they may: a bearer token, an API key, or the session of a login.
+"""Authentication and authorisation: by bearer token, API key or the session of a login.
 
-`needs` says at a route which role it wants. Where nothing is said, whoever may look may GET, and
-whoever may change may do the rest.
+`needs` says at a route which role it wants. Where nothing is said, a viewer may GET, and an editor
+may do the rest.
 """
 
 import logging
@@ -61,7 +61,7 @@ _cookie = APIKeyCookie(
 
 
 def needs(role: Role) -> dict[str, Any]:
-    """Return what a route says as `openapi_extra` when its method does not say it all."""
+    """Return the `openapi_extra` of a route whose method does not tell its role."""
     return {ROLE_FIELD: role}
 
 
@@ -72,20 +72,20 @@ def role_for(method: str, extra: dict[str, Any] | None) -> Role:
 
 
 def audited(*, is_audited: bool = True) -> dict[str, Any]:
-    """Return what a route says whose method and role do not say whether it changes something."""
+    """Return the `openapi_extra` of a route that is audited, or not, against method and role."""
     return {AUDITED_FIELD: is_audited}
 
 
 def for_topics() -> dict[str, Any]:
-    """Return what a route says that gives callers only what is of their topics."""
+    """Return the `openapi_extra` of a route that gives callers only data of their topics."""
     return {TOPICS_FIELD: True}
 
 
 def for_tenants(*, is_open: bool = True) -> dict[str, Any]:
-    """Return what a route says whose parameter `tenant` does not say whose it is about.
+    """Return the `openapi_extra` of a route whose parameter `tenant` does not tell its tenant.
 
     Args:
-        is_open: It tells callers for some tenants only what is of these.
+        is_open: It gives callers for some tenants only data of these.
     """
     return {TENANTS_FIELD: is_open}
 
@@ -94,7 +94,7 @@ def is_for_tenants(extra: dict[str, Any] | None, *, names_one: bool) -> bool:
     """Tell whether an operation is open to callers for some tenants alone.
 
     Args:
-        extra: What its route says.
+        extra: The `openapi_extra` of its route.
         names_one: It has the parameter `tenant`.
     """
     return bool((extra or {}).get(TENANTS_FIELD, names_one))
@@ -109,7 +109,7 @@ def is_audited(method: str, extra: dict[str, Any] | None) -> bool:
 
 
 def identify(connection: HTTPConnection, token: str | None) -> Caller:
-    """Return who it is: by the token if there is one, else by the cookie.
+    """Return the caller: by the token if there is one, else by the cookie.
 
     Raises:
         Problem: Nobody that we know; or the keys cannot be looked up yet.
@@ -163,7 +163,7 @@ def counting_login(
 
 
 def tell_access(request: Request, caller: Caller, what: str, **fields: object) -> None:
-    """Note in the log who has changed what of who may come in."""
+    """Log a login or logout, or a change of keys, accounts or sessions."""
     said = {"caller": caller.name, "request_id": request.scope["mqlake.request_id"], **fields}
     _logger.info(what, extra={"fields": said})
 
@@ -240,7 +240,7 @@ def _check_tenants(request: Request, caller: Caller, extra: dict[str, Any] | Non
 
 
 def check_tenant(caller: Caller, tenant: str) -> None:
-    """Let a caller ask for what a tenant has.
+    """Let a caller ask for the data of a tenant.
 
     Raises:
         Problem: It is not his.
@@ -254,14 +254,14 @@ def check_tenant(caller: Caller, tenant: str) -> None:
 
 
 def authorize_websocket(socket: WebSocket) -> Caller:
-    """Return who opens a WebSocket: by header, by subprotocol, or by cookie from our own pages.
+    """Return the caller of a WebSocket: by header, subprotocol, or cookie from our own pages.
 
     Raises:
         Problem: Nobody that we know, or from somebody else's page.
     """
     caller = identify(socket, _websocket_token(socket))
     socket.scope["mqlake.caller"] = caller.name
-    # A browser sends our cookie from any page of this site, and lets that page read what comes.
+    # A browser sends our cookie from any page of this site, and lets that page read answers.
     if caller.session_id is not None and not _is_own_origin(socket):
         raise Problem(HTTPStatus.FORBIDDEN, "another site's page", code="csrf")
     limit(authenticator_of(socket).requests, caller.name)
@@ -269,7 +269,7 @@ def authorize_websocket(socket: WebSocket) -> Caller:
 
 
 def bearer_token(connection: HTTPConnection) -> str | None:
-    """Return what the header Authorization shows."""
+    """Return the bearer token in the header Authorization."""
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

@@ -79,7 +79,7 @@ class BalancerLink:
         return self._socket.exists()
 
     def read(self) -> Balancer:
-        """Return what it says of itself.
+        """Return its status.
 
         Raises:
             OperationalError: It does not answer.

@@ -1,10 +1,10 @@
 """Everybody's sessions as `mqlake.sessions` has them, in a SQLite file.
 
 The log is the truth: the file is made anew at each start and nothing is done for its durability.
-The follower's thread writes it; whoever answers a request reads it over a connection of its own,
-so that a million sessions are rows on the disk and never objects in memory.
+The follower's thread writes it; each thread that answers a request reads it over a connection of
+its own, so that a million sessions are rows on the disk and never objects in memory.
 
-What is in a session's value is read in `api.sessions`; columns are what clients are found by.
+`api.sessions` reads the value of a session; the columns serve to find clients.
 """
 
 import sqlite3
@@ -172,7 +172,7 @@ class SessionCache:
         is_complete: All that was in the log at the start is here.
 
     Args:
-        directory: Where the file is made; whatever an earlier run left there is removed.
+        directory: Where the file is made; files that an earlier run left there are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -240,7 +240,7 @@ class SessionCache:
         return [ListedSession(*row) for row in rows]
 
     def tenants(self) -> dict[str, int]:
-        """Return who has sessions, and how many."""
+        """Return the tenants that have sessions, and how many."""
         return dict(self._rows("SELECT tenant, count(*) FROM sessions GROUP BY tenant", ()))
 
     def subscriptions(
@@ -284,9 +284,9 @@ class CacheWriter(Taker):
         return self.apply([(one.key, one.value) for one in records])
 
     def apply(self, records: Iterable[Record]) -> list[InvalidRecord]:
-        """Take records in their order; return what could not be read.
+        """Take records in their order; return errors of those that could not be read.
 
-        What stood under the key of a record that cannot be read stays.
+        The row of a record that cannot be read stays as it was.
         """
         refused: list[InvalidRecord] = []
         last = dict(records)  # of a key that comes several times only its last value counts
@@ -339,7 +339,7 @@ class CacheWriter(Taker):
     def _put_subscriptions(
         self, key: tuple[str, str], before: SessionRecord | None, session: SessionRecord | None
     ) -> None:
-        """Change only what has changed: a session is written more often than its subscriptions."""
+        """Write only changed ones: a session is written more often than its subscriptions."""
         old, new = _subscriptions(before), _subscriptions(session)
         if before and session and before.session_id == session.session_id:
             left = old.keys() - new.keys()
@@ -408,5 +408,5 @@ def _subscriptions(session: SessionRecord | None) -> dict[str, str]:
 
 
 def _to_text(subscription: Subscription) -> str:
-    """Return a subscription as JSON, without what only its gateway needs."""
+    """Return a subscription as JSON, without data that only its gateway needs."""
     return encode_subscription(replace(subscription, starts=None)).decode()

@@ -1,7 +1,7 @@
-"""What the API asks of gateways: records in the log that they read with their deliveries.
+"""Requests of the API to gateways: records in the log that they read with their deliveries.
 
-Nothing comes back; the gateway's log says what it did, its next word in `mqlake.gateways` what it
-is.
+No answer comes back; the gateway's log tells of its action, its next heartbeat in
+`mqlake.gateways` of its state.
 """
 
 import json

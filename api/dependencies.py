@@ -1,4 +1,4 @@
-"""What routes ask for: one part each, by its type."""
+"""Dependencies of routes: one part each, by its type."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -60,11 +60,11 @@ Choose = Callable[[Services], Any]
 
 
 def _part(choose: Choose, read: Choose | None = None, log_topic: str = "") -> Any:
-    """Return what hands out a part.
+    """Return the dependency that gives a part.
 
     Args:
         choose: The part.
-        read: What has to be read whole before: part of it would look like all. 503 until then.
+        read: A view that must be read whole before: part of it would look like all. 503 until then.
         log_topic: It is read of this.
     """
 
@@ -82,7 +82,7 @@ def _part(choose: Choose, read: Choose | None = None, log_topic: str = "") -> An
 
 
 def _view(choose: Choose, log_topic: str) -> Any:
-    """Return what hands out a view that has been read whole."""
+    """Return the dependency that gives a view that has been read whole."""
     return _part(choose, choose, log_topic)
 
 

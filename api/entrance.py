@@ -1,7 +1,7 @@
-"""Whose request it is comes before its body, and nobody takes long: neither for heads nor bodies.
+"""Authentication before a request's body is read, and limits on the time that a body takes.
 
-The framework reads a body before it asks who sends it. Whoever was not let in could so have any
-number of bodies kept, and requests that never end.
+The framework reads a body before it asks who sends it. A stranger could so have any number of
+bodies kept, and requests that never end.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ _CLOSE: Final = {"Connection": "close"}
 
 
 class Entrance:
-    """Middleware for what comes with a body.
+    """Middleware for requests with a body.
 
     Args:
-        app: What answers the others.
+        app: Answers the others.
         prefix: Of the paths that are asked for; elsewhere no body is read.
     """
 
@@ -66,7 +66,7 @@ class Entrance:
 
 
 class _Body:
-    """A body while it comes; what ends it early is the answer, whatever the application says."""
+    """A body while it comes; a problem that ends it early is the answer in any case."""
 
     def __init__(self, receive: Receive, *, is_login: bool) -> None:
         self._receive = receive
@@ -95,7 +95,7 @@ class _Body:
         return message
 
     def sender(self, scope: Scope, send: Send) -> Send:
-        """Return what sends answers."""
+        """Return a function that sends answers, or the problem in their place."""
         is_answered = False
 
         async def send_or_refuse(message: Message) -> None:

@@ -89,7 +89,7 @@ class Federation(BaseModel):
 
 
 class FederationLink:
-    """Reads what the federator of a data directory says.
+    """Reads the heartbeats of the federator of a data directory.
 
     Args:
         data_dir: Of the system.
@@ -104,7 +104,7 @@ class FederationLink:
         return self._heartbeat.exists()
 
     def read(self) -> Federation:
-        """Return what it has said last.
+        """Return its last heartbeat.
 
         Raises:
             OperationalError: That is too long ago.

@@ -1,4 +1,4 @@
-"""A thread that reads log topics from their beginning, then what comes: for what the API shows."""
+"""A thread that reads log topics from their beginning and follows them, for views of the API."""
 
 import logging
 import threading
@@ -37,11 +37,11 @@ class Followed(NamedTuple):
 
 
 class Taker(ABC):
-    """Takes what is read, from the beginning of the log on."""
+    """Takes the records that are read, from the beginning of the log on."""
 
     @abstractmethod
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
-        """Apply records in their order; return what could not be read.
+        """Apply records in their order; return errors of those that could not be read.
 
         Args:
             records: Of one log topic.
@@ -57,12 +57,12 @@ class Followable(Protocol):
     """Something that a follower keeps as the log has it."""
 
     def taking(self) -> AbstractContextManager[Taker]:
-        """Begin anew and hand out who takes what is read."""
+        """Begin anew and yield the object that takes the records."""
         ...
 
 
 class KeptInMemory(Taker):
-    """Takes what is read into memory; safe to use from any thread."""
+    """Takes records into memory; safe to use from any thread."""
 
     @abstractmethod
     def forget(self) -> None:
@@ -70,7 +70,7 @@ class KeptInMemory(Taker):
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
-        """Begin anew and hand out who takes what is read."""
+        """Begin anew and yield the object that takes the records."""
         self.forget()
         yield self
 
@@ -80,9 +80,9 @@ class LogFollower:
 
     Args:
         data_dir: Of the system: its state says where the log is.
-        name: Of the thread; in the words of the log, what is read.
-        kept: Log topic -> who takes its records; those of one partition come in their order.
-        poll_seconds: How long a batch may take to fill; what happens is seen that much later.
+        name: Of the thread; in the process's log, a word for the records.
+        kept: Log topic -> view that takes its records; those of a partition come in their order.
+        poll_seconds: How long a batch may take to fill; records are seen that much later.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class LogFollower:
         """Read until told to stop.
 
         Raises:
-            LogError: The log has no such topic (yet), or no longer what was to be read.
-            OperationalError: What is read cannot be kept.
+            LogError: The log has no such topic (yet), or no longer the records to read.
+            OperationalError: The records cannot be kept.
         """
         consumer = Consumer(
             consumer_options(

@@ -1,8 +1,8 @@
-"""Delete what one client has left in the history, from the files too.
+"""Deletion of one client's rows from the history, from the files too.
 
 A DELETE of Delta writes files anew without the rows; those before it stay for time travel. So the
 deletion ends with a VACUUM that keeps nothing of earlier versions. It goes by the log of the table
-(LITE): what is being appended meanwhile is in no log yet and is left alone.
+(LITE): files that are being appended meanwhile are in no log yet and are left alone.
 """
 
 import json
@@ -22,7 +22,7 @@ from mqlake.tables import EVENTS as EVENTS_TABLE
 from rules.sql.quoting import quoted
 
 TABLES: Final = (MESSAGES, EVENTS_TABLE, DROPS, DEAD_LETTERS)
-"""Those with a row for what a client did; `retained` and `sessions` have ways of their own."""
+"""Those with a row for each act of a client; `retained` and `sessions` have ways of their own."""
 
 REQUESTED: Final = "history.deletion_requested"
 DELETED: Final = "history.deleted"
@@ -45,7 +45,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Whose history, and who wants it."""
+    """A client whose history goes, and the caller who wants it."""
 
     tenant: str
     client_id: str
@@ -61,7 +61,7 @@ class Deleter:
         self._clock = clock
 
     def audit(self, event: str, deletion: Deletion, **fields: Any) -> None:
-        """Append what happened to `mqlake.events`; it is in the log when this returns.
+        """Append an event to `mqlake.events`; it is in the log when this returns.
 
         The event is of no client: else the next deletion would take it too.
 

@@ -1,9 +1,9 @@
-"""By which name a request asks for the API.
+"""Host names by which requests may ask for the API.
 
 A page of any site may let a name of its own lead to this machine (DNS rebinding): then a browser
-takes the API for a part of that site, and its scripts may ask whatever needs no login, and try
-passwords. So where the API listens on this machine alone, it answers to addresses, `localhost` and
-the names of its settings. Elsewhere, and behind a proxy, names are for others to check.
+takes the API for a part of that site, and its scripts may send requests that need no login, and
+try passwords. So where the API listens on this machine alone, it answers to addresses, `localhost`
+and the names of its settings. Elsewhere, and behind a proxy, names are for others to check.
 """
 
 from collections.abc import Collection
@@ -25,7 +25,7 @@ class HostNames:
     """Middleware that refuses requests by a name that is not the API's.
 
     Args:
-        app: What answers the others.
+        app: Answers the others.
         names: Beside addresses and `localhost`; None: any name.
     """
 

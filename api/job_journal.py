@@ -1,7 +1,7 @@
 """The journal of jobs: records of `mqlake.jobs`.
 
-`docs/records.md` has them in prose. A job is one record, written again while it runs: whoever reads
-them knows what there is to list, and where a job that was interrupted goes on.
+`docs/records.md` has them in prose. A job is one record, written again while it runs: a process
+that reads them knows the jobs to list, and where a job that was interrupted goes on.
 """
 
 import json

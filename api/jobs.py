@@ -1,7 +1,7 @@
 """Jobs: work that takes longer than a request, with progress, an end and a result.
 
-What is known of a job goes into a journal, so that it outlives this process: whoever reads the
-journal next lists the job, and can go on with it from the place that it had noted.
+The state of a job goes into a journal, so that it outlives this process: the next process that
+reads the journal lists the job, and can go on with it from the place that it had noted.
 """
 
 import logging
@@ -28,7 +28,7 @@ WAITING_WORKERS: Final = 4
 MAX_WAITING: Final = 20
 """When so many wait, a tenant may add one that has less than its part of them."""
 MOST_WAITING: Final = 100
-"""Of all tenants, whoever it is."""
+"""Of all tenants together; beyond it none may add one."""
 MAX_KEPT: Final = 100
 KEPT_SECONDS: Final = 86_400.0
 """Results are kept so long."""
@@ -42,7 +42,7 @@ _UNFINISHED: Final = ("queued", "running")
 _RESUMABLE: Final = ("interrupted", "failed", "cancelled")
 
 
-class TooManyJobs(MqlakeError):  # noqa: N818 - it names what is in the way
+class TooManyJobs(MqlakeError):  # noqa: N818 - it names the obstacle
     """So many jobs wait already that this one is refused."""
 
 
@@ -67,7 +67,7 @@ class Job:
     progress: float = 0.0
     """From 0 to 1."""
     note: str = ""
-    """What it does now."""
+    """Its present step."""
     started_at_ms: int | None = None
     finished_at_ms: int | None = None
     finished_at: float | None = None
@@ -75,9 +75,9 @@ class Job:
     result: dict[str, Any] | None = None
     error: str | None = None
     request: dict[str, Any] | None = None
-    """What was asked for, as JSON; None for a job that cannot be resumed."""
+    """The request, as JSON; None for a job that cannot be resumed."""
     place: dict[str, Any] = field(default_factory=dict)
-    """Where it is, as JSON, for who resumes it; replaced as a whole."""
+    """Where it is, as JSON, for its resumption; replaced as a whole."""
     owner: str = ""
     """Which run of which process does it."""
     noted_at_ms: int = 0
@@ -99,11 +99,11 @@ class Job:
 
 
 Work = Callable[[Job], dict[str, Any]]
-"""Does the work and returns its result; what it raises is the job's error."""
+"""Does the work and returns its result; an exception is the job's error."""
 
 
 class Journal(Protocol):
-    """Keeps what is known of jobs."""
+    """Keeps the states of jobs."""
 
     def write(self, job: Job) -> None:
         """Keep a job as it is.
@@ -159,7 +159,7 @@ class Jobs:
         Args:
             kind: Of the job.
             tenant: Whose.
-            rule_id: What it is about.
+            rule_id: Rule that it is about.
             work: Does it.
             request: From which `work` can be made again, as JSON; None: it cannot be resumed.
 
@@ -251,7 +251,7 @@ class Jobs:
             self._writer.join()
         self._write_changes()
 
-    # What follows takes what the journal holds.
+    # Taking jobs from the journal
 
     def take(self, job: Job) -> None:
         """Take a job of another process, or of an earlier run of this one."""
@@ -259,7 +259,7 @@ class Jobs:
             known = self._jobs.get(job.id)
             if job.owner == self._owner:
                 return
-            # When the log is read anew, what others noted before we took the job over comes again.
+            # When the log is read anew, notes of others before we took the job over come again.
             if (
                 known is not None
                 and known.owner == self._owner
@@ -285,7 +285,7 @@ class Jobs:
                 if job.tenant == tenant and job.finished_at is not None:
                     self._drop(job)
 
-    # What follows runs them.
+    # Running jobs
 
     def _start(self, job: Job, work: Work) -> Job:
         job.owner = self._owner
@@ -336,7 +336,7 @@ class Jobs:
                 for one in self._queued()
                 if one.id in self._works and (one.kind in WAITING_KINDS) == waits
             ]
-            if not found:  # what there was has been cancelled
+            if not found:  # all have been cancelled
                 return
             job = min(found, key=lambda one: running[one.tenant])
             work = self._works.pop(job.id)
@@ -394,7 +394,7 @@ class Jobs:
         self._gone.append(job)
         self._wake.set()
 
-    # What follows writes the journal.
+    # Writing the journal
 
     def _change(self, job: Job) -> None:
         self._changed[job.id] = job
@@ -427,7 +427,7 @@ class Jobs:
                 self._wake.clear()
 
     def _write_changes(self) -> str:
-        """Write what has changed; return what was in the way."""
+        """Write the changed jobs; return the error, if there was one."""
         with self._lock:
             changed, self._changed = self._changed, {}
             gone, self._gone = self._gone, []

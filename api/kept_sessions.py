@@ -1,4 +1,4 @@
-"""Sessions of Spark that are kept for who asks next: to open one takes longer than to ask."""
+"""Sessions of Spark that are kept for the next query: to open one takes longer than to ask."""
 
 import contextlib
 import threading

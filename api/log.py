@@ -1,4 +1,4 @@
-"""What the API writes into the log: it waits until every in-sync replica has the record."""
+"""Appending to the log: the API waits until every in-sync replica has the record."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ class LogAppender:
     """Appends records; safe to use from any thread.
 
     Args:
-        servers: Says where the log is, at each append: host:port[,host:port…]. What it raises,
-            `append` and `append_all` raise.
+        servers: Says where the log is, at each append: host:port[,host:port…]. `append` and
+            `append_all` raise its exceptions.
         timeout_seconds: For the log to answer.
     """
 
@@ -62,7 +62,7 @@ class LogAppender:
         """
         writer = self._writer_for(self.servers())
         if log_topic == OUTPUTS:
-            # What comes of a message goes where the engine puts it.
+            # Outputs of a message go where the engine puts them.
             made_with = writer.made_with()
             records = [
                 one
@@ -73,7 +73,7 @@ class LogAppender:
         return writer.append_all(log_topic, records, what=what)
 
     def close(self) -> None:
-        """Let go of the log; whoever appends after that opens it again."""
+        """Let go of the log; a later append opens it again."""
         with self._lock:
             if self._writer is not None:
                 self._writer.close()

@@ -1,4 +1,4 @@
-"""Look whether a range of the log holds messages: what the table of history may not have yet."""
+"""Look whether a range of the log holds messages, which the history may not have yet."""
 
 from api.log import CLIENT_ID
 from mqlake.log.blocking import BlockingReader

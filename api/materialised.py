@@ -1,4 +1,4 @@
-"""What a log topic says, in memory: followed, and what the API itself writes is taken at once."""
+"""Materialised view of a log topic, in memory: records of the API itself are taken at once."""
 
 import threading
 from abc import abstractmethod
@@ -52,7 +52,7 @@ class MaterialisedView(KeptInMemory):
         return refused
 
     def _begin_anew(self) -> None:
-        """Forget all; those who keep more forget that too."""
+        """Forget all; a subclass that keeps more forgets that too."""
         self.is_complete = False
         self._offsets: dict[bytes, int] = {}
 

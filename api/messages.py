@@ -13,7 +13,7 @@ from mqlake.record_versions import Headers
 from mqlake.records import Message, Properties, message_headers, message_key
 
 CLIENT_ID: Final = "mqlake-api"
-"""The publisher of what the API publishes."""
+"""The publisher of the API's messages."""
 _PROTOCOL_LEVEL: Final = 5
 
 
@@ -109,7 +109,7 @@ def show_payload(payload: bytes | None) -> dict[str, Any]:
 def show_message(
     message: Message, partition: int, offset: int, *, max_payload_bytes: int
 ) -> dict[str, Any]:
-    """Return what `MessageView` describes, ready for JSON."""
+    """Return the fields of `MessageView`, ready for JSON."""
     payload = message.payload
     return {
         "tenant": message.tenant,

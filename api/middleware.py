@@ -21,7 +21,7 @@ _SERVER_ERROR: Final = 500
 
 SECURITY_HEADERS: Final[dict[str, str]] = {
     "Cache-Control": "no-store",
-    # What the API answers is data; nothing in it is ever to be run or shown in a frame.
+    # Answers of the API are data; nothing in them is ever to be run or shown in a frame.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -36,7 +36,7 @@ class RequestContext:
     """Middleware for all requests.
 
     Args:
-        app: What answers them.
+        app: Answers them.
         is_logging: Write a line for each, not only for those that fail because of us.
         metrics: Counts them.
         hsts_seconds: For how long browsers are to come by TLS alone; 0: they are not told.

@@ -1,4 +1,4 @@
-"""The OpenAPI document, with what holds for all operations: roles, errors, their media type."""
+"""The OpenAPI document, with the parts common to all operations: roles, errors, media type."""
 
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ _ANY: Final = {"422": "parameters or body are not as described", "500": "a mista
 
 
 def describe(app: FastAPI) -> None:
-    """Make the application's document say what all operations share."""
+    """Add the parts common to all operations to the application's document."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

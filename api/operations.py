@@ -7,9 +7,9 @@ from api.authentication import ROLE_FIELD, TENANTS_FIELD, TOPICS_FIELD
 
 
 def open_to(caller: Caller, document: dict[str, Any], prefix: str) -> list[str]:
-    """Return what a caller may ask for, as `GET /clients`, in the order of the document.
+    """Return the operations open to a caller, as `GET /clients`, in the order of the document.
 
-    Each operation may still refuse what it is asked, a tenant or topic say that is not the
+    Each operation may still refuse a request, for a tenant or topic, say, that is not the
     caller's.
     """
     return [

@@ -1,6 +1,6 @@
 """Lists a page at a time: `limit` items, then a cursor that asks for the next page.
 
-A cursor is where the page before ended, so that what comes or goes meanwhile shifts nothing.
+A cursor is where the page before ended, so that items that come or go meanwhile shift nothing.
 """
 
 import json
@@ -38,7 +38,7 @@ class Page(BaseModel, Generic[Item]):
 
 
 def to_page(found: list[Item], limit: int, key: Callable[[Item], tuple[str, ...]]) -> Page[Item]:
-    """Return what was found as a page: one more than its limit says that there are others.
+    """Return found items as a page: one more than its limit says that there are others.
 
     Args:
         found: At most one more than the limit.

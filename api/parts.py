@@ -1,4 +1,4 @@
-"""What services are made of, group by group: each part is made once. No part knows of HTTP."""
+"""Parts of the services, group by group: each part is made once. No part knows of HTTP."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ NAME = "api"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """By what services reach the world: the clock and the log. Tests have their own."""
+    """Access of services to the world: the clock and the log. Tests have their own."""
 
     clock: Clock
     log: LogAppender
@@ -86,7 +86,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessParts:
-    """Who may ask."""
+    """Keys, accounts and logins."""
 
     view: MaterialisedAccess
     changes: AccessChanges
@@ -119,7 +119,7 @@ class AccessParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
-    """What gateways say, and what they go by."""
+    """State of gateways, and the rights, bans and tenants that they go by."""
 
     heard: Gateways
     sessions: SessionCache
@@ -168,7 +168,7 @@ class MessageParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleParts:
-    """Rules, and what they decode by and join with."""
+    """Rules, with their schemas and reference tables."""
 
     view: MaterialisedRules
     changes: RuleChanges
@@ -195,7 +195,7 @@ class RuleParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParts:
-    """Spark, and who asks it."""
+    """Spark, and the parts that query it."""
 
     spark: SparkConnect
     runner: QueryRunner
@@ -210,7 +210,7 @@ class QueryParts:
 
 @dataclass(frozen=True, slots=True)
 class LiveParts:
-    """What happens now, and who reads it."""
+    """Live streams, and their readers."""
 
     readers: LiveReaders
     messages: MessageFeed
@@ -220,7 +220,7 @@ class LiveParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricParts:
-    """What is counted."""
+    """Metrics of the system, tenants and requests."""
 
     source: MetricsSource
     tenants: MaterialisedTenantMetrics
@@ -247,7 +247,7 @@ class MetricParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmParts:
-    """What wants somebody to look."""
+    """Alarms, and their notification."""
 
     view: MaterialisedAlarms
     changes: AlarmChanges

@@ -1,7 +1,7 @@
-"""Which gateways are there: what each last said of itself in `mqlake.gateways`.
+"""Presence of gateways: the last heartbeat of each in `mqlake.gateways`.
 
-Only the time since the last word counts, by our own clock: clocks of machines differ. By how much
-a gateway's differs from the log's says the log, which puts its own time to each word.
+Only the time since the last heartbeat counts, by our own clock: clocks of machines differ. By how
+much a gateway's differs from the log's says the log, which puts its own time to each heartbeat.
 """
 
 import json
@@ -18,13 +18,13 @@ from mqlake.latency import since
 from mqlake.records import NO_GATEWAY
 
 RATE_WORDS: Final = 5
-"""Words that rates are over: two seconds."""
+"""Heartbeats that rates are over: two seconds."""
 
 LATENCY_WORDS: Final = 21
-"""Words that latencies are over: ten seconds, for percentiles need many messages."""
+"""Heartbeats that latencies are over: ten seconds, for percentiles need many messages."""
 
 CLOCK_WORDS: Final = 20
-"""Words that a clock is judged by: ten seconds. One may wait for the log for long, hardly all."""
+"""Heartbeats that judge a clock: ten seconds. One may wait for the log for long, hardly all."""
 
 DEAD_SECONDS: Final = 3.0
 """A gateway that has not been heard of for so long is dead; the other gateways think the same."""
@@ -32,7 +32,7 @@ DEAD_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The last word of a gateway."""
+    """The last heartbeat of a gateway."""
 
     name: str
     said: dict[str, Any]
@@ -40,9 +40,9 @@ class Presence:
     """When it said so, by its own clock."""
     is_alive: bool
     per_second: dict[str, float] = field(default_factory=dict)
-    """Of each of its counters, over its last few words."""
+    """Of each of its counters, over its last few heartbeats."""
     latency: dict[str, list[int]] = field(default_factory=dict)
-    """Messages of each stage by class of `mqlake.latency`, of its last words."""
+    """Messages of each stage by class of `mqlake.latency`, of its last heartbeats."""
     clock_ahead_ms: int | None = None
     """How far its clock is ahead of the log's; negative: behind. None: it is not known."""
 
@@ -57,7 +57,7 @@ class _Heard:
     timed: "deque[dict[str, list[int]]]"
     """Messages by stage and class; likewise."""
     ahead_ms: "deque[int]"
-    """How far its clock was ahead when the log took its last words, less the way to the log."""
+    """How far its clock was ahead when the log took its heartbeats, less the way to the log."""
 
 
 class Gateways(KeptInMemory):
@@ -93,7 +93,7 @@ class Gateways(KeptInMemory):
 
         Args:
             key: Name of the gateway.
-            value: What it says; None: it has left.
+            value: Its heartbeat; None: it has left.
             is_old: It was in the log already: how old it is only the gateway's clock can say.
             logged_at_ms: When the log took it, by the log's clock; 0: nobody knows.
 
@@ -139,7 +139,7 @@ class Gateways(KeptInMemory):
                     is_alive=now - heard.heard_at < DEAD_SECONDS,
                     per_second=_rates(heard.counted),
                     latency=_latency(heard.timed),
-                    # The word that was on its way for the shortest time tells most.
+                    # The heartbeat that was on its way for the shortest time tells most.
                     clock_ahead_ms=max(heard.ahead_ms, default=None),
                 )
                 for name, heard in sorted(self._words.items())

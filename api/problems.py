@@ -37,7 +37,7 @@ CODES: Final[dict[str, str]] = {
     "unavailable": "a part of the system that is needed does not answer; try again later",
     "outcome_unknown": "the log has not answered in time: what was asked for may still happen",
 }
-"""Code -> what it means. Codes stay, words may change."""
+"""Code -> its meaning. Codes stay, words may change."""
 
 _CODE_OF_STATUS: Final[dict[int, str]] = {
     400: "bad_request",
@@ -55,11 +55,11 @@ _CODE_OF_STATUS: Final[dict[int, str]] = {
     500: "internal_error",
     503: "unavailable",
 }
-"""What is meant where nothing more exact is said."""
+"""The code where nothing more exact is said."""
 
 
 _NO_CHARACTER: Final = "surrogates not allowed"
-"""In the words of Python, and of what it calls."""
+"""In the words of Python, and of libraries."""
 
 
 class FieldProblem(BaseModel):
@@ -95,7 +95,7 @@ class Problem(Exception):  # noqa: N818 - the name the standard gives it
 
     Args:
         status: Of the answer.
-        detail: What is wrong here and what to do.
+        detail: The problem here and the remedy.
         headers: Beside the usual ones.
         code: One of `CODES`; the status says it where None.
     """
@@ -145,7 +145,7 @@ def problem_response(
 
 
 def _problem_of(found: Mapping[str, Any]) -> str:
-    """Return what is wrong with a field, without the words of pydantic's own."""
+    """Return the problem of a field, without the words of pydantic's own."""
     if found["type"] == "extra_forbidden":
         return "there is no such field"
     return str(found["msg"]).removeprefix("Value error, ")
@@ -181,7 +181,7 @@ def register(app: FastAPI) -> None:
     @app.exception_handler(UnicodeEncodeError)
     @app.exception_handler(PydanticSerializationError)
     async def answer_text(_request: Request, error: Exception) -> JSONResponse:
-        # JSON can name half a surrogate pair; what we have ourselves holds none.
+        # JSON can name half a surrogate pair; texts of our own hold none.
         if _NO_CHARACTER not in str(error):
             raise error
         return problem_response(

@@ -1,4 +1,4 @@
-"""What the API tells Prometheus: its requests by route and status, and how long they take."""
+"""Metrics of the API for Prometheus: its requests by route and status, and their duration."""
 
 import threading
 from bisect import bisect_left
@@ -17,7 +17,7 @@ WEBSOCKET: Final = "WebSocket"
 SWITCHED: Final = 101
 """Status of a WebSocket that was let in."""
 METHODS: Final = {WEBSOCKET, "GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"}
-"""What somebody makes up is not to become a label."""
+"""Other methods, made up by somebody, are not to become labels."""
 GONE: Final = 499
 """Of a request whose client went before it was answered."""
 

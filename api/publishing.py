@@ -44,7 +44,7 @@ class LogAddress:
     async def known_servers(self) -> str:
         """Return the bootstrap servers; they are looked up again after a second.
 
-        Reading the state takes a turn on a thread, half of what publishing costs otherwise.
+        Reading the state takes a turn on a thread, half the cost of publishing otherwise.
 
         Raises:
             OperationalError: No system runs.
@@ -56,7 +56,7 @@ class LogAddress:
 
 
 class Placed(NamedTuple):
-    """What became of a message."""
+    """Outcome of a message: its position in the log, or the error."""
 
     partition: int
     offset: int
@@ -74,7 +74,7 @@ class ApiPublisher:
         self._writer: KafkaLogWriter | None = None
 
     async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:
-        """Append messages in their order; return for each what became of it.
+        """Append messages in their order; return the outcome of each.
 
         Raises:
             OperationalError: No system runs.

@@ -65,7 +65,7 @@ RETRY_SECONDS: Final[Mapping[type[MqlakeError], int]] = {
 
 
 def register(app: FastAPI) -> None:
-    """Make the application answer what services raise."""
+    """Make the application answer errors that services raise."""
     for kind in STATUS:
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(VersionConflict, _answer_conflict)

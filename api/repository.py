@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 View = TypeVar("View", bound=MaterialisedView)
 
 
-class NotThere(MqlakeError):  # noqa: N818 - it names what is missing
-    """There is none of this name, or none that is for who asks."""
+class NotThere(MqlakeError):  # noqa: N818 - it names the missing thing
+    """There is none of this name, or none that is for the caller."""
 
 
 class InTheWay(MqlakeError):  # noqa: N818
-    """The name is taken, something needs what is to go, or there is no room for another."""
+    """The name is taken, something needs the item to delete, or there is no room for another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class RecordKind(Generic[Key, Value]):
 
     Attributes:
         log_topic: Where they are.
-        key: Encodes what they are found by.
-        value: Encodes what they say.
-        named: A record in words, by what it is found by: for errors.
+        key: Encodes their keys.
+        value: Encodes their values.
+        named: A record in words, from its key: for errors.
         has_version: A header says the version; else the value does.
     """
 
@@ -53,7 +53,7 @@ class Repository(Generic[Key, Value, View]):
 
     Args:
         log: Where to.
-        view: Has all that is there; takes what is written at once.
+        view: Has all that is there; takes written records at once.
         clock: For the times in records.
     """
 
@@ -69,7 +69,7 @@ class Repository(Generic[Key, Value, View]):
         """Append records in their order; None for the value: it is deleted.
 
         Raises:
-            LogError: The log does not answer; who changes something raises it too.
+            LogError: The log does not answer; all changes raise it too.
         """
         kind = self.kind
         records = [
@@ -96,7 +96,7 @@ def append(
     what: str,
     has_version: bool = True,
 ) -> None:
-    """Append records to a log topic of one partition; who follows it here takes them at once.
+    """Append records to a log topic of one partition; its view here takes them at once.
 
     Raises:
         LogError: The log does not answer.

@@ -66,7 +66,7 @@ class RetainedTable:
     def _rows(self, tenant: str, where: str, payload: str, limit: int) -> list[dict[str, Any]]:
         from deltalake import QueryBuilder
 
-        # What has expired stands in the table for up to a minute more.
+        # Expired messages stand in the table for up to a minute more.
         sql = (
             f"SELECT {_COLUMNS.format(payload=payload)} FROM {RETAINED.name}"  # noqa: S608
             f" WHERE tenant = {_literal(tenant)} AND (expires_at IS NULL OR expires_at > now())"
@@ -97,7 +97,7 @@ class RetainedTable:
 
 
 def to_regex(topic_filter: str) -> str:
-    """Return the regular expression of what a valid topic filter matches (5.0: 4.7)."""
+    """Return the regular expression of topics that a valid topic filter matches (5.0: 4.7)."""
     levels = topic_filter.split(SEPARATOR)
     is_open = levels[-1] == "#"
     if is_open:

@@ -21,7 +21,7 @@ MAX_BYTES: Final = 1024 * 1024
 """Of a version: each gateway reads all of them when it starts."""
 
 
-class RightsChanged(MqlakeError):  # noqa: N818 - it names what is in the way
+class RightsChanged(MqlakeError):  # noqa: N818 - it names the obstacle
     """Somebody else has applied others meanwhile."""
 
 
@@ -73,7 +73,7 @@ class RightsChanges(Repository[int | None, AppliedRights, MaterialisedRights]):
 
         Args:
             rights: All of them.
-            by: Who does it.
+            by: Name of the caller.
             version: That is in force, 0: none; None: whichever it is.
 
         Raises:

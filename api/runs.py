@@ -1,4 +1,4 @@
-"""Jobs of all kinds, and what each does, made again of what was asked for."""
+"""Jobs of all kinds, and the work of each, made again of its request."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from api.tenant_deletion import DeletionParts, deletion_work
 
 @dataclass(frozen=True, slots=True)
 class LongRuns:
-    """What takes longer than a request."""
+    """Jobs, and the makers of their work."""
 
     jobs: Jobs
     rules: RuleWorks
@@ -32,18 +32,18 @@ class LongRuns:
         *,
         is_only: bool = False,
     ) -> Job:
-        """Queue a job; what it does is made of what is asked for, as it is when it is resumed.
+        """Queue a job; its work is made of the request, as it is when it is resumed.
 
         Args:
             kind: Of the job.
             tenant: Whose.
-            rule_id: What it is about; empty: no rule.
-            request: What is asked for, as JSON.
+            rule_id: Rule that it is about; empty: none.
+            request: The request, as JSON.
             is_only: There may be one of this kind about this rule.
 
         Raises:
             InTheWay: There is one that has not ended.
-            MqlakeError: What is asked for cannot be done, see `resume`; or see `Jobs.start`.
+            MqlakeError: The request cannot be carried out, see `resume`; or see `Jobs.start`.
         """
         work = self._work(kind, tenant, rule_id, request)
         if is_only and self.jobs.is_under_way(kind, tenant, rule_id):
@@ -57,7 +57,7 @@ class LongRuns:
             NotResumable: It is none of these, or cannot go on.
             BackfillError: See `RuleWorks.backfill`.
             RerunError: See `RuleWorks.rerun`.
-            QueryError: What a replay asks is no query any more.
+            QueryError: The query of a replay is none any more.
             MqlakeError: See `Jobs.resume`.
         """
         if job.request is None:

@@ -46,7 +46,7 @@ class ServedCertificate:
             await asyncio.to_thread(self.reload_changed)
 
     def reload_changed(self) -> None:
-        """Read the files again if they have changed; keep what there is when they are wrong."""
+        """Read the files again if they have changed; keep the old ones when they are wrong."""
         found = self._look()
         if found == self._seen:
             return

@@ -123,7 +123,7 @@ class WebhookSettings(SettingsGroup):
 
 
 class MailSettings(SettingsGroup):
-    """People who are told of alarms by mail."""
+    """Settings of notification by mail."""
 
     host: str = Field(
         min_length=1, description="Mail server (SMTP).", examples=["mail.example.org"]
@@ -170,7 +170,7 @@ class MailSettings(SettingsGroup):
 
 
 class AlarmSettings(SettingsGroup):
-    """Who is told of alarms, and of which."""
+    """Receivers of alarms, and the alarms that they are told."""
 
     wait_seconds: float = Field(
         default=60.0,

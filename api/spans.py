@@ -1,4 +1,4 @@
-"""Spans of what the API publishes, when traces are asked for; in place of the publisher without."""
+"""Spans of published messages, when traces are asked for; in place of the plain publisher."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ class TracingApiPublisher(ApiPublisher):
 
 
 def traceparent_of(message: MadeMessage) -> str | None:
-    """Return what the user property of that name says."""
+    """Return the value of the user property of that name."""
     encoded = dict(message.headers).get(HEADER_PROPERTIES)
     properties = {} if encoded is None else decode_properties(encoded)
     pairs = properties.get("user_property", ())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TOKEN_FILE: Final = "connect-token"  # noqa: S105 - the name of the file
 QUERY_TIMEOUT_SECONDS: Final = 20.0
 START_SECONDS: Final = 20.0
-"""Longest that somebody who waits for an answer waits for Spark to start; then he may ask again."""
+"""Longest that a request waits for Spark to start; then the caller may ask again."""
 JOB_START_SECONDS: Final = 120.0
 """Likewise a job, for which nobody waits."""
 GRACE_SECONDS: Final = 60.0
@@ -36,7 +36,7 @@ _UNKNOWN: Final = {
     "TABLE_OR_VIEW_NOT_FOUND": "relationName",
     "UNRESOLVED_ROUTINE": "routineName",
 }
-"""Condition of an error of Spark's -> which parameter of it names what Spark does not know."""
+"""Condition of an error of Spark's -> its parameter that names the unknown thing."""
 
 _LOADING: Final = threading.Lock()
 
@@ -48,12 +48,12 @@ class EvaluationError(MqlakeError):
     """Spark has tried a query and an expression in it failed; the message is for people."""
 
 
-class Cancelled(MqlakeError):  # noqa: N818 - it is what was asked for
+class Cancelled(MqlakeError):  # noqa: N818 - it was asked for
     """The query was no longer wanted."""
 
 
-class OutOfMemory(EvaluationError):  # noqa: N818 - it names what is in the way
-    """What was asked for has ended Spark: it needs more memory than Spark has."""
+class OutOfMemory(EvaluationError):  # noqa: N818 - it names the obstacle
+    """The query has ended Spark: it needs more memory than Spark has."""
 
 
 class SparkAway(OperationalError):  # noqa: N818
@@ -61,7 +61,7 @@ class SparkAway(OperationalError):  # noqa: N818
 
 
 class SparkEnded(SparkAway):
-    """Spark has ended while several asked it: what one of them asked may have ended it."""
+    """Spark has ended while several asked it: the query of one of them may have ended it."""
 
 
 class SparkStarting(SparkAway):
@@ -93,7 +93,7 @@ class Spark:
         progress: Callable[[float], None] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Row]:
-        """Return what a query gives.
+        """Return the rows of a query.
 
         Args:
             query: SQL made by us, never as a user wrote it.
@@ -130,7 +130,7 @@ class Spark:
             is_cancelled: See `rows`.
 
         Raises:
-            EvaluationError: Spark refuses or fails; its cause is what the client library raised.
+            EvaluationError: Spark refuses or fails; its cause is the client library's exception.
             Cancelled: It was interrupted.
             SparkAway: Spark does not answer, or not in time.
         """
@@ -160,7 +160,7 @@ class Spark:
             self._progress = None
 
     def _evaluate(self, work: "Callable[[SparkSession], Result]", made: set[str]) -> Result:
-        """Do some work; what it names and Spark does not know is made known first."""
+        """Do some work; names that Spark does not know are made known first."""
         from pyspark.errors import PySparkException
 
         while True:
@@ -186,7 +186,7 @@ class Spark:
         """Say why Spark does not answer any more.
 
         Raises:
-            OutOfMemory: What was asked for has ended it.
+            OutOfMemory: The query has ended it.
             SparkEnded: Somebody else was asking, too.
             SparkAway: In any other case.
         """
@@ -225,7 +225,7 @@ class Spark:
         return True
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Set what holds for this session.
+        """Apply settings to this session.
 
         Raises:
             EvaluationError: Spark refuses.
@@ -269,11 +269,11 @@ class Spark:
         while not done.wait(_CHECK_SECONDS):
             try:
                 self._session.interruptAll()
-            except Exception:  # noqa: BLE001 - the query's own end says what is wrong
+            except Exception:  # noqa: BLE001 - the query's own end tells the error
                 done.wait()
 
     def _report(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
-        """Take what the client library calls with, by these names."""
+        """Take the arguments of the client library's call, by these names."""
         report = self._progress
         tasks = [(one.num_completed_tasks, one.num_tasks) for one in stages or ()]
         if report is not None and tasks:
@@ -344,7 +344,7 @@ class SparkConnect:
                 spark.close()
 
     def open(self, settings: Mapping[str, str], use: Use) -> Spark:
-        """Open a session of its own; whoever has it closes it.
+        """Open a session of its own; the caller closes it.
 
         Raises:
             SparkAway: Spark does not answer.
@@ -365,7 +365,7 @@ class SparkConnect:
             SparkAway: Spark does not answer, or not in time.
         """
         with self.use() as use, self._lock, self._kept.lend(use) as session:
-            # Once: what has ended Spark, or took too long, would do so again.
+            # Once: a query that has ended Spark, or took too long, would do so again.
             return session.rows(query, timeout_seconds)
 
     def close(self) -> None:
@@ -382,7 +382,7 @@ class SparkConnect:
             token = self._token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as exc:
             raise SparkAway(f"the token {self._token_file} cannot be read: {exc}") from exc
-        # What it logs it also raises.
+        # Errors that it logs it also raises.
         logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
         try:
             # By this name and no other the client sends a token without TLS, over loopback only.
@@ -409,20 +409,20 @@ def _make(statement: str, session: "SparkSession") -> None:
 
 
 def _unknown_name(error: "PySparkException") -> str | None:
-    """Return what an error says that Spark does not know; None when it says something else."""
+    """Return the name that Spark does not know, from its error; None for other errors."""
     parameter = _UNKNOWN.get(error.getCondition() or "")
     return None if parameter is None else (error.getMessageParameters() or {}).get(parameter)
 
 
 def sentence(error: Exception) -> str:
-    """Reduce an error of Spark's to what people can use: no trace, no state, no advice."""
+    """Reduce an error of Spark's to one sentence: no trace, no state, no advice."""
     text = str(error).strip().partition("\n")[0].strip()
     text = text.partition(" SQLSTATE:")[0].removeprefix("[USER_RAISED_EXCEPTION] ")
     return text.partition(" If necessary set ")[0].removesuffix(".")
 
 
 def _is_away(error: Exception) -> bool:
-    """Tell whether it is the connection that failed; of what a query does there is a condition."""
+    """Tell whether the connection failed; an error of a query has a condition."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     condition = getattr(error, "getCondition", lambda: None)()

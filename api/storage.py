@@ -1,7 +1,7 @@
-"""How much of the tables is whose: by file, for files do not change.
+"""Sizes of the tables by tenant: file by file, for files do not change.
 
 A reference table is of one tenant. Of most files of the others Delta's statistics say that all rows
-are of one; of the rest the column `tenant` is read, once. What a file takes on the disk is divided
+are of one; of the rest the column `tenant` is read, once. The size of a file on the disk is divided
 by its rows.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _Shared: TypeAlias = "dict[tuple[str, str], Counter[str]]"
 
 KEPT_SECONDS: Final = 60.0
-"""How long what was found is good enough."""
+"""How long the sizes found are good enough."""
 TRUNCATED_CHARACTERS: Final = 32
 """Delta's statistics have no more of a text."""
 OF_TENANTS: Final = tuple(one.name for one in TABLES if one is not AUDIT_LOG)
@@ -48,7 +48,7 @@ class Storage:
     Args:
         folder: Of the tables.
         references: Returns tenant and identifier of each reference table.
-        clock: Says how old what is known is.
+        clock: Says how old known sizes are.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Storage:
         self._until = 0.0
 
     def all(self) -> dict[str, dict[str, StoredPart]]:
-        """Return what each tenant has stored, by table; at most `KEPT_SECONDS` old.
+        """Return the stored sizes of each tenant, by table; at most `KEPT_SECONDS` old.
 
         Raises:
             OperationalError: A table cannot be read.

@@ -31,20 +31,20 @@ DELETE_TENANT: Final = "delete_tenant"
 """Kind of these jobs."""
 
 TABLES: Final = (MESSAGES, EVENTS_TABLE, DROPS, DEAD_LETTERS, LATE)
-"""Beside those that rules write. `audit_log` keeps who did what; the others follow the log."""
+"""Beside those that rules write. `audit_log` keeps all its rows; the others follow the log."""
 
 WAIT_SECONDS: Final = 120.0
-"""For gateways or Spark to do a part of what they are asked."""
+"""For gateways or Spark to do a part of a request."""
 POLL_SECONDS: Final = 0.5
 SETTLE_SECONDS: Final = 15.0
-"""Between two looks for rows: what was in the log is in the tables by then."""
+"""Between two looks for rows: records of the log are in the tables by then."""
 MOST_LOOKS: Final = 20
 PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionParts:
-    """What a deletion works with: all that may have something of a tenant."""
+    """Parts that a deletion needs: all that may have data of a tenant."""
 
     data_dir: Path
     log: LogAppender
@@ -59,7 +59,7 @@ class DeletionParts:
 
 
 def deletion_work(parts: DeletionParts, tenant: str, by: str) -> Work:
-    """Return what deletes a tenant for somebody."""
+    """Return the work that deletes a tenant."""
 
     def work(job: Job) -> dict[str, Any]:
         for number, (name, step) in enumerate(_STEPS.items()):
@@ -202,7 +202,7 @@ _STEPS: Final[dict[str, Callable[[DeletionParts, Job, str], dict[str, int] | Non
     "deleting its rows": _delete_rows,
     "forgetting it": _forget,
 }
-"""By what a job says that it does."""
+"""By the step as the job tells it."""
 
 
 def _wait(job: Job, left: Callable[[], int], what: str) -> None:

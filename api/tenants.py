@@ -46,7 +46,7 @@ class TenantChanges(Repository[str, KeptTenant, MaterialisedTenants]):
     )
 
     def put(self, name: str, tenant: Tenant, by: str) -> KeptTenant:
-        """Create a tenant, or say anew what it is.
+        """Create a tenant, or replace its definition.
 
         Raises:
             InTheWay: There is no room for another one.

@@ -1,1 +1,1 @@
-"""Who may use the API: keys, accounts, sessions, kept in the log as `mqlake.access`."""
+"""Users of the API: keys, accounts and sessions, kept in the log as `mqlake.access`."""

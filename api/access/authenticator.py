@@ -1,4 +1,4 @@
-"""Who is let in, and how often each may ask."""
+"""Authentication of callers, and limits on how often each may ask."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from mqlake.clock import Clock
 
 FAILURES_PER_SECOND: Final = 1.0
 FAILURES_BURST: Final = 60.0
-"""Of one address: what a program with an old token does until somebody looks."""
+"""Of one address: a program with an old token makes so many until somebody looks."""
 LOGINS_PER_SECOND: Final = 0.1
 LOGINS_BURST: Final = 10.0
 """Failed ones, of one name at one address; of one address five times as many."""
@@ -18,7 +18,7 @@ _ADDRESS_FACTOR: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ApiAuthenticator:
-    """What is needed to let somebody in, or not."""
+    """All that authentication of a caller needs."""
 
     callers: Callers
     requests: RateLimiter
@@ -46,7 +46,7 @@ class ApiAuthenticator:
         )
 
     def identify(self, token: str | None, cookie: str | None) -> Caller | None:
-        """Return who it is: by the token if there is one, else by the cookie; None: nobody.
+        """Return the caller: by the token if there is one, else by the cookie; None: nobody.
 
         Raises:
             OperationalError: The keys cannot be looked up yet.

@@ -1,4 +1,4 @@
-"""From what somebody shows to who it is."""
+"""From credentials to callers."""
 
 import hmac
 from collections.abc import Iterator, Sequence
@@ -23,24 +23,24 @@ from mqlake.matching import covers
 
 @dataclass(slots=True, frozen=True)
 class Caller:
-    """Somebody who may ask."""
+    """A caller of the API."""
 
     name: str
     """`api-token`, `key:<id>`, or the account's name."""
     role: Role
     kind: SubjectKind
     session_id: str | None = None
-    """Of whoever has come by the cookie of a session."""
+    """Of a caller who has come by the cookie of a session."""
     csrf_token: str | None = None
     """Of that session."""
     expires_at: int | None = None
     """When the key or the session ends, in milliseconds; None: never."""
     token_mark: str = ""
-    """Of whoever has shown the token: which it was, without telling it."""
+    """Of a caller who has shown the token: which it was, without telling it."""
     topic_filters: tuple[str, ...] | None = None
-    """Of what he may read and publish; None: all topics, and what is of none."""
+    """Of the topics that he may read and publish; None: all, and data without a topic."""
     tenants: tuple[str, ...] | None = None
-    """Of whose he may ask; None: of all, and of what is of none."""
+    """Tenants that he may ask about; None: all, and data of no tenant."""
 
     @property
     def subject(self) -> str:
@@ -51,7 +51,7 @@ class Caller:
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def is_of(self, tenant: str) -> bool:
-        """Tell whether he may ask for what a tenant has."""
+        """Tell whether he may ask for the data of a tenant."""
         return self.tenants is None or tenant in self.tenants
 
     def is_over(self, tenants: Sequence[str] | None) -> bool:
@@ -65,7 +65,7 @@ class Caller:
 
 
 def of_account(name: str, account: Account) -> Caller:
-    """Return who has logged in with an account's password."""
+    """Return the caller who has logged in with an account's password."""
     return Caller(
         name,
         account.role,
@@ -76,12 +76,12 @@ def of_account(name: str, account: Account) -> Caller:
 
 
 class Callers:
-    """Knows callers by what they show.
+    """Knows callers by their credentials.
 
     Args:
         token: The administrator's, which works without the log.
         view: Of keys, accounts and sessions.
-        clock: Says what has expired.
+        clock: Says which keys and sessions have expired.
     """
 
     def __init__(self, token: str, view: MaterialisedAccess, clock: Clock) -> None:
@@ -137,7 +137,7 @@ class Callers:
                 yield session_id, session, caller
 
     def is_current(self, caller: Caller) -> bool:
-        """Tell whether somebody who came in still may.
+        """Tell whether a caller who was let in still may come in.
 
         Raises:
             OperationalError: The keys have not been read yet.

@@ -1,4 +1,4 @@
-"""Changes of who may use the API: each is a record of `mqlake.access`."""
+"""Changes of keys, accounts and sessions: each is a record of `mqlake.access`."""
 
 from dataclasses import replace
 from typing import Final, Literal
@@ -38,7 +38,7 @@ MAX_SESSIONS_OF_ONE: Final = 20
 ALL_TOPICS: Final = "topic_filters: an administrator has all topics, expected null"
 
 _Change = tuple[tuple[AccessKind, str], AccessValue | None]
-"""Kind and name, and what it is now; None: it is gone."""
+"""Kind and name, and the new value; None: it is deleted."""
 
 
 class ForAllTopics(MqlakeError):  # noqa: N818
@@ -46,7 +46,7 @@ class ForAllTopics(MqlakeError):  # noqa: N818
 
 
 class NotYours(MqlakeError):  # noqa: N818
-    """Who is for some tenants gives nobody others."""
+    """A caller for some tenants gives nobody other tenants."""
 
 
 class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, MaterialisedAccess]):
@@ -72,7 +72,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
     ) -> None:
         super().__init__(log, view, clock)
         self._rounds = rounds
-        # What an unknown name is checked against: it takes as long as a known one.
+        # An unknown name is checked against this, so that it takes as long as a known one.
         self._nobody = Verifier(b"\0" * 16, rounds, b"\0" * 32, b"\0" * 32)
 
     def find_key(self, key_id: str, by: Caller) -> ApiKey:
@@ -106,11 +106,11 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         topic_filters: tuple[str, ...] | None = None,
         tenants: tuple[str, ...] | None = None,
     ) -> tuple[str, str, ApiKey]:
-        """Make a key; return its identifier, the key itself, which is never known again, and it.
+        """Make a key; return identifier, secret, which is never known again, and the record.
 
         Raises:
             InTheWay: There are too many.
-            NotYours: It would be for tenants that who makes it is not for.
+            NotYours: It would be for tenants that the caller is not for.
             LogError: The log does not answer; the other methods raise it too.
         """
         secret = new_secret()
@@ -154,7 +154,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
 
         Raises:
             InTheWay: The name is, or there are too many.
-            NotYours: It would be for tenants that who makes it is not for.
+            NotYours: It would be for tenants that the caller is not for.
             UnpreparableText: The password is none.
         """
         verifier = ""
@@ -186,7 +186,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
 
         Raises:
             NotThere: There is none, or none that is his.
-            NotYours: It would be for tenants that who changes it is not for.
+            NotYours: It would be for tenants that the caller is not for.
             ForAllTopics: It would be an administrator with some topics alone.
             UnpreparableText: The password is none.
         """
@@ -256,8 +256,8 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
     def open_session(self, caller: Caller, lifetime_seconds: float) -> Secret:
         """Remember that somebody has logged in; return the secret of the session.
 
-        What has expired by then is removed from the log, and so is the caller's oldest session when
-        it has too many.
+        Sessions that have expired are removed from the log, and so is the caller's oldest session
+        when it has too many.
 
         Raises:
             InTheWay: There are too many.
@@ -305,7 +305,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
 
 
 def _given(by: Caller, tenants: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return for which tenants what somebody makes is; with None said for all of his."""
+    """Return the tenants of a new key or account; with None said all of its maker's."""
     if tenants is None:
         return by.tenants
     if not by.is_over(tenants):

@@ -43,7 +43,7 @@ class RateLimiter:
             return 0.0
 
     def give_back(self, name: str, amount: float = 1.0) -> None:
-        """Put back what was taken for something that does not count."""
+        """Put back an amount that was taken for something that does not count."""
         with self._lock:
             level, now = self._level(name)
             if name in self._buckets:  # else it is full

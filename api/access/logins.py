@@ -1,4 +1,4 @@
-"""Logging in: what somebody shows is looked at, and a session is opened."""
+"""Logging in: credentials are checked, and a session is opened."""
 
 import asyncio
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from api.repository import InTheWay
 from mqlake.errors import MqlakeError
 
 
-class WrongCredentials(MqlakeError):  # noqa: N818 - it names what is wrong
-    """What somebody shows who logs in is not right."""
+class WrongCredentials(MqlakeError):  # noqa: N818 - it names the problem
+    """The credentials of a login are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Logins:
         return of_account(name, account)
 
     async def open(self, caller: Caller) -> tuple[str, Caller]:
-        """Open a session; return its cookie, and who comes by it.
+        """Open a session; return its cookie, and the caller who comes by it.
 
         Raises:
             InTheWay: There are too many sessions.
@@ -80,7 +80,7 @@ class Logins:
 
 
 def need_password(caller: Caller) -> None:
-    """Accept who has a password that he may change.
+    """Accept a caller with a password that he may change.
 
     Raises:
         InTheWay: He has come by a key or the token.

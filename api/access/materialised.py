@@ -1,7 +1,7 @@
 """Every key, account and session as `mqlake.access` has them.
 
-In memory: they are few and small. A thread follows the log; what the API itself writes is taken at
-once, so that a key works, and a revoked one does not, as soon as that is answered.
+In memory: they are few and small. A thread follows the log; records that the API itself writes are
+taken at once, so that a key works, and a revoked one does not, as soon as that is answered.
 """
 
 from typing import TypeVar
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 class MaterialisedAccess(MaterialisedView):
-    """What is known of who may come in."""
+    """The keys, accounts and sessions that are known."""
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
@@ -32,9 +32,9 @@ class MaterialisedAccess(MaterialisedView):
         }
 
     def _take(self, data: bytes, value: bytes | None) -> None:
-        """Apply a record; what stood under its key goes if it cannot be read.
+        """Apply a record; if it cannot be read, the earlier one of its key goes.
 
-        Whoever could not come in by it must not come in by what was there before.
+        A caller that it would refuse must not come in by the earlier record.
         """
         found = decode_access_key(data)
         if found is None:

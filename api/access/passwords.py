@@ -24,7 +24,7 @@ class ApiPasswordChecks:
         self._checks = 0
 
     async def run(self, check: Callable[[], bool]) -> bool:
-        """Return what a check says.
+        """Return the result of a check.
 
         Raises:
             OperationalError: Too many wait already.
@@ -38,5 +38,5 @@ class ApiPasswordChecks:
             self._checks -= 1
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the checks that wait."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,8 @@
-"""An identity provider (OpenID Connect 1.0) that says who somebody is who logs in by his browser.
+"""An identity provider (OpenID Connect 1.0), which identifies a user who logs in by browser.
 
 Authorization code with PKCE (RFC 7636): the browser brings a code, this asks the provider for the
-token that it stands for. What belongs to one login follows from its seed, which the browser keeps
-in a cookie: nothing is kept here.
+token that it stands for. State, nonce and verifier of a login follow from its seed, which the
+browser keeps in a cookie: nothing is kept here.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from mqlake.errors import MqlakeError, OperationalError
 
 CALLBACK: Final = "/login/oidc/callback"
 RETRY_SECONDS: Final = 5.0
-"""Who did not answer is not asked sooner: anybody may begin a login."""
+"""A provider that did not answer is not asked sooner: anybody may begin a login."""
 KNOWN_SECONDS: Final = 3600.0
 """How long the provider's addresses and keys count before they are asked for anew."""
 LEEWAY_SECONDS: Final = 30.0
@@ -34,16 +34,16 @@ MAX_ANSWER_BYTES: Final = 256 * 1024
 ALGORITHMS: Final = frozenset(
     [*("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), *("ES256", "ES384", "ES512")]
 )
-"""None by a shared secret: who may ask may not sign."""
+"""None by a shared secret: a client that may ask may not sign."""
 
 
 class LoginRefused(MqlakeError):  # noqa: N818 - it names the thing refused
-    """The provider does not say who it is; says why, and nothing of a token."""
+    """The provider does not identify the user; says why, and nothing of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the provider says of itself."""
+    """Metadata of the provider."""
 
     authorization_url: str
     token_url: str
@@ -90,10 +90,10 @@ class Provider:
         return f"{found.authorization_url}{separator}{urlencode(query)}"
 
     async def username(self, seed: str, code: str) -> str:
-        """Return who has logged in: the name by which the API has an account.
+        """Return the user who has logged in: the name by which the API has an account.
 
         Raises:
-            LoginRefused: Code or token are not what was asked for.
+            LoginRefused: Code or token are not valid for this login.
             OperationalError: The provider does not answer.
         """
         found = await self._find()
@@ -140,7 +140,7 @@ class Provider:
         return name
 
     async def _claims(self, token: str) -> dict[str, Any]:
-        """Return what a token says, whose signature is by a key of the provider's."""
+        """Return the claims of a token, whose signature is by a key of the provider's."""
         settings = self._settings
         try:
             header = jwt.get_unverified_header(token)
@@ -154,7 +154,7 @@ class Provider:
                 claims: dict[str, Any] = jwt.decode(
                     token,
                     key.key,
-                    algorithms=[header["alg"]],  # it is in ALGORITHMS, and what the key is for
+                    algorithms=[header["alg"]],  # it is in ALGORITHMS, and the key is for it
                     options={
                         "require": ["iss", "sub", "aud", "exp", "iat"],
                         "enforce_minimum_key_length": True,
@@ -171,7 +171,7 @@ class Provider:
         raise LoginRefused("the id_token is signed by no key of the identity provider")
 
     async def _find(self, *, anew: bool = False) -> _Found:
-        """Return what the provider says of itself, asked once an hour, or once for a new key."""
+        """Return the provider's metadata, asked once an hour, or once for a new key."""
         async with self._finding:
             now = self._clock.monotonic()
             known = self._found
@@ -240,7 +240,7 @@ class Provider:
 
 
 def derived(seed: str, purpose: str) -> str:
-    """Return what a login uses for a purpose; the seed does not follow from it."""
+    """Return a login's value for a purpose; the seed does not follow from it."""
     digest = hmac.digest(seed.encode(), purpose.encode(), "sha256")
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
@@ -256,7 +256,7 @@ def _json(answer: bytes) -> dict[str, Any]:
 
 
 def _checked(url: object) -> str:
-    """Return an address that the provider says; nobody else may read what goes there."""
+    """Return an address that the provider says; nobody else may read requests to it."""
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or not (
         parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))

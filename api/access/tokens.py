@@ -1,4 +1,4 @@
-"""Secrets of keys and sessions: what they look like, and how one is told from a wrong one."""
+"""Secrets of keys and sessions: their form, and how one is told from a wrong one."""
 
 import base64
 import hashlib
@@ -36,7 +36,7 @@ class Secret(NamedTuple):
 
     @property
     def csrf_token(self) -> str:
-        """What a page must know and send beside the cookie, which it cannot read.
+        """Token that a page must know and send beside the cookie, which it cannot read.
 
         It follows from the secret, so it need not be kept; the secret does not follow from it.
         """

@@ -1,4 +1,4 @@
-"""What the API takes and says of keys, accounts and its own sessions."""
+"""Requests and responses of the API about keys, accounts and its own sessions."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Final, Self

@@ -1,1 +1,1 @@
-"""Alarms: what wants somebody to look, kept until it is well again."""
+"""Alarms: conditions that somebody has to look at, kept until they have ended."""

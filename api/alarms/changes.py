@@ -1,4 +1,4 @@
-"""Writes what becomes of alarms."""
+"""Writes changes of alarms."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from mqlake.alarm_records import Acknowledgement, Alarm, Kind, alarm_record_key,
 from mqlake.records import ALARMS
 
 Change = tuple[tuple[Kind, str], Alarm | Acknowledgement | None]
-"""Kind of the record, identifier of the alarm, and what it is now; None: it is forgotten."""
+"""Kind of the record, identifier of the alarm, and its new value; None: it is forgotten."""
 
 
 class AlarmChanges(Repository[tuple[Kind, str], Alarm | Acknowledgement, MaterialisedAlarms]):
@@ -25,7 +25,7 @@ class AlarmChanges(Repository[tuple[Kind, str], Alarm | Acknowledgement, Materia
             NotThere: There is none.
         """
         known = self._existing(alarm_id)
-        # Clocks of machines differ: it is of this alarm, whatever they say.
+        # Clocks of machines differ: it is of this alarm in any case.
         at = max(self._clock.now_ms(), known.alarm.raised_at)
         said = Acknowledgement(at, by, note, known.alarm.tenant)
         self.write([(("acknowledgement", alarm_id), said)])

@@ -1,4 +1,4 @@
-"""What is wrong with the system, its rules and its jobs, read from what the API knows of them."""
+"""Problems of the system, its rules and its jobs, found in the state that the API knows."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,7 @@ _STEPS: Final = (
     "; nobody is let in",
     "; clients that hold most memory are disconnected",
 )
-"""What a gateway does about its load."""
+"""Measures of a gateway against overload, by step."""
 _ENDED: Final = {"failed": "has failed", "interrupted": "was interrupted"}
 
 
@@ -55,7 +55,7 @@ class Found:
 
 
 def of_system(metrics: SystemMetrics) -> Iterator[Found]:
-    """Yield what is wrong with the system."""
+    """Yield the problems of the system."""
     for process in metrics.processes:
         yield from _of_process(process)
     for gateway in metrics.gateways:
@@ -149,13 +149,13 @@ def _of_federation(federation: Federation) -> Iterator[Found]:
 
 
 Look = Callable[[], list[Found] | None]
-"""Returns what is wrong now; None: not all is known yet."""
+"""Returns the present problems; None: not all is known yet."""
 
 
 def looking_at(
     metrics: MetricsSource, sessions: SessionCache, rules: MaterialisedRules, jobs: Jobs
 ) -> Look:
-    """Return what looks at all that an application knows."""
+    """Return a function that looks at all that an application knows."""
 
     def look() -> list[Found] | None:
         if not (sessions.is_complete and rules.is_complete):

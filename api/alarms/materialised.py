@@ -1,4 +1,4 @@
-"""Every alarm as `mqlake.alarms` has it, and who has acknowledged it."""
+"""Every alarm as `mqlake.alarms` has it, with its acknowledgement."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Known:
 
 
 class MaterialisedAlarms(MaterialisedView):
-    """What is known of alarms; safe to use from any thread."""
+    """All known alarms; safe to use from any thread."""
 
     def _begin_anew(self) -> None:
         super()._begin_anew()

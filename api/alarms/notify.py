@@ -1,4 +1,4 @@
-"""Who is told of alarms: a web server, and people by mail."""
+"""Notification of alarms: to a web server, and to people by mail."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _OK: Final = range(200, 300)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is told of an alarm."""
+    """Notice of an alarm."""
 
     id: str
     state: str
@@ -54,7 +54,7 @@ class Notice:
 
 
 class Channel(Protocol):
-    """Somebody who is told."""
+    """A receiver of notices."""
 
     @property
     def name(self) -> str: ...
@@ -146,7 +146,7 @@ class Mail:
         message = EmailMessage()
         message["From"] = self._settings.sender
         message["To"] = ", ".join(self._settings.recipients)
-        # What stands in a header is one line, whatever a name holds.
+        # A header is one line, also where a name holds line breaks.
         subject = " ".join(f"mqlake {self._site}: {first.state}: {first.what}{more}".split())
         message["Subject"] = subject
         message["Date"] = format_datetime(datetime.now(UTC))
@@ -165,7 +165,7 @@ class Mail:
                     server.login(settings.username, settings.password.get_secret_value())
                 server.send_message(message)
         except (smtplib.SMTPException, ssl.SSLError, OSError, ValueError) as exc:
-            # Who was refused stands in the error; a password never does.
+            # The error names the refused user; it never holds a password.
             where = f"{settings.host}:{settings.port}"
             raise OperationalError(f"the mail server {where} did not take it: {exc!r}") from exc
 

@@ -1,8 +1,8 @@
-"""Looks every few seconds at what is wrong, keeps that as alarms, and tells of them.
+"""Looks for problems every few seconds, keeps them as alarms, and tells of them.
 
 Every process of the API looks. An alarm belongs to the one that wrote its newest record: it alone
-clears the alarm and tells of it. It says once a minute that it is there; an alarm of which nothing
-was said for three minutes belongs to the process that finds that first.
+clears the alarm and tells of it. It renews the alarm once a minute; an alarm that was not renewed
+for three minutes belongs to the process that finds that first.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ class AlarmWatch:
     Args:
         view: Has the alarms.
         changes: Writes them.
-        look: Finds what is wrong.
+        look: Finds problems.
         clock: Says when.
-        channels: By name, those who are told.
-        wait_seconds: What is over by then is told to nobody.
+        channels: Receivers of notices, by name.
+        wait_seconds: An alarm that is over by then is told to nobody.
         has_warnings: Warnings are told as well.
     """
 
@@ -77,7 +77,7 @@ class AlarmWatch:
                 await asyncio.to_thread(self.tick)
                 await self.tell()
                 problem = ""
-            except MqlakeError as exc:  # the log does not answer: what is wrong is there later too
+            except MqlakeError as exc:  # the log does not answer: the problem is there later too
                 if str(exc) != problem:  # said once, not each time
                     _logger.warning("no alarms", extra={"fields": {"reason": str(exc)}})
                 problem = str(exc)
@@ -85,7 +85,7 @@ class AlarmWatch:
                 _logger.exception("no alarms")
 
     def tick(self) -> None:
-        """Look once, and write what has changed.
+        """Look once, and write the changes.
 
         Raises:
             MqlakeError: It could not be written.
@@ -140,7 +140,7 @@ class AlarmWatch:
         return alarm.owner == self._owner or alarm.seen_at <= now_ms - SILENT_MS
 
     async def tell(self) -> None:
-        """Tell each channel what it was not told yet.
+        """Tell each channel the alarms that it was not told yet.
 
         Raises:
             MqlakeError: It was told, and that could not be written: it is told again.

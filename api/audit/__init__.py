@@ -1,1 +1,1 @@
-"""Who has changed what: each request that would is a record of the log before it is answered."""
+"""The audit log: each request for a change is a record of the log before it is answered."""

@@ -1,4 +1,4 @@
-"""What there is at a path, as it is shown to those who may not see secrets."""
+"""State of the resource at a path, as it is shown to callers who may not see secrets."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -16,15 +16,15 @@ from mqlake.reference_records import reference_table
 from mqlake.retention import read_policies
 
 Reader = Callable[[Services, Mapping[str, str], str], Any]
-"""From what is known, parameters of the path and tenant to JSON; None: nothing."""
+"""From services, parameters of the path and tenant to JSON; None: nothing is there."""
 
 
 def state_at(path: str, services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
-    """Return what there is.
+    """Return the state of the resource at a path.
 
     Args:
         path: Of the operation, below the prefix: `/rules/{id}`.
-        services: Know what there is.
+        services: Know the state.
         parameters: Of the path.
         tenant: Whose it is.
     """
@@ -38,10 +38,10 @@ def state_at(path: str, services: Services, parameters: Mapping[str, str], tenan
 
 
 def masked_request(annotation: Any, body: bytes) -> Any:
-    """Return what a body asks for; None when it is not as the operation has it.
+    """Return the content of a body; None when it is not as the operation has it.
 
     Args:
-        annotation: Type of the body; what is secret in it is of a type that says so.
+        annotation: Type of the body; secrets in it are of a type that says so.
         body: JSON.
     """
     try:
@@ -51,7 +51,7 @@ def masked_request(annotation: Any, body: bytes) -> Any:
     if not isinstance(asked, BaseModel):
         return None
     found = asked.model_dump(mode="json", exclude_unset=True)
-    if "actions" in found:  # not checked yet; what became of them is in the state
+    if "actions" in found:  # not checked yet; the checked ones are in the state
         found["actions"] = [one["function"] for one in found["actions"]]
     return found
 
@@ -108,7 +108,7 @@ def _session(services: Services, parameters: Mapping[str, str], _tenant: str) ->
     session = services.access.view.session(parameters["id"])
     if session is None:
         return None
-    # What stands there of the token is a hash of it.
+    # Of the token it has a hash.
     subject = None if session.subject_kind == "token" else session.subject
     return {"subject_kind": session.subject_kind, "subject": subject}
 

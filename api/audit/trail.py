@@ -1,6 +1,6 @@
 """Each request for a change is a record of the log, which has it before the answer is sent.
 
-Who asks notes that when he is known (`begin_attempt`); the middleware adds what came of it.
+The authentication notes the caller (`begin_attempt`); the middleware adds the result.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class _Attempt:
 
 
 async def begin_attempt(request: Request, caller: str, role: Role | None, credential: str) -> None:
-    """Note a request for a change, and what is there before it.
+    """Note a request for a change, and the state before it.
 
     Args:
         request: Its body is read again if the operation has described it.
-        caller: Who asks; of a login, who says that he is it.
+        caller: Name of the caller; of a login, the name that it claims.
         role: None: he has not shown it yet.
-        credential: What he shows: token, key, session or password.
+        credential: Its kind: token, key, session or password.
     """
     route = request.scope["route"]
     fields = route.dependant.body_params
@@ -55,7 +55,7 @@ async def begin_attempt(request: Request, caller: str, role: Role | None, creden
 
 
 def known_as(request: Request, caller: str, role: Role) -> None:
-    """Note that somebody who logs in is who he says."""
+    """Note the caller and role that a login has proved."""
     attempt: _Attempt = request.scope[_ATTEMPT]
     attempt.caller, attempt.role = caller, role
 
@@ -64,7 +64,7 @@ class AuditTrail:
     """Middleware for all requests.
 
     Args:
-        app: What answers them.
+        app: Answers them.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -132,7 +132,7 @@ def _state(scope: Scope) -> Any:
 
 
 def _tenant(scope: Scope) -> str:
-    """Return whose the change is; what the operation does not ask for counts for nothing."""
+    """Return the tenant of the change; a parameter that the operation lacks does not count."""
     if all(one.name != "tenant" for one in scope["route"].dependant.query_params):
         return DEFAULT_TENANT
     given = parse_qs(scope["query_string"].decode(errors="replace")).get("tenant")

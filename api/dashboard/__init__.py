@@ -1,1 +1,1 @@
-"""The dashboard: what a browser runs, and the little that serves it (`docs/dashboard.md`)."""
+"""The dashboard: files for a browser, and the code that serves them (`docs/dashboard.md`)."""

@@ -1,6 +1,6 @@
 """Serves the dashboard's files as they lie in `static/`: there is nothing to build.
 
-They say nothing of any system, so everybody may have them; what they ask the API for needs a login.
+They hold no data of any system, so everybody may have them; their requests to the API need a login.
 """
 
 import hashlib
@@ -102,7 +102,7 @@ def websocket_sources(
     """Return where gateways take MQTT over WebSocket, as sources of the policy.
 
     Args:
-        gateways: What they have said of themselves.
+        gateways: Their last heartbeats.
         host: Of the page: a gateway that listens on all addresses is reached there.
         entrances: Of a balancer.
     """

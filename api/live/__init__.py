@@ -1,1 +1,1 @@
-"""What happens now: topics seen lately, and streams of messages, rule outputs and metrics."""
+"""Live views: topics seen lately, and streams of messages, rule outputs and metrics."""

@@ -32,11 +32,11 @@ LOOK_SECONDS: Final = 2.0
 LOG_SECONDS: Final = 5.0
 """How long the log may take to say where it is."""
 MAX_BACK: Final = 2_000
-"""Records of a partition that are read of what came before."""
+"""Records of a partition that are read from before the beginning."""
 
 
 class Record(Protocol):
-    """What a feed hands on: a record of confluent_kafka, or like one."""
+    """A record that a feed hands on: of confluent_kafka, or like one of it."""
 
     def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
@@ -52,7 +52,7 @@ class Feed(ABC):
     Args:
         data_dir: Of the system: its state says where the log is.
         log_topic: All its partitions are read.
-        back_seconds: What came so shortly before the beginning is read too.
+        back_seconds: Records that came so shortly before the beginning are read too.
     """
 
     def __init__(self, data_dir: Path, log_topic: str, *, back_seconds: float = 0.0) -> None:
@@ -73,7 +73,7 @@ class Feed(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """What was seen is no longer what is there: the reading begins, or ends."""
+        """Forget the records seen so far: the reading begins, or ends."""
 
     def is_old(self, record: Record) -> bool:
         """Tell whether a record was in the log when the reading began."""
@@ -97,7 +97,7 @@ class Feed(ABC):
             self._start()
 
     def wait(self, timeout_seconds: float = READY_SECONDS) -> bool:
-        """Wait until what was there has been read and what comes is seen; tell whether it is."""
+        """Wait until old records have been read and new ones are seen; tell whether they are."""
         return self._ready.wait(timeout_seconds)
 
     @property
@@ -154,7 +154,7 @@ class Feed(ABC):
         """Read until nobody wants it any more.
 
         Raises:
-            LogError: The log has no such topic (yet), or no longer what was to be read.
+            LogError: The log has no such topic (yet), or no longer the records to read.
             KafkaException: It does not answer.
         """
         consumer = Consumer(
@@ -179,7 +179,7 @@ class Feed(ABC):
                     known, look_at = self._read_added(consumer, known), look_at + LOOK_SECONDS
                 if not unread:
                     self._ready.set()
-                # The first record at once, and what has come with it.
+                # The first record at once, and those that have come with it.
                 first = consumer.poll(POLL_SECONDS)
                 if first is None:
                     continue

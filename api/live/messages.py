@@ -1,4 +1,4 @@
-"""Messages as they come into `mqlake.inbound`: to those who look, and into what is seen lately."""
+"""Messages as they come into `mqlake.inbound`: to readers, and into the topics seen lately."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from mqlake.records import INBOUND, decode_message
 _logger = logging.getLogger(__name__)
 
 BACK_SECONDS: Final = 60.0
-"""So much of what came before the first question is looked at."""
+"""Messages that came so shortly before the first question are looked at."""
 _RECORD_BYTES: Final = 500
 """Beside the payload, about."""
 
@@ -37,7 +37,7 @@ class MessageFeed(Feed):
         self._tries: dict[str, TopicFilterTrie[LiveStream]] = {}
 
     def add(self, tenant: str, topic_filters: Sequence[str], stream: LiveStream) -> None:
-        """Offer a stream what any of the filters matches, once."""
+        """Offer a stream each message that any of the filters matches, once."""
         with self._streams_lock:
             trie = self._tries.setdefault(tenant, TopicFilterTrie())
             for topic_filter in topic_filters:

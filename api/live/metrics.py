@@ -1,4 +1,4 @@
-"""What the system does, as numbers: once a second while somebody looks."""
+"""Live metrics of the system: once a second while somebody looks."""
 
 import logging
 import threading
@@ -179,7 +179,7 @@ class MetricsSource:
         self._clock = clock
 
     def read(self) -> SystemMetrics:
-        """Return what is known now. Reads a file."""
+        """Return the present metrics. Reads a file."""
         heard = self._gateways.all()
         gateways = [_gateway(one) for one in heard]
         alive = [one for one in gateways if one.alive]
@@ -211,7 +211,7 @@ class MetricsSource:
         try:
             return self._balancer.read()
         except OperationalError:
-            return None  # what is wrong with it says the list of processes
+            return None  # the list of processes says why
 
     def _federating(self) -> Federation | None:
         if not self._federation.is_there:
@@ -280,7 +280,7 @@ class MetricsTicker:
                     stream.offer_newest(shown)
                     stream.wake()
             with self._changed:
-                # Not before a second has passed, but at once for somebody who has come.
+                # Not before a second has passed, but at once for a new reader.
                 self._changed.wait_for(partial(self._is_other, streams), INTERVAL_SECONDS)
 
     def _is_other(self, known: list[LiveStream]) -> bool:

@@ -1,4 +1,4 @@
-"""What rules make of messages, as it comes into `mqlake.outputs`."""
+"""Outputs of rules as they come into `mqlake.outputs`."""
 
 import json
 import logging

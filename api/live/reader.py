@@ -11,11 +11,11 @@ from api.problems import problem_body
 
 BATCH_EVENTS: Final = 200
 CHECK_SECONDS: Final = 1.0
-"""How soon a reader learns that it may read no longer, and what was left out."""
+"""How soon a reader learns that it may read no longer, and how much was left out."""
 MAX_SAID: Final = 100
-"""Answers that wait for a reader; before it has taken some it is not heard."""
+"""Answers that wait for a reader; before it has taken some its frames are not read."""
 SILENT_SECONDS: Final = 15.0
-"""After so long without an event something is sent all the same: proxies cut what is silent."""
+"""After so long without an event something is sent all the same: proxies cut silent connections."""
 
 
 class Told(NamedTuple):
@@ -32,13 +32,13 @@ class _Opened(NamedTuple):
 
 
 class Reader:
-    """Collects what a connection's streams have; use it in one event loop.
+    """Collects the events of a connection's streams; use it in one event loop.
 
     Attributes:
-        room: What may wait in its streams.
+        room: Bounds the events that wait in its streams.
 
     Args:
-        is_allowed: Whether whoever reads still may.
+        is_allowed: Whether the caller may still read.
         is_stopping: Whether the process ends.
         max_seconds: After it the reader has to come again.
     """
@@ -87,7 +87,7 @@ class Reader:
         self._woken.set()
 
     async def wait_until_taken(self) -> None:
-        """Wait as long as too much of what was said waits to be sent."""
+        """Wait as long as too many answers wait to be sent."""
         while len(self._said) >= MAX_SAID:
             self._has_taken.clear()
             await self._has_taken.wait()
@@ -98,7 +98,7 @@ class Reader:
             self.remove(stream_id)
 
     async def batches(self) -> AsyncIterator[list[Told]]:
-        """Yield what is to be sent, in order; an empty list keeps a silent connection open.
+        """Yield events to send, in order; an empty list keeps a silent connection open.
 
         Ends after an event `end`, which says why.
         """

@@ -11,7 +11,7 @@ MAX_READERS_OF_ONE: Final = 50
 """Of one key, account or the token: others are to find a place."""
 
 
-class TooManyReaders(MqlakeError):  # noqa: N818 - it names what is in the way
+class TooManyReaders(MqlakeError):  # noqa: N818 - it names the obstacle
     """There is no place for another connection."""
 
 

@@ -1,6 +1,6 @@
-"""One stream to one reader: bounded, capped, and honest about what it left out.
+"""One stream to one reader: bounded, capped, and honest about events that it left out.
 
-Whoever feeds a stream never waits: what comes faster than the reader wants, or takes, is counted.
+The feed never waits: events that come faster than the reader wants, or takes, are counted.
 """
 
 import threading
@@ -15,10 +15,10 @@ MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
 MAX_CONNECTION_BYTES: Final = 8 * 1024 * 1024
 """That wait in all streams of one connection."""
 LEFT_OUT_SECONDS: Final = 1.0
-"""How often a reader is told what was left out."""
+"""How often a reader is told how much was left out."""
 
 Event = tuple[str, dict[str, Any]]
-"""Its name, and what it says."""
+"""Its name, and its data."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class LiveStream:
             self._items.append((item, 0))
 
     def close(self) -> None:
-        """Forget what waits, and take no more."""
+        """Forget the waiting events, and take no more."""
         with self._lock:
             self._is_closed = True
             self._empty()
@@ -120,7 +120,7 @@ class LiveStream:
         self._bytes = 0
 
     def take(self, limit: int) -> list[Event]:
-        """Return what is to be sent now: what was left out, told now and then, and items."""
+        """Return events to send now: the number left out, told now and then, and items."""
         with self._lock:
             count = min(limit, len(self._items))
             taken = [self._items.popleft() for _ in range(count)]

@@ -12,7 +12,7 @@ MAX_TOPICS: Final = 10_000
 MAX_KEPT_BYTES: Final = 4_096
 """Of a payload; of a larger one only its size is remembered."""
 RATE_SECONDS: Final = 10.0
-"""What is longer ago counts less and less in a rate."""
+"""Older messages count less and less in a rate."""
 
 Name = tuple[str, str]
 """Tenant and topic name."""
@@ -33,7 +33,7 @@ class SeenRecord(NamedTuple):
 
 @dataclass(slots=True)
 class SeenTopic:
-    """What is remembered of a topic."""
+    """Recent figures of a topic."""
 
     messages: int
     per_second: float
@@ -54,12 +54,12 @@ class RecentTopics:
         self._lock = threading.Lock()
         self._topics: OrderedDict[Name, SeenTopic] = OrderedDict()
         self.since_ms = 0
-        """What came since then was seen."""
+        """Messages since then were seen."""
         self.forgotten = 0
         """Topics that were seen and are not remembered."""
 
     def begin(self, now_ms: int) -> None:
-        """Forget all; what comes from now on is seen."""
+        """Forget all; messages from now on are seen."""
         with self._lock:
             self._topics.clear()
             self.since_ms = now_ms

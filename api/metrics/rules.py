@@ -1,7 +1,7 @@
-"""What rules have done, summed over all runs of all processes that say so in `mqlake.metrics`.
+"""Counters of rules, summed over all runs of all processes that write into `mqlake.metrics`.
 
-A reset is a record too: what each run had counted by then, which is taken off from then on. So it
-outlives the API, and the processes that count need not know.
+A reset is a record too: the counters of each run at that moment, which are taken off from then on.
+So it outlives the API, and the processes that count need not know.
 """
 
 import json
@@ -29,7 +29,7 @@ _SAMPLE_SECONDS: Final = 5.0
 """Counters are remembered that often, for rates."""
 
 GAUGES: Final = frozenset({"queued", "behind", "failing"})
-"""What is so at the moment, not counted: only the run that spoke last knows."""
+"""Values of the moment, not counters: only the run that wrote last knows them."""
 
 Counters = dict[str, Any]
 """Numbers by name; a value may again be such an object."""
@@ -100,7 +100,7 @@ class MaterialisedMetrics(KeptInMemory):
             return found
 
     def reset_value(self, tenant: str, rule_id: str) -> bytes:
-        """Return the value of a record that takes off what is counted now."""
+        """Return the value of a record that takes off the present counters."""
         with self._lock:
             runs = self._runs.get((tenant, rule_id), {})
             value = {"v": RECORD_VERSION, "at": self._clock.now_ms(), "runs": runs}
@@ -177,7 +177,7 @@ class MaterialisedMetrics(KeptInMemory):
         runs[run] = counters
 
     def _remember(self, name: Name) -> None:
-        """Keep what was counted so far, for rates."""
+        """Keep the present counters, for rates."""
         now = self._clock.monotonic()
         history = self._history.setdefault(name, deque())
         if history and now - history[-1][0] < _SAMPLE_SECONDS:
@@ -255,7 +255,7 @@ def _read(record: Followed) -> Counters | None:
 
 
 def _combine(left: Any, right: Any, sign: int) -> Any:
-    """Add (or take off) numbers of the same name; what is no number stays as on the left."""
+    """Add (or take off) numbers of the same name; other values stay as on the left."""
     if isinstance(left, dict):
         others = right if isinstance(right, dict) else {}
         names = [*left, *(name for name in others if name not in left and sign > 0)]

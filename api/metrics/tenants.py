@@ -1,7 +1,7 @@
-"""What each tenant uses, for Prometheus: as its clients' gateways say in `mqlake.metrics`.
+"""Usage of each tenant, for Prometheus: from gateways' records in `mqlake.metrics`.
 
 Counters are of one gateway, since its run began: a sum over gateways would fall when one of them
-starts again, and whoever watches would take that for new messages.
+starts again, and Prometheus would take that for new messages.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ OF_RULES: Final = {
     "rule_outputs": "outputs",
     "rule_failures": "failed",
 }
-"""What is told -> the counter of rules that it is."""
+"""Name of the metric -> name of the rules' counter."""
 RULE_TIME: Final = "rule_evaluation_ms"
 """Processor time, which Prometheus has in seconds."""
 _MOST_SERIES: Final = 100 * MOST
-"""Of one metric: tenants times gateways or tables; what is beyond is added up."""
+"""Of one metric: tenants times gateways or tables; those beyond are added up."""
 
 
 class MaterialisedTenantMetrics(KeptInMemory):
-    """What gateways have said of tenants; safe to use from any thread.
+    """Gateways' metrics of tenants; safe to use from any thread.
 
     Args:
-        gateways: What one that is not there, or has begun anew, has said does not count.
+        gateways: Metrics of one that is away, or of an earlier run, do not count.
     """
 
     def __init__(self, gateways: Gateways) -> None:
@@ -82,7 +82,7 @@ class MaterialisedTenantMetrics(KeptInMemory):
         return refused
 
     def current(self) -> dict[TenantMetricsKey, TenantMetrics]:
-        """Return what gateways that are there have said in their present runs."""
+        """Return the metrics of live gateways, of their present runs."""
         runs = {
             one.name: one.said.get("incarnation") for one in self._gateways.all() if one.is_alive
         }
@@ -107,13 +107,13 @@ def forget_tenant_metrics(log: LogAppender, view: MaterialisedTenantMetrics, ten
 
 
 class TenantFigures:
-    """All that is known of what tenants use.
+    """All known usage of tenants.
 
     Args:
-        view: What gateways say.
+        view: Metrics of gateways.
         rules: Counters of rules.
         sessions: The stored sessions.
-        storage: What tables hold.
+        storage: Sizes of tables.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TenantFigures:
         """Return the metrics of tenants; the first `MOST` by name stand for themselves.
 
         Args:
-            may_see: Tells whether whoever asks may know of a tenant.
+            may_see: Tells whether the caller may know of a tenant.
 
         Raises:
             OperationalError: Sessions are being read, or a table cannot be read.
@@ -160,7 +160,7 @@ class TenantFigures:
         return shown.families
 
     def rows(self, tenant: str) -> Iterable[tuple[str, str, int]]:
-        """Return what a tenant uses as rows of the relation `usage`: kind, name, value.
+        """Return a tenant's usage as rows of the relation `usage`: kind, name, value.
 
         Raises:
             OperationalError: As of `families`.
@@ -185,7 +185,7 @@ class TenantFigures:
 
 
 class _Shown:
-    """Takes what is of the tenants that are shown; those beyond `MOST` are one."""
+    """Takes the metrics of tenants that are shown; those beyond `MOST` are one."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.families = Families(most=_MOST_SERIES)

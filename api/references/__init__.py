@@ -1,1 +1,1 @@
-"""Reference tables: reading uploads, asking for changes, what is known of them."""
+"""Reference tables: reading uploads, asking for changes, and their materialised view."""

@@ -1,7 +1,7 @@
 """Asks the lake, which writes all tables, for changes of reference tables.
 
 Rows are handed over in a file, which is on the disk before the request that names it is in the log:
-so what was taken is not lost, whichever process dies.
+so an accepted upload is not lost, whichever process dies.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Every reference table as `mqlake.rules` has it: what was asked for last, and what came of it."""
+"""Every reference table as `mqlake.rules` has it: the last request, and its result."""
 
 import time
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Reference:
 
 
 class MaterialisedReferences(MaterialisedView):
-    """What is known of all reference tables; safe to use from any thread."""
+    """All known reference tables; safe to use from any thread."""
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
@@ -68,7 +68,7 @@ class MaterialisedReferences(MaterialisedView):
         self._tables: dict[Name, ReferenceState] = {}
 
     def get(self, tenant: str, reference: str) -> Reference | None:
-        """Return what is known, also of a table that was deleted."""
+        """Return a reference table, also a deleted one that is still known."""
         with self._changed:
             return self._get((tenant, reference))
 

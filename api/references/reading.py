@@ -1,4 +1,4 @@
-"""Read an upload: CSV or JSON to rows of typed columns, or what is wrong, and where.
+"""Read an upload: CSV or JSON to rows of typed columns, or an error with its place.
 
 Types are those of the values unless a schema is given. A CSV cell that is empty is null, so is a
 field that is missing in JSON. A number that begins with a zero, a postal code say, is text.
@@ -22,7 +22,7 @@ Value = str | int | float | bool | None
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-# What counts as a number when the schema says that it is one.
+# A number, where the schema says that it is one.
 _LOOSE_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _LOOSE_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LEAST: Final = -(2**63)
@@ -45,7 +45,7 @@ class UploadError(MqlakeError):
     """An upload cannot be used.
 
     Attributes:
-        line: 1-based, in the upload; None for what has no place there.
+        line: 1-based, in the upload; None for a problem without a place there.
         column: Name of the column, if it is about one.
     """
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-class UnknownVersion(OperationalError):  # noqa: N818 - it names what is missing
+class UnknownVersion(OperationalError):  # noqa: N818 - it names the missing thing
     """The table has no such version, or no longer."""
 
 

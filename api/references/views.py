@@ -1,4 +1,4 @@
-"""What the API says of reference tables."""
+"""Responses of the API about reference tables."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ from rules.references import ReferenceColumn
 
 
 class ReferenceView(BaseModel):
-    """A reference table. What describes it is that of its version, not of one being written."""
+    """A reference table. Its description is of its version, not of one being written."""
 
     id: str
     state: str = Field(

@@ -1,1 +1,1 @@
-"""The relations that queries see, how Spark gets to know them, and what they are audited by."""
+"""The relations that queries see, their definitions for Spark, and their audits."""

@@ -35,7 +35,7 @@ class Audit:
 
     Attributes:
         name: That of the checker in `resilience.checkers`.
-        promise: What is looked at, in words.
+        promise: The promise in words.
         cases: SQL with `{messages}` and so on for relations, `{since}` for a timestamp.
     """
 
@@ -77,7 +77,7 @@ DUPLICATE: Final = Audit(
 ORDER: Final = Audit(
     "order",
     "messages of one publisher and topic are in the log in the order in which they were accepted",
-    # An identifier is its time, who made it, a number; its time never goes back in a process.
+    # An identifier is its time, its maker, a number; its time never goes back in a process.
     """
     SELECT tenant, CASE WHEN made < before THEN 'broken' ELSE 'ok' END AS verdict, count(*) AS n,
         min(ts) AS at, min_by(to_json(named_struct('id', id, 'topic', topic,
@@ -153,7 +153,7 @@ SESSION_PRESENT: Final = Audit(
 )
 
 _LATER: Final = "ORDER BY log_offset DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-"""A frame of what follows that grows from row to row, and is not made anew for each."""
+"""A frame of the later rows that grows from row to row, and is not made anew for each."""
 
 TWO_HOLDERS: Final = Audit(
     "two-holders",
@@ -250,7 +250,7 @@ def audit_select(relation: Relation, since: datetime | None = None) -> str:
     """Return the SELECT of `COLUMNS`: one row for each tenant and audit that has cases.
 
     Args:
-        relation: What stands for a relation's name.
+        relation: Returns the SQL for a relation's name.
         since: UTC; cases before it are left out.
     """
     start = (since or _BEGINNING).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,7 +1,7 @@
 """Tables, views and functions by their names in Spark SQL, and the statements that make them known.
 
-The catalog of the query application lives in its JVM's memory, and is empty at first: what a
-statement names and Spark does not know is made known then (`made_by`).
+The catalog of the query application lives in its JVM's memory, and is empty at first: names that a
+statement has and Spark does not know are made known then (`made_by`).
 
 Functions are SQL functions, which Spark puts into the query as expressions: no Python, nothing to
 register with a session, and the literal beginning of a filter becomes a range of topics, by which
@@ -23,7 +23,7 @@ from api.relations.views import (
 from mqlake.tables import TABLES
 from rules.sql.quoting import quoted
 
-# `\Q…\E` quotes what stands between; a `\E` in the filter itself would end it.
+# `\Q…\E` quotes the text between; a `\E` in the filter itself would end it.
 _QUOTED: Final = r"concat('\\Q', replace({0}, '\\E', '\\E\\\\E\\Q'), '\\E')"
 _LEVELS: Final = r"replace(" + _QUOTED + r", '+', '\\E[^/]*\\Q')"
 _REGEX: Final = (
@@ -40,7 +40,7 @@ _IS_VALID: Final = (
     r"filter <> '' AND NOT filter RLIKE '(?s)[^/][+#]|[+][^/]|#.'"
     f" AND length(filter) - length(replace(filter, '+', '')) <= {_MAX_SINGLE_LEVELS}"
 )
-# What comes before the first wildcard, without the slash between; '/' is followed by '0'.
+# The text before the first wildcard, without the slash between; '/' is followed by '0'.
 _PREFIX: Final = r"regexp_replace(regexp_extract(filter, '\\A([^+#]*)', 1), '/\\z', '')"
 
 FUNCTIONS: Final = {
@@ -64,7 +64,7 @@ FUNCTIONS: Final = {
         ),
     ),
 }
-"""Name -> parameters, type, what it does, and the expression."""
+"""Name -> parameters, type, description, and the expression."""
 
 
 VIEWS: Final = (*(table.name for table in TABLES), AUDIT_VIEW)
@@ -76,8 +76,8 @@ def made_by(name: str, tables: Path) -> tuple[str, ...]:
     """Return the statements that make a table, a view or a function known.
 
     Args:
-        name: As Spark names what it has not found: parts with points between, quoted or not;
-            without a schema it is that of the tables.
+        name: Name that Spark has not found, as it says it: parts with points between, quoted or
+            not; without a schema it is that of the tables.
         tables: Folder of the tables.
 
     Returns:

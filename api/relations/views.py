@@ -1,7 +1,7 @@
 """The relations that queries see: the tables, with payloads as JSON, as text and as bytes.
 
-`docs/tables.md` describes them. The API puts them into each query, filtered to a tenant; for who
-speaks Spark Connect they are views (`catalog`).
+`docs/tables.md` describes them. The API puts them into each query, filtered to a tenant; for
+clients of Spark Connect they are views (`catalog`).
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ PAYLOAD_COLUMNS: Final = (
     ViewColumn(
         "payload",
         "variant",
-        # Of what is no JSON, its text: a sensor that sends `21.5` and one that sends `on` are read
+        # Of other payloads the text: a sensor that sends `21.5` and one that sends `on` are read
         # alike.
         f"coalesce(try_parse_json({_TEXT}), CAST({_TEXT} AS VARIANT))",
         "payload as JSON, else its text; null when it is not UTF-8",
@@ -44,7 +44,7 @@ PAYLOAD_COLUMNS: Final = (
     ViewColumn("payload_text", "string", _TEXT, "payload as text; null when it is not UTF-8"),
     ViewColumn("payload_bytes", "binary", "payload", "payload as published"),
 )
-"""What stands in place of the column `payload`."""
+"""Columns in place of the column `payload`."""
 
 
 def view_columns(table: Table) -> tuple[ViewColumn, ...]:

@@ -1,8 +1,8 @@
-"""Replay what a SELECT over `messages` gives, as a job.
+"""Replay the messages that a SELECT over `messages` gives, as a job.
 
 The result of the query is a file (`api.sql.running`), read a little at a time. Every message that
-was dealt with moves the job's place on, so that a job that was interrupted goes on behind it; what
-was on its way at that moment, two seconds' worth at most, comes again.
+was dealt with moves the job's place on, so that a job that was interrupted goes on behind it;
+messages on their way at that moment, two seconds' worth at most, come again.
 """
 
 import time
@@ -33,7 +33,7 @@ class Replay:
 
     Args:
         job: Says how far it is.
-        order: What is asked for.
+        order: Request of the job, checked.
         queries: Run the query.
         limits: Of its result.
         target: Takes the messages.
@@ -66,7 +66,7 @@ class Replay:
         self._pace = JobPace(order.rate)
 
     def run(self) -> dict[str, Any]:
-        """Do it; return what was done.
+        """Do it; return its result.
 
         Raises:
             ReplayError: The query fails, gives too much, or the target is gone.

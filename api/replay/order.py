@@ -1,4 +1,4 @@
-"""What a replay is asked to do, and the query that gives its messages."""
+"""The order for a replay, and the query that gives its messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,17 +17,17 @@ COLUMNS_HINT: Final = f"a replay needs the columns {', '.join(COLUMNS)}: SELECT 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOrder:
-    """What is asked for; `from_request` makes it of what a job keeps.
+    """The order for a replay; `from_request` makes it of a job's request.
 
     Attributes:
         query: Checked, of one tenant.
         prefix: Put before each topic.
-        client_id: Who gets the messages, nobody else; None: they are published.
+        client_id: The only client that gets the messages; None: they are published.
         speed: 1 keeps the time between messages, 2 halves it; None: as fast as the rate allows.
         rate: Messages a second, at most.
         limit: Messages, at most; None: more than the API's limit are refused.
         keep_retain: The RETAIN flag is kept; else nothing that is retained changes.
-        username: Who has asked: of published messages the user name.
+        username: Name of the caller: of published messages the user name.
         topic_filters: Of whose topics messages are read, and to which they go; None: of all.
     """
 
@@ -44,7 +44,7 @@ class ReplayOrder:
 
     @classmethod
     def from_request(cls, tenant: str, request: Mapping[str, Any]) -> "ReplayOrder":
-        """Undo what a job keeps.
+        """Return the order that a job's request keeps.
 
         Raises:
             QueryError: The query is refused.
@@ -59,7 +59,7 @@ class ReplayOrder:
         )
 
     def may_go_to(self, topic_name: str) -> bool:
-        """Tell whether who has asked may send a message to a topic."""
+        """Tell whether the caller may send a message to a topic."""
         known = self.topic_filters
         return known is None or any(covers(one, topic_name) for one in known)
 
@@ -77,8 +77,8 @@ def ordered_query(order: ReplayOrder, before_ms: int, after: Place | None) -> Ch
     """Return the query of a replay: in the order of time, behind a place.
 
     Args:
-        order: What is asked for.
-        before_ms: When the replay was asked for: what it publishes itself is not replayed.
+        order: Request of the job, checked.
+        before_ms: When the replay was asked for: its own messages are not replayed.
         after: Where an earlier run of the job has come to.
     """
     conditions = [f"ts <= timestamp_millis({before_ms:d})"]

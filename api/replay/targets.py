@@ -19,7 +19,7 @@ from mqlake.session_records import SessionRecord, decode_session
 PROPERTY_JOB: Final = "mqlake-replay"
 PROPERTY_ID: Final = "mqlake-replay-id"
 PROPERTY_TIME: Final = "mqlake-replay-time"
-"""User properties of a message that is published again: the job, what it is of, and from when."""
+"""User properties of a replayed message: the job, the original's identifier and its time."""
 
 DELIVER: Final = "deliver"
 """Action of the control record that gives messages to one client."""
@@ -43,13 +43,13 @@ class ReplayTarget(Protocol):
 
 
 class Published:
-    """Everybody who subscribes: the messages are published anew, with what they are as properties.
+    """All subscribers: the messages are published anew, with their origin as properties.
 
     Args:
         log: Takes them.
         maker: Gives them identifiers and a time.
         tenant: Whose topics.
-        username: Who has asked.
+        username: Name of the caller.
         job_id: In their properties.
         keep_retain: The RETAIN flag is kept.
     """
@@ -96,7 +96,7 @@ class Published:
 
 
 class OneClient:
-    """One client that is connected: it gets what its subscriptions match, as it was.
+    """One client that is connected: it gets the messages that its subscriptions match, unchanged.
 
     Of a session that outlives its connection the log says where it is; of another nobody does, so
     every gateway is asked and the one that has it acts.
@@ -104,9 +104,9 @@ class OneClient:
     Args:
         log: Takes the control records.
         cache: Knows the sessions that outlive their connections.
-        gateways: Knows who is there.
+        gateways: Knows the live gateways.
         tenant: Of the client.
-        client_id: Who gets the messages.
+        client_id: The client that gets the messages.
 
     Raises:
         ReplayError: It is not connected.
@@ -133,7 +133,7 @@ class OneClient:
     def _names(self) -> list[str]:
         """Return the gateways that may have the client.
 
-        What it has not taken is gone with its connection, so the next one does not go on.
+        Messages that it has not taken are gone with its connection, so the next one does not go on.
         """
         known, session = self._known, self._session()
         if session is None and known is None:

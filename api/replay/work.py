@@ -1,4 +1,4 @@
-"""What a replay does, made of what was asked for: at once, or when its job is resumed."""
+"""The work of a replay, made of its request: at once, or when its job is resumed."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +20,7 @@ REPLAY: Final = "replay"
 
 @dataclass(frozen=True, slots=True)
 class ReplayParts:
-    """What a replay works with."""
+    """Parts that a replay needs."""
 
     log: LogAppender
     maker: MessageMaker
@@ -46,7 +46,7 @@ class ReplayParts:
 
 
 def replay_work(parts: ReplayParts, order: ReplayOrder) -> Work:
-    """Return what carries an order out."""
+    """Return the work that carries an order out."""
     settings = parts.settings
     rows = settings.sql_max_rows if order.limit is None else order.limit
     limits = QueryLimits(rows, settings.sql_max_seconds, settings.sql_max_bytes)

@@ -14,7 +14,7 @@ from api.problems import ProblemDetails
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
 _ADMIN: Final = {**needs("admin"), **for_tenants()}
-"""Administrators of some tenants are shown, and change, what is for these."""
+"""Administrators of some tenants are shown, and change, accounts for these alone."""
 
 NamePath = Annotated[str, Path(alias="name", description="of an account", max_length=64)]
 

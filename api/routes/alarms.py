@@ -1,4 +1,4 @@
-"""Alarms: what wants somebody to look; acknowledge them."""
+"""Alarms: list and acknowledge conditions that somebody has to look at."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -19,7 +19,7 @@ from mqlake.alarm_records import Severity
 router = APIRouter(tags=["alarms"], responses={503: {"model": ProblemDetails}})
 
 _OWN: Final = for_tenants()
-"""Who is for some tenants is shown, and acknowledges, alarms of these alone."""
+"""Callers for some tenants are shown, and acknowledge, alarms of these alone."""
 _MISSING: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
 
 

@@ -1,4 +1,4 @@
-"""The load balancer: its nodes and proxies, and what an administrator asks of it."""
+"""The load balancer: its nodes and proxies, and requests of an administrator to it."""
 
 from http import HTTPStatus
 from typing import Annotated, Any

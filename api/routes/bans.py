@@ -1,4 +1,4 @@
-"""Bans: who is not let in by any gateway."""
+"""Bans: clients, users and addresses that no gateway lets in."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -23,7 +23,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class NewBan(BaseModel):
-    """For whoever one of the names or networks is of."""
+    """A ban of all clients that one of the names or networks fits."""
 
     model_config = ConfigDict(
         extra="forbid",

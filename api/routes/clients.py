@@ -92,7 +92,7 @@ def get_client_in_flight(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_
 
 @router.get("/clients/{client_id:path}", responses={404: {"model": ProblemDetails}})
 def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> ClientSessionView:
-    """Show a session. What is in flight is as of its last progress record, about a second old."""
+    """Show a session. Messages in flight are as of its last progress record, about a second old."""
     return read_client(_stored(cache, tenant, client_id))
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: what rules could not evaluate and actions could not carry out; run them again."""
+"""Dead letters: messages and outputs that rules or actions failed on; run them again."""
 
 import re
 from datetime import datetime
@@ -106,11 +106,11 @@ def post_rerun(
     asked: Rerun | None = None,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> JobView:
-    """Evaluate again what a rule could not evaluate, as a job: with the rule as it is now.
+    """Evaluate messages again that a rule failed on, as a job: with the rule as it is now.
 
     That is with its newest version and the newest versions of its schemas. Outputs go to the
     rule's actions; a message that gives outputs, or none, is done with and never taken again, so
-    asking twice does nothing twice. What fails still stays a dead letter.
+    asking twice does nothing twice. A message that fails still stays a dead letter.
     """
     asked = asked or Rerun()
     entry = existing(rules, caller, tenant, rule_id)

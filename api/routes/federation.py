@@ -1,4 +1,4 @@
-"""Federation of this site with others: its links, and what they carry."""
+"""Federation of this site with others: its links, and their traffic."""
 
 from http import HTTPStatus
 from typing import Any

@@ -1,4 +1,4 @@
-"""Topic filters in requests: whether they are some, and of what the caller may have."""
+"""Topic filters in requests: whether they are valid, and within the caller's rights."""
 
 from http import HTTPStatus
 
@@ -25,10 +25,10 @@ def check_filter(topic_filter: str) -> None:
 
 
 def check_rights(caller: Caller, topic_filter: str | None) -> None:
-    """Let through who may have all that a topic filter, or topic name, matches.
+    """Let a caller through who may have all topics that a filter, or topic name, matches.
 
     Args:
-        caller: Who asks.
+        caller: Of the request.
         topic_filter: A valid one; None: all topics.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which gateways there are, and what an administrator asks of one."""
+"""Gateways, and requests of an administrator to one."""
 
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -110,7 +110,7 @@ def get_placement(gateways: Heard) -> Placement:
 
 @router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
 def get_gateway(gateways: Heard, name: str) -> GatewayView:
-    """Show what a gateway said last; it speaks twice a second."""
+    """Show the last heartbeat of a gateway; it sends two a second."""
     found = gateways.get(name)
     if found is None:
         raise _unknown(name, [one.name for one in gateways.all()])

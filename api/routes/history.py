@@ -1,4 +1,4 @@
-"""How long the history is kept, and the deletion of what one client has left in it."""
+"""Retention of the history, and the deletion of one client's rows in it."""
 
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -57,7 +57,7 @@ def get_retention(settings: Settings) -> RetentionRequest:
 
 @router.put("/retention", openapi_extra=_ADMIN)
 def put_retention(settings: Settings, retention: RetentionRequest) -> RetentionRequest:
-    """Replace all policies. What is too old by the new ones goes within six hours."""
+    """Replace all policies. Rows that are too old by the new ones go within six hours."""
     policies = tuple(KeepingPolicy(**one.model_dump()) for one in retention.policies)
     try:
         write_policies(settings.data_dir, policies)
@@ -80,11 +80,11 @@ def delete_history(
     client_id: Annotated[str, Query(min_length=1, max_length=65_535, description="whose rows go")],
     tenant: Tenant = DEFAULT_TENANT,
 ) -> JobView:
-    """Delete what a client has left in the tables messages, events, drops and dead_letters.
+    """Delete a client's rows in the tables messages, events, drops and dead_letters.
 
     A job; its result has the number of rows of each table. The files go too, and with them time
-    travel of these tables to before the deletion. That it was asked for, by whom, and what came of
-    it are events of the table `events`.
+    travel of these tables to before the deletion. The request, its caller and its result are events
+    of the table `events`.
     """
     deletion = Deletion(tenant, client_id, caller.name)
     deleter.audit(REQUESTED, deletion)

@@ -1,4 +1,4 @@
-"""Jobs: what takes longer than a request. Look at them, end them."""
+"""Jobs, which take longer than a request: look at them, end them."""
 
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -38,8 +38,8 @@ def get_jobs(
 ) -> Page[JobView]:
     """List jobs, the newest first. Those that have ended are kept for a day.
 
-    Who is for some topics alone is shown, and may end, what he has begun; who is for some tenants,
-    what is theirs.
+    A caller for some topics alone is shown, and may end, jobs that he has begun; a caller for some
+    tenants, jobs of these.
     """
     made_at, last_id = read_cursor(cursor, 2)
     found = [

@@ -14,7 +14,7 @@ from api.problems import ProblemDetails
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
 _ADMIN: Final = {**needs("admin"), **for_tenants()}
-"""Administrators of some tenants are shown, and change, what is for these."""
+"""Administrators of some tenants are shown, and change, keys for these alone."""
 
 KeyId = Annotated[str, Path(alias="id", description="identifier of a key", max_length=64)]
 

@@ -60,7 +60,7 @@ Rate = Annotated[
 
 
 class OutputView(BaseModel):
-    """What a rule made of a message."""
+    """Output of a rule for a message."""
 
     tenant: str
     rule_id: str
@@ -74,7 +74,7 @@ class OutputView(BaseModel):
 
 
 class LeftOutView(BaseModel):
-    """What a reader did not get, since it was told last."""
+    """Counts of events that a reader did not get, since it was told last."""
 
     rate: int = Field(description="because of max_rate")
     slow: int = Field(description="because it did not take it in time")
@@ -178,7 +178,7 @@ async def get_outputs(
     tenant: Tenant = DEFAULT_TENANT,
     max_rate: Rate = DEFAULT_RATE,
 ) -> StreamingResponse:
-    """Send what rules make of messages, as it comes."""
+    """Send outputs of rules, as they come."""
     asked = SubscribeOutputs(
         subscribe="", stream="outputs", rule_id=rule_id, tenant=tenant, max_rate=max_rate
     )
@@ -285,7 +285,7 @@ async def _receive(socket: WebSocket, live: LiveParts, reader: Reader, caller: C
 
 
 def read_frame(text: str) -> Asked:
-    """Return what a reader asks for.
+    """Return the request of a reader.
 
     Raises:
         Problem: It is not one of the objects above.
@@ -305,7 +305,7 @@ async def _open(
     caller: Caller,
     asked: SubscribeMessages | SubscribeOutputs | SubscribeMetrics,
 ) -> None:
-    """Begin a stream; what happens after this comes through it.
+    """Begin a stream; events after this come through it.
 
     Raises:
         Problem: A filter is wrong or not the caller's, or the log does not answer.
@@ -351,7 +351,7 @@ async def _open(
 
 
 def _reader(connection: HTTPConnection, live: LiveParts, caller: Caller) -> Reader:
-    """Return what serves a new connection.
+    """Return the reader that serves a new connection.
 
     Raises:
         Problem: There are too many.

@@ -1,4 +1,4 @@
-"""Who is logged in: sessions of the API, listed and ended by administrators."""
+"""Logins: sessions of the API, listed and ended by administrators."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -18,7 +18,7 @@ from mqlake.access_records import LoginSession, Role, SubjectKind
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
 _ADMIN: Final = {**needs("admin"), **for_tenants()}
-"""Administrators of some tenants are shown, and end, sessions of who is for these alone."""
+"""Administrators of some tenants are shown, and end, sessions for these alone."""
 
 SessionId = Annotated[str, Path(alias="id", description="identifier of a session", max_length=64)]
 

@@ -18,7 +18,7 @@ router = APIRouter(tags=["metrics"], responses={503: {"model": ProblemDetails}})
 
 @router.get("/metrics")
 def get_metrics(source: SystemFigures) -> SystemMetrics:
-    """Show what gateways, processes and rules do now; rates are over the last seconds."""
+    """Show present metrics of gateways, processes and rules; rates are over the last seconds."""
     return source.read()
 
 
@@ -29,7 +29,7 @@ def get_metrics(source: SystemFigures) -> SystemMetrics:
     responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
 )
 def get_tenant_metrics(figures: Figures, caller: CurrentCaller, _cache: Cache) -> Response:
-    """Give what each tenant uses as Prometheus reads it: those that the caller is for."""
+    """Give the usage of each tenant as Prometheus reads it: those that the caller is for."""
     families = list(figures.families(caller.is_of))
     registry = CollectorRegistry()
     registry.register(_Found(families))

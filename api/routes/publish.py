@@ -41,7 +41,7 @@ _MAX_BINARY_CHARACTERS: Final = 87_384
 
 
 def _check_text(text: str) -> str:
-    """Accept what an MQTT string can hold (5.0: 1.5.4)."""
+    """Accept a text that an MQTT string can hold (5.0: 1.5.4)."""
     if "\0" in text:
         raise ValueError("holds U+0000")
     if len(text.encode()) > MAX_TOPIC_BYTES:
@@ -183,7 +183,7 @@ class BulkResult(BaseModel):
 
 
 _IN_MESSAGES: Final = {**audited(is_audited=False), **for_topics()}
-"""Each is a row of the table `messages`, which says who has published it."""
+"""Each is a row of the table `messages`, which names its publisher."""
 
 
 @router.post("/publish", openapi_extra=_IN_MESSAGES)
@@ -228,7 +228,7 @@ async def post_publish_bulk(
     """Publish messages in their order; nothing is published when one of them is not valid.
 
     Messages of one topic stay in order. 207 when the log has not taken all of them: each item says
-    what became of it.
+    its outcome.
     """
     made = _make(maker, settings, caller, tenant, new.messages)
     placed = await publisher.publish(made)

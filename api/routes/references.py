@@ -171,7 +171,7 @@ def get_rows(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> RowsPage:
-    """List rows by their key; all pages are of one version, whatever is uploaded meanwhile."""
+    """List rows by their key; all pages are of one version, despite uploads meanwhile."""
     found = _existing(references, tenant, reference_id)
     if found.table is None or found.version is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"reference table {reference_id!r} has no rows yet")

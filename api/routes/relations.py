@@ -1,4 +1,4 @@
-"""What queries can name: relations with their columns."""
+"""Relations that queries can name, with their columns."""
 
 from collections.abc import Iterator
 

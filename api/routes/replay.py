@@ -1,4 +1,4 @@
-"""Replay messages of the past: to everybody who subscribes, or to one client."""
+"""Replay messages of the past: to all subscribers, or to one client."""
 
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -112,12 +112,12 @@ def post_replay(
     asked: NewReplay,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> object:
-    """Send what a SELECT over `messages` gives once more, as a job.
+    """Send the messages that a SELECT over `messages` gives once more, as a job.
 
     Published messages are new ones: they have new identifiers, rules and the history take them, and
-    three user properties say what they are of (`mqlake-replay`, `mqlake-replay-id`,
+    three user properties name the job and the original (`mqlake-replay`, `mqlake-replay-id`,
     `mqlake-replay-time`). `DELETE /jobs/{id}` ends the job, `POST /jobs/{id}/resume` goes on with
-    it; what was sent in the last two seconds before it was interrupted comes again.
+    it; messages sent in the last two seconds before it was interrupted come again.
     """
     most = settings.sql_max_rows
     if asked.limit is not None and asked.limit > most:

@@ -105,7 +105,7 @@ def delete_retained_message(
 ) -> RetainedAsked:
     """Delete the retained message of a topic: publish an empty one, as any client may.
 
-    So who is subscribed to the topic gets an empty message. It is in the log when this answers;
+    So subscribers of the topic get an empty message. It is in the log when this answers;
     gateways follow at once, the table, and with it GET, within seconds.
     """
     validate_topic_name(topic)

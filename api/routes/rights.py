@@ -1,4 +1,4 @@
-"""Rights: what clients may do at all gateways."""
+"""Rights of clients at all gateways."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -28,7 +28,7 @@ Number = Annotated[int, Path(ge=1, le=2**53, description="number of a version")]
 
 
 class WantedRights(RightsFile):
-    """All rights; what is not said here is denied."""
+    """All rights; everything else is denied."""
 
     version: int | None = Field(
         default=None,
@@ -68,7 +68,7 @@ def get_rights(rights: KnownRights) -> RightsView:
     responses={422: {"model": ProblemDetails}},
 )
 def post_plan(rights: KnownRights, wanted: RightsFile) -> RightsPlan:
-    """Show what would change if these were applied; nothing does."""
+    """Show the changes that these would make; none is made."""
     current = rights.current
     number = 0 if current is None else current.version
     before = None if current is None else current.content

@@ -1,4 +1,4 @@
-"""What rules make of what they have not seen: history, and messages that came during a pause."""
+"""Backfills: outputs of rules for history, and for messages that came during a pause."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -68,7 +68,7 @@ class Resumption(BaseModel):
 
 
 class Resumed(BaseModel):
-    """A rule that goes on, and the job that makes up for what it has missed."""
+    """A rule that goes on, and the job that makes up for messages it has missed."""
 
     rule: RuleView
     job: JobView | None = Field(
@@ -90,7 +90,7 @@ def post_backfill(
     asked: Backfill | None = None,
     tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
 ) -> JobView:
-    """Give the actions of a running rule what it makes of history, as a job.
+    """Give the actions of a running rule its outputs for history, as a job.
 
     That is of every stored message before its newest version came into force: live evaluation
     has each one from there on, so that none is left out and none taken twice. The outputs are in
@@ -130,7 +130,7 @@ def post_resume_rule(
 ) -> Resumed:
     """Let a paused or failed rule go on as it is, as a new version: from now on, or from there.
 
-    From where it paused means that a backfill gives its actions what the rule makes of the messages
+    From where it paused means that a backfill gives its actions the rule's outputs for the messages
     between there and its new version, at most `rate` outputs a second; live evaluation has the
     others at once. None is left out and none taken twice.
     """

@@ -131,7 +131,7 @@ def post_rule_test(
 ) -> RuleTestResult:
     """Evaluate a rule on one made-up message; nothing is published and nothing kept.
 
-    A stateful rule gives what it would give of this message alone: the row of its window, say.
+    A stateful rule gives its output for this message alone: the row of its window, say.
     Spark evaluates the expression that would run live. The first test after a start may take
     seconds.
     """
@@ -204,10 +204,10 @@ def post_resume(
 ) -> JobView:
     """Go on with a job that was interrupted, has failed or was cancelled.
 
-    A backfill goes on where it was; what it does again for that gives the same outputs, which
+    A backfill goes on where it was; messages that it evaluates again give the same outputs, which
     count once. A replay goes on where it was, two seconds before at most. A dry run begins anew,
-    and so does a rerun, which leaves what is done. The deletion of a tenant goes on with the step
-    at which it was.
+    and so does a rerun, which leaves out letters that are done. The deletion of a tenant goes on
+    with the step at which it was.
     """
     job = runs.jobs.get(job_id)
     if job is None or not is_shown(job, caller):
@@ -237,7 +237,7 @@ def _asked_sql(
 def _other(
     rules: MaterialisedRules, caller: Caller, tenant: str, rule_id: str, version: int | None
 ) -> Rule | None:
-    """Return what to compare with: this version, else the one that runs, if one does."""
+    """Return the rule to compare with: this version, else the one that runs, if one does."""
     if version is not None:
         return find_version(rules, caller, tenant, rule_id, version)
     entry = rules.get(tenant, rule_id)

@@ -1,4 +1,4 @@
-"""Rules: list, make, change, delete; what they do and what they have done."""
+"""Rules: list, make, change, delete; their state and their metrics."""
 
 import re
 from contextlib import suppress
@@ -121,12 +121,12 @@ def post_rule(
 ) -> RuleView:
     """Make a rule.
 
-    It is in the log when this answers, and waits for at most 3 seconds until the engine has said
-    what it makes of it: `state`. 202 and `starting` when it has not, because Spark is away, say:
+    It is in the log when this answers, and waits for at most 3 seconds until the engine has told
+    its `state`. 202 and `starting` when it has not, because Spark is away, say:
     the rule then starts with it, and GET shows when.
 
-    It acts with the rights of who makes it, as they are at any time: it fails (`failed`) when these
-    do not allow what it does any more.
+    It acts with the rights of its maker, as they are at any time: it fails (`failed`) when these
+    do not allow its actions any more.
     """
     body = new.body()
     check_for(caller, tenant, rules, references, body)
@@ -145,7 +145,7 @@ def post_validate(
     asked: RuleCheck,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> CheckResult:
-    """Say what is wrong with a rule, what is probably not meant, and what its SQL means."""
+    """Return the errors of a rule, warnings, and the meaning of its SQL."""
     errors = []
     said: list[str] = []
     view: CompiledView | None = None
@@ -195,7 +195,7 @@ def put_rule(
     """Give a rule another content, as a new version; without a difference nothing happens.
 
     `enable` starts and stops it. A rule that is paused or failed is started again by any PUT.
-    Waits for the engine as POST does. From then on it acts with the rights of who changes it; one
+    Waits for the engine as POST does. From then on it acts with the rights of the caller; one
     that was somebody else's is so made one's own, also without a difference.
     """
     body = changed.body()
@@ -226,7 +226,7 @@ def delete_rule(
     """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
     existing(rules, caller, tenant, rule_id)
     changes.delete(tenant, rule_id, read_etag(if_match))
-    # The rule is gone whatever becomes of its counters.
+    # The rule is gone, also when its counters cannot be deleted.
     with suppress(LogError, OperationalError):
         forget_metrics(log, metrics, tenant, rule_id)
 
@@ -235,7 +235,7 @@ def delete_rule(
 def get_explain(
     rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Explanation:
-    """Show what a rule is for Spark, and for which offsets its versions count."""
+    """Show a rule as Spark runs it, and for which offsets its versions count."""
     entry = existing(rules, caller, tenant, rule_id)
     return explain(entry)
 
@@ -248,7 +248,7 @@ def get_metrics(
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
-    """Show what a rule has done since it was made or reset, as of about a second ago."""
+    """Show the counters of a rule since it was made or reset, as of about a second ago."""
     entry = existing(rules, caller, tenant, rule_id)
     return view_metrics(metrics, entry)
 
@@ -262,7 +262,7 @@ def get_all_metrics(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[MetricsView]:
-    """List what each rule has done, by identifier: the pages are those of GET /rules."""
+    """List the counters of each rule, by identifier: the pages are those of GET /rules."""
     (after,) = read_cursor(cursor, 1)
     asked = [
         entry
@@ -290,7 +290,7 @@ def put_metrics_reset(
 
 @router.get("/rule_events", openapi_extra={**for_tenants(), **for_topics()})
 def get_rule_events() -> list[RuleEvent]:
-    """List what rules can read, each with its columns."""
+    """List the events that rules can read, each with its columns."""
     found = [
         RuleEvent(
             event="<topic filter>",
@@ -318,7 +318,7 @@ def get_rule_actions() -> dict[str, dict[str, Any]]:
 
 
 def is_masked(caller: Caller) -> bool:
-    """Tell whether a caller is shown no secrets of actions: who may not change rules."""
+    """Tell whether a caller is shown no secrets of actions, as he may not change rules."""
     return not caller.may("editor")
 
 

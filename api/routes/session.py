@@ -1,4 +1,4 @@
-"""Logging in and out, and what somebody may do who has."""
+"""Logging in and out, and the rights of the caller."""
 
 import asyncio
 from http import HTTPStatus
@@ -26,12 +26,12 @@ from api.operations import open_to
 from api.problems import ProblemDetails
 from api.settings import PREFIX
 
-# Who logs in is not known yet; the other routes are for those who are.
+# A caller who logs in is not known yet; the other routes are for known ones.
 public = APIRouter(tags=["access"])
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
 _OWN: Final = {**for_topics(), **for_tenants()}
-"""About who asks alone."""
+"""About the caller alone."""
 
 
 @public.post(
@@ -57,13 +57,13 @@ async def post_login(
 
 @router.get("/session", openapi_extra=_OWN)
 def get_session(caller: CurrentCaller) -> SessionView:
-    """Show who asks."""
+    """Show the caller."""
     return view_session(caller)
 
 
 @router.get("/session/operations", openapi_extra=_OWN)
 def get_session_operations(request: Request, caller: CurrentCaller) -> OperationsView:
-    """List what who asks may ask for: by role, tenants and topics."""
+    """List the operations open to the caller: by role, tenants and topics."""
     return OperationsView(operations=open_to(caller, request.app.openapi(), PREFIX))
 
 
@@ -108,7 +108,7 @@ async def post_password(
 async def open_session(
     request: Request, response: Response, logins: Logins, caller: Caller
 ) -> Caller:
-    """Open the session of somebody who has shown who he is; its cookie is the answer's."""
+    """Open the session of an authenticated caller; its cookie is the answer's."""
     cookie, opened = await logins.open(caller)
     tell_access(request, caller, "login")
     response.set_cookie(

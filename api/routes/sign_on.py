@@ -84,7 +84,7 @@ async def get_login_oidc_callback(
 ) -> RedirectResponse:
     """Take a browser back from the identity provider, and open its session.
 
-    The provider says who somebody is; what he may do, the account of that name says.
+    The provider identifies the user; the account of that name has his rights.
     """
     provider = _require(oidc)
     request.scope["query_string"] = b""  # the code is nobody else's to read

@@ -63,7 +63,7 @@ def get_tenants(
 ) -> Page[TenantView]:
     """List by name tenants that were created, or have sessions or rules, and `default`.
 
-    Who is for some tenants is shown these.
+    A caller for some tenants is shown these.
     """
     (after,) = read_cursor(cursor, 1)
     sessions = cache.tenants()
@@ -120,7 +120,7 @@ def delete_tenant(
 
     Its clients are cut off, its sessions end, and rules, schemas, reference tables, retained
     messages, keys, accounts and rows of tables go; files of tables too, and with them time travel
-    of all tenants to before. What is in the log stays as long as the log keeps it.
+    of all tenants to before. Records in the log stay as long as the log keeps them.
     """
     if name == DEFAULT_TENANT:
         raise Problem(HTTPStatus.CONFLICT, f"the tenant {name!r} is always there")

@@ -36,7 +36,7 @@ def get_trace(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="subscribers, at most")] = 100,
 ) -> Trace:
-    """Show what became of a message: accepted, routed, delivered or dropped, rows of rules.
+    """Show the course of a message: accepted, routed, delivered or dropped, rows of rules.
 
     `basis` says of each part whether it was recorded; `not_known` says which records are missing. A
     caller for some topics alone is shown no rules: their rows may be of other messages too.

@@ -1,7 +1,7 @@
-"""Give a rule's actions what the rule makes of history: everything before it came into force.
+"""Give a rule's actions its outputs for history: for all messages before it came into force.
 
-The rule's newest version counts live from one offset on in each partition; its backfill takes what
-is before that, from the table, and appends the outputs to `mqlake.outputs` as the engine does. So
+The rule's newest version counts live from one offset on in each partition; its backfill takes
+earlier messages, from the table, and appends the outputs to `mqlake.outputs` as the engine does. So
 each message is evaluated once by this version: no gap, no overlap. A backfill is an order of its
 own: its outputs come from the source `b` with the job's identifier (`docs/records.md`).
 """
@@ -32,10 +32,10 @@ from mqlake.tables import MESSAGES
 from rules.language.compiled import CompiledRule
 
 WINDOW_ROWS: Final = 100_000
-"""Messages that are evaluated at a time, about; bounds what is in memory."""
+"""Messages that are evaluated at a time, about; bounds the memory."""
 APPEND_ROWS: Final = 500
 MAX_EXPLAINED: Final = 20
-"""Failures of which it is found out what is wrong: each is a query of its own."""
+"""Failures whose errors are found out: each is a query of its own."""
 NOT_EXPLAINED: Final = (
     f"the evaluation failed; of a backfill only the first {MAX_EXPLAINED} failures are looked into"
 )
@@ -48,14 +48,14 @@ class BackfillError(MqlakeError):
 
 @dataclass(frozen=True, slots=True)
 class BackfillOrder:
-    """What is asked for.
+    """The order for a backfill.
 
     Attributes:
         version: Of the rule, that runs.
         compiled: The rule; it has no memory.
-        from_ms: Not what was received before this time; None: everything.
+        from_ms: No messages received before this time; None: all.
         rate: Outputs a second, at most.
-        since: Nor what stands before these offsets, by partition; empty: everything.
+        since: Nor messages before these offsets, by partition; empty: all.
     """
 
     tenant: str
@@ -115,11 +115,11 @@ def backfill(
     log: LogAppender,
     current: Callable[[], Entry | None],
 ) -> dict[str, Any]:
-    """Do it; return what was done.
+    """Do it; return its result.
 
     Args:
         job: Says how far it is; its identifier tells its outputs from others.
-        order: What is asked for.
+        order: Request of the job, checked.
         connect: Where Spark is.
         log: Takes the outputs.
         current: Returns the rule as it is now: a backfill ends when it has changed.
@@ -159,8 +159,8 @@ class _Backfill(RuleRun[BackfillOrder]):
         ranges = self._ranges(version)
         total = sum(end - begin for begin, end in ranges.values())
         step = max(1, WINDOW_ROWS // max(1, len(ranges)))
-        # What was under way when the job was interrupted is made again, with the identifiers that
-        # it had: readers of outputs keep the last of each source and drop what is not above it.
+        # Outputs under way when the job was interrupted are made again, with their identifiers:
+        # readers of outputs keep the last of each source and drop those not above it.
         resumed: dict[str, int] = self._job.place.get("next", {})
         at = {
             partition: min(max(begin, resumed.get(str(partition), 0)), end)

@@ -1,7 +1,7 @@
 """Changes of rules: each is records of `mqlake.rules`, its version first, and a new version.
 
 A version's number is never used again, also when a rule is deleted and made anew: with the position
-of a message it is what tells an output from all others.
+of a message it tells an output from all others.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from mqlake.rule_records import RulesKey, rules_key
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
-"""Of a tenant, whatever its limits say."""
+"""Of a tenant, also if its limits allow more."""
 ANSWER_SECONDS: Final = 3.0
 """How long a change waits for the engine."""
 
@@ -56,8 +56,8 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         Args:
             tenant: Whose.
             rule_id: None: it is given one.
-            body: What it says.
-            by: Name of who makes it.
+            body: Its content.
+            by: Name of its maker.
             most: Rules that its tenant may have; 0: any number.
 
         Raises:
@@ -99,8 +99,8 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             tenant: Of the rule.
             rule_id: Of the rule.
             body: The content.
-            by: Name of who gives it.
-            expected: The version that the caller knows; None: whatever there is.
+            by: Name of the user who gives it.
+            expected: The version that the caller knows; None: any.
 
         Raises:
             NotThere: There is none.
@@ -125,7 +125,7 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             return rule
 
     def await_answer(self, rule: Rule, seconds: float | None) -> Entry:
-        """Wait until the engine has said what it makes of a rule that was written.
+        """Wait until the engine has told the state of a rule that was written.
 
         Args:
             rule: As `create` or `replace` returned it.
@@ -184,5 +184,5 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
 
 
 def body_of(rule: Rule) -> RuleBody:
-    """Return what the user said of a rule."""
+    """Return the user's part of a rule."""
     return RuleBody(**{name: getattr(rule, name) for name in RuleBody.model_fields})

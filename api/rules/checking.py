@@ -1,4 +1,4 @@
-"""Is a rule sound: its SQL compiles, its actions are known, and what else is worth a warning."""
+"""Checks of a rule: its SQL compiles, its actions are known; and warnings."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -28,7 +28,7 @@ def compiled(
             those that the statement joins.
 
     Raises:
-        RuleError: It cannot be used, or joins what is not there.
+        RuleError: It cannot be used, or joins a table that is not there.
     """
     rule = _compiled(sql, schemas)
     if references is None or rule.plan is None or not rule.plan.references:
@@ -58,7 +58,7 @@ def check(body: RuleBody, schemas: Schemas, references: Mapping[str, Columns]) -
 
 
 def warnings(rule: CompiledRule, actions: Sequence[ActionSpec], spark: SparkConnect) -> list[str]:
-    """Say what is allowed and probably not meant."""
+    """Return warnings of things that are allowed and probably not meant."""
     found = []
     if not actions:
         found.append("the rule has no actions: nothing is done with its output")

@@ -1,6 +1,6 @@
 """Dead letters as the table has them, as Spark SQL.
 
-Whatever a user wrote is in here only as a literal that is built from its bytes.
+Text of a user is in here only as a literal that is built from its bytes.
 """
 
 from base64 import b64encode
@@ -60,7 +60,7 @@ class Wanted:
 
 
 class DeadLetterView(BaseModel):
-    """What a rule could not evaluate, or an action could not carry out."""
+    """A message that a rule failed on, or an output that an action failed on."""
 
     rule_id: str
     rule_version: int
@@ -118,7 +118,7 @@ def list_query(wanted: Wanted, after: Sequence[str] | None, limit: int) -> str:
 
 
 def _done(wanted: Wanted) -> str:
-    """Return what to join with: the messages that were run again, by rule and place."""
+    """Return the relation to join with: messages that were run again, by rule and position."""
     rule = "" if wanted.rule is None else f" AND rule = {history.text(wanted.rule)}"
     return (
         "(SELECT DISTINCT rule AS done_rule, source AS done_source, log_partition AS done_p,"  # noqa: S608
@@ -140,7 +140,7 @@ def places_query(wanted: Wanted, after: int | None, limit: int | None) -> str:
     conditions = [
         *wanted.conditions(),
         f"source = {history.text(INBOUND)}",
-        # What has come through the rule already would go round again.
+        # Messages that have come through the rule already would go round again.
         "NOT contains(error, 'loop: the message has come through')",
     ]
     found = (
@@ -179,7 +179,7 @@ def view(row: Row) -> DeadLetterView:
 
 
 def key_of(row: Row) -> tuple[str, ...]:
-    """Return what a page's cursor holds."""
+    """Return the values that a page's cursor holds."""
     found: list[Any] = [row["micros"], row["rule"], row["source"]]
     found += [row["log_partition"], row["log_offset"], row["index"], row["action"] or ""]
     return tuple(map(str, found))

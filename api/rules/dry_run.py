@@ -1,4 +1,4 @@
-"""Run a rule over history: what it would have matched and given, without doing any of it.
+"""Run a rule over history: its matches and outputs, without its actions.
 
 One pass over the table counts, by hour; places in the log of a few examples come with the counts,
 and a second, small query fetches those. The table stands still meanwhile: its version is pinned.
@@ -59,7 +59,7 @@ class DryRunRange:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Another version of the rule, and what it is called."""
+    """Another version of the rule, with its number."""
 
     rule: CompiledRule
     version: int | None
@@ -78,7 +78,7 @@ def dry_run(
     """Do it; return the result as the API shows it.
 
     Raises:
-        DryRunError: What the rule reads is in several tables.
+        DryRunError: The rule reads events of several tables.
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """
@@ -215,7 +215,7 @@ class _DryRun:
         return [{**_message(row), "outputs": _read_outputs(row["result"])} for row in rows]
 
     def _errors(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
-        """Evaluate again, one by one and unguarded: that is how Spark says what is wrong."""
+        """Evaluate again, one by one and unguarded, so that Spark tells the error."""
         if not positions:
             return []
         rows = self._rows(f"{self._evaluated(version, positions)} ORDER BY position")

@@ -1,7 +1,7 @@
 """The rows that rules are evaluated on, made of the tables that hold history, as Spark SQL.
 
-Live, the engine builds the same columns from records of the log: see `rules.columns`. Whatever a
-user wrote is in here only as a literal that is built from its bytes.
+Live, the engine builds the same columns from records of the log: see `rules.columns`. Text of a
+user is in here only as a literal that is built from its bytes.
 """
 
 import re
@@ -58,7 +58,7 @@ _EVENT_COLUMNS: Final[dict[str, str]] = {
     "log_partition": "log_partition",
     "log_offset": "log_offset",
 }
-"""Likewise over what `EVENTS_STORED` and `DROPS_STORED` select."""
+"""Likewise over the columns that `EVENTS_STORED` and `DROPS_STORED` select."""
 
 _DROPPED: Final = "message.dropped"
 
@@ -69,8 +69,8 @@ class StoredHistory:
 
     Attributes:
         table: Its name.
-        selected: Columns, as a list of SELECT over the table: `tenant`, `topic`, `ts`, the place in
-            the log, and whatever `columns` needs.
+        selected: Columns, as a list of SELECT over the table: `tenant`, `topic`, `ts`, the position
+            in the log, and all that `columns` needs.
         columns: Column of a rule's row -> expression over these.
     """
 
@@ -89,7 +89,7 @@ class StoredHistory:
         return f"(SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where})"  # noqa: S608
 
     def unguarded(self, table_version: int, position: int, expression: str) -> str:
-        """Return the query that evaluates a rule on one row: it fails with what is wrong there."""
+        """Return the query that evaluates a rule on one row: it fails with the error there."""
         row = f"SELECT {self.row} FROM {self.source(table_version, at_positions([position]))}"  # noqa: S608
         return f"SELECT {expression} AS outputs FROM ({row})"  # noqa: S608
 
@@ -146,14 +146,14 @@ def guarded(expression: str) -> str:
     r"""Return a rule's expression so that a row on which it fails ends no query.
 
     Type BINARY: null when it failed, empty without an output, else the outputs, JSON objects,
-    separated by line feeds, of which JSON holds none. `try_to_binary` takes any error of what it is
-    given for null; the query must not compute parts of it elsewhere, see `SESSION_SETTINGS`.
+    separated by line feeds, of which JSON holds none. `try_to_binary` takes any error of its
+    argument for null; the query must not compute parts of it elsewhere, see `SESSION_SETTINGS`.
     """
     return f"try_to_binary(coalesce(array_join({expression}, '\\n'), ''), 'utf-8')"
 
 
 SESSION_SETTINGS: Final = {
-    # Would compute what an expression has twice outside of `try_to_binary`.
+    # Would compute parts that an expression has twice outside of `try_to_binary`.
     "spark.sql.subexpressionElimination.enabled": "false",
 }
 

@@ -1,7 +1,7 @@
-"""Every rule as `mqlake.rules` has it: definitions, versions, what the engine made of them.
+"""Every rule as `mqlake.rules` has it: definitions, versions, and their activations.
 
-In memory: rules are hundreds, and each is small. A thread follows the log; what the API itself
-writes is taken at once, so that whoever has changed a rule finds it changed.
+In memory: rules are hundreds, and each is small. A thread follows the log; records that the API
+itself writes are taken at once, so that a caller who has changed a rule finds it changed.
 """
 
 import time
@@ -20,7 +20,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule and what the engine said of it last."""
+    """A rule and its last activation by the engine."""
 
     rule: Rule
     activation: Activation | None
@@ -44,7 +44,7 @@ class Entry:
 
 
 class MaterialisedRules(MaterialisedView):
-    """What is known of all rules; safe to use from any thread."""
+    """All known rules; safe to use from any thread."""
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
@@ -59,7 +59,7 @@ class MaterialisedRules(MaterialisedView):
             return self._entry((tenant, rule_id))
 
     def tenants(self) -> list[str]:
-        """Return who has rules, by name."""
+        """Return the tenants that have rules, by name."""
         with self._changed:
             return sorted({tenant for tenant, _ in self._rules})
 

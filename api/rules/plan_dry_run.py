@@ -1,6 +1,6 @@
 """Run a stateful rule over history: which rows its windows, joins or detections would give.
 
-One pass counts what becomes of messages, another makes the rows, by hour of their time. The table
+One pass counts messages by outcome, another makes the rows, by hour of their time. The table
 stands still meanwhile: its version is pinned.
 """
 
@@ -49,7 +49,7 @@ def plan_dry_run(
     """Do it; return the result as the API shows it.
 
     Raises:
-        DryRunError: What the rule reads is in several tables.
+        DryRunError: The rule reads events of several tables.
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """
@@ -124,7 +124,7 @@ class _PlanDryRun:
         return f"(SELECT {self._stored.row} FROM {rows})"  # noqa: S608
 
     def _counts(self, name: str, version: int) -> str:
-        """Return the query: hour -> what becomes of a stream's messages, places of failures."""
+        """Return the query: hour -> outcomes of a stream's messages, positions of failures."""
         stream = next(one for one in self._plan.streams if one.name == name)
         counts = [f"count_if({condition}) AS {kind}" for kind, condition in _OUTCOMES.items()]
         failed = f"min(CASE WHEN {plans.FOUND} IS NULL THEN {history.POSITION} END) AS failed_at"
@@ -152,7 +152,7 @@ class _PlanDryRun:
         )
 
     def _errors(self, version: int, counted: list[Row]) -> list[dict[str, Any]]:
-        """Evaluate again, one by one and unguarded: that is how Spark says what is wrong."""
+        """Evaluate again, one by one and unguarded, so that Spark tells the error."""
         failed = [row for row in counted if row["failed_at"] is not None][:MAX_ERRORS]
         found = []
         for row in failed:

@@ -1,7 +1,7 @@
 """The plan of a stateful rule over rows of messages, as Spark SQL.
 
 The same plan runs live (`streaming/rules/plans.py`), so both give the same rows of the same
-messages; but live what comes too late for its window is left out, and here nothing comes late.
+messages; but live a message too late for its window is left out, and here none comes late.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _MICROS: Final = "event_micros"
 
 
 def evaluated(stream: StatefulStream, source: str) -> str:
-    """Return the query: for each message that a filter matches what the stream has of it.
+    """Return the query: for each message that a filter matches the stream's columns of it.
 
     Column `found`, BINARY: null when an expression fails, empty when the condition is not true,
     else the stream's columns as a JSON object. The other columns are those of a rule's row.

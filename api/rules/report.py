@@ -1,4 +1,4 @@
-"""What a rule is for Spark, and what it has done."""
+"""Explanation of a rule as Spark runs it, and its metrics."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -21,7 +21,7 @@ ENGINE_QUERY: Final = "rules"
 
 
 def explain(entry: Entry) -> Explanation:
-    """Return what a rule is for Spark, and for which offsets its versions count."""
+    """Return a rule as Spark runs it, and for which offsets its versions count."""
     tenant, rule_id = entry.rule.tenant, entry.rule.id
     spans = entry.activation.spans if entry.activation is not None else ()
     rule = compiled(entry.rule.sql, entry.schemas)
@@ -48,7 +48,7 @@ def explain(entry: Entry) -> Explanation:
 
 
 def view_metrics(metrics: MaterialisedMetrics, entry: Entry) -> MetricsView:
-    """Return what a rule has done since it was made or reset, as of about a second ago."""
+    """Return the counters of a rule since it was made or reset, as of about a second ago."""
     tenant, rule_id = entry.rule.tenant, entry.rule.id
     counters = metrics.counters(tenant, rule_id)
     rates = metrics.rates(tenant, rule_id)

@@ -3,7 +3,7 @@
 An output's identifier is made of the message's place, as the engine's is, with the source `r`.
 Outputs go into the log before the mark that says the message is done with; a run that was killed
 between them has left outputs, which the next one finds in the log (`rerun_log`). So no message is
-taken twice, whoever asks how often. Readers keep no mark of the source `r`: its places come in any
+taken twice, however often one asks. Readers keep no mark of the source `r`: its places come in any
 order.
 """
 
@@ -44,7 +44,7 @@ class RerunError(MqlakeError):
 
 @dataclass(frozen=True, slots=True)
 class RerunOrder:
-    """What is asked for.
+    """The order for a rerun.
 
     Attributes:
         version: Of the rule, that runs.
@@ -95,14 +95,14 @@ def rerun(
     begin: Callable[[Begin], None],
     current: Callable[[], Entry | None],
 ) -> dict[str, Any]:
-    """Do it; return what was done.
+    """Do it; return its result.
 
     Args:
         job: Says how far it is.
-        order: What is asked for.
+        order: Request of the job, checked.
         connect: Where Spark is.
         log: Takes outputs and marks.
-        reader: Tells what is in the log.
+        reader: Reads the log.
         before: Where the run before began.
         begin: Keeps where this run begins, in the log.
         current: Returns the rule as it is now: a run ends when it has changed.
@@ -110,7 +110,7 @@ def rerun(
     Raises:
         RerunError: The rule has changed, or the table does not follow the log.
         LogError: The log does not answer.
-        Cancelled: The job was cancelled; what was done stays done.
+        Cancelled: The job was cancelled; letters that were done stay done.
         SparkAway: Spark does not answer.
     """
     with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
@@ -161,10 +161,10 @@ class _Rerun(RuleRun[RerunOrder]):
             "errors": self._errors,
         }
 
-    # What the run before has left
+    # Recovery of the run before
 
     def recover(self, before: Begin | None) -> None:
-        """Mark what the run before has done, and wait until the table has all marks."""
+        """Mark the letters that the run before has done, and wait until the table has all marks."""
         if before is None:
             return
         left = self._reader.left(self._order.tenant, self._order.rule_id, before)
@@ -207,7 +207,7 @@ class _Rerun(RuleRun[RerunOrder]):
     def _evaluated(self, version: int, places: Iterable[int], *, unguarded: bool = False) -> str:
         """Return the query that evaluates: one row for each message.
 
-        What the table of messages no longer has is made of what the letter kept.
+        Messages that are no longer in the table are made from their letters.
         """
         where = history.at_positions(places)
         letters = (
@@ -259,7 +259,7 @@ class _Rerun(RuleRun[RerunOrder]):
         return records
 
     def _explain(self, row: Row) -> None:
-        """Evaluate a failure once more, unguarded: that is how Spark says what is wrong."""
+        """Evaluate a failure once more, unguarded, so that Spark tells the error."""
         if len(self._errors) >= MAX_ERRORS:
             return
         place = (row["log_partition"] << history.OFFSET_BITS) + row["log_offset"]

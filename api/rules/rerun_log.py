@@ -1,6 +1,6 @@
-"""What runs of dead letters have left in the log, so that none is taken twice.
+"""Outputs and marks of earlier reruns in the log, so that no dead letter is taken twice.
 
-The next run of a rule begins by reading what the last one has written, from where it began:
+The next run of a rule begins by reading the records of the last one, from where it began:
 outputs that are in the log, and marks that say which letters are done with. A run that was killed
 between the two has outputs without marks.
 """
@@ -37,7 +37,7 @@ class Begin:
 
 @dataclass(slots=True)
 class Left:
-    """What the last run has left.
+    """Outputs and marks that the last run has left.
 
     Attributes:
         made: Messages whose outputs are in the log, in their order there.
@@ -49,7 +49,7 @@ class Left:
 
 
 class RerunLog(Protocol):
-    """What a run needs to know of the log."""
+    """The log as a run needs it."""
 
     def ends(self) -> Begin:
         """Return where the log ends now.
@@ -59,7 +59,7 @@ class RerunLog(Protocol):
         """
 
     def left(self, tenant: str, rule: str, begin: Begin) -> Left:
-        """Return what is there of a rule from a place on."""
+        """Return the outputs and marks of a rule from an offset of each partition on."""
 
 
 class KafkaRerunLog:

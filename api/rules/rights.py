@@ -13,15 +13,15 @@ from rules.model import RuleBody
 from rules.schemas.registry import Schemas
 
 
-class NotWithin(MqlakeError):  # noqa: N818 - it names what is in the way
-    """A rule is about more than the topics of who makes it."""
+class NotWithin(MqlakeError):  # noqa: N818 - it names the obstacle
+    """A rule is about more than the topics of its maker."""
 
 
 def check_within(caller: Caller, tenant: str, made: CompiledRule, body: RuleBody) -> None:
     """Accept a rule that its caller may make.
 
     Raises:
-        NotWithin: It reads, joins or does what is not his.
+        NotWithin: It reads, joins or acts beyond his rights.
     """
     why = _why_not(caller, tenant, made, body)
     if why is not None:
@@ -36,7 +36,7 @@ def is_within(caller: Caller, tenant: str, body: RuleBody, schemas: Schemas) -> 
         made = compiled(body.sql, schemas)
     except RuleError:
         return False
-    # His own rules are shown to who may not make any more of them, too.
+    # A caller who may not make rules any more is still shown his own.
     maker = Caller(caller.name, "editor", caller.kind, topic_filters=caller.topic_filters)
     return _why_not(maker, tenant, made, body) is None
 

@@ -15,14 +15,14 @@ from mqlake.rule_records import Output, Position, output_headers, rule_record_ke
 from mqlake.tables import MESSAGES
 
 TABLE_SECONDS: Final = 120.0
-"""How long a table may take to have what is in the log."""
+"""How long a table may take to follow the log."""
 QUERY_SECONDS: Final = 600.0
 _CLIENT_PREFIX: Final = "rule:"
-"""Of the client identifier of what a rule has published."""
+"""Of the client identifier of messages that a rule has published."""
 
 
 class RunOrder(Protocol):
-    """What is asked for."""
+    """The order for a run."""
 
     @property
     def tenant(self) -> str: ...
@@ -47,7 +47,7 @@ class RuleRun(Generic[Order]):
 
     Args:
         job: Says how far it is.
-        order: What is asked for.
+        order: Request of the job, checked.
         spark: Evaluates.
         log: Takes the outputs.
         current: Returns the rule as it is now: a run ends when it has changed.
@@ -100,7 +100,7 @@ class RuleRun(Generic[Order]):
         return int(self.rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")[0]["version"])
 
     def await_table(self, table: str, has_all: Callable[[], bool], note: str) -> None:
-        """Wait until a table has what is in the log.
+        """Wait until a table has all that is in the log.
 
         Raises:
             MqlakeError: It does not follow, as `error`.
@@ -153,7 +153,7 @@ class RuleRun(Generic[Order]):
         self._pace.wait(count, self._job.cancelling.wait)
 
     def append(self, log_topic: str, records: Sequence[Append]) -> None:
-        """Append outputs, or what comes in their place."""
+        """Append outputs, or records in their place."""
         if records:
             what = f"outputs of rule {self._order.rule_id!r}"
             self._log.append_all(log_topic, records, what=what)

@@ -1,4 +1,4 @@
-"""Made-up messages and events, from what a user says of them, by the names of EMQX's rule test."""
+"""Made-up messages and events, from a user's values by the names of EMQX's rule test."""
 
 import json
 import re
@@ -36,7 +36,7 @@ _SPECIAL: Final = frozenset(
 
 
 class InvalidContext(MqlakeError):  # noqa: N818 - it names the thing refused
-    """What the user says of the message cannot be."""
+    """The user's values make no valid message."""
 
 
 def make_sample(rule: CompiledRule, context: Mapping[str, Any], tenant: str, now_ms: int) -> Sample:

@@ -47,7 +47,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a trial; without an error and a reason there are outputs."""
+    """Outcome of a trial; without an error and a reason there are outputs."""
 
     outputs: tuple[Any, ...] = ()
     error: str | None = None
@@ -175,7 +175,7 @@ def _explain(
 
 
 def _value(read: Field) -> str:
-    """Return what gives a field's value as JSON, `{}` without one."""
+    """Return the expression of a field's value as JSON, `{}` without one."""
     expression = f"to_json(named_struct('v', {read.expression}))"
     return guarded(f"array({expression})")
 

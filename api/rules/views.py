@@ -36,7 +36,7 @@ class NewRule(RuleBody):
 
 
 class ChangedRule(RuleBody):
-    """The new content of a rule: all of it, what is left out is as in a new rule."""
+    """The new content of a rule: all of it, omitted fields are as in a new rule."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -75,7 +75,7 @@ class VersionView(BaseModel):
 
 
 class RuleView(VersionView):
-    """A rule: its newest version and what the engine says of it."""
+    """A rule: its newest version and its state in the engine."""
 
     model_config = ConfigDict(
         populate_by_name=True,
@@ -113,7 +113,7 @@ class ConditionView(BaseModel):
 
 
 class CompiledView(BaseModel):
-    """What a rule's SQL means."""
+    """Meaning of a rule's SQL."""
 
     topics: list[str] = Field(alias="from")
     is_events: bool = Field(description="whether it reads events instead of messages")
@@ -146,7 +146,7 @@ class RuleCheck(BaseModel):
 
 
 class RuleProblem(BaseModel):
-    """What is wrong with a rule, and where."""
+    """An error in a rule, and its place."""
 
     problem: str
     line: int | None = Field(description="1-based, in the SQL; null for what has no place there")

@@ -1,4 +1,4 @@
-"""What jobs over rules do, made of what was asked for: at once, or when a job is resumed.
+"""The work of jobs over rules, made of their requests: at once, or when a job is resumed.
 
 A request is JSON, so that it can be kept beside its job; see `Job.request`.
 """
@@ -33,7 +33,7 @@ NO_BACKFILL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RuleWorks:
-    """Makes what jobs over rules do.
+    """Makes the work of jobs over rules.
 
     Attributes:
         connect: Where Spark is.
@@ -50,17 +50,17 @@ class RuleWorks:
     def dry_run_request(
         self, tenant: str, sql: str, range_: dict[str, int | None], other: Rule | None
     ) -> dict[str, Any]:
-        """Return what `dry_run` takes.
+        """Return the request that `dry_run` takes.
 
         Args:
             tenant: Whose messages.
             sql: Of the rule.
             range_: Fields of `DryRunRange` without the tenant.
-            other: What to compare with; it is not when it is the same, or stateful beside a
+            other: Rule to compare with; it is left out when it is the same, or stateful beside a
                 stateless rule.
 
         Raises:
-            DryRunError: What it reads is in two tables.
+            DryRunError: It reads events of two tables.
             RuleError: One of them is no rule.
         """
         schemas, columns = self.view.schemas(tenant), self.references.columns(tenant)
@@ -81,12 +81,12 @@ class RuleWorks:
         return {"sql": sql, "range": range_, "other": compared}
 
     def dry_run(self, tenant: str, request: dict[str, Any]) -> Work:
-        """Return what does a dry run.
+        """Return the work of a dry run.
 
         Args:
             tenant: Whose messages.
             request: `sql`; `range`, the fields of `DryRunRange` without the tenant; `other`, null
-                or `sql` and `version` of what to compare with.
+                or `sql` and `version` of the rule to compare with.
 
         Raises:
             RuleError: The SQL is no rule (any more).
@@ -104,12 +104,12 @@ class RuleWorks:
         return lambda job: run(job, self.connect, rule, range_, compared)
 
     def backfill(self, entry: Entry, request: dict[str, Any]) -> Work:
-        """Return what does a backfill.
+        """Return the work of a backfill.
 
         Args:
             entry: The rule as it is now.
-            request: `version`, `from_ms`, `rate` and `missed`, whether it is only what the rule has
-                missed while it was stopped.
+            request: `version`, `from_ms`, `rate` and `missed`, whether it is only for messages that
+                the rule has missed while it was stopped.
 
         Raises:
             BackfillError: The rule has memory, or does not run.
@@ -133,7 +133,7 @@ class RuleWorks:
         return lambda job: backfill(job, order, self.connect, self.log, current)
 
     def rerun(self, entry: Entry, request: dict[str, Any]) -> Work:
-        """Return what runs dead letters again, by the rule as it is now: also when it is resumed.
+        """Return the work of a rerun, by the rule as it is now: also when it is resumed.
 
         Args:
             entry: The rule as it is now.
@@ -164,7 +164,7 @@ class RuleWorks:
         return work
 
     def _keep(self, tenant: str, rule_id: str, begin: Begin) -> None:
-        """Keep where a run begins: what it writes from there on the next run looks at."""
+        """Keep where a run begins: the next run looks at its records from there on."""
         record = rerun_key(tenant, rule_id), encode_begin(begin)
         append(self.log, self.view, RULES, [record], what=f"rerun of rule {rule_id!r}")
 

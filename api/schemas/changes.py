@@ -1,7 +1,7 @@
 """Changes of schemas: each is a record of `mqlake.rules` with a new version.
 
-A version never changes and its number is not used again as long as the schema exists; what rules
-need is not deleted. Rules that name no version go on with the newest: the engine sees to that.
+A version never changes and its number is not used again as long as the schema exists; versions that
+rules need are not deleted. Rules that name no version go on with the newest: the engine sees to it.
 """
 
 from collections.abc import Sequence
@@ -118,7 +118,7 @@ class SchemaChanges(Repository[SchemaKey, Schema, MaterialisedRules]):
 
 
 def schema_uses(entry: Entry) -> Sequence[SchemaUse]:
-    """Return what a rule decodes by; of one that does not compile what it asks for first."""
+    """Return the schemas of a rule; of one that does not compile the first that it asks for."""
     if "decode" not in entry.rule.sql.lower():  # nearly all: they need not be compiled for this
         return ()
     try:
@@ -131,7 +131,7 @@ def schema_uses(entry: Entry) -> Sequence[SchemaUse]:
 
 
 def body_of(schema: Schema) -> SchemaBody:
-    """Return what the user said of a schema."""
+    """Return the user's part of a schema."""
     return SchemaBody(**{name: getattr(schema, name) for name in SchemaBody.model_fields})
 
 

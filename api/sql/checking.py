@@ -1,7 +1,7 @@
 """From a user's query to one that Spark may run: a SELECT over the rows of one tenant.
 
-Everything that a query consists of is on a list; whatever is on none is refused. Text reaches Spark
-as literals only.
+All parts of a query are on lists; a part that is on none is refused. Text reaches Spark as literals
+only.
 """
 
 import re
@@ -82,7 +82,7 @@ _WITH_UNITS: Final = frozenset(
 """Functions whose first argument, when there are three, is the name of a unit."""
 
 _OWN_WORDS: Final = frozenset(
-    # What we write without quotes: keywords that sqlglot takes for names, units, views.
+    # Words that we write without quotes: keywords that sqlglot takes for names, units, views.
     word.lower()
     for word in re.findall(
         "[A-Za-z_]+",
@@ -114,7 +114,7 @@ _INVOKER: Final = {TOPIC_MATCHES, TOPIC_LEVEL}
 
 @dataclass(frozen=True, slots=True)
 class CheckedQuery:
-    """What Spark is given.
+    """A query for Spark.
 
     Attributes:
         text: As the user wrote it.
@@ -137,12 +137,12 @@ def check(
     topic_filters: Sequence[str] | None = None,
     usage: Callable[[], str] | None = None,
 ) -> CheckedQuery:
-    """Check a query and confine it to a tenant, and to what who asks may see.
+    """Check a query and confine it to a tenant, and to the rows that the caller may see.
 
     Args:
         text: The query.
         tenant: Whose rows there are.
-        is_administrator: Whether who asks is one.
+        is_administrator: Whether the caller is one.
         topic_filters: Of topics of which there are rows, and no tables without topics; None: all.
         usage: Returns the SELECT of the relation `usage`, of this tenant; None: there is none.
 
@@ -155,7 +155,7 @@ def check(
 
 
 class _Query(ConfinedReading):
-    """A query; what is changed in its tree is moved, never copied, so that all passes see it."""
+    """A query; changed nodes of its tree are moved, never copied, so that all passes see them."""
 
     NOUN = "query"
     DIALECT = DIALECT
@@ -173,7 +173,7 @@ class _Query(ConfinedReading):
     sql: str
 
     def check_beginning(self) -> None:
-        """Refuse what is no query."""
+        """Refuse a text that is no query."""
         if not self.tokens:
             raise QueryError(f"the query is empty, {_EXPECTED}")
         first = self.tokens[0]
@@ -194,14 +194,14 @@ class _Query(ConfinedReading):
             raise QueryError("the query is too long: too many names and operators")
 
     def check_nodes(self) -> None:
-        """Check each node by what is known of its kind."""
+        """Check each node by the check of its kind."""
         for node in list(self.tree.walk()):
             check = _CHECKS.get(type(node))
             if check is not None:
                 check(self, node)
 
     def check_costs(self) -> None:
-        """Refuse what would cost too much as a whole."""
+        """Refuse a query that would cost too much as a whole."""
         problem = query_problem(self.tree)
         if problem is not None:
             raise QueryError(problem)
@@ -222,7 +222,7 @@ class _Query(ConfinedReading):
     def proofread(self) -> None:
         """Refuse a query of which Spark would get a word that is neither quoted nor one of ours.
 
-        Whatever slips through between parser and generator would show as such a word.
+        A mistake between parser and generator would show as such a word.
         """
         known = ALLOWED | TABLE_FUNCTIONS | PATTERN_FUNCTIONS | _OWN_WORDS
         tokens: list[Token] = DIALECT.tokenize(self.sql)
@@ -294,7 +294,7 @@ class _Query(ConfinedReading):
     def _check_pattern(
         self, node: exp.Expr, arguments: Sequence[exp.Expr | None], shown: str
     ) -> None:
-        """Put what was understood of a pattern in its place, and bound the text it searches."""
+        """Put the pattern as it was understood in its place, and bound the text it searches."""
         subject, pattern, *_ = (*arguments, None, None)
         if subject is None or pattern is None or not is_text(pattern) or node.args.get("flag"):
             self.fail(node, f"the pattern of {shown} has to be written out")
@@ -379,9 +379,9 @@ def _name_of(item: exp.Expr) -> str:
 
 
 def _shorten(subject: exp.Expr, characters: int) -> None:
-    """Cut a text to what can be searched in time.
+    """Cut a text to a length that can be searched in time.
 
-    It is moved, never copied: what is checked after it has to be what Spark gets.
+    It is moved, never copied: later checks have to see the nodes that Spark gets.
     """
     call = exp.Anonymous(this="left")
     subject.replace(call)

@@ -34,7 +34,7 @@ MOST_RELATIONS: Final = 16
 _REFERENCE_TABLE: Final = re.compile(r"reference_((?!\w*__)[a-z][a-z0-9_]{0,62})")
 _NAMED_SUFFIXES: Final = ("sample", "pivots", "hints", "partition", "changes", "when", "only")
 _SUFFIXES: Final = ("ordinality", "rows_from", "format", "pattern", "file_format", "indexed")
-"""What sqlglot knows behind a table's name, and queries do not."""
+"""Clauses that sqlglot knows behind a table's name, and queries do not."""
 
 
 def _within(column: str, topic_filter: str) -> str:
@@ -50,7 +50,7 @@ def _within(column: str, topic_filter: str) -> str:
 
 
 class ConfinedReading(Reading):
-    """Reads a query of the tables' rows that who asks may see; arguments as of `checking.check`.
+    """Reads a query of the tables' rows that the caller may see; arguments as of `checking.check`.
 
     Attributes:
         relations: Names of the tables that were found in it.
@@ -111,7 +111,7 @@ class ConfinedReading(Reading):
                 self.fail(table, f"{table.name} is no table and has no versions")
             return
         select = self._select(table, name, travel)
-        if name != USAGE:  # whoever runs the query looks for tables
+        if name != USAGE:  # the runner looks for tables
             self.relations.add(name)
         if not table.alias:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))

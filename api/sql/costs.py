@@ -1,7 +1,7 @@
-"""What a query may ask of Spark for each row, where its arguments say how much.
+"""Bounds on the cost of a query, where its arguments say how much Spark has to do.
 
 Spark writes out the columns that a `*` names, has as many tasks as `range` says, copies a row for
-each window it is in and each set it is grouped by, and keeps what an aggregate asks for.
+each window it is in and each set it is grouped by, and keeps the values that an aggregate needs.
 """
 
 import re
@@ -19,7 +19,7 @@ MOST_SETS: Final = 64
 """That the rows are grouped by."""
 
 MOST_STARS: Final = 64
-"""What all the `*` of a query multiply the columns of its tables by."""
+"""Factor by which all the `*` of a query multiply the columns of its tables."""
 MOST_PERCENTILES: Final = 16
 """Each keeps up to 50,000 values for a group before it makes them fewer."""
 MOST_POSITION: Final = 10_000

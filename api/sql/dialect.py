@@ -1,9 +1,9 @@
 """The SQL of queries as a dialect of sqlglot: Spark's, with `payload:a.b[0]` and `x::type`.
 
-Functions stay calls by name: sqlglot knows many and would write some of them otherwise. What is
-written for Spark is made from the tree alone, one line without comments of the user, each text
-escaped, each name quoted. Before a name stands a comment that says where it was in the user's text:
-that is how errors of Spark's find their place.
+Functions stay calls by name: sqlglot knows many and would write some of them otherwise. The SQL for
+Spark is made from the tree alone, one line without comments of the user, each text escaped, each
+name quoted. Before a name stands a comment that says where it was in the user's text: so errors of
+Spark's find their place.
 """
 
 import re
@@ -75,7 +75,7 @@ class HistoryGenerator(DatabricksGenerator):
             if kind not in (exp.JSONExtract, exp.StrPosition)
         },
         Verbatim: lambda _self, node: node.this,
-        # None of what sqlglot does to a SELECT for other databases.
+        # None of sqlglot's changes of a SELECT for other databases.
         exp.Select: lambda self, node: self.select_sql(node),
     }
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a query, and where."""
+"""Errors of queries, and their places."""
 
 from typing import ClassVar
 

@@ -1,9 +1,9 @@
 """The functions of Spark that queries may call; every other name is refused.
 
-Left out on purpose: what runs code or takes names from text (`reflect`, `java_method`,
-`identifier`), tells of the machine or its configuration, reads files or other schemas, and what
-makes a value as large as it is told to or as a whole table is (`sequence`, `repeat`,
-`collect_list`, `listagg`): it would have to fit into the memory that routing needs too.
+Left out on purpose: functions that run code or take names from text (`reflect`, `java_method`,
+`identifier`), tell of the machine or its configuration, read files or other schemas, or make a
+value as large as they are told to or as a whole table is (`sequence`, `repeat`, `collect_list`,
+`listagg`): it would have to fit into the memory that routing needs too.
 """
 
 from typing import Final
@@ -103,4 +103,4 @@ HINTS: Final = {
     "schema_of_variant_agg": "SELECT DISTINCT schema_of_variant(payload)",
     "version": "SELECT time travel is: FROM messages VERSION AS OF 12",
 }
-"""What to do without some that are left out."""
+"""Advice in place of some that are left out."""

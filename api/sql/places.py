@@ -13,12 +13,12 @@ def place_of(error: Exception, sql: str) -> int | None:
 
     Args:
         error: As the client library raises it.
-        sql: What Spark was given, one line.
+        sql: As Spark got it, one line.
     """
     found = _offset(error)
     if found is None:
         return None
-    # What Spark marks begins with a name, or some characters before one.
+    # The text that Spark marks begins with a name, or some characters before one.
     before = None
     for marked in PLACE.finditer(sql):
         if marked.start() > found:

@@ -1,7 +1,7 @@
-"""What a query gave: a Parquet file that Spark has written, read a little at a time.
+"""Result of a query: a Parquet file that Spark has written, read a little at a time.
 
 Spark Connect would keep a whole result in the memory that other queries need; a file costs a tenth
-of a second, and what is wrong with a query is known before the first byte of the answer.
+of a second, and errors of a query are known before the first byte of the answer.
 """
 
 import base64
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FORMULA: Final = re.compile(r"[=@\t\r]|[+-](?!\.?[0-9][0-9.eE+-]*$)")
-"""Beginnings of what spreadsheets evaluate; a number with its sign is none."""
+"""Beginnings of cells that spreadsheets evaluate; a number with its sign is none."""
 
 Format = Literal["json", "jsonl", "csv", "parquet"]
 MEDIA_TYPES: Final[dict[Format, str]] = {
@@ -99,7 +99,7 @@ def write(result: Result, form: Format) -> Iterator[bytes]:
 
 
 def _json(result: Result) -> Iterator[bytes]:
-    """One object: columns, rows as arrays, one a line, and what is to be known of them."""
+    """One object: columns, rows as arrays, one a line, and facts about them."""
     columns = [{"name": column.name, "type": column.type} for column in result.columns]
     yield f'{{"columns": {_dumps(columns)},\n"rows": ['.encode()
     is_first = True
@@ -126,8 +126,8 @@ def _json_lines(result: Result) -> Iterator[bytes]:
 def _csv(result: Result) -> Iterator[bytes]:
     """RFC 4180: a header, then a line for each row; a null is an empty field.
 
-    What a spreadsheet would take for a formula gets an apostrophe before it: anybody who may
-    publish writes texts.
+    A text that a spreadsheet would take for a formula gets an apostrophe before it: anybody who
+    may publish writes texts.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
@@ -175,7 +175,7 @@ _WRITERS: Final[dict[Format, Callable[[Result], Iterator[bytes]]]] = {
 
 
 class _Sink(io.RawIOBase):
-    """Takes what is written, until somebody takes it."""
+    """Keeps the written bytes until somebody takes them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 SESSION_SETTINGS: Final = {
-    # `${env:…}` and `${spark…}` in a text would be replaced by what they name.
+    # `${env:…}` and `${spark…}` in a text would be replaced by the values they name.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
     # Two tasks read a table, however many files it has: there are slots for many more, and each
@@ -138,7 +138,7 @@ class QueryRunner:
     def _new_folder(self) -> Path:
         with self._lock:
             if not self._is_ready:
-                # What is there is of a process that was killed.
+                # Files there are of a process that was killed.
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._is_ready = True
@@ -252,7 +252,7 @@ class _Work:
             lock.release()
 
     def _tell_why(self, exc: Cancelled) -> None:
-        """Raise what it was cancelled for, if that was not by who has asked."""
+        """Raise the reason that it was cancelled for, if the caller did not cancel it."""
         if self._is_late:
             seconds = f"{self._limits.seconds:g}"
             raise QueryTimeoutError(f"the query took longer than {seconds} s") from exc
@@ -319,7 +319,7 @@ def _stored(type_: "DataType", name: str, form: Format) -> tuple[str, bool]:
 
 
 def _hint(detail: str) -> str:
-    """Return what to do where Spark does not say it, or says it of what users cannot do."""
+    """Return advice where Spark gives none, or one that users cannot follow."""
     if "DELTA_TIMESTAMP_GREATER_THAN_COMMIT" in detail:
         return "the table has not changed since: leave TIMESTAMP AS OF out"
     if detail == _INCOMPARABLE:

@@ -1,4 +1,4 @@
-"""Slots that tenants share fairly: who is alone has all, else each has its part."""
+"""Slots that tenants share fairly: one alone has all, else each has its part."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 RECENT_SECONDS: Final = 60.0
-"""Who has asked within this time has a part of the slots, which nobody else is given."""
+"""A tenant that has asked within this time has a part of the slots, which no other is given."""
 
 
 class _Waiting(NamedTuple):
@@ -17,9 +17,9 @@ class _Waiting(NamedTuple):
 
 
 class FairSlots:
-    """Gives each of those who ask as many slots as the others; safe to use from any thread.
+    """Gives each tenant as many slots as the others; safe to use from any thread.
 
-    Of those who wait the one goes first whose name was served longest ago.
+    Of the waiting ones the tenant that was served longest ago goes first.
 
     Args:
         slots: How many there are.

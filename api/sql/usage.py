@@ -1,4 +1,4 @@
-"""The relation `usage`: what a tenant uses as it is known now, put into a query as its rows.
+"""The relation `usage`: the present usage of a tenant, put into a query as its rows.
 
 No table has it, so it has no versions.
 """

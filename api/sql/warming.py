@@ -1,6 +1,6 @@
 """Have Spark started, and its code run once, before somebody waits for a query.
 
-Most of what a first query costs is code that runs for the first time: the client library in this
+Most of the cost of a first query is code that runs for the first time: the client library in this
 process, reading Delta, compiling, writing a result. So one small query does all of that.
 """
 
@@ -21,7 +21,7 @@ QUERY: Final = (
     " WHERE ts > current_timestamp() - INTERVAL 10 MINUTES AND topic_matches(topic, '+/#')"
     " GROUP BY topic ORDER BY messages DESC"
 )
-"""Of a kind that is often asked; of what was written lately, however much there is."""
+"""Of a common kind; over rows written lately, however large the table is."""
 _LIMITS: Final = QueryLimits(rows=1, seconds=120.0, bytes=1_000_000)
 _CLOSE_SECONDS: Final = 3.0
 
@@ -44,7 +44,7 @@ class WarmUp:
         """Of the Java that is warm."""
 
     def begin(self) -> None:
-        """Have it done by another thread; what is under way is not done twice."""
+        """Have it done by another thread; one that is under way is not begun twice."""
         with self._lock:
             if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
@@ -68,5 +68,5 @@ class WarmUp:
                 with self._runner.run(query, "json", _LIMITS, self._stopping.is_set):
                     self._warm_pid = use.java_pid
         except MqlakeError as exc:
-            # Who asks hears it, too, when it is still so.
+            # A caller hears it, too, when it is still so.
             _logger.info("Spark is not warmed up", extra={"fields": {"reason": str(exc)}})

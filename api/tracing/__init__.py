@@ -1,1 +1,1 @@
-"""What became of one message: what the log and the tables have recorded."""
+"""Traces of single messages, from records of the log and the tables."""

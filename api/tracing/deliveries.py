@@ -1,4 +1,4 @@
-"""What became of a message at one client, as far as it is recorded."""
+"""Delivery of a message to one client, as far as it is recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Traced:
 
 @dataclass(slots=True)
 class Recorded:
-    """What events and drops tell, by client."""
+    """Deliveries and drops that are recorded, by client."""
 
     delivered: dict[str, int] = field(default_factory=dict)
     """Client identifier -> milliseconds UTC."""
@@ -74,7 +74,7 @@ class Standing:
 
     @classmethod
     def read(cls, stored: CachedSession) -> "Standing":
-        """Return what the log has of a session.
+        """Return the state of a session in the log.
 
         Raises:
             InvalidRecord: It is of another form.
@@ -155,7 +155,7 @@ def _is_not_for(
 
 
 def _told(found: SubscriberTrace, recorded: Recorded) -> bool:
-    """Take what an event says of this very message."""
+    """Take the outcome from an event about this very message."""
     acked = recorded.acked.get(found.client_id)
     delivered = recorded.delivered.get(found.client_id)
     if acked is None and delivered is None:
@@ -173,7 +173,7 @@ def _standing(
     standing: Standing | None,
     kept: StoredSubscription | None,
 ) -> bool:
-    """Take what the session's progress says."""
+    """Take the outcome from the session's progress."""
     if standing is None or standing.progress is None or standing.cursor is None or kept is None:
         return False
     progress, partition = standing.progress, traced.partition

@@ -1,4 +1,4 @@
-"""What rules made of a message, and what became of that."""
+"""Outputs of rules for a message, and the outcomes of their actions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class MadeOutput:
 
 @dataclass(slots=True)
 class RuleFindings:
-    """What the log and the tables tell of rules and one message."""
+    """Records of rules and one message in the log and the tables."""
 
     traced: Traced
     tenant: str
@@ -107,7 +107,7 @@ class RuleFindings:
 
 
 def trace_rules(findings: RuleFindings, entries: Sequence[Entry]) -> list[RuleTrace]:
-    """Return what the rules have left that made something of the message, or failed on it."""
+    """Return traces of the rules that gave outputs for the message, or failed on it."""
     actions: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for entry in entries:
         for span in [] if entry.activation is None else entry.activation.spans:

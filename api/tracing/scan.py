@@ -1,4 +1,4 @@
-"""Short ranges of the log, by time: what was written around a message."""
+"""Short ranges of the log, by time: the records around a message."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """What to read of each partition of a log topic.
+    """A range to read in each partition of a log topic.
 
     Attributes:
         partitions: None: all.

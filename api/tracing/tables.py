@@ -1,6 +1,6 @@
-"""What the tables know of a message, as Spark SQL.
+"""Queries about a message in the tables, as Spark SQL.
 
-Whatever a client wrote is in here only as a literal that is built from its bytes.
+Text of a client is in here only as a literal that is built from its bytes.
 """
 
 import json
@@ -49,7 +49,7 @@ class TraceTables:
     def events(
         self, topic: str, at_ms: int, client_id: str | None, message_id: str
     ) -> tuple[int, list[tuple[int, Row]]]:
-        """Return what events tell of a message and of who had a subscription for it.
+        """Return events about a message and about clients that had a subscription for it.
 
         Of each client and filter the last events before the message and the first after it; of
         each of these clients the last times that it came and went before it; all that are about
@@ -105,7 +105,7 @@ class TraceTables:
         return ends[0] if ends[0] is not None else -1, sorted(found, key=lambda one: one[0])
 
     def drops(self, topic: str, at_ms: int) -> list[Row]:
-        """Return what clients did not get of the topic since, the earliest first."""
+        """Return clients' drops of the topic since, the earliest first."""
         return self._connect.rows(
             "SELECT client_id, reason, qos, count, gateway, unix_millis(ts) AS at_ms, log_offset"  # noqa: S608
             f" FROM {DROPS.name} WHERE {self._tenant}"

@@ -1,4 +1,4 @@
-"""Who had a subscription for a topic at a moment, from what `mqlake.events` tells of clients.
+"""Clients that had a subscription for a topic at a moment, from `mqlake.events`.
 
 Events have times, not places in `mqlake.inbound`: within milliseconds of a message it cannot be
 told from them which came first. Where a session still has the subscription, its `starts` tell it
@@ -23,7 +23,7 @@ Presence = Literal["connected", "away", "session_expired", "session_ended"]
 
 @dataclass(slots=True)
 class Held:
-    """What is known of one subscription."""
+    """One subscription as events tell it."""
 
     topic_filter: str
     subscribed_at: int | None = None
@@ -40,7 +40,7 @@ class Held:
 
 @dataclass(slots=True)
 class Life:
-    """What is known of a client up to the message."""
+    """A client as events tell it, up to the message."""
 
     connected_at: int | None = None
     expiry: int = 0
@@ -65,7 +65,7 @@ class Life:
 
 
 class Timeline:
-    """What events say of the clients that had, or have got since, a subscription for a topic.
+    """The clients that had, or have got since, a subscription for a topic, from events.
 
     Args:
         topic_name: Of the message.

@@ -55,10 +55,10 @@ class MessageTracer:
         tables: Ask Spark.
         cache: Knows the sessions that outlive their connections.
         view: Knows the rules.
-        gateways: Names of those that are there.
+        gateways: Names of the live ones.
         tenant: Whose message.
-        caller: Who asks; None: somebody who has all topics.
-        not_known: What could not be found out, in words.
+        caller: Of the request; None: one who has all topics.
+        not_known: Parts that could not be found out, in words.
     """
 
     scan: Scan
@@ -71,11 +71,11 @@ class MessageTracer:
     not_known: list[str] = field(default_factory=list)
 
     def trace(self, message_id: str, client_id: str | None, limit: int) -> Trace | None:
-        """Return what is known of a message; None when there is none that the caller may have.
+        """Return the trace of a message; None when there is none that the caller may have.
 
         Args:
             message_id: 32 hexadecimal digits.
-            client_id: Only what became of it at this client; None: at all that may have got it.
+            client_id: Only its delivery to this client; None: to all that may have got it.
             limit: Subscribers, at most.
 
         Raises:
@@ -167,7 +167,7 @@ class MessageTracer:
             found_in="table",
         )
 
-    # Who got it
+    # Subscribers
 
     def _subscribers(
         self, traced: Traced, client_id: str | None, limit: int
@@ -200,7 +200,7 @@ class MessageTracer:
     def _read_events(
         self, timeline: Timeline, recorded: Recorded, traced: Traced, client_id: str | None
     ) -> None:
-        """Read what the table has, then what the log has beyond it."""
+        """Read the table's rows, then the log's records beyond them."""
         starts: dict[int, int] | None = None
         try:
             last, events = self.tables.events(
@@ -312,7 +312,7 @@ class MessageTracer:
         return trace_rules(findings, entries)
 
     def _outcomes(self, findings: RuleFindings) -> None:
-        """Look for what became of outputs."""
+        """Look for the outcomes of outputs."""
         begin = findings.traced.at_ms
         self.scan.read(
             ScanRange(INBOUND, from_ms=begin, until_ms=begin + _PUBLISHED_MS, most=20_000),
@@ -343,7 +343,7 @@ class MessageTracer:
                     yield rule, RULE_TABLE_PREFIX + name
 
     def _outputs_place(self, traced: Traced) -> int:
-        """Return the partition of `mqlake.outputs` in which is what rules have made of it."""
+        """Return the partition of `mqlake.outputs` that has the rules' outputs for it."""
         return traced.partition % self.scan.partition_count(OUTPUTS)
 
     def _outputs_gone(self, traced: Traced) -> list[str]:

@@ -1,4 +1,4 @@
-"""Traces of messages, for whoever asks."""
+"""Traces of messages, for callers."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -36,7 +36,7 @@ class Traces:
     def trace(
         self, message_id: str, client_id: str | None, limit: int, tenant: str, caller: Caller
     ) -> Trace | None:
-        """Return what became of a message; None: there is none that the caller is shown.
+        """Return the trace of a message; None: there is none that the caller is shown.
 
         Raises:
             OperationalError: No system runs, or the tables cannot be asked.

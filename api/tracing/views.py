@@ -1,4 +1,4 @@
-"""What a trace says, as the API shows it."""
+"""Traces, as the API shows them."""
 
 from datetime import datetime
 from typing import Any, Literal

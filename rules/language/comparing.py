@@ -24,7 +24,7 @@ EQUALITY: Final = frozenset({"=", "<>"})
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-class NotComparable(Exception):  # noqa: N818 - it names what was found
+class NotComparable(Exception):  # noqa: N818 - it names the problem
     """Two kinds that no message can make comparable."""
 
 

@@ -40,7 +40,7 @@ _PROPERTY_NAMES = {
 _PAIRS = "array<array<string>>"
 
 
-class UnknownName(Exception):  # noqa: N818 - it names what was found
+class UnknownName(Exception):  # noqa: N818 - it names the problem
     """A name that stands for nothing; `hint` may say what was meant."""
 
     def __init__(self, problem: str, hint: str) -> None:

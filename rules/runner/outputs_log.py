@@ -24,7 +24,7 @@ class OutputsRange:
     """Partition and two offsets: what is between them is no longer in the log."""
 
 
-class _Enough(Exception):  # noqa: N818 - it ends a read that has found what it may
+class _Enough(Exception):  # noqa: N818 - it ends a read that has found enough
     pass
 
 

@@ -7,7 +7,7 @@ class SchemaError(MqlakeError):
     """The text of a schema cannot be used."""
 
 
-class UnknownSchema(MqlakeError):  # noqa: N818 - it names what was found
+class UnknownSchema(MqlakeError):  # noqa: N818 - it names the problem
     """There is no such schema, version or message type.
 
     Attributes:

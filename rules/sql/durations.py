@@ -15,7 +15,7 @@ _NAMES: Final = {86_400_000: "day", 3_600_000: "hour", 60_000: "minute", 1_000: 
 _PART: Final = re.compile(r"\s*([0-9]{1,9})\s*([A-Za-z]+)\s*", re.ASCII)
 
 
-class InvalidDuration(Exception):  # noqa: N818 - it names what was found
+class InvalidDuration(Exception):  # noqa: N818 - it names the problem
     """A text that is no span of time."""
 
 

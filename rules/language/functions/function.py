@@ -8,7 +8,7 @@ from rules.language.limits import Limits
 from rules.language.values import Value, ValueKind, failure
 
 
-class Unusable(Exception):  # noqa: N818 - it names what was found
+class Unusable(Exception):  # noqa: N818 - it names the problem
     """An argument that a function cannot take.
 
     Attributes:
