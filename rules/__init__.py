@@ -1,1 +1,1 @@
-"""What a rule is: its model, its language, its actions and the process that runs them."""
+"""Rules: their model, their language, their actions and the process that runs these."""

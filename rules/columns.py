@@ -1,7 +1,7 @@
 """The row a rule's expression is evaluated on, and the names the rule language has for it.
 
-`ROW` is what the engine builds for each record, in this order; `MESSAGE` and `EVENTS` are the
-columns that rules select, each an expression over that row.
+`ROW` has the columns that the engine builds for each record, in this order; `MESSAGE` and `EVENTS`
+are the columns that rules select, each an expression over that row.
 """
 
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ MESSAGE: Final = (
         "event", "text", "'message.publish'", "what happened: message.publish", is_selected=False
     ),
 )
-"""What rules over topic filters select."""
+"""Columns that rules over topic filters select."""
 
 
 def _field(name: str, kind: str, key: str, meaning: str, *, is_nullable: bool = True) -> RuleColumn:
@@ -190,4 +190,4 @@ EVENTS: Final[dict[str, tuple[RuleColumn, ...]]] = {
         _field("count", "integer", "count", "failures of the rule since the last such event"),
     ),
 }
-"""What rules over `$events/<name>` select."""
+"""Columns that rules over `$events/<name>` select, by event."""

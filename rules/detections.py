@@ -1,4 +1,4 @@
-"""What detections tell, in plain SQL: for rows of a table, where everything is known at once.
+"""Detections in plain SQL: for rows of a table, where everything is known at once.
 
 The live twin is `DetectionProcessor.java`; tests compare the two. Messages of a key
 are taken in the order of their time, then of `Detection.order`. A key whose messages pause for
@@ -34,11 +34,11 @@ def batch_query(
     """Return the query that yields the relation `DETECTED`, in no order.
 
     Args:
-        detection: What is looked for.
+        detection: Of the rule's plan.
         columns: Of the stream's relation, `EVENT_TIME` among them.
         relation: Name of that relation.
         until: TIMESTAMP expression: time has passed up to there, which tells of silence. NULL: up
-            to the last message of the relation, whatever its key.
+            to the last message of the relation, of any key.
         keep_ms: When a key is forgotten.
     """
     keep = detection.duration_ms + keep_ms

@@ -1,6 +1,6 @@
 """Rules as YAML, for files and for differences that people read.
 
-A document is what a user says of a rule, and its identifier; keys stand in the order of the model,
+A document is the user's part of a rule, and its identifier; keys stand in the order of the model,
 those with their default are left out, SQL of several lines is a block.
 """
 

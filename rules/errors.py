@@ -1,4 +1,4 @@
-"""What is wrong with a rule, and where."""
+"""Errors in rules, with their places."""
 
 from rules.sql.errors import SqlError
 

@@ -1,6 +1,6 @@
-"""Who has made a rule, and whether the rule stays within what that one may do now.
+"""Makers of rules, and whether a rule stays within the present rights of its maker.
 
-A rule acts with the rights of who made its version: of a key or an account of the API, as
+A rule acts with the rights of the maker of its version: of a key or an account of the API, as
 `mqlake.access` has it at this moment. The API asks when a rule is made, the engine for as long as
 it is in force, the process that runs actions before each of them.
 """
@@ -29,18 +29,18 @@ MAKING_ROLE: Final[Role] = "editor"
 
 
 class MakerRights(Protocol):
-    """What somebody may do: of a caller, a key or an account."""
+    """Rights of a caller, a key or an account."""
 
     @property
     def role(self) -> Role: ...
 
     @property
     def topic_filters(self) -> tuple[str, ...] | None:
-        """Of what he may read and publish; None: all topics, and what is of none."""
+        """Of the topics that he may read and publish; None: all, and data without a topic."""
 
     @property
     def tenants(self) -> tuple[str, ...] | None:
-        """For which he is; None: all."""
+        """Tenants that he may act for; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Makers:
         return maker
 
     def rights(self, maker: str | None, now_ms: int) -> MakerRights | None:
-        """Return what a maker may do; None: nothing, for there is none of this name any more.
+        """Return the rights of a maker; None: there is none of this name any more.
 
         Args:
             maker: As a rule names him; None for a rule of before makers were noted, which is as
@@ -127,7 +127,7 @@ def why_not(
         tenant: Of the rule.
         filters: Of all that it reads.
         joined: The reference tables that it joins.
-        actions: What it does with a row. A topic with placeholders is known when a row is sent.
+        actions: Its actions. A topic with placeholders is known when a row is sent.
     """
     reason = why_not_at_all(rights, tenant)
     if reason is not None or rights is None or rights.topic_filters is None:

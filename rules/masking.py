@@ -1,8 +1,8 @@
-"""Actions as those see them who may look at rules and not change them.
+"""Actions as they are shown to callers who may look at rules and not change them.
 
 A secret belongs into a template by its name; it may stand in a request of `http` all the same: in a
-header, the body, or the path of the address. So of these texts only what is made of placeholders
-is shown, and one that names a secret, whose author knew how to hide it.
+header, the body, or the path of the address. So of these texts only those made of placeholders are
+shown, and those that name a secret, whose author knew how to hide it.
 `streaming/rule_definitions.py` says the same in Spark SQL for the table `rules`.
 """
 
@@ -22,7 +22,7 @@ SERVER: Final = r"^(https?://[^/?#]*)([\s\S]*)$"
 
 
 def mask_actions(actions: Sequence[ActionSpec]) -> tuple[ActionSpec, ...]:
-    """Return actions without what may be secret in them."""
+    """Return actions without texts that may be secret."""
     return tuple(
         one.model_copy(
             update={"args": _mask_arguments(one), "fallback": mask_actions(one.fallback)}

@@ -12,7 +12,7 @@ from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
 from rules.actions.contract import NewRecord
 
 LATENCY_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 60_000)
-"""Upper bounds of the histogram's classes; one more takes what is above."""
+"""Upper bounds of the histogram's classes; one more takes the values above."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class RuleMetrics:
             self._tombstones.append(NewRecord(METRICS, self._key(tenant, rule), None, _HEADERS))
 
     def add_to_past(self, sums: Mapping[str, int]) -> None:
-        """Keep in the totals what rules that are no more have counted."""
+        """Keep in the totals the counts of rules that are no more."""
         for name, number in sums.items():
             self._past[name] += number
 
@@ -94,7 +94,7 @@ class RuleMetrics:
         return list(self._counters)
 
     def begin_moment(self) -> None:
-        """Set to zero what lanes add up anew for each record."""
+        """Set the counters to zero that lanes add up anew for each record."""
         for actions in self._counters.values():
             for counters in actions.values():
                 counters.queued = counters.behind = 0

@@ -31,7 +31,7 @@ class ActionSpec(BaseModel):
 
 
 class RuleBody(BaseModel):
-    """What a user says of a rule."""
+    """The user's part of a rule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""What the processes that carry out actions tell Prometheus."""
+"""Metrics for Prometheus of the processes that carry out actions."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a reference table may be: its name, its columns, how large."""
+"""Constraints on reference tables: name, columns, size."""
 
 import re
 from typing import Annotated, Final

@@ -30,7 +30,7 @@ _DOLLAR: Final = "$"
 
 
 class TemplateScope(Protocol):
-    """What a template is filled from."""
+    """Values that fill a template."""
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ class Placeholder:
 
     name: str
     steps: tuple[str | int, ...]
-    """Of a field; empty for the whole row, what is told of the output, and a secret."""
+    """Of a field; empty for the whole row, facts about the output, and a secret."""
     secret: str | None = None
     """Name of a secret, which `Template.with_secrets` fills in."""
 
@@ -159,7 +159,7 @@ class Template:
         Args:
             scope: An output.
             needs_all: Do not take `null` for a field that is missing.
-            escape: Applied to what is filled in.
+            escape: Applied to the values filled in.
 
         Raises:
             MissingField: With `needs_all`, for a field that is missing or null.

@@ -97,7 +97,7 @@ def parse_arguments(spec: ActionSpec, place: str = "action") -> Arguments:
 def make_action(
     spec: ActionSpec, services: ActionServices, *, is_fallback: bool = False
 ) -> Action | None:
-    """Return what carries out an action; None when another process does.
+    """Return the object that carries out an action; None when another process does.
 
     Raises:
         RuleError: Its arguments are wrong.

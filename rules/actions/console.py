@@ -1,6 +1,6 @@
 """`console`: one line in the log of the process, for trying things out.
 
-At most once: after the process was killed, what it may have written already is not written again.
+At most once: after the process was killed, lines that it may have written are not written again.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""What an action is to the process that runs it, and what that process gives to actions.
+"""Contract between actions and the process that runs them.
 
 The argument models beside this module are for everybody who reads rules; no module here imports a
-client library. An action gets all that it needs of the world by `ActionServices`.
+client library. An action reaches the world only by `ActionServices`.
 """
 
 import json
@@ -18,7 +18,7 @@ from mqlake.rule_records import Output
 
 
 class Failure(Enum):
-    """What to do about an action that did not work."""
+    """Kinds of failures of an action, by the reaction to them."""
 
     REFUSED = "refused"
     """The same would happen again: give up."""
@@ -32,7 +32,7 @@ class ActionError(MqlakeError):
     """An action did not work for an output.
 
     Attributes:
-        failure: What to do about it.
+        failure: Its kind.
         retry_after_seconds: When the target says how long to leave it alone; else 0.
     """
 
@@ -45,7 +45,7 @@ class ActionError(MqlakeError):
 
 
 def refusal(error: LogError) -> ActionError:
-    """Return what a failed append is for an action."""
+    """Return the action's error for a failed append."""
     is_ours = error.definite and not error.passing
     return ActionError(str(error), Failure.REFUSED if is_ours else Failure.UNAVAILABLE)
 
@@ -113,7 +113,7 @@ class Work:
 
     @property
     def action_id(self) -> bytes:
-        """Of what this action does with the output; the header `output` of what it writes."""
+        """Of this action's work on the output; the header `output` of records that it writes."""
         return f"{self.output_id}/{self.action}".encode()
 
     def field(self, name: str) -> str:
@@ -134,7 +134,7 @@ class Work:
 
 
 Problems = Mapping[int, ActionError]
-"""Of a batch: what is wrong with the outputs that did not work, by their index in it."""
+"""Of a batch: the errors of the outputs that did not work, by their index in it."""
 
 NO_PROBLEMS: Final[Problems] = {}
 
@@ -202,7 +202,7 @@ class LogTarget(Protocol):
     """Appends to one Kafka cluster."""
 
     async def append(self, records: Sequence[NewRecord]) -> Mapping[int, LogError]:
-        """Append records, in order, before the first await; return what went wrong, by index."""
+        """Append records, in order, before the first await; return errors by index."""
         ...
 
 
@@ -213,7 +213,7 @@ class Request:
     headers: Sequence[tuple[str, str]]
     body: bytes
     has_secrets: bool = False
-    """Then nothing is told of what the server or the client library says of it."""
+    """Then messages of the server or the client library about it are not told."""
 
 
 class HttpClient(Protocol):
@@ -248,8 +248,8 @@ class SqlDatabase(Protocol):
             statement: With $1, $2, … for the values of a row.
             rows: JSON values.
             timeout_seconds: For the whole of it.
-            done_table: Table in which the identifiers of what was done are kept, by this
-                transaction; rows whose identifier is there are left out.
+            done_table: Table in which this transaction keeps the identifiers of done rows; rows
+                whose identifier is there are left out.
             done_ids: Identifier of each row, for `done_table`.
 
         Raises:
@@ -259,7 +259,7 @@ class SqlDatabase(Protocol):
 
 
 class ActionServices(Protocol):
-    """What actions need of the world. A connection is a name in the settings of the process."""
+    """Services for actions. A connection is a name in the settings of the process."""
 
     def log(self, connection: str | None) -> LogTarget:
         """Return a cluster by its connection, None for mqlake's own.
@@ -303,9 +303,9 @@ class ActionServices(Protocol):
 
     @property
     def origin(self) -> bytes:
-        """What messages say of where they entered the system."""
+        """The origin in messages: the place where they entered the system."""
         ...
 
     def stop(self, reason: str) -> None:
-        """End the process: only a new one can find out what happened."""
+        """End the process: only a new one can find out the outcome."""
         ...

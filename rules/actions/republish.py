@@ -1,8 +1,8 @@
 """`republish`: publish an MQTT message, with the arguments of EMQX's action of this name.
 
-The message goes into `mqlake.inbound` as a gateway's would. What becomes of it is one of three:
-it is in the log, it is certainly not (a topic name that is none), or nobody knows; then the process
-ends, and the next run finds in the log what this one has published.
+The message goes into `mqlake.inbound` as a gateway's would. There are three outcomes: it is in the
+log, it is certainly not (an invalid topic name), or nobody knows; then the process ends, and the
+next run finds in the log the messages that this one has published.
 """
 
 import json
@@ -46,7 +46,7 @@ from rules.templates import MissingField, Template, to_text
 
 MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 PROTOCOL_LEVEL: Final = 5
-"""What a rule publishes may carry properties, so it is taken for a 5.0 publisher."""
+"""Messages of a rule may carry properties, so it is taken for a 5.0 publisher."""
 
 PROPERTIES: Final = {
     "Payload-Format-Indicator": "payload_format_indicator",

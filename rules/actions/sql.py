@@ -3,7 +3,7 @@
 `${x}` becomes a parameter of the statement and is never part of its text. At least once; exactly
 once when the statement is an upsert whose key follows from the output (`${$output}` say), or with
 `done_table`: a table with a unique text column `output_id`, in which the same transaction notes
-what it has done.
+the outputs that it has done.
 
 PostgreSQL has functions that read files, run text as SQL or call other servers. So a statement
 calls functions of a list, and those of schemas of one's own; it reads nothing of the system's.
@@ -56,7 +56,7 @@ _FUNCTIONS: Final = frozenset(
 _SYSTEM: Final = ("pg_", "information_schema")
 """Beginnings of schemas and relations that are the system's."""
 _SYSTEM_FUNCTIONS: Final = ("pg_", "lo_", "dblink")
-"""Beginnings of functions that are not called, in whatever schema they were put."""
+"""Beginnings of functions that are not called, in any schema."""
 
 TableName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$")]
 
@@ -86,7 +86,7 @@ class SqlArgs(Arguments):
 
 
 def compile_statement(text: str) -> tuple[str, tuple[Placeholder, ...]]:
-    """Return a statement with $1, $2, … and what stands for each.
+    """Return a statement with $1, $2, … and the placeholder of each.
 
     Raises:
         ArgumentError: It is not one statement of an allowed kind, or a placeholder is not where
@@ -129,10 +129,10 @@ def compile_statement(text: str) -> tuple[str, tuple[Placeholder, ...]]:
 
 
 def _check_names(statement: exp.Expr) -> None:
-    """Refuse what is the system's, or may be.
+    """Refuse functions and relations that are the system's, or may be.
 
     Raises:
-        ArgumentError: A function or a relation is; says which.
+        ArgumentError: There is one; says which.
     """
     for table in statement.find_all(exp.Table):
         for name in (table.catalog, table.db, table.name):

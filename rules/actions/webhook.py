@@ -105,7 +105,7 @@ class WebhookArgs(Arguments):
 def server_of(url: str) -> str | None:
     """Return the server of an address as `scheme://host[:port]`, one writing of each.
 
-    None for what is no address of http or https.
+    None for a text that is no address of http or https.
     """
     found = _BEFORE_PATH.fullmatch(url)
     if found is None or not found[2].isascii() or re.search(r"[\s\\@\x00-\x20]", found[2]):

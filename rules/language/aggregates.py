@@ -1,9 +1,9 @@
-"""Aggregates: what they make of the messages of a group.
+"""Aggregates over the messages of a group.
 
 Each is made of aggregates of Spark's that keep a bounded state, can be merged, and do not depend on
-the order in which messages come, so that a stream gives what a batch over the same messages gives:
-a sum of doubles is added up in decimals where they can be, and what is first or last is settled by
-the time and then by the position in the log.
+the order in which messages come, so that a stream and a batch over the same messages give the same:
+a sum of doubles is added up in decimals where they can be, and the first or last message is settled
+by the time and then by the position in the log.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,11 +56,11 @@ class Group(Protocol):
 
     @property
     def chosen(self) -> str | None:
-        """BOOLEAN over a message: what FILTER says, None without it."""
+        """BOOLEAN over a message: the condition of FILTER, None without it."""
 
     @property
     def order(self) -> str:
-        """What is greater of a message the later it is; no two messages have the same."""
+        """Expression that is greater for later messages; no two messages have the same value."""
 
 
 Emitter = Callable[[Sequence[Value], Group], Value]
@@ -82,7 +82,7 @@ class Aggregate:
 
 
 def number_columns(value: Value) -> tuple[str, str]:
-    """Return the BIGINT (NULL where it is none) and the DOUBLE of what is a number, else NULL."""
+    """Return the BIGINT (NULL where it is none) and the DOUBLE of a number, else NULL."""
     if value.kind is ValueKind.INTEGER:
         return as_integer(value), as_double(value)
     if value.kind is ValueKind.NUMBER:
@@ -118,8 +118,8 @@ def _present(value: Value, group: Group) -> tuple[tuple[str, ...], str]:
 def _total(number: str) -> str:
     """The sum of a DOUBLE column: of decimals, which have no order, except beyond their range.
 
-    They hold 18 digits before the point and 20 behind; what is cut off is less than doubles lose
-    where the largest number is not small.
+    They hold 18 digits before the point and 20 behind; the digits cut off are less than doubles
+    lose where the largest number is not small.
     """
     largest = f"max(abs({number}))"
     in_range = f"{largest} = 0.0D OR {largest} BETWEEN 0.001D AND 1.0E17D"

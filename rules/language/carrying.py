@@ -30,7 +30,7 @@ class Projection:
     """The columns that a relation gets, each of them once.
 
     Args:
-        prefix: What their names begin with.
+        prefix: Beginning of their names.
     """
 
     def __init__(self, prefix: str = "c") -> None:
@@ -62,7 +62,7 @@ def stored(value: Value, *, keeps_null: bool = False) -> tuple[tuple[str, str], 
 
     Args:
         value: Not a constant.
-        keeps_null: Whether null in JSON stays apart from what is missing; else both are NULL.
+        keeps_null: Whether null in JSON stays apart from a missing field; else both are NULL.
     """
     if value.kind is ValueKind.NUMBER:
         too_large = failure("the number is out of range")
@@ -83,7 +83,7 @@ def stored(value: Value, *, keeps_null: bool = False) -> tuple[tuple[str, str], 
 
 
 def restored(value: Value, names: Sequence[str]) -> Value:
-    """Return what stands for a value where its columns are read."""
+    """Return the value that stands for another where its columns are read."""
     if value.kind is ValueKind.NUMBER:
         exact, fraction = names
         whole = f"coalesce({fraction}, CAST({exact} AS DOUBLE))"
@@ -103,7 +103,7 @@ def restored(value: Value, names: Sequence[str]) -> Value:
 
 
 def carried(value: Value, into: Projection, relation: str, *, may_lack: bool = False) -> Value:
-    """Give a relation what a value needs; return what stands for it where the relation is read.
+    """Give a relation the columns of a value; return the value where the relation is read.
 
     Args:
         value: A column of the row that the relation's columns are made of, no constant.

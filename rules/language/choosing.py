@@ -1,4 +1,4 @@
-"""What AND and OR join, choosing between values, and telling the ones that are missing."""
+"""AND and OR, choosing between values, and telling the ones that are missing."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +22,7 @@ def is_there(value: Value) -> str:
 
 
 def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
-    """Yield what AND joins, from left to right, without recursion."""
+    """Yield the conditions that AND joins, from left to right, without recursion."""
     pending = [] if node is None else [node]
     while pending:
         one = pending.pop()
@@ -35,8 +35,8 @@ def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
 def all_of(tests: Sequence[str]) -> str:
     """Return the condition that all hold, of conditions whose NULL means false.
 
-    Spark may compute what both sides of an AND have in common before either; so where one can fail
-    the rule they become branches of CASE, which are left alone.
+    Spark may compute parts that both sides of an AND have in common before either; so where one can
+    fail the rule they become branches of CASE, which are left alone.
     """
     if len(tests) == 1:
         return tests[0]

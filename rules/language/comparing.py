@@ -1,4 +1,4 @@
-"""Comparisons: what `=`, `<>`, `<` and the others do with each pair of kinds.
+"""Comparisons: `=`, `<>`, `<` and the others for each pair of kinds.
 
 They never fail and never yield NULL where it shows: a field that is missing or of a type that does
 not compare gives false, with `<>` too; two missing fields are equal. A number and a text compare as
@@ -126,7 +126,7 @@ def _doubles(operator: str, left: Value, right: Value) -> str:
 
 
 def _not_boolean(value: Value) -> str:
-    """Rule out what Spark takes for 1 and 0; asked last, so only of what else would be true."""
+    """Rule out booleans, Spark's 1 and 0; asked last, so only where the rest is true."""
     return f" AND {value.json_type} <> 'BOOLEAN'" if value.kind is ValueKind.JSON else ""
 
 

@@ -1,4 +1,4 @@
-"""What the compilers of stateless and of stateful rules have in common."""
+"""Common base of the compilers of stateless and of stateful rules."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,9 +19,9 @@ from rules.sql.reading import Pass
 
 
 class Compilation:
-    """A rule on its way from its tree to what the engine runs; see `compiler.compile_rule`."""
+    """A rule on its way from its tree to the engine's form; see `compiler.compile_rule`."""
 
-    PASSES: ClassVar[tuple[Pass, ...]]  # what it goes through, in this order
+    PASSES: ClassVar[tuple[Pass, ...]]  # in this order
 
     def __init__(
         self, sql: str, statement: dialect.Statement, limits: Limits, schemas: SchemaLookup
@@ -57,7 +57,7 @@ class Compilation:
         )
 
     def _compiled(self) -> tuple[CompiledRule, int]:
-        """Return what the passes have made, without layouts, and how many characters it has."""
+        """Return the rule as the passes made it, without layouts, and its size in characters."""
         raise NotImplementedError
 
     def _whole(self, fields: Iterable[Field]) -> tuple[Field, ...]:
@@ -79,7 +79,7 @@ class Compilation:
         raise RuleError.at_node(self._sql, node, problem, hint)
 
     def _put(self, item: exp.Expr, scope: Scope, expressions: Expressions) -> None:
-        """Put what SELECT lists into the output's row, and give it the name that it has there."""
+        """Put an item of SELECT into the output's row, and give it the name that it has there."""
         with scope.reading() as reads:
             value = expressions.value(item.this)
         path = item.args.get("path")

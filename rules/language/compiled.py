@@ -1,4 +1,4 @@
-"""What compiling a rule yields."""
+"""Results of compiling a rule."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Condition:
     Attributes:
         text: As the rule writes it.
         expression: Spark SQL, BOOLEAN without NULL.
-        fields: What it reads.
+        fields: Fields that it reads.
     """
 
     text: str
@@ -45,13 +45,13 @@ class CompiledRule:
         expression: Spark SQL over `rules.columns.ROW`, ARRAY<STRING>: the output rows, each a JSON
             object. NULL or empty when the message gives no row; it throws when the rule fails.
             None of a stateful rule, which has a plan.
-        conditions: WHERE taken apart, in the order written; of a plan what single messages have to
-            fulfil.
+        conditions: WHERE taken apart, in the order written; of a plan the conditions on single
+            messages.
         fields: All columns and fields read.
         columns: The keys of an output row, in order; dotted where AS nests them.
         deterministic: Whether the same message always gives the same; so it is, as times and random
             numbers are made of the message.
-        schemas: What payloads are decoded by.
+        schemas: Schemas that decode payloads.
         plan: Of a stateful rule.
     """
 

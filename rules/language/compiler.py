@@ -1,4 +1,4 @@
-"""From a rule's text to what the engine runs."""
+"""From a rule's text to the form that the engine runs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,7 +24,7 @@ _INDEX: Final = "foreach_index"
 """The lambda's variables. Names of rules never reach the expression, so none can be equal."""
 
 _EVERYTHING: Final = dialect.Item(this=exp.Star())
-"""What FOREACH without DO yields."""
+"""The item of FOREACH without DO."""
 
 
 def compile_rule(
@@ -41,10 +41,10 @@ def compile_rule(
         references: The reference tables there are, of each the names and types of its columns;
             None leaves open whether there are those that the rule joins.
         limits: How large it may be.
-        schemas: What payloads can be decoded by.
+        schemas: Schemas that can decode payloads.
 
     Raises:
-        RuleError: It is not a rule, or asks for what the language does not have.
+        RuleError: It is not a rule, or asks for a thing that the language does not have.
     """
     statement = parse(sql, limits)
     if is_stateful(statement):
@@ -63,7 +63,7 @@ class _StatelessCompiler(Compilation):
         decode_payload(self._expressions, self._scope, self._source, decoding)
 
     def _give_names(self) -> None:
-        """Compile what SELECT lists, or what FOREACH goes through: WHERE knows its names."""
+        """Compile the items of SELECT, or the array of FOREACH: WHERE knows its names."""
         items = self._args["items"]
         if not self._args["is_foreach"]:
             self._select(items)
@@ -122,7 +122,7 @@ class _StatelessCompiler(Compilation):
         if incase is not None:
             condition = as_condition(self._expressions.condition(incase))
             elements = f"filter({elements}, ({_ITEM}, {_INDEX}) -> {condition})"
-        self._tree = {}  # what stands before the array gives names, no columns
+        self._tree = {}  # items before the array give names, no columns
         with self._scope.reading() as reads:
             self._select(self._args.get("do") or [_EVERYTHING])
         rows = f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(self._tree)})"

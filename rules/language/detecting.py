@@ -19,7 +19,7 @@ TOLD: Final = {
     SINCE: integer(f"unix_millis({DETECTED}.{SINCE})"),
     AT_COLUMN: integer(f"unix_millis({DETECTED}.{AT_COLUMN})"),
 }
-"""What a rule may select of a detection."""
+"""Columns that a rule may select of a detection."""
 
 _KINDS: Final[dict[str, DetectionKind]] = {
     "absent": "absence",
@@ -44,7 +44,7 @@ def read_detection(node: dialect.Call, side: Side, keys: Sequence[exp.Expr]) -> 
     Args:
         node: The detection.
         side: The stream; it gets the columns that the detection needs.
-        keys: What GROUP BY lists; without it the topic.
+        keys: Items of GROUP BY; without it the topic.
 
     Raises:
         RuleError: It has other arguments, or exceeds the limits.

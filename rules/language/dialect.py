@@ -23,7 +23,7 @@ Node = TypeVar("Node", bound=exp.Expr)
 
 
 class Path(exp.Expression):
-    """A name with what is taken out of it: `payload.items[1].c`."""
+    """A name with a path into it: `payload.items[1].c`."""
 
     arg_types = {"this": True, "segments": False}  # noqa: RUF012 - sqlglot's declaration
 
@@ -55,7 +55,7 @@ class Interval(exp.Expression):
 
 
 class Inside(exp.Expression):
-    """What is taken out of a call's value: `json_decode(x).a`."""
+    """A path into a call's value: `json_decode(x).a`."""
 
     arg_types = {"this": True, "segments": True}  # noqa: RUF012
 
@@ -83,7 +83,7 @@ class Filter(exp.Expression):
 
 
 class Decoding(exp.Expression):
-    """`DECODE 'schema'[, 'message type']` behind FROM: what the payload is."""
+    """`DECODE 'schema'[, 'message type']` behind FROM: the payload's schema."""
 
     arg_types = {"this": True, "message_type": False}  # noqa: RUF012
 
@@ -171,7 +171,7 @@ _REFUSED: Final = {
     "INTERSECT": "a rule is one SELECT or FOREACH; INTERSECT is not supported",
     "LATERAL": "LATERAL is not supported; FOREACH goes through an array",
 }
-"""Words of SQL that end an expression and are not supported, and what to say."""
+"""Words of SQL that end an expression and are not supported, with their errors."""
 
 _CLAUSES: Final = frozenset(
     ("JOIN", "INNER", "LEFT", "ON", "WITHIN", "LATENESS", "WHERE", "GROUP", "HAVING")
@@ -427,7 +427,7 @@ class RuleParser(SparkParser):
 
     def _condition(self) -> exp.Expr:
         this = self._parse_disjunction()
-        if this is None:  # pragma: no cover - each operand refuses first what is missing
+        if this is None:  # pragma: no cover - each operand refuses a missing part first
             self.fail("expected an expression")
         return this
 

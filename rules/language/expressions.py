@@ -62,7 +62,7 @@ class Expressions:
         sql: The rule's text, for errors.
         scope: Its names.
         limits: How large it may be.
-        schemas: What payloads can be decoded by; it notes what is.
+        schemas: Schemas that can decode payloads; it notes the ones used.
 
     Attributes:
         limits, schemas: As given.
@@ -85,7 +85,7 @@ class Expressions:
         """Compile an expression.
 
         Raises:
-            RuleError: It uses what the language does not have, or is too large.
+            RuleError: It uses a thing that the language does not have, or is too large.
         """
         compile_node = self.NODES.get(type(node))
         if compile_node is None:
@@ -115,11 +115,11 @@ class Expressions:
         return value
 
     def column(self, name: str, *path: str | int) -> Value:
-        """Return a column, whatever the rule gives its name to. See `Context`."""
+        """Return a column, also where the rule gives its name to another. See `Context`."""
         return self._scope.column(name, path)
 
     def seed(self) -> str:
-        """Return what tells this call on this message from all others. See `Context`."""
+        """Return a seed that tells this call on this message from all others. See `Context`."""
         self._seeds += 1
         self._scope.note_position()
         rule = crc32(self._sql.encode(errors="replace"))
@@ -136,11 +136,11 @@ class Expressions:
         raise RuleError.at_node(self._sql, node, problem, hint)
 
     def text_of(self, node: exp.Expr) -> str:
-        """Return what the rule says at a node."""
+        """Return the rule's text of a node."""
         return self._sql[node.meta["start"] : node.meta["end"] + 1]
 
     def name_of(self, node: exp.Expr) -> Sequence[str]:
-        """Return the name of what has none of its own: its path, else what the rule says there."""
+        """Return the name of an item without one of its own: its path, else its text."""
         if isinstance(node, dialect.Path):
             segments = node.args.get("segments") or ()
             if any(not isinstance(segment, str) for segment in segments):
@@ -232,7 +232,7 @@ class Expressions:
         return value
 
     def _check_place(self, node: dialect.Call) -> None:
-        """Say where what is no function of one message belongs."""
+        """Say where a call that is no function of one message belongs."""
         name = node.this
         if name in aggregates.FUNCTIONS and self.is_grouped:
             problem = f"the aggregate {name} cannot stand here"

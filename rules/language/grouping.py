@@ -28,7 +28,7 @@ class Rows:
         expressions: Over one of them.
         projection: The columns that aggregates read.
         position: Makes the expressions of a row's position in the log.
-        is_guarded: Whether what cannot be computed is NULL, as no message is to blame.
+        is_guarded: Whether an expression that fails is NULL, as no message is to blame.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Rows:
 
 
 class GroupedScope(Scope):
-    """The names that stand for something of a group: its window, and what the rule names."""
+    """The names that stand for something of a group: its window, and names the rule gives."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -70,7 +70,7 @@ class GroupedExpressions(Expressions):
 
     Args:
         sql: The rule's text.
-        rows: What is grouped.
+        rows: The grouped rows.
         window: By which time.
     """
 
@@ -115,7 +115,7 @@ class GroupedExpressions(Expressions):
         return super().value(node) if found is None else found
 
     def _key_of(self, node: exp.Expr) -> Value | None:
-        """Return the key that an expression is, whatever it is written like."""
+        """Return the key that an expression is, in any spelling."""
         if isinstance(node, (exp.Literal, exp.Null, exp.Boolean)) or has_aggregate(node):
             return None
         try:

@@ -1,4 +1,4 @@
-"""JOIN: the condition of ON, taken apart into what is equal, the interval of time, and the rest."""
+"""JOIN: the condition of ON, taken apart into equalities, the interval of time, and the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class Joining:
         """
         self._interval = _Interval()
         self._equal = False
-        # What has an INTERVAL tells which times are compared; the others follow.
+        # Conditions with an INTERVAL tell which times are compared; the others follow.
         listed = sorted(conjuncts(node.args["on"]), key=lambda one: not _has_interval(one))
         tests = [test for one in listed if (test := self._condition(one, new))]
         if not self._equal:

@@ -1,4 +1,4 @@
-"""How large a rule and what it makes of one message may be."""
+"""Limits on the size of a rule and of its outputs for one message."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -31,7 +31,7 @@ class Limits:
     """Elements times the payload's size, where the rows repeat parts of the payload."""
 
     text_characters: int = 65_536
-    """Of what padding and repeating make of a text."""
+    """Of a text after padding or repeating."""
 
     group_keys: int = 16
     references: int = 4

@@ -1,9 +1,9 @@
-"""Names of what is called like a function but is none of one message."""
+"""Names of windows and detections, which are written like functions of one message."""
 
 from typing import Final
 
 WINDOWS: Final = {"tumble": ("size",), "hop": ("size", "slide"), "session": ("gap",)}
-"""Windows and what they take behind the time."""
+"""Windows and their arguments behind the time."""
 
 DETECTIONS: Final = {
     "absent": ("duration",),
@@ -11,4 +11,4 @@ DETECTIONS: Final = {
     "hysteresis": ("value", "high", "low"),
     "n_of_m": ("condition", "n", "m"),
 }
-"""Detections and what they take."""
+"""Detections and their arguments."""

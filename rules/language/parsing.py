@@ -44,7 +44,7 @@ class _RuleReading(Reading):
     QUOTES = "text is 'in single quotes'"
 
     def check_beginning(self) -> None:
-        """Refuse what is neither SELECT nor FOREACH."""
+        """Refuse a text that is neither SELECT nor FOREACH."""
         if not self.tokens:
             raise RuleError("the rule is empty", line=1, column=1, hint='SELECT * FROM "a/topic"')
         if self.tokens[0].token_type not in (TokenType.SELECT, TokenType.FOR):

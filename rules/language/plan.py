@@ -1,4 +1,4 @@
-"""What a stateful rule becomes: streams of typed columns, and one query over them.
+"""Plan of a stateful rule: streams of typed columns, and one query over them.
 
 A plan says nothing of where rows come from. The same plan runs over the log as a streaming query
 and over the table `messages` as a batch: the runner gives each name below its relation.
@@ -37,7 +37,7 @@ through; of an output the most of any message it is made of. So rules that feed 
 out. Only a live stream knows it, others have 0 there."""
 
 STATE: Final = "state"
-"""Column of `DETECTED`: STRING, what the key's state is now; the words are the detection's."""
+"""Column of `DETECTED`: STRING, the key's present state in the detection's words."""
 
 SINCE: Final = "since"
 """Column of `DETECTED`: TIMESTAMP, since when."""
@@ -69,7 +69,7 @@ class StatefulStream:
         filters: Topic filters, or `$events/<name>`.
         is_events: Whether the filters name events.
         condition: Spark SQL over the row, BOOLEAN without NULL; it may throw. `true` without WHERE.
-        columns: What the query and the detection use.
+        columns: Columns that the query and the detection use.
         event_time: Spark SQL over the row, TIMESTAMP; it throws where a message has none, or one
             too far ahead of its arrival.
         is_receive_time: Whether that is when the gateway accepted the message.
@@ -107,7 +107,7 @@ class JoinedReference:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What is looked for in the messages of each key.
+    """A detection in the messages of each key.
 
     The relation `DETECTED` has the columns of the stream (of the message that the detection tells
     of: the last one), AT_COLUMN, STATE and SINCE.

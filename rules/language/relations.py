@@ -32,14 +32,14 @@ class Side:
         sql: The rule's text.
         source: Its messages.
         name: Of its relation.
-        alias: What the rule calls it.
+        alias: Its name in the rule.
         limits: How large the rule may be.
-        schemas: What payloads can be decoded by.
+        schemas: Schemas that can decode payloads.
 
     Attributes:
-        relation: Where its columns are read: its own relation, or what a detection makes of it.
+        relation: Where its columns are read: its own relation, or the one of a detection.
         projection: The columns it gets.
-        conditions: What its messages have to fulfil.
+        conditions: Conditions on its messages.
         time: Of a message.
         may_lack: Whether a joined row may be without a message of it.
     """
@@ -105,7 +105,7 @@ class ReferenceTable:
     Attributes:
         name: Of its relation.
         table: Its identifier.
-        alias: What the rule calls it.
+        alias: Its name in the rule.
         columns: Those it has; None when that is not known here.
         read: Those that the rule reads.
     """
@@ -146,7 +146,7 @@ class JoinedScope(Scope):
     Args:
         sides: Its streams.
         tables: The reference tables it joins.
-        told: Columns that no message has: what a detection tells.
+        told: Columns of a detection, which no message has.
     """
 
     def __init__(
@@ -163,14 +163,14 @@ class JoinedScope(Scope):
         return frozenset(self._origins[name] for name in reads)
 
     def fields(self) -> Iterator[Field]:
-        """Yield what is read of messages."""
+        """Yield the fields that are read of messages."""
         for name, field in self.reads.items():
             if any(self._origins[name] == side.name for side in self._sides):
                 yield field
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """Let what is read while the context is open leave no column behind."""
+        """Let reads while the context is open leave no column behind."""
         lengths = [len(side.projection) for side in self._sides]
         yield
         for side, length in zip(self._sides, lengths, strict=True):
@@ -249,7 +249,7 @@ class JoinedExpressions(Expressions):
         self._first = first
 
     def seed(self) -> str:
-        """Return what tells the call from others: by the message of the first stream."""
+        """Return a seed that tells the call from others: by the message of the first stream."""
         _, *own = super().seed().split(", log_offset")
         positions = [f"{self._first.relation}.{name}" for name in self._first.position()]
         identifier = f"{self._first.relation}.{self._first.projection.add('STRING', 'id')}"

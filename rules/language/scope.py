@@ -41,7 +41,7 @@ _PAIRS = "array<array<string>>"
 
 
 class UnknownName(Exception):  # noqa: N818 - it names the problem
-    """A name that stands for nothing; `hint` may say what was meant."""
+    """A name that stands for nothing; `hint` may name the one that was meant."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -52,7 +52,7 @@ class Scope:
     """The names of one rule: its columns, and those it gives itself, which come first.
 
     Args:
-        columns: What its source has.
+        columns: Columns of its source.
         source: The name that the rule gives its source, `a` in `a.payload.x`.
     """
 
@@ -70,7 +70,7 @@ class Scope:
 
     @contextmanager
     def reading(self) -> Iterator[dict[str, Field]]:
-        """Collect what is read while the context is open."""
+        """Collect the fields that are read while the context is open."""
         outer, self._reading = self._reading, {}
         try:
             yield self._reading
@@ -93,11 +93,11 @@ class Scope:
         self._item_value = value
 
     def give_payload(self, value: Value) -> None:
-        """Let the payload stand for what it decodes to."""
+        """Let the payload stand for its decoded value."""
         self._payload = value
 
     def selected(self) -> Iterator[tuple[str, Value]]:
-        """Yield what `*` stands for: the columns, in FOREACH also given names and the element."""
+        """Yield the items of `*`: the columns, in FOREACH also given names and the element."""
         for name, column in self._columns.items():
             if column.is_selected:
                 yield name, self.column(name, ())
@@ -106,7 +106,7 @@ class Scope:
                 yield name, self.value_of(name, ())
 
     def value_of(self, name: str, segments: Sequence[Segment]) -> Value:
-        """Return what a name with fields and indexes stands for.
+        """Return the value of a name with fields and indexes.
 
         Raises:
             UnknownName: Nothing.
@@ -122,7 +122,7 @@ class Scope:
         return self.column(name, segments)
 
     def column(self, name: str, segments: Sequence[Segment]) -> Value:
-        """Return a column, or a field of it, whatever the rule gives its name to.
+        """Return a column, or a field of it, also where the rule gives its name to another.
 
         Raises:
             UnknownName: There is no such column.

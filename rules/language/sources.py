@@ -19,12 +19,12 @@ from rules.schemas.errors import UnknownSchema
 
 @dataclass(frozen=True, slots=True)
 class RuleSource:
-    """What FROM or JOIN names.
+    """A source that FROM or JOIN names.
 
     Attributes:
         filters: Topic filters, or `$events/<name>` in the spelling with `_`.
         is_events: Whether the filters name events.
-        columns: What its messages or events have.
+        columns: Columns of its messages or events.
     """
 
     filters: tuple[str, ...]
@@ -56,7 +56,7 @@ def read_source(sql: str, listed: Sequence[exp.Expr], limits: Limits) -> RuleSou
 def decode_payload(
     expressions: Expressions, scope: Scope, source: RuleSource, node: exp.Expr | None
 ) -> None:
-    """Make `payload` what DECODE says, if it stands there.
+    """Let `payload` stand for the value that DECODE gives, if there is one.
 
     Raises:
         RuleError: There is no such schema, or no payload.

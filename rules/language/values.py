@@ -1,7 +1,7 @@
-"""What an expression of the language is in Spark SQL: its kind, its text, and its conversions.
+"""Expressions of the language in Spark SQL: their kind, their text, and their conversions.
 
 A field of the payload has no type until a message comes: it is of kind `JSON`, a VARIANT, and the
-place where it is used asks for it as what it needs there (`as_text`, `as_double`, …). None of these
+place where it is used asks for the type that it needs (`as_text`, `as_double`, …). None of these
 conversions fails: a value without such a form is NULL. `operand`, for arithmetic, is the exception.
 """
 
@@ -14,7 +14,7 @@ from rules.sql.quoting import is_expressible, quoted, variant_path
 
 
 class ValueKind(Enum):
-    """What is known of a value before a message comes."""
+    """Kinds of values, as far as they are known before a message comes."""
 
     JSON = "a field"
     TEXT = "text"
@@ -34,7 +34,7 @@ EXACT_IN_DOUBLE: Final = 2**53
 _INFINITY: Final = "double('Infinity')"
 
 Segment: TypeAlias = "str | int | tuple[int, int]"
-"""What a path takes out of a value: a field, an element, or the elements of a range."""
+"""Segment of a path: a field, an element, or the elements of a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Value:
     """An expression in Spark SQL.
 
     Attributes:
-        kind: What it yields.
+        kind: Of its value.
         sql: Its text, closed in itself: usable beside any operator. Of a `NUMBER` the double.
         exact: Of a `NUMBER` its BIGINT, NULL where it is none.
-        path: Of a `JSON` what is taken out of `sql`, a VARIANT.
+        path: Of a `JSON` the path into `sql`, a VARIANT.
         literal: The value of a constant, in Python.
         name: How the rule calls it, for error messages.
     """
@@ -260,7 +260,7 @@ def as_output(value: Value) -> str:
 
 
 def _finite(value: Value) -> str:
-    """DOUBLE, NULL for what JSON has no number for; NaN is above infinity to Spark."""
+    """DOUBLE, NULL where JSON has no such number; NaN is above infinity to Spark."""
     if value.literal is not None:
         return value.sql
     return f"IF(abs({value.sql}) >= {_INFINITY}, NULL, {value.sql})"
@@ -294,7 +294,7 @@ def measured(value: Value) -> tuple[str, str]:
 def operand(value: Value) -> tuple[str, str]:
     """Return the BIGINT (or NULL) and the DOUBLE of a value in arithmetic.
 
-    What is not a number fails the rule for this message, as arithmetic on it has no result.
+    A value that is no number fails the rule for this message, as arithmetic on it has no result.
     """
     if value.kind is ValueKind.INTEGER:
         return as_integer(value), as_double(value)

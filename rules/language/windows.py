@@ -29,12 +29,12 @@ watermark, and so makes everybody's earlier messages late."""
 
 RECEIVE_LATENESS_MS: Final = 2_000
 PAYLOAD_LATENESS_MS: Final = 10_000
-"""What is waited when the rule says nothing."""
+"""Lateness when the rule says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a rule takes for the time of a message.
+    """The time of a message, as a rule has it.
 
     Attributes:
         expression: TIMESTAMP over the row; it throws where a message has none.
@@ -46,7 +46,7 @@ class Time:
 
     @property
     def lateness_ms(self) -> int:
-        """What is waited for late messages when the rule says nothing."""
+        """How long late messages are waited for when the rule says nothing."""
         return RECEIVE_LATENESS_MS if self.is_receive_time else PAYLOAD_LATENESS_MS
 
 
@@ -56,7 +56,7 @@ class Window:
 
     Attributes:
         call: Spark SQL of it, over the column `event_time`.
-        column: What Spark calls the result.
+        column: Spark's name of the result.
         time: Of a message.
         lateness_ms: How long messages are waited for.
         size_ms: How long it is; of a session the gap that ends it.
@@ -148,7 +148,7 @@ def span_of(node: exp.Expr, expressions: Expressions, low: int, high: int) -> in
 
 
 def time_of(node: exp.Expr, expressions: Expressions) -> Time:
-    """Compile what a rule takes for the time of a message.
+    """Compile the expression that a rule has for the time of a message.
 
     Raises:
         RuleError: It cannot be a time.

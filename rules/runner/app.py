@@ -34,8 +34,8 @@ from rules.runner.target import DELIVERY_TIMEOUT_SECONDS, MAX_RECORD_BYTES, Kafk
 logger = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.000_5
-"""How long a thread that reads what an action missed may keep the event loop from running; Python's
-default is ten times as much, and all of it latency."""
+"""How long a thread that reads outputs which an action missed may keep the event loop from running;
+Python's default is ten times as much, and all of it latency."""
 
 
 def main(settings: RulesSettings) -> int:
@@ -138,7 +138,7 @@ class _Process:
                 finally:
                     await runner.close(is_orderly=self._is_orderly)
         finally:
-            # Another runner may look already for what this one has published.
+            # Another runner may look already for messages that this one has published.
             await target.close(5.0 if self._is_orderly else 0.0)
             await ranges.close()
             await ownership.close()

@@ -5,8 +5,8 @@ The record is written about once a second while something changes, and at the en
 - per partition of `mqlake.outputs` the first offset that is not done with, and the marks up to
   there: per source the last output that was seen, so that repeated ones are known;
 - each action that has fallen behind, with the position and the marks of its own;
-- per partition of `mqlake.inbound` an offset before everything that was published for outputs from
-  the first position on: where a new run begins to look for what is published already.
+- per partition of `mqlake.inbound` an offset before all messages that were published for outputs
+  from the first position on: where a new run begins to look for published messages.
 """
 
 import json
@@ -48,7 +48,7 @@ class ReadPosition:
 
     offset: int
     marks: Marks = field(default_factory=dict)
-    """Of what is before; not changed once it is here."""
+    """Of the outputs before; not changed once it is here."""
 
 
 ReadPositions = dict[int, ReadPosition]
@@ -150,5 +150,5 @@ def _is_at_most(frontier: dict[int, int], positions: ReadPositions) -> bool:
 
 
 def mark_before(mark: Mark) -> Mark:
-    """Return a mark that lets this output pass, and what is before it not."""
+    """Return a mark that lets this output pass, and those before it not."""
     return mark[0], mark[1], mark[2] - 1

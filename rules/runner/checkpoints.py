@@ -80,7 +80,7 @@ class RunnerCheckpoints:
 
         Args:
             progress: Where the stream is from now on.
-            published_from: What the checkpoint says of messages.
+            published_from: As the checkpoint has it.
         """
         self._progress = progress
         self._published_from.note(published_from, progress.frontier())
@@ -107,7 +107,7 @@ class RunnerCheckpoints:
             await asyncio.sleep(self._settings.checkpoint_seconds)
 
     async def write(self, *, is_clean: bool = False) -> None:
-        """Write one, unless it says what the last one has said.
+        """Write one, unless it is the same as the last one.
 
         Raises:
             LogError: The log did not take it.

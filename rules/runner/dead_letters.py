@@ -1,4 +1,4 @@
-"""Writes what actions have given up, and the events that tell of it."""
+"""Writes dead letters of outputs that actions have given up, and the events that tell of it."""
 
 import asyncio
 import logging

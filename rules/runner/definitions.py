@@ -22,14 +22,14 @@ _Actions = tuple[ActionSpec, ...]
 
 
 class _Version(BaseModel):
-    """Of a version of a rule, as `mqlake.rules` has it, what is looked at here."""
+    """The fields of a version of a rule in `mqlake.rules` that are looked at here."""
 
     actions: _Actions
     made_by: Any = None
 
 
 class Definitions:
-    """What `mqlake.rules` says of actions, kept up to date by `apply`.
+    """Actions of rules as `mqlake.rules` has them, kept up to date by `apply`.
 
     Args:
         on_deleted: Told of rules that have been deleted.
@@ -67,7 +67,7 @@ class Definitions:
         return self._versions.get(key, {}).get(version) if found is None else found
 
     def maker(self, tenant: str, rule: str, version: int) -> str | None:
-        """Return who made a version; None for one of before that was noted."""
+        """Return the maker of a version; None for one of before makers were noted."""
         return self._makers.get((tenant, rule), {}).get(version)
 
     async def wait_for(self, tenant: str, rule: str, version: int) -> _Actions | None:

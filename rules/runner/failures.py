@@ -1,7 +1,7 @@
 """Events `rule.failed` of actions that were given up, when a rule of the tenant asks for them.
 
-Bounded for each rule, and without an end of their own: what a rule makes of such an event may fail
-too, and of that nothing is told.
+Bounded for each rule, and without endless chains: an action for the output of such an event may
+fail too, and that failure makes no event.
 """
 
 import json

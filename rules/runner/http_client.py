@@ -11,7 +11,7 @@ from rules.runner.settings import HttpSettings
 
 KEEP_ALIVE_SECONDS: Final = 30.0
 MAX_READ_BYTES: Final = 64 * 1024
-"""Of an answer; what is longer costs the connection."""
+"""Of an answer; a longer one costs the connection."""
 MAX_RETRY_AFTER_SECONDS: Final = 600.0
 MAX_TOLD_CHARACTERS: Final = 200
 

@@ -35,11 +35,11 @@ class LaneRegistry:
 
     Args:
         definitions: Know the actions of a version.
-        makers: Know what who made it may do.
+        makers: Know the rights of its maker.
         services: For actions.
         limits: Of each lane.
         metrics: Have the counters.
-        stream: What lanes ask of the process.
+        stream: Serves the lanes.
         clock: For latencies and patience.
         tracer: Makes spans of actions; without one there are none.
 
@@ -94,14 +94,14 @@ class LaneRegistry:
         return next((lane for lane in lanes if lane.key == key), None)
 
     def take_deletion(self, rule: RuleKey) -> None:
-        """Drop what is left to be done of a rule."""
+        """Drop the unfinished outputs of a rule."""
         record_key = rule_record_key(*rule)
         for group in [group for group in self.lanes if group[0] == record_key]:
             for lane in self.lanes.pop(group):
                 self._close_lane(lane, drop=True)
 
     def take_definition(self, rule: RuleKey) -> None:
-        """Ask again for what was not known so far."""
+        """Ask again for versions that were not known so far."""
         record_key = rule_record_key(*rule)
         for group in [g for g, lanes in self.lanes.items() if g[0] == record_key and not lanes]:
             del self.lanes[group]

@@ -1,7 +1,7 @@
 """One lane for each action of each version of a rule: its queue, its pace, its retries.
 
 A lane holds so many outputs and no more. When its queue is full it *falls behind*: it takes no more
-from the stream, works on what it has, and later reads what it missed in `mqlake.outputs` itself,
+from the stream, works on its queue, and later reads the missed outputs in `mqlake.outputs` itself,
 from a position of its own, until it meets the stream again. So a target that is away costs bounded
 memory and nobody else's time, and loses nothing that the log still holds.
 """
@@ -32,7 +32,7 @@ WAIT_SECONDS: Final = 0.05
 
 @dataclass(slots=True, frozen=True)
 class LaneLimits:
-    """What a lane may hold in memory."""
+    """Limits on the outputs that a lane holds in memory."""
 
     outputs: int
     bytes: int
@@ -40,17 +40,17 @@ class LaneLimits:
 
 @dataclass(slots=True)
 class LaneMissed:
-    """What a lane has read of what it missed."""
+    """Outputs that a lane had missed and has read."""
 
     works: list[tuple[Work, Origin]]
     positions: ReadPositions
     """Where to read on."""
     lost: list[tuple[int, int, int]]
-    """Partition and two offsets: the log no longer holds what is between them."""
+    """Partition and two offsets: the log no longer holds the records between them."""
 
 
 class LaneStream(Protocol):
-    """What a lane needs of the process."""
+    """The process as a lane needs it."""
 
     def frontier(self) -> dict[int, int]:
         """Return the next offset that the stream will hand over, per partition."""
@@ -181,7 +181,7 @@ class Lane:
         return self._was_full
 
     def pump(self) -> None:
-        """Begin what may be begun."""
+        """Begin the outputs that may be begun."""
         waiting = self._waiting
         action = self.action
         while waiting and self._running < action.concurrency and not self._is_closed:
@@ -247,7 +247,7 @@ class Lane:
             await self._room.wait()
 
     async def close(self, *, drop: bool = False) -> None:
-        """End everything; with `drop` what is unfinished counts as dropped."""
+        """End everything; with `drop` unfinished outputs count as dropped."""
         self._is_closed = True
         self._room.set()
         tasks = list(self._tasks)
@@ -265,7 +265,7 @@ class Lane:
         for _, action in (("", self.action), *self._fallbacks):
             await action.close()
 
-    # What follows is of the queue.
+    # The queue
 
     def _take(self, entry: LaneEntry) -> None:
         work = entry.work
@@ -291,7 +291,7 @@ class Lane:
             self._was_full = False
             self._stream.has_room(self)
 
-    # What follows is of being behind.
+    # Being behind
 
     def _fall_behind(self) -> None:
         self.behind = self._stream.snapshot()
@@ -302,7 +302,7 @@ class Lane:
         self._spawn(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """Read what was missed, as there is room, until the stream is met."""
+        """Read missed outputs, as there is room, until the stream is met."""
         while self.behind is not None:
             await self._wait_for_room()
             frontier = self._stream.frontier()
@@ -375,13 +375,13 @@ class Lane:
             }
             logger.error("the log no longer holds what an action missed", extra={"fields": fields})
 
-    # What follows is of carrying out.
+    # Carrying out
 
     async def _run(self, batch: list[LaneEntry]) -> None:
         try:
             await self._carry_out(batch)
         except Exception:
-            # A mistake of ours must not hold up what comes after.
+            # A mistake of ours must not hold up later outputs.
             logger.exception("outputs are left undone")
             self.counters.failed += len(batch)
             for entry in batch:
@@ -486,7 +486,7 @@ class Lane:
 async def _attempt(action: Action, works: list[Work]) -> tuple[Problems, bool]:
     """Carry out an action once; return also whether all outputs have one problem in common.
 
-    What the action did not expect is the outputs' fault.
+    An error that the action did not expect is the outputs' fault.
     """
     try:
         return await action.run(works), False

@@ -1,4 +1,4 @@
-"""Actions act with the rights of who made their rule, as they are when a row is sent."""
+"""Actions act with the rights of their rule's maker, as they are when a row is sent."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ from rules.model import ActionSpec
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
-"""How long what the log has of keys and accounts may take to be read, for a maker not known yet."""
+"""How long reading the log's keys and accounts may take, for a maker not known yet."""
 
 
 class KnownMakers:
-    """What `mqlake.access` says of who makes rules, kept up to date by `apply`.
+    """Rights of makers of rules as `mqlake.access` has them, kept up to date by `apply`.
 
     Args:
         admin: Asks the log how far it goes.
@@ -49,13 +49,13 @@ class KnownMakers:
         self._changed.set()
 
     def rights(self, maker: str | None) -> MakerRights | None:
-        """Return what a maker may do now, as far as it has been read."""
+        """Return the present rights of a maker, as far as they have been read."""
         return self._makers.rights(maker, self._clock.now_ms())
 
     async def find(self, maker: str | None) -> MakerRights | None:
-        """Likewise; of one who is not known all that the log has at this moment is read first.
+        """Likewise; for an unknown maker the log is read up to its present end first.
 
-        Who asks while somebody waits is answered after him: what goes out stays in order.
+        A call while another one waits is answered after it: rows go out in order.
 
         Raises:
             ActionError: The log does not answer.
@@ -89,13 +89,13 @@ class KnownMakers:
 
 
 class MakersAction(ActionAround):
-    """Does what another action does, as long as who made its rule may.
+    """Runs another action, as long as the maker of its rule may.
 
     Args:
         action: The other one.
-        spec: What it is.
+        spec: Its definition.
         tenant: Of the rule.
-        maker: Who made the version.
+        maker: Maker of the version.
         makers: Know his rights.
     """
 
@@ -111,7 +111,7 @@ class MakersAction(ActionAround):
     async def run(self, batch: Sequence[Work]) -> Problems:
         # Without a wait when he is known, so that batches stay in order.
         rights = await self._makers.find(self._maker)
-        # What the rule reads is the engine's to ask: it evaluates nothing that may not be read.
+        # The engine checks what the rule reads: it evaluates nothing that may not be read.
         why = why_not(rights, self._tenant, (), (), (self._spec,))
         if why is not None:
             raise ActionError(f"the rule was made by {self._maker}, who {why}")

@@ -1,6 +1,6 @@
-"""Secrets of the action `http`, by name: a rule says `${$secret.NAME}` and never what it is.
+"""Secrets of the action `http`, by name: a rule says `${$secret.NAME}`, never the secret.
 
-Whoever may write rules could send a secret anywhere, so each says which servers it is for, and
+A user who may write rules could send a secret anywhere, so each says which servers it is for, and
 whose rules may name it.
 """
 

@@ -1,4 +1,4 @@
-"""What the runner reads beside the stream: what lanes missed, what an earlier run has published."""
+"""Reads beside the stream: outputs that lanes missed, messages that an earlier run published."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OutputsRange:
-    """What came of reading a range of a log topic."""
+    """Result of reading a range of a log topic."""
 
     records: list[LogRecord]
     """Those that were wanted."""
     positions: dict[int, int]
     """Where to read on, per partition."""
     lost: list[tuple[int, int, int]] = field(default_factory=list)
-    """Partition and two offsets: what is between them is no longer in the log."""
+    """Partition and two offsets: the records between them are no longer in the log."""
 
 
 class _Enough(Exception):  # noqa: N818 - it ends a read that has found enough
@@ -55,7 +55,7 @@ async def read_outputs_range(
     async def take(records: list[LogRecord]) -> None:
         nonlocal found_bytes
         for record in records:
-            # Offsets of this log topic have no gaps but what retention has taken.
+            # Offsets of this log topic have no gaps but those of retention.
             skip_to(record.partition, record.offset)
             found.positions[record.partition] = record.offset + 1
             if is_wanted(record):
@@ -77,7 +77,7 @@ async def read_outputs_range(
 async def find_published(
     ranges: LogRangeReader, begins: Mapping[int, int], ends: Mapping[int, int]
 ) -> set[bytes]:
-    """Return what the last run has published between two positions in `mqlake.inbound`.
+    """Return action identifiers of the last run's messages in a range of `mqlake.inbound`.
 
     Raises:
         LogError: The log does not answer.

@@ -1,4 +1,4 @@
-"""One runner works, others stand by: whoever holds the one partition of `mqlake.runner` works.
+"""One runner works, others stand by: the owner of the one partition of `mqlake.runner` works.
 
 The consumer group protocol of the log decides. The name of a runner is its static membership: one
 that is started anew under its name goes on at once, also after it was killed; one that has ended
@@ -25,7 +25,7 @@ POLL_SECONDS: Final = 0.2
 
 
 def hold_name(bootstrap_servers: str, name: str) -> socket.socket:
-    """Return what holds the name on this machine until it is closed or the process is gone.
+    """Return a socket that holds the name on this machine until it is closed or the process ends.
 
     Raises:
         OperationalError: Another process holds it.
@@ -50,7 +50,7 @@ class Ownership:
     Args:
         bootstrap_servers: host:port[,host:port…].
         name: Of this runner.
-        log_topic: Its one partition is what is held; nothing is read from it here.
+        log_topic: Its one partition is held; nothing is read from it here.
         on_lost: Called in the loop, with the reason, when another runner works from now on.
     """
 

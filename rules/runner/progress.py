@@ -1,4 +1,4 @@
-"""How far the runner is in `mqlake.outputs`: what is handed over, and what is done with.
+"""Progress of the runner in `mqlake.outputs`: outputs handed over, and outputs done with.
 
 Outputs are handed over in batches of one partition. A batch is done when every action that counts
 is done with all its outputs; a position moves over the batches that are done, in order. An action
@@ -43,7 +43,7 @@ class Batch(Origin):
         self.end: ReadPosition | None = None
 
     def close(self, end: ReadPosition) -> None:
-        """Say that no more outputs come, and what is behind them."""
+        """Say that no more outputs come, and give the position behind them."""
         self.end = end
         self.release()
 

@@ -1,4 +1,4 @@
-"""What a run that was killed may have done already, beyond its last checkpoint."""
+"""Outputs that a killed run may have done already, beyond its last checkpoint."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ class Recovery:
     Args:
         ends: By partition, up to where.
         progress: Of this run.
-        published: What was published for them; emptied when nobody asks any more.
+        published: Action identifiers of messages published for them; emptied at the end.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Recovery:
     def look(self) -> bool:
         """End it when everything is done with; tell whether it is over.
 
-        What is only handed over may wait in a lane, and asks when its turn comes.
+        An output that is only handed over may wait in a lane, and asks when its turn comes.
         """
         done = self._progress.done()
         if not self._is_over and all(done[p].offset >= end for p, end in self._ends.items()):

@@ -1,4 +1,4 @@
-"""From `mqlake.outputs` to the lanes: who has to do what, what came before, where we are."""
+"""From `mqlake.outputs` to the lanes: dispatch of outputs, recovery, and progress."""
 
 import asyncio
 import logging
@@ -133,7 +133,7 @@ class Runner:
             InvalidRecord: The checkpoint is of another version.
         """
         await asyncio.to_thread(self._admin.ensure, RUNNER, CONFIG)
-        # Who is not known when a row of his is sent is asked for then.
+        # A maker who is not known when a row of his is sent is asked for then.
         await self._access_reader.start(ACCESS, {0: BEGINNING}, self._makers.apply, _log_problem)
         rules_ends = await asyncio.to_thread(self._admin.ends, RULES)
         begins = await self._rules_reader.start(
@@ -192,7 +192,7 @@ class Runner:
         """End everything.
 
         Args:
-            is_orderly: Finish what is under way, for a while, and note where the next run goes on.
+            is_orderly: Finish outputs under way, for a while, and note where the next run goes on.
                 False when another runner may be at work already, or something went wrong.
         """
         await self._reader.close()
@@ -215,7 +215,7 @@ class Runner:
         await self._services.close()
 
     def health(self) -> tuple[bool, str]:
-        """Tell whether actions are carried out, and what keeps them from it."""
+        """Tell whether actions are carried out, and the obstacle if not."""
         if self._checkpoints.silent_seconds > SILENT_SECONDS:
             return False, "the log does not answer"
         lanes = self._lanes.all()
@@ -233,10 +233,10 @@ class Runner:
         }
 
     def add_metrics(self, families: Families) -> None:
-        """Add what Prometheus is told; from any thread."""
+        """Add metrics for Prometheus; from any thread."""
         add_actions(families, self._metrics)
 
-    # What follows is what lanes ask for.
+    # Services for lanes
 
     def frontier(self) -> dict[int, int]:
         return self._progress.frontier()
@@ -288,7 +288,7 @@ class Runner:
         self._full.discard(lane)
         self._resume()
 
-    # What follows takes the stream.
+    # The stream
 
     def _take_records(self, records: list[LogRecord]) -> None:
         if self._stalled is not None:
@@ -297,7 +297,7 @@ class Runner:
         try:
             self._hand_over(records)
         except Exception as exc:
-            # What is left of them must not be passed over: the next run takes them again.
+            # The rest of them must not be passed over: the next run takes them again.
             logger.exception("outputs cannot be handed over")
             self._services.stop(f"outputs cannot be handed over: {exc!r}")
 
@@ -346,7 +346,7 @@ class Runner:
             self._reader.pause()
 
     def _note_gap(self, record: LogRecord, expected: int) -> None:
-        """Count what retention has taken before it was read; of whom it was nobody can tell."""
+        """Count outputs that retention has taken before they were read; their rules are unknown."""
         self.lost += record.offset - expected
         fields = {"partition": record.partition, "first": expected, "end": record.offset}
         logger.error("the log no longer holds outputs", extra={"fields": fields})
@@ -401,7 +401,7 @@ class Runner:
         if self._stalled is None and not self._full:
             self._reader.resume()
 
-    # What follows is of lanes.
+    # Lanes
 
     def _resume_lanes(self, checkpoint: Checkpoint, positions: ReadPositions) -> None:
         for key, lane_positions in checkpoint.behind.items():
@@ -419,7 +419,7 @@ class Runner:
         self._metrics.forget(*rule)
         self._failures.forget(*rule)
 
-    # What follows is of metrics.
+    # Metrics
 
     async def _write_metrics(self) -> None:
         while True:
@@ -444,5 +444,5 @@ def _is_repeated(output: Output, partition: int, marks: dict[str, Any]) -> bool:
 
 
 def _log_problem(error: LogError) -> None:
-    """Say what is wrong with reading: the log is away, or no longer holds what was to be read."""
+    """Log an error of reading: the log is away, or no longer holds the records to read."""
     logger.error("reading the log", extra={"fields": {"reason": str(error)}})

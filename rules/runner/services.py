@@ -1,4 +1,4 @@
-"""What the process gives to actions: by tenant the contract `ActionServices`."""
+"""Services of the process for actions: by tenant the contract `ActionServices`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +23,8 @@ class RunnerServices:
     """Make it inside the event loop.
 
     Attributes:
-        published: What an earlier run has published and may not have noted; see `is_published`.
+        published: Action identifiers of messages that an earlier run has published and may not have
+            noted; see `is_published`.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class RunnerServices:
         self.published: set[bytes] = set()
 
     def of(self, tenant: str, may_publish: Callable[[str], bool]) -> "TenantServices":
-        """Return what actions of a tenant's rules are given.
+        """Return the services for actions of a tenant's rules.
 
         Args:
             tenant: Whose rules.
@@ -108,7 +109,7 @@ class RunnerServices:
 
 
 class TenantServices:
-    """Keeps the contract for the rules of one tenant: what they name is theirs, or for them.
+    """Keeps the contract for the rules of one tenant: names in them are theirs, or for them.
 
     Args:
         services: Of all.

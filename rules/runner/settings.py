@@ -141,10 +141,10 @@ def _owned(found: dict[str, Named]) -> dict[str, Named]:
 
 
 def find_for(tenant: str, name: str, known: Mapping[str, Named]) -> tuple[str, Named] | None:
-    """Return what a tenant's rules mean by a name, and its full name: their own goes first.
+    """Return the setting that a tenant's rules name, and its full name: their own goes first.
 
-    None for one that is another tenant's as for one that is not there: nobody learns what others
-    have.
+    None for one that is another tenant's as for one that is not there: nobody learns the names of
+    others.
     """
     full = f"{tenant}/{name}"
     if full in known:

@@ -1,4 +1,4 @@
-"""Append and know what became of each record: what actions ask of a Kafka cluster."""
+"""Appending to a Kafka cluster for actions, with the outcome of each record."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class KafkaTarget:
         self._in_turn = 0
 
     async def append(self, records: Sequence[NewRecord]) -> Mapping[int, LogError]:
-        """Append records; return what went wrong, by index."""
+        """Append records; return errors by index."""
         if not records:
             return {}
         pending = _Pending(len(records), self._loop.create_future())

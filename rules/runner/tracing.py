@@ -11,7 +11,7 @@ ACT: Final = "act"
 
 
 class TracedAction(ActionAround):
-    """Does what another action does; of outputs of sampled messages it tells each try."""
+    """Runs another action; of outputs of sampled messages it tells each try."""
 
     def __init__(self, action: Action, function: str, tracer: Tracer, clock: Clock) -> None:
         super().__init__(action)

@@ -1,5 +1,5 @@
-"""Schemas of payloads: what users register, checked and turned into what the engine decodes by.
+"""Schemas of payloads, as users register them, checked and turned into the engine's form.
 
 A schema becomes a *layout*: plain data that says how its bytes lie, without the text and without
-what decoding does not need. `PayloadDecoder.java` reads it.
+parts that decoding does not need. `PayloadDecoder.java` reads it.
 """

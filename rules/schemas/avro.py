@@ -88,7 +88,7 @@ class _Types:
         raise SchemaError(f"{where} has the type {name!r}, which is not defined before it")
 
     def _define(self, schema: dict[str, Any], namespace: str, where: str, place: int) -> str:
-        """Give a type its name; return the namespace of what is in it."""
+        """Give a type its name; return the namespace of the types in it."""
         name = schema.get("name")
         if not isinstance(name, str):
             raise SchemaError(f"{where} is a {schema['type']} without a name")

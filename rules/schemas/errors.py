@@ -1,4 +1,4 @@
-"""What is wrong with a schema, or with how a rule names one."""
+"""Errors in schemas, or in a rule's reference to one."""
 
 from mqlake.errors import MqlakeError
 
@@ -11,7 +11,7 @@ class UnknownSchema(MqlakeError):  # noqa: N818 - it names the problem
     """There is no such schema, version or message type.
 
     Attributes:
-        hint: What there is.
+        hint: The ones that there are.
     """
 
     def __init__(self, problem: str, hint: str = "") -> None:

@@ -15,7 +15,7 @@ SPARKPLUG_LAYOUT: Final[dict[str, Any]] = {"format": "sparkplug_b"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What `mqlake_decode` decodes by.
+    """Layout that `mqlake_decode` decodes by.
 
     Attributes:
         text: JSON, packed, as base64: letters, digits and `+/=`.
@@ -31,7 +31,7 @@ def pack(layout: dict[str, Any], label: str) -> Layout:
 
     Args:
         layout: Plain data.
-        label: What errors call it.
+        label: Its name in errors.
     """
     data = json.dumps({**layout, "label": label}, ensure_ascii=False, separators=(",", ":"))
     text = b64encode(zlib.compress(data.encode(), 9)).decode("ascii")

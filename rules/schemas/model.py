@@ -20,7 +20,7 @@ SchemaType = Literal["avro", "protobuf"]
 
 
 class SchemaBody(BaseModel):
-    """What a user says of a schema."""
+    """The user's part of a schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,7 +1,7 @@
 """Protobuf: the text of a .proto file is compiled by protoc and becomes a layout.
 
-protoc is a program of many years that reads what users write: it runs in a process of its own, in
-a folder that holds nothing else, with limits. Imports find Google's well-known types and no other
+protoc is a program of many years that reads text of users: it runs in a process of its own, in a
+folder that holds nothing else, with limits. Imports find Google's well-known types and no other
 file.
 """
 
@@ -96,7 +96,7 @@ def find_message(layout: dict[str, Any], message_type: str) -> str:
 
 
 def rooted(layout: dict[str, Any], root: str) -> dict[str, Any]:
-    """Return the layout of one message: what it reaches, by number, itself the first."""
+    """Return the layout of one message: the types that it reaches, by number, itself the first."""
     numbers = {root: 0}
     types: list[dict[str, Any]] = []
     pending = [root]
@@ -116,7 +116,7 @@ def rooted(layout: dict[str, Any], root: str) -> dict[str, Any]:
 
 
 def run_protoc(source: str) -> bytes:
-    """Return the serialized FileDescriptorSet of a .proto file and what it imports.
+    """Return the serialized FileDescriptorSet of a .proto file and its imports.
 
     Raises:
         SchemaError: It does not compile.
@@ -143,7 +143,7 @@ def run_protoc(source: str) -> bytes:
 
 
 def _said(text: str) -> str:
-    """Return what protoc says is wrong: `schema.proto:3:12: …`, the first few lines."""
+    """Return the errors of protoc: `schema.proto:3:12: …`, the first few lines."""
     lines = [line for line in text.splitlines() if line.startswith(FILE) and "warning" not in line]
     if not lines:
         return "protoc does not compile it: it is too large, or needs too much"

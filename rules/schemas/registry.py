@@ -31,7 +31,7 @@ class SchemaLookup(Protocol):
     """Where the compiler of rules finds schemas."""
 
     def find(self, name: str, version: int | None, message_type: str | None) -> Layout:
-        """Return what to decode by.
+        """Return the layout to decode by.
 
         Args:
             name: Of the schema.
@@ -106,7 +106,7 @@ NO_SCHEMAS = Schemas()
 
 @dataclass(slots=True)
 class Noted:
-    """A lookup that notes what was asked for, found or not.
+    """A lookup that notes the schemas asked for, found or not.
 
     Attributes:
         uses: In the order asked.

@@ -1,4 +1,4 @@
-"""What is wrong with SQL of a user, where, and what was meant."""
+"""Errors in SQL of a user, with their places and hints."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -13,11 +13,11 @@ class SqlError(MqlakeError):
     """SQL of a user is refused, or fails.
 
     Attributes:
-        problem: What is wrong.
-        line: 1-based, in the user's text; None for what has no place there.
+        problem: The error in words.
+        line: 1-based, in the user's text; None for an error without a place there.
         column: 1-based.
         fragment: The part of the text that is wrong.
-        hint: What to write instead; empty without an idea.
+        hint: Text to write instead; empty without an idea.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SqlError(MqlakeError):
 
     @classmethod
     def at(cls, text: str, start: int | None, end: int, problem: str, hint: str = "") -> Self:
-        """Say what is wrong with the characters from `start` up to `end`; None: with no place."""
+        """Return an error of the characters from `start` up to `end`; None: without a place."""
         if start is None:
             return cls(problem, hint=hint)
         before = text[:start]
@@ -53,7 +53,7 @@ class SqlError(MqlakeError):
 
     @classmethod
     def at_node(cls, text: str, node: exp.Expr, problem: str, hint: str = "") -> Self:
-        """Say what is wrong with a node; without a place it is where the one around it is."""
+        """Return an error of a node; without a place it is where the one around it is."""
         starts = [one.meta["start"] for one in node.walk() if "start" in one.meta]
         if not starts and node.parent is not None:
             return cls.at_node(text, node.parent, problem, hint)

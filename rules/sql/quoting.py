@@ -49,5 +49,5 @@ def is_expressible(segment: str | int) -> bool:
 
 
 def quoted_name(name: str) -> str:
-    """Return a name in Spark SQL, whatever it consists of."""
+    """Return a name in Spark SQL, with any characters."""
     return f"`{name.replace('`', '``')}`"

@@ -16,7 +16,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from rules.sql.errors import SqlError
 
 Pass = Callable[[Any], None]
-"""Changes what it is given, or refuses it."""
+"""Changes its argument, or refuses it."""
 
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
@@ -33,16 +33,16 @@ class Reading:
 
     """
 
-    NOUN: ClassVar[str]  # what a statement is called
+    NOUN: ClassVar[str]  # name of such a statement
     DIALECT: ClassVar[Dialect]
     PARSER: ClassVar[type[Parser]]
     ERROR: ClassVar[type[SqlError]]
-    REFUSED: ClassVar[Mapping[TokenType, str]]  # tokens that no statement has, and what is said
+    REFUSED: ClassVar[Mapping[TokenType, str]]  # tokens that no statement has, with their errors
     KINDS: ClassVar[frozenset[type[exp.Expr]]]  # of nodes, all that a tree may have
-    UNLISTED: ClassVar[str]  # said of a node of another kind, which `{}` stands for
-    UNPARSED: ClassVar[str]  # said where the parser gives up, at what `{!r}` stands for
+    UNLISTED: ClassVar[str]  # error of a node of another kind, which `{}` stands for
+    UNPARSED: ClassVar[str]  # error where the parser gives up, at the token `{!r}`
     QUOTES: ClassVar[str] = ""  # hint where a quote is not closed
-    PASSES: ClassVar[tuple[Pass, ...]]  # what a statement goes through, in this order
+    PASSES: ClassVar[tuple[Pass, ...]]  # in this order
 
     tokens: list[Token]
     tree: exp.Expr
@@ -87,7 +87,7 @@ class Reading:
         try:
             self.tokens = self.DIALECT.tokenize(text)
         except SqlglotError as exc:
-            # sqlglot tells the offset of what was opened, in the text of the error's cause.
+            # sqlglot tells the offset of the opening mark, in the text of the error's cause.
             found = re.search(r"[0-9]+:([0-9]+)\Z", str(exc.__cause__ or exc))
             start = min(int(found[1]), len(text) - 1) if found else 0
             problem = "a quote or a comment is not closed"
@@ -139,5 +139,5 @@ class Reading:
 
 
 def kind_of(node: exp.Expr) -> str:
-    """Return what a node is, for errors."""
+    """Return the kind of a node, for errors."""
     return type(node).__name__.upper()

@@ -40,7 +40,7 @@ def _int(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
     if value.kind is ValueKind.BOOLEAN:
         return integer(f"IF({as_possible(value)}, 1L, 0L)")
-    # An integer beyond 2^53 first, then whatever else is a number.
+    # An integer beyond 2^53 first, then any other number.
     number = as_double(value)
     truncated = f"IF(abs({number}) < 9.2E18D, CAST({number} AS BIGINT), NULL)"
     return integer(f"coalesce({as_integer(value)}, {truncated})")
@@ -151,7 +151,7 @@ def _is_float(arguments: Sequence[Value], _context: CallContext) -> Value:
 
 
 def _is_null(arguments: Sequence[Value], _context: CallContext) -> Value:
-    """Only what is not there: null of JSON is a value, as in EMQX."""
+    """Only a missing value: null of JSON is a value, as in EMQX."""
     value = arguments[0]
     if value.kind is ValueKind.JSON:
         return boolean(f"({value.variant} IS NULL)")

@@ -1,6 +1,6 @@
 """Payloads that are not JSON: decoded by a registered schema, or as Sparkplug B.
 
-Unlike other functions these fail the rule for a message whose bytes are not what the schema says:
+Unlike other functions these fail the rule for a message whose bytes do not follow the schema:
 it becomes a dead letter, with its bytes, and can be run again when the schema is right.
 """
 

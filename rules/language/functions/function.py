@@ -1,4 +1,4 @@
-"""What a function of the language is, and what the modules of functions share."""
+"""Functions of the language: their model, and helpers that their modules share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class CallContext(Protocol):
         """Return numbers that tell this call on this message from all others, in Spark SQL."""
 
     def layout(self, name: str, version: int | None, message_type: str | None) -> str:
-        """Return by what name `mqlake_decode` knows the layout of a schema.
+        """Return the name by which `mqlake_decode` knows the layout of a schema.
 
         Raises:
             UnknownSchema: There is no such schema.

@@ -1,4 +1,4 @@
-"""The message itself: its topic, its publisher, its time, what is made from its position."""
+"""The message itself: its topic, its publisher, its time, values made from its position."""
 
 from collections.abc import Sequence
 from typing import Final
