@@ -138,7 +138,7 @@ def create_app(services: Services) -> FastAPI:
 
 
 def _host_names(settings: ApiSettings) -> frozenset[str] | None:
-    """Return by which names the API may be asked; None: by any."""
+    """Return the names by which the API may be asked; None: any."""
     if not is_loopback(settings.host) or settings.trusted_proxies or "*" in settings.host_names:
         return None
     public = "" if settings.oidc is None else urlsplit(settings.oidc.public_url).hostname or ""
@@ -166,7 +166,7 @@ class WebSocketProtocol(WSProtocol):
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
-    """Return how an application is served."""
+    """Return the configuration of the server of an application."""
     services: Services = app.state.services
     settings, certificate = services.settings, services.certificate
     return uvicorn.Config(

@@ -66,7 +66,7 @@ def needs(role: Role) -> dict[str, Any]:
 
 
 def role_for(method: str, extra: dict[str, Any] | None) -> Role:
-    """Return which role an operation wants."""
+    """Return the role that an operation wants."""
     said = (extra or {}).get(ROLE_FIELD)
     return cast("Role", said) if said else ("viewer" if method.upper() in _READING else "editor")
 

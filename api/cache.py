@@ -157,7 +157,7 @@ class CachedSubscription(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientFilter:
-    """Which sessions of a tenant are asked for; None: all."""
+    """Filter of a tenant's sessions; None: all."""
 
     connected: bool | None = None
     username: str | None = None

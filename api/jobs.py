@@ -77,11 +77,11 @@ class Job:
     request: dict[str, Any] | None = None
     """The request, as JSON; None for a job that cannot be resumed."""
     place: dict[str, Any] = field(default_factory=dict)
-    """Where it is, as JSON, for its resumption; replaced as a whole."""
+    """Place in its work, as JSON, to resume from; replaced as a whole."""
     owner: str = ""
-    """Which run of which process does it."""
+    """Process, and its run, that does the job."""
     noted_at_ms: int = 0
-    """When it was last noted."""
+    """Time of its last note in the journal."""
     cancelling: threading.Event = field(default_factory=threading.Event)
 
     def advance(self, progress: float, note: str) -> None:

@@ -29,7 +29,7 @@ SECURITY_HEADERS: Final[dict[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Where a route has not said otherwise."""
+"""Defaults; a route may set others."""
 
 
 class RequestContext:

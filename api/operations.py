@@ -1,4 +1,4 @@
-"""Which operations are open to whom, as the OpenAPI document says it of each."""
+"""Operations that are open to a caller, as the OpenAPI document says it of each."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ class Presence:
     name: str
     said: dict[str, Any]
     at_ms: int
-    """When it said so, by its own clock."""
+    """Time of the heartbeat, by its own clock."""
     is_alive: bool
     per_second: dict[str, float] = field(default_factory=dict)
     """Of each of its counters, over its last few heartbeats."""

@@ -22,7 +22,7 @@ _MAX_QUEUED_KIB: Final = 32_768
 
 
 class LogAddress:
-    """Where the log is, as the system's state says: also of a system that was started again.
+    """Address of the log, from the system's state: also of a system that was started again.
 
     Args:
         data_dir: Of the system.

@@ -1,4 +1,4 @@
-"""Which answer each error of a service is: services know no HTTP, and routes catch few."""
+"""Answers to errors of services: services know no HTTP, and routes catch few."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -61,7 +61,7 @@ RETRY_SECONDS: Final[Mapping[type[MqlakeError], int]] = {
     TooManyQueriesError: 5,
     TooManyJobs: 10,
 }
-"""When the same may be asked again."""
+"""Time after which the same may be asked again."""
 
 
 def register(app: FastAPI) -> None:

@@ -149,7 +149,7 @@ def _is_whole(text: str | None) -> bool:
 
 
 def _read_tenants(path: Path) -> Counter[str]:
-    """Return how many rows of a file are of each tenant."""
+    """Return the number of rows of a file by tenant."""
     import pyarrow.parquet as pq
 
     column = pq.read_table(path, columns=["tenant"]).column("tenant")

@@ -177,7 +177,7 @@ class Template:
 
 
 def to_text(value: Any) -> str:
-    """Return how a JSON value is written where text is wanted."""
+    """Return the text of a JSON value."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

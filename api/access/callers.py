@@ -34,7 +34,7 @@ class Caller:
     csrf_token: str | None = None
     """Of that session."""
     expires_at: int | None = None
-    """When the key or the session ends, in milliseconds; None: never."""
+    """End of the key or the session, in milliseconds; None: it has none."""
     token_mark: str = ""
     """Of a caller who has shown the token: which it was, without telling it."""
     topic_filters: tuple[str, ...] | None = None
@@ -92,7 +92,7 @@ class Callers:
         self._clock = clock
 
     def by_token(self, token: str) -> Caller | None:
-        """Return whose bearer token this is; None: nobody's.
+        """Return the caller of a bearer token; None: nobody.
 
         Raises:
             OperationalError: The keys have not been read yet.
@@ -109,7 +109,7 @@ class Callers:
         return self._of_key(secret.id)
 
     def by_session(self, cookie: str) -> Caller | None:
-        """Return whose session this is; None: nobody's, or no longer.
+        """Return the caller of a session; None: nobody, or no longer.
 
         Raises:
             OperationalError: The sessions have not been read yet.

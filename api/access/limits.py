@@ -1,4 +1,4 @@
-"""How often somebody may ask: a token bucket for each name."""
+"""Rate limits: a token bucket for each name."""
 
 import threading
 from collections import OrderedDict

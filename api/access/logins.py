@@ -29,10 +29,10 @@ class Logins:
     """Of a session."""
 
     def by_token(self, token: str) -> Caller:
-        """Return whose token or key this is.
+        """Return the caller of a token or key.
 
         Raises:
-            WrongCredentials: Nobody's.
+            WrongCredentials: There is none.
             OperationalError: The keys have not been read yet.
         """
         caller = self.callers.by_token(token)
@@ -41,7 +41,7 @@ class Logins:
         return caller
 
     async def by_password(self, name: str, password: str) -> Caller:
-        """Return whose account this is.
+        """Return the caller of an account, by name and password.
 
         Raises:
             WrongCredentials: There is none, or it has another password.
@@ -54,7 +54,7 @@ class Logins:
         return of_account(name, account)
 
     def by_provider(self, name: str) -> Caller:
-        """Return whose account this is, of a name that the identity provider says.
+        """Return the caller of an account, by a name that the identity provider says.
 
         Raises:
             WrongCredentials: There is none.

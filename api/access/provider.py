@@ -69,7 +69,7 @@ class Provider:
         self._failed_at = -math.inf
 
     async def login_url(self, seed: str) -> str:
-        """Return where a browser is sent to log in.
+        """Return the address that a browser is sent to for a login.
 
         Raises:
             OperationalError: The provider does not answer.

@@ -99,7 +99,7 @@ def policy(more_connections: Iterable[str] = ()) -> str:
 def websocket_sources(
     gateways: Iterable[Presence], host: str, entrances: Iterable[str] = ()
 ) -> list[str]:
-    """Return where gateways take MQTT over WebSocket, as sources of the policy.
+    """Return gateways' addresses for MQTT over WebSocket, as sources of the policy.
 
     Args:
         gateways: Their last heartbeats.

@@ -1,4 +1,4 @@
-"""How many connections may read live streams: of all together, and of one caller."""
+"""Limits on connections that read live streams: of all together, and of one caller."""
 
 from collections import Counter
 from collections.abc import Callable

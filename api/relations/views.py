@@ -11,11 +11,11 @@ from mqlake.reference_records import reference_table
 from mqlake.tables import MESSAGES, RETAINED, RULE_TABLE_COLUMNS, TABLES, Table
 
 CATALOG_SCHEMA: Final = "spark_catalog.default"
-"""Where the tables are."""
+"""Schema of the tables."""
 VIEW_SCHEMA: Final = "mqlake"
-"""Where the views are, of all tenants."""
+"""Schema of the views, of all tenants."""
 EMPTY_SCHEMA: Final = f"{VIEW_SCHEMA}_none"
-"""Where sessions of users' queries are: it has nothing in it."""
+"""Schema that sessions of users' queries are in: it is empty."""
 
 TENANT: Final = "tenant"
 TOPIC_MATCHES: Final = "topic_matches"

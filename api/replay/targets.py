@@ -1,4 +1,4 @@
-"""Where a replay's messages go: into the log like any other, or to one client alone."""
+"""Targets of a replay's messages: the log, like any other, or one client alone."""
 
 import json
 from base64 import b64encode

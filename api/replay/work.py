@@ -30,7 +30,7 @@ class ReplayParts:
     settings: ApiSettings
 
     def target(self, order: ReplayOrder, job_id: str) -> ReplayTarget:
-        """Return where the messages go.
+        """Return the target of the messages.
 
         Raises:
             ReplayError: The client that is to get them is not connected.

@@ -118,7 +118,7 @@ def _is_shown(known: Known, caller: Caller) -> bool:
 
 
 def _place(known: Known) -> tuple[str, str]:
-    """Return where an alarm stands in the list; as texts, since a cursor holds no others."""
+    """Return the place of an alarm in the list; as texts, since a cursor holds no others."""
     return f"{known.alarm.raised_at:015}", known.id
 
 

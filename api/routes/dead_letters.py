@@ -37,7 +37,7 @@ _To = Annotated[datetime | None, Query(description="given up before")]
 
 
 class Rerun(BaseModel):
-    """Which letters of the rule."""
+    """Selection of a rule's dead letters."""
 
     model_config = ConfigDict(
         extra="forbid",

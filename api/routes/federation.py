@@ -16,7 +16,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {code: {"model": ProblemDetails} for
 
 @router.get("/federation", responses=_ANSWERS)
 def get_federation(link: Federated) -> Federation:
-    """Show which sites this one is federated with, and how far they have its log."""
+    """Show the sites that this one is federated with, and how far they have its log."""
     if not link.is_there:
         raise Problem(
             HTTPStatus.NOT_FOUND,

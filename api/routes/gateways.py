@@ -92,7 +92,7 @@ def get_gateways(
 
 @router.get("/placement")
 def get_placement(gateways: Heard) -> Placement:
-    """Show which gateway owns which shard, as the gateways that live say it.
+    """Show the owner of each shard, as the live gateways say it.
 
     A client that connects to the owner of its shard is served with two hops less through the log.
     """

@@ -1,4 +1,4 @@
-"""Is the API alive, is the system ready: for load balancers and scripts, so without a token."""
+"""Liveness and readiness: for load balancers and scripts, so without a token."""
 
 from http import HTTPStatus
 from typing import Any

@@ -48,7 +48,7 @@ class RetentionRequest(BaseModel):
 
 @router.get("/retention")
 def get_retention(settings: Settings) -> RetentionRequest:
-    """Show how long the history is kept."""
+    """Show the retention of the history."""
     try:
         return _view(read_policies(settings.data_dir))
     except SettingsError as exc:

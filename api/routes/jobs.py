@@ -115,7 +115,7 @@ def _view(job: Job, *, with_result: bool) -> JobView:
 
 
 def _place(job: Job) -> tuple[str, str]:
-    """Return where a job stands in the list; as texts, since a cursor holds no others."""
+    """Return the place of a job in the list; as texts, since a cursor holds no others."""
     return f"{job.created_at_ms:015}", job.id
 
 

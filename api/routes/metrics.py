@@ -53,7 +53,7 @@ class ScrapeTarget(BaseModel):
 
 @router.get("/metrics/targets")
 def get_targets(state: State) -> list[ScrapeTarget]:
-    """List where Prometheus finds the metrics of each process of this system."""
+    """List the addresses of the metrics of each process of this system, for Prometheus."""
     return [
         ScrapeTarget(targets=[urlsplit(url).netloc], labels={"instance": name})
         for name, url in state.metrics.items()

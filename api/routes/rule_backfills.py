@@ -52,7 +52,7 @@ class Backfill(BaseModel):
 
 
 class Resumption(BaseModel):
-    """Where a paused rule goes on."""
+    """Resumption of a paused rule."""
 
     model_config = ConfigDict(
         extra="forbid", populate_by_name=True, json_schema_extra={"examples": [{"from": "pause"}]}

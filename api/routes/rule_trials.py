@@ -67,7 +67,7 @@ class RuleTest(BaseModel):
 
 
 class NoMatch(BaseModel):
-    """Why nothing came out."""
+    """Reason why there is no output."""
 
     detail: str
     condition: str | None = Field(description="the condition that is not true, as the rule has it")
@@ -83,7 +83,7 @@ class RuleTestResult(BaseModel):
 
 
 class DryRun(BaseModel):
-    """Which messages, and which form of the rule."""
+    """Range of messages, and form of the rule, of a dry run."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -38,7 +38,7 @@ class LoginWays(BaseModel):
 
 @router.get("/login")
 def get_login(settings: Settings) -> LoginWays:
-    """Show how one may log in, beside the token and passwords."""
+    """Show the ways to log in, beside the token and passwords."""
     return LoginWays(oidc=None if settings.oidc is None else settings.oidc.name)
 
 

@@ -1,4 +1,4 @@
-"""Where did my message go."""
+"""Traces of messages."""
 
 from http import HTTPStatus
 from typing import Annotated

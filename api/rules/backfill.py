@@ -84,7 +84,7 @@ def live_range(entry: Entry) -> OffsetRange:
 
 
 def missed_since(entry: Entry) -> tuple[int, ...]:
-    """Return where a rule had stopped before its newest version came into force.
+    """Return the offsets at which a rule had stopped before its newest version came into force.
 
     Raises:
         BackfillError: It does not run, or has missed nothing.

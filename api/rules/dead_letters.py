@@ -30,7 +30,7 @@ KEY_PARTS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which letters.
+    """Selection of dead letters.
 
     Attributes:
         rule: None: of all rules.

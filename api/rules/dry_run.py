@@ -41,7 +41,7 @@ class DryRunError(MqlakeError):
 
 @dataclass(frozen=True, slots=True)
 class DryRunRange:
-    """Which messages.
+    """A range of stored messages.
 
     Attributes:
         from_ms: Not before this time; None: from the first.
@@ -66,7 +66,7 @@ class Compared:
 
 
 def stored_of(rule: CompiledRule) -> history.StoredHistory | None:
-    """Return where the history of all that a rule reads is; None when it is in several tables."""
+    """Return the table with the history of all that a rule reads; None: it is in several."""
     sources = [rule.filters] if rule.plan is None else [one.filters for one in rule.plan.streams]
     first, *others = map(history.stored_for, sources)
     return first if all(one == first for one in others) else None
@@ -78,7 +78,7 @@ def dry_run(
     """Do it; return the result as the API shows it.
 
     Raises:
-        DryRunError: The rule reads events of several tables.
+        DryRunError: The history that the rule reads is in several tables.
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """

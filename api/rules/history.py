@@ -109,7 +109,7 @@ DROPS_STORED: Final = StoredHistory(
 
 
 def stored_for(topic_filters: Sequence[str]) -> StoredHistory | None:
-    """Return where the history of a rule's sources is; None when it is in more than one table."""
+    """Return the table with the history of a rule's sources; None: it is in more than one."""
     if not topic_filters[0].startswith(EVENTS_PREFIX):
         return MESSAGES_STORED
     dropped = EVENTS_PREFIX + _DROPPED.replace(".", "_")

@@ -82,7 +82,7 @@ class MaterialisedRules(MaterialisedView):
             return [*versions, *reruns]
 
     def rerun_begin(self, tenant: str, rule_id: str) -> Begin | None:
-        """Return where the last run of a rule's dead letters began."""
+        """Return the position at which the last run of a rule's dead letters began."""
         with self._changed:
             return self._reruns.get((tenant, rule_id))
 

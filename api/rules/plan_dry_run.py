@@ -49,7 +49,7 @@ def plan_dry_run(
     """Do it; return the result as the API shows it.
 
     Raises:
-        DryRunError: The rule reads events of several tables.
+        DryRunError: The history that the rule reads is in several tables.
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """

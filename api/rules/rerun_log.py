@@ -24,7 +24,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where in the log the last run of a rule began.
+    """Position in the log at which the last run of a rule began.
 
     Attributes:
         outputs: Of `mqlake.outputs`, by partition.
@@ -52,7 +52,7 @@ class RerunLog(Protocol):
     """The log as a run needs it."""
 
     def ends(self) -> Begin:
-        """Return where the log ends now.
+        """Return the present end of the log.
 
         Raises:
             LogError: It does not answer; the other method raises it too.

@@ -42,7 +42,7 @@ def is_within(caller: Caller, tenant: str, body: RuleBody, schemas: Schemas) -> 
 
 
 def tables_for(caller: Caller, references: Mapping[str, Columns]) -> Mapping[str, Columns]:
-    """Return which of the reference tables there are for a caller: none with some topics alone."""
+    """Return the reference tables that there are for a caller: none with some topics alone."""
     return references if caller.topic_filters is None else {}
 
 

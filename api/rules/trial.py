@@ -30,7 +30,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a rule gave nothing.
+    """Reason why a rule gave nothing.
 
     Attributes:
         sentence: For people.

@@ -163,7 +163,7 @@ class CheckResult(BaseModel):
 
 
 class SpanView(BaseModel):
-    """Where a version counts: from and to which offset of each partition."""
+    """Range in which a version counts: two offsets of each partition."""
 
     version: int
     sources: dict[str, Any] = Field(

@@ -60,7 +60,7 @@ class RuleWorks:
                 stateless rule.
 
         Raises:
-            DryRunError: It reads events of two tables.
+            DryRunError: The history that it reads is in several tables.
             RuleError: One of them is no rule.
         """
         schemas, columns = self.view.schemas(tenant), self.references.columns(tenant)

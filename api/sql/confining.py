@@ -1,4 +1,4 @@
-"""Which rows a query sees: the names of its tables become subqueries that filter.
+"""Confining a query to rows: the names of its tables become subqueries that filter.
 
 So no other name reaches Spark's catalog.
 """

@@ -23,7 +23,7 @@ MOST_STARS: Final = 64
 MOST_PERCENTILES: Final = 16
 """Each keeps up to 50,000 values for a group before it makes them fewer."""
 MOST_POSITION: Final = 10_000
-"""Where `array_insert` puts something: it fills the array up to there."""
+"""Position for `array_insert`, which fills the array up to there."""
 MOST_DECIMALS: Final = 100
 
 _DIRECTIVE: Final = re.compile(r"%([^%a-zA-Z]*)[%a-zA-Z]")

@@ -1,4 +1,4 @@
-"""Where in the user's text an error of Spark's is."""
+"""Places of Spark's errors in the user's text."""
 
 import re
 from typing import Final
@@ -28,7 +28,7 @@ def place_of(error: Exception, sql: str) -> int | None:
 
 
 def place_of_name(detail: str, text: str) -> int | None:
-    """Return where the name is that an error without a place speaks of, if that is certain."""
+    """Return the offset of the name that an error without a place speaks of, if it is certain."""
     for name in re.findall(r"[`\"]([A-Za-z_]\w*)[`\"]", detail):
         places = [found.start() for found in re.finditer(rf"\b{name}\b", text)]
         if len(places) == 1:

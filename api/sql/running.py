@@ -307,7 +307,7 @@ class _Work:
 
 
 def _stored(type_: "DataType", name: str, form: Format) -> tuple[str, bool]:
-    """Return how a column is written into the result, and whether that is JSON."""
+    """Return the expression of a column in the result, and whether that is JSON."""
     kind = type_.simpleString()
     is_nested = kind.startswith(("struct<", "array<", "map<"))
     if kind == "variant" or (is_nested and (form != "parquet" or "variant" in kind)):

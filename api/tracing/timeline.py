@@ -31,7 +31,7 @@ class Held:
     qos: int | None = None
     unsubscribed_at: int | None = None
     later_ms: int | None = None
-    """When it was subscribed first after the message."""
+    """Time of the first subscription after the message."""
 
     @property
     def is_held(self) -> bool:

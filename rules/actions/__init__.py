@@ -25,7 +25,7 @@ class ActionFunction:
     """None for a function that another process carries out."""
     summary: str
     make_fallback: Callable[[Any, ActionServices], Action] | None = None
-    """Where a fallback is made otherwise."""
+    """Set where a fallback is made otherwise."""
 
 
 FUNCTIONS: Final = {

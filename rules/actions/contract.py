@@ -89,7 +89,7 @@ class Work:
         """Index of the action in its rule."""
         self.partition = partition
         self.offset = offset
-        """Where it is in `mqlake.outputs`."""
+        """Its offset in `mqlake.outputs`."""
         self.recovered = recovered
         """Whether it may have been done by a run that was killed."""
         self._row: dict[str, Any] | None = None

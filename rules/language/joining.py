@@ -157,7 +157,7 @@ class Joining:
             self._interval.narrow(None, bound - strict)
 
     def _moment(self, node: exp.Expr) -> tuple[str, int]:  # noqa: RET503 - fail raises
-        """Return which stream's time a node is, and how many milliseconds are added."""
+        """Return the stream whose time a node is, and the milliseconds that are added."""
         while isinstance(node, exp.Paren):
             node = node.this
         if isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, dialect.Interval):

@@ -1,4 +1,4 @@
-"""Where the runner stands, as one record of `mqlake.runner`.
+"""Checkpoint of the runner, as one record of `mqlake.runner`.
 
 The record is written about once a second while something changes, and at the end. It holds
 
@@ -44,7 +44,7 @@ class LaneKey(NamedTuple):
 
 @dataclass(slots=True)
 class ReadPosition:
-    """Where to read on in a partition of `mqlake.outputs`."""
+    """Position at which to read on in a partition of `mqlake.outputs`."""
 
     offset: int
     marks: Marks = field(default_factory=dict)

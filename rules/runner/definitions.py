@@ -1,4 +1,4 @@
-"""Which actions an output has: those of the version of its rule that made it."""
+"""Actions of outputs: those of the version of the rule that made the output."""
 
 import asyncio
 import logging

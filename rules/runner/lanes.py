@@ -44,7 +44,7 @@ class LaneMissed:
 
     works: list[tuple[Work, Origin]]
     positions: ReadPositions
-    """Where to read on."""
+    """Positions at which to read on."""
     lost: list[tuple[int, int, int]]
     """Partition and two offsets: the log no longer holds the records between them."""
 
@@ -205,7 +205,7 @@ class Lane:
         self._spawn(self._catch_up())
 
     def positions(self, stream_positions: ReadPositions) -> ReadPositions | None:
-        """Return where a new run would have to go on with this lane.
+        """Return the positions at which a new run would have to go on with this lane.
 
         Args:
             stream_positions: Before them the stream is done with everything.

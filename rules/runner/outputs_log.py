@@ -19,7 +19,7 @@ class OutputsRange:
     records: list[LogRecord]
     """Those that were wanted."""
     positions: dict[int, int]
-    """Where to read on, per partition."""
+    """Offset at which to read on, per partition."""
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     """Partition and two offsets: the records between them are no longer in the log."""
 

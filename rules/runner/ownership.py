@@ -81,7 +81,7 @@ class Ownership:
         self._thread = threading.Thread(target=self._poll, name="ownership", daemon=True)
 
     async def acquire(self) -> None:
-        """Return when this runner is the one that works."""
+        """Wait until this runner is the one that works."""
         self._thread.start()
         await self._held.wait()
 

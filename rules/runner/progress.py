@@ -18,7 +18,7 @@ _ENDING: Final = ("b", RUN_PREFIX)
 
 
 class Origin:
-    """Where some outputs of a partition were read.
+    """Origin of some outputs of a partition.
 
     Attributes:
         marks: Of all that is before the first of them; not changed.
@@ -95,7 +95,7 @@ class PartitionProgress:
             self.position = end
 
     def snapshot(self) -> ReadPosition:
-        """Return where the next output will be handed over."""
+        """Return the position of the next output to hand over."""
         return ReadPosition(self.next_offset, dict(self.marks))
 
 

@@ -28,7 +28,7 @@ class SchemaUse:
 
 
 class SchemaLookup(Protocol):
-    """Where the compiler of rules finds schemas."""
+    """Lookup of schemas for the compiler of rules."""
 
     def find(self, name: str, version: int | None, message_type: str | None) -> Layout:
         """Return the layout to decode by.

@@ -20,7 +20,7 @@ class InvalidDuration(Exception):  # noqa: N818 - it names the problem
 
 
 def milliseconds(written: str) -> int:
-    """Return how long a text says.
+    """Return the duration that a text says.
 
     Raises:
         InvalidDuration: It says no span of time.

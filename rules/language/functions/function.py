@@ -21,7 +21,7 @@ class Unusable(Exception):  # noqa: N818 - it names the problem
 
 
 class CallContext(Protocol):
-    """Where a call stands."""
+    """Context of a call."""
 
     limits: Limits
 
