@@ -8,11 +8,11 @@ from mqlake.errors import MqlakeError
 
 MAX_READERS: Final = 200
 MAX_READERS_OF_ONE: Final = 50
-"""Of one key, account or the token: others are to find a place."""
+"""Of one key, account or the token, so that room is left for others."""
 
 
 class TooManyReaders(MqlakeError):  # noqa: N818 - it names the obstacle
-    """There is no place for another connection."""
+    """There is no room for another connection."""
 
 
 class TooManyOfOne(TooManyReaders):

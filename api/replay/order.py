@@ -74,7 +74,7 @@ class Place:
 
 
 def ordered_query(order: ReplayOrder, before_ms: int, after: Place | None) -> CheckedQuery:
-    """Return the query of a replay: in the order of time, behind a place.
+    """Return the query of a replay: in the order of time, behind a position.
 
     Args:
         order: Request of the job, checked.

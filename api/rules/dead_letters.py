@@ -130,11 +130,11 @@ def _done(wanted: Wanted) -> str:
 
 
 def places_query(wanted: Wanted, after: int | None, limit: int | None) -> str:
-    """Return the query of the messages to be run again, by their place in the log, each once.
+    """Return the query of the messages to be run again, by their position in the log, each once.
 
     Args:
         wanted: Of one rule.
-        after: Beyond this place, see `history.read_position`; None: from the first.
+        after: Beyond this position, see `history.read_position`; None: from the first.
         limit: How many; None: only their number, as `places`.
     """
     conditions = [

@@ -1,7 +1,7 @@
 """Run a rule over history: its matches and outputs, without its actions.
 
-One pass over the table counts, by hour; places in the log of a few examples come with the counts,
-and a second, small query fetches those. The table stands still meanwhile: its version is pinned.
+One pass over the table counts, by hour; positions of a few examples come with the counts, and a
+second, small query fetches those. The table stands still meanwhile: its version is pinned.
 """
 
 import json

@@ -119,7 +119,7 @@ def stored_for(topic_filters: Sequence[str]) -> StoredHistory | None:
 
 
 POSITION: Final = f"(CAST(log_partition AS BIGINT) * {1 << OFFSET_BITS} + log_offset)"
-"""Place in the log as one number, see `read_position`."""
+"""Position in the log as one number, see `read_position`."""
 
 
 def text(value: str) -> str:
@@ -138,7 +138,7 @@ def read_position(number: int) -> tuple[int, int]:
 
 
 def position(row: Mapping[str, int]) -> int:
-    """Return the number for the place of a row, see `read_position`."""
+    """Return the number for the position of a row, see `read_position`."""
     return (row["log_partition"] << OFFSET_BITS) + row["log_offset"]
 
 
@@ -169,7 +169,7 @@ def between(from_ms: int | None, to_ms: int | None) -> list[str]:
 
 
 def at_positions(positions: Iterable[int]) -> str:
-    """Return the condition for some places in the log."""
+    """Return the condition for some positions in the log."""
     places = [read_position(position) for position in positions]
     if not places:
         return "false"

@@ -1,10 +1,10 @@
 """Run dead letters again: messages that a rule could not evaluate, by the rule as it is now.
 
-An output's identifier is made of the message's place, as the engine's is, with the source `r`.
+An output's identifier is made of the message's position, as the engine's is, with the source `r`.
 Outputs go into the log before the mark that says the message is done with; a run that was killed
 between them has left outputs, which the next one finds in the log (`rerun_log`). So no message is
-taken twice, however often one asks. Readers keep no mark of the source `r`: its places come in any
-order.
+taken twice, however often one asks. Readers keep no mark of the source `r`: its positions come in
+any order.
 """
 
 from collections.abc import Callable, Iterable, Sequence

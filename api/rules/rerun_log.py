@@ -102,7 +102,7 @@ def _read(
     begin: dict[int, int],
     take: Callable[[LogRecord], bool],
 ) -> None:
-    """Hand over the records from a place on, up to where the log ends now."""
+    """Hand over the records from a position on, up to the present end of the log."""
     first, ends = reader.admin.begins(log_topic), reader.admin.ends(log_topic)
     ranges = {one: (max(first[one], begin.get(one, 0)), end) for one, end in ends.items()}
     reader.read(log_topic, ranges, take)

@@ -1,6 +1,6 @@
 """Clients that had a subscription for a topic at a moment, from `mqlake.events`.
 
-Events have times, not places in `mqlake.inbound`: within milliseconds of a message it cannot be
+Events have times, not positions in `mqlake.inbound`: within milliseconds of a message it cannot be
 told from them which came first. Where a session still has the subscription, its `starts` tell it
 (`api.tracing.deliveries`).
 """
