@@ -1,4 +1,4 @@
-"""HAProxy's `agent-check`: a line for whoever connects, that says how many new clients are to come.
+"""HAProxy's `agent-check`: a line for each connection that says how many new clients are to come.
 
 For proxies without a control plane, and when that is dead. An agent speaks for itself alone and
 does not know whether others have room: one that is overloaded asks for a hundredth of its part, not
@@ -61,7 +61,7 @@ class AgentCheck:
             self._server.close()
 
     def line(self) -> str:
-        """Return what HAProxy is told: state, and weight in percent of what is configured."""
+        """Return the line for HAProxy: state, and weight in percent of the configured one."""
         if self._state() != SERVING:
             return "maint"  # `drain` would let in clients that stick
         return f"up ready {max(1, 100 - 100 * self._level() // MOST)}%"

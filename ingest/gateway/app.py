@@ -39,10 +39,10 @@ STANDBY_SECONDS: Final = 0.1
 """How late shards are read that this gateway stands by for: a takeover takes so much longer."""
 
 LOADING_SECONDS: Final = 0.01
-"""How late the broker may answer who loads shards: he asks for further ones in the next request."""
+"""How late the broker may answer a reader that loads shards: its next request adds further ones."""
 
 RECORD_OVERHEAD_BYTES: Final = 256 * 1024
-"""What key, headers and a batch's frame may add to a packet of the largest size."""
+"""Bytes that key, headers and a batch's frame may add to a packet of the largest size."""
 
 
 def main(settings: GatewaySettings) -> int:

@@ -1,4 +1,4 @@
-"""Who is not let in: by a file, by records of `mqlake.gateways`, or for a time by what it did."""
+"""Bans of clients: by a file, by records of `mqlake.gateways`, or for a time for offences."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 class Bans:
-    """Tells who is banned.
+    """Tells which clients are banned.
 
     Args:
         bans_file: Bans beside those of the log.
-        context: Of the gateway; its limits say who gets one for a time.
+        context: Of the gateway; its limits say which clients get one for a time.
         connections: Of clients that may be banned.
-        writer: Tells other gateways who is banned for what it did.
+        writer: Tells other gateways of clients that are banned for offences.
 
     Attributes:
-        offences: What is counted of that.
+        offences: Counts them.
 
     Raises:
         BansError: The file cannot be used.
@@ -58,11 +58,11 @@ class Bans:
     def of(
         self, client_id: str, username: str | None, address: str, token_id: str | None = None
     ) -> str:
-        """Return why somebody is banned who may be connected, "" when not.
+        """Return why a client that may be connected is banned, "" when not.
 
         Args:
             client_id: As it stands in CONNECT, or was given.
-            username: Who it is, or says that it is.
+            username: As which it has logged in, or wants to.
             address: Without its port, "" where there is none.
             token_id: Of the token that it has logged in by.
         """
@@ -73,7 +73,7 @@ class Bans:
         return "" if ban is None else _said(ban.reason)
 
     def of_newcomer(self, client_id: str, username: str | None, address: str) -> str:
-        """Return why somebody is banned who is not let in yet, "" when not."""
+        """Return why a client that is not let in yet is banned, "" when not."""
         if self.offences.is_guesser(address):
             return _said(REASONS["guesses"])
         return self.of(client_id, username, address)
@@ -101,7 +101,7 @@ class Bans:
         return len(self._of_file)
 
     def receive(self, record: LogRecord) -> None:
-        """Take a record of `mqlake.gateways`, and cut off who is banned by it."""
+        """Take a record of `mqlake.gateways`, and cut off clients that it bans."""
         ban_id = ban_id_of(record.key or b"")
         if ban_id is None:
             return
@@ -121,7 +121,7 @@ class Bans:
         self._list = None
 
     def cut_banned(self) -> None:
-        """End the connections of who is banned by now."""
+        """End the connections of clients that are banned by now."""
         self._is_cutting = False
         for connection in list(self._connections):
             connection.renew_bans()

@@ -1,6 +1,6 @@
-"""Reads what was missed, for everybody who has: `ingest.session.catch_up` says from where.
+"""Reads missed messages, for all that missed them: `ingest.session.catch_up` says from where.
 
-What several have missed is read from the log once, for all of them together. Partitions that the
+Messages that several have missed are read from the log once, for all together. Partitions that the
 log has got later are read when those before them have been: a topic may have moved there.
 """
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Pages(NamedTuple):
-    """What is asked of the table at a time."""
+    """Sizes of a page that is asked of the table."""
 
     messages: int = 10_000
     max_bytes: int = MAX_PAGE_BYTES
@@ -42,7 +42,7 @@ class Pages(NamedTuple):
 
 
 class Behind(Protocol):
-    """Somebody who has missed something."""
+    """A reader that has missed messages."""
 
     missed: Missed
 
@@ -67,14 +67,14 @@ SomeBehind = TypeVar("SomeBehind", bound=Behind)
 
 
 class CatchingUp:
-    """Reads what was missed.
+    """Reads missed messages.
 
     Args:
         reader: Reads ranges of `mqlake.inbound`.
         lake: Reads the tables; None where there are none: the log has all there is.
         next_offsets: Returns per partition the first offset that the router has not brought.
         log_ends: Returns per partition the offset that the next record will get.
-        drops: For what neither has.
+        drops: For messages that neither has.
         partitions: Of the log's topics.
     """
 
@@ -105,11 +105,11 @@ class CatchingUp:
         """Read until each has overtaken the router.
 
         Args:
-            absent: Who is read for.
-            taker: Returns what hands records over to some of them; asked anew for each reading, for
-                it counts from their cursors.
-            go_live: Told of each; from then on it gets what the router brings from its cursor on.
-            to_end_of_log: Reads what there is, also while the router brings nothing.
+            absent: Readers that have missed messages.
+            taker: Returns a function that hands records over to some of them; asked anew for each
+                reading, for it counts from their cursors.
+            go_live: Told of each; from then on it gets the router's messages from its cursor on.
+            to_end_of_log: Reads to the end of the log, also while the router brings nothing.
 
         Raises:
             LogError: The log cannot be read; the cursors say how far it was.

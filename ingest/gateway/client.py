@@ -1,4 +1,4 @@
-"""A client's connection, as those see it who send its packets and take them."""
+"""A client's connection, as the parts see it that send its packets and take them."""
 
 from __future__ import annotations
 

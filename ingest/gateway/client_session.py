@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 Changes: TypeAlias = "list[tuple[str, StoredSubscription | None]]"
-"""Topic filters with what their own records are to say; None: the record is to be removed."""
+"""Topic filters with the content of their own records; None: the record is to be removed."""
 
 
 class ClientSession(SubscribedSession):
@@ -63,12 +63,12 @@ class ClientSession(SubscribedSession):
     ) -> None:
         """Write the session as it is now, if it is one that is written.
 
-        Before SUBACK and UNSUBACK only what has changed of its subscriptions. With the first of
-        them how far it has come: else whoever takes it over would not know from where on to read.
+        Before SUBACK and UNSUBACK only changes of its subscriptions. With the first of them how far
+        it has come: else a gateway that takes it over would not know from where on to read.
 
         Args:
             on_saved: Told when the log has it, or not; of one that is not written, when it is held.
-            before: What relies on that.
+            before: The packet or record that relies on that.
             progress: Writes how far it has come, where that is new.
 
         Raises:
@@ -82,7 +82,7 @@ class ClientSession(SubscribedSession):
         records = self._records
         changes = self.take_changes()
         # Where nothing has changed something is written all the same: an answer that follows tells
-        # of what is on its way to the log.
+        # of records on their way to the log.
         is_session_due = before is not Before.SUBACK or records.is_session_changed or not changes
         records.is_session_changed = False
         saved = _Saved(self, changes, is_session_due, on_saved) if on_saved is not None else None
@@ -110,7 +110,7 @@ class ClientSession(SubscribedSession):
         self._context.session_log.save_session(self.record(), self.epoch, saved)
 
     def take_changes(self) -> Changes:
-        """Return what has changed of subscriptions that have, or had, records of their own."""
+        """Return changes of subscriptions that have, or had, records of their own."""
         changes: Changes = []
         for topic_filter in self._records.take_changed():
             subscription = self.subscriptions.get(topic_filter)
@@ -127,7 +127,7 @@ class ClientSession(SubscribedSession):
         on_saved: Callable[[LogError | None], None] | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Write what `take_changes` returned."""
+        """Write the changes that `take_changes` returned."""
         epoch = self.epoch if epoch is None else epoch
         assert epoch is not None
         log = self._context.session_log
@@ -153,7 +153,7 @@ class ClientSession(SubscribedSession):
             self._context.release(self.key)
 
     def record(self, *, disconnected_at_ms: int | None = None) -> SessionRecord:
-        """Return what whoever takes the session over must know of it."""
+        """Return the record by which another gateway can take the session over."""
         will = self.will
         will_at_ms = None
         if disconnected_at_ms is not None and will is not None:
@@ -197,10 +197,10 @@ class ClientSession(SubscribedSession):
         )
 
     def _starts_of(self, subscription: ClientSubscription[Sender]) -> Sequence[int] | None:
-        """Return from where on a subscription counts for whoever brings the session back.
+        """Return from where on a subscription counts for a gateway that brings the session back.
 
-        Live messages count from where this connection has caught up; but what was read before that
-        may still wait for the client, and then the session's cursor is there.
+        Live messages count from where this connection has caught up; but messages read before
+        that may still wait for the client, and then the session's cursor is there.
         """
         restored = self._restored_starts
         if subscription.starts is None or restored is None:
@@ -208,7 +208,7 @@ class ClientSession(SubscribedSession):
         return restored.get(subscription.topic_filter, subscription.starts)
 
     def restore(self, stored: StoredSession) -> None:
-        """Become what the record says; the subscriptions are not in force yet."""
+        """Take the state of the record; the subscriptions are not in force yet."""
         record, progress, more = stored
         self.is_written = True
         self._has_progress_record = progress is not None
@@ -249,7 +249,7 @@ class ClientSession(SubscribedSession):
     def next_progress(self) -> ProgressRecord:
         """Return how far the session has come, for a record that is written now.
 
-        What it has in flight of share groups is in the log before that, see
+        Its messages in flight of share groups are in the log before that, see
         `ingest.session.checkpoint`.
         """
         if self.shares:
@@ -260,9 +260,9 @@ class ClientSession(SubscribedSession):
         return progress
 
     def save_member(self) -> None:
-        """Write of which share groups it is a member, and what it has in flight of them."""
+        """Write of which share groups it is a member, and its messages in flight of them."""
         if self.is_coming_back:
-            return  # what it had in flight is in the log already, and not here yet
+            return  # its messages in flight are in the log already, and not here yet
         assert self.epoch is not None
         known = self.known_packet_id
         records = {one: MemberRecord(known_packet_id=known) for one in self.shared_filters()}
@@ -318,7 +318,7 @@ class ClientSession(SubscribedSession):
 class _Saved:
     """Told of several records: tells once, when the log has all, or that it has one of them not.
 
-    What failed is written with the next record.
+    Failed changes are written with the next record.
     """
 
     __slots__ = ("_changes", "_has_session", "_left", "_on_saved", "_session")

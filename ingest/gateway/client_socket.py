@@ -17,12 +17,12 @@ FLUSH_BYTES: Final = 64 * 1024
 PAUSED_BY_SOCKET: Final = "socket"
 
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
-"""How long a closing socket may take to send what is left before it is cut."""
+"""How long a closing socket may take to send the rest before it is cut."""
 
 LINGER_SECONDS: Final = 1.0
 """How long a client that was told why it is turned out may go on sending until it has read that.
 
-A socket that is closed with bytes unread is reset, and what was on its way to the client is lost.
+A socket that is closed with bytes unread is reset, and bytes on their way to the client are lost.
 """
 
 
@@ -39,7 +39,7 @@ class ClientSocket(asyncio.Protocol):
         slot: Of `Deadlines`.
 
     Args:
-        context: What all connections use.
+        context: Of all connections.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class ClientSocket(asyncio.Protocol):
 
     @abstractmethod
     def _process_packets(self) -> None:
-        """Take what has been read: what came, or waited while reading was paused."""
+        """Take the bytes that were read now, or waited while reading was paused."""
 
     @abstractmethod
     def _detach(self, reason: str) -> None:
@@ -75,7 +75,7 @@ class ClientSocket(asyncio.Protocol):
 
     @abstractmethod
     def deadline_passed(self) -> None:
-        """See what the client has not done in time: of `Deadlines`."""
+        """Act on a client that is too late: called by `Deadlines`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods, not the base class.
@@ -123,7 +123,7 @@ class ClientSocket(asyncio.Protocol):
             self._process_packets()
 
     def _pause_if_overfull(self) -> None:
-        """Read no more from a client that sends, but does not read what it is answered.
+        """Read no more from a client that sends, but does not read its answers.
 
         Messages to it stop at `max_write_buffer_bytes`; answers may take as much again, so that a
         subscriber that is merely slow is still heard.
@@ -134,9 +134,9 @@ class ClientSocket(asyncio.Protocol):
             self.pause_reading(PAUSED_BY_SOCKET)
 
     def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
-        """Send what is left and close; the session lets go of the connection at once.
+        """Send the rest and close; the session lets go of the connection at once.
 
-        Whatever the client still sends is thrown away.
+        Bytes that the client still sends are thrown away.
         """
         if last_words:
             self._buffer.append(last_words)
@@ -154,7 +154,7 @@ class ClientSocket(asyncio.Protocol):
                 transport.close()
 
     def _abort(self) -> None:
-        """Cut it: what has not been sent is lost."""
+        """Cut it: unsent bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""What CONNECT is answered: why a client is turned away, and what CONNACK tells one that is not."""
+"""Answers to CONNECT: why a client is turned away, and the properties of CONNACK for others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal_of(
     [MQTT5-3.1.3-5] [MQTT5-3.1.3-8] [MQTT311-3.1.3-5] [MQTT311-3.1.3-9]
 
     Raises:
-        ProtocolViolation: It says what is not allowed.
+        ProtocolViolation: Of a value that is not allowed.
     """
     level, will = connect.protocol_level, connect.will
     if is_full:
@@ -92,13 +92,13 @@ def connack_properties(
     keep_alive: int,
     settings: GatewaySettings,
 ) -> Properties:
-    """Return what a 5.0 client is told: what differs from what it takes for granted.
+    """Return the properties for a 5.0 client: those that differ from the defaults.
 
-    So not a word of QoS 2 and retained messages: there are both, for wills as well.
+    So none of QoS 2 and retained messages: there are both, for wills as well.
     [MQTT5-3.2.2-9] [MQTT5-3.2.2-12] [MQTT5-3.2.2-13]
 
     Args:
-        connect: What it asked for.
+        connect: Of the client.
         client_id: Which it has now.
         expiry_interval: How long its session outlives the connection, in seconds.
         keep_alive: How long it may be silent, in seconds.

@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 PAUSED_BY_OVERLOAD: Final = "overload"
 QUEUED_BYTES: Final = 1024
-"""What a message takes that waits for a client, about; payloads are shared with other clients."""
+"""Memory of a message that waits for a client, about; payloads are shared with other clients."""
 
 KEEP_ALIVE_FACTOR: Final = 1.5
 """A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
@@ -80,7 +80,7 @@ _DENIED: Final[frozenset[int]] = frozenset(
         ConnackReasonCode.BANNED,
     }
 )
-"""Answers to who may not connect, or not so."""
+"""Answers to clients that may not connect, or not so."""
 
 _ELSEWHERE: Final[frozenset[int]] = frozenset(
     {DisconnectReasonCode.USE_ANOTHER_SERVER, DisconnectReasonCode.SERVER_MOVED}
@@ -102,12 +102,12 @@ class ClientConnection(ClientSocket):
         username: As whom the client has logged in; until then as whom it wants to; None: as nobody.
             That of a user of another tenant than the gateway's own begins with the tenant.
         principal: As whom it has logged in; None: nobody has asked it, or it has no name.
-        rights: What the client may do, once it is known who it is; None: everything.
+        rights: Of the client, once it has logged in; None: it may do everything.
         session: From CONNECT to the end of the connection.
         listener: By which it came in.
 
     Args:
-        context: What all connections use.
+        context: Of all connections.
         listener: Took the socket.
     """
 
@@ -161,7 +161,7 @@ class ClientConnection(ClientSocket):
         self._asked_for_expiry = False
         self._tenant_is_said = False
         self._token_id: str | None = None
-        self._grants: Grants | None = None  # until it is known who the client is
+        self._grants: Grants | None = None  # until the client has logged in
         self._last_received = 0.0
         self._credits = 0
         self._credited_at = 0.0
@@ -210,7 +210,7 @@ class ClientConnection(ClientSocket):
     def data_received(self, data: bytes) -> None:
         if self.is_closing:
             return
-        if self.session is not None:  # until then the time of a CONNECT runs, whatever trickles in
+        if self.session is not None:  # until then the time for CONNECT runs, whatever arrives
             self._last_received = self._context.loop.time()
         self._context.counters.bytes_received += len(data)
         if self._limits is not None:
@@ -244,7 +244,7 @@ class ClientConnection(ClientSocket):
 
     @property
     def connection_id(self) -> str:
-        """What tells it apart in logs: from all others, of other gateways and runs too."""
+        """Its name in logs, unlike those of all others, of other gateways and runs too."""
         return f"{self._context.incarnation:.8}-{self._number}"
 
     @property
@@ -321,7 +321,7 @@ class ClientConnection(ClientSocket):
             self._process_violation(error)
 
     def _process_violation(self, error: RemoteProtocolError) -> None:
-        """End the connection of a client that broke the protocol, in the words of its version.
+        """End the connection of a client that broke the protocol, as its version has it.
 
         [MQTT5-4.13.1-1] [MQTT311-4.8.0-1] A CONNECT of another form: 5.0 is told [MQTT5-3.1.4-1],
         3.x is not [MQTT311-3.1.4-1].
@@ -373,7 +373,7 @@ class ClientConnection(ClientSocket):
         self._turn_away(b"", reason)
 
     def _turn_away(self, last_words: bytes, reason: str) -> None:
-        """Close before the client was let in; whatever it sent behind CONNECT is not read.
+        """Close before the client was let in; packets behind its CONNECT are not read.
 
         [MQTT5-3.1.4-6] [MQTT5-3.2.2-7] [MQTT5-4.13.2-1] [MQTT311-3.1.4-5] [MQTT311-3.2.2-5]
         """
@@ -427,7 +427,7 @@ class ClientConnection(ClientSocket):
 
     @property
     def user_prefix(self) -> str:
-        """What the names of the users of its tenant begin with."""
+        """The prefix of the names of its tenant's users."""
         return self._context.tenants.prefix_of(self.tenant)
 
     def _find_tenant(self, tenancy: Tenancy, connect: Connect) -> Connect:
@@ -469,8 +469,8 @@ class ClientConnection(ClientSocket):
         """Let a client in: it is told by `welcome` once it has its session.
 
         Args:
-            connect: What it asked for.
-            accepted: Who it is.
+            connect: Of the client.
+            accepted: The outcome of its login.
             extra: Properties of CONNACK that come from its authentication.
         """
         if reason := self._settle_tenant(accepted):
@@ -601,7 +601,7 @@ class ClientConnection(ClientSocket):
         return ClientLimits(settings, self, loop, counters, self._heard)
 
     def _share_limits(self) -> None:
-        """Take from what it shares with others, as it is now."""
+        """Take from the limits that it now shares with others."""
         shared = self._context.shared_limits.of(self.tenant, self.principal, self.listener)
         if shared and self._limits is None:
             self._limits = self._make_limits()
@@ -681,7 +681,7 @@ class ClientConnection(ClientSocket):
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory is taken by what the client is owed and what it has sent."""
+        """About how much memory messages to and from the client take."""
         waiting = self.protocol.buffered_bytes + self._buffered_bytes
         if self._transport is not None:
             waiting += self._transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""What the connections of a gateway are made with."""
+"""The context of a gateway's connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionContext:
-    """What all connections of a gateway use.
+    """Parts of a gateway that all its connections use.
 
     Args:
         context: Of the gateway.
@@ -32,15 +32,15 @@ class ConnectionContext:
         overload: Says whether there is too much to do.
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
-        shared_limits: What users and tenants share.
-        bans: Say who is not let in.
+        shared_limits: Of users and tenants.
+        bans: Say which clients are not let in.
         tenants: Say which there are.
-        chain: Says who they are.
-        authorizer: Says what they may do.
+        chain: Authenticates clients.
+        authorizer: Gives them their rights.
         redirecting: Says which are to go elsewhere; None: none.
-        openings: What those use that are on their way to their sessions.
-        receivers: What takes their messages.
-        subscribers: What takes their subscriptions.
+        openings: Context of those on their way to their sessions.
+        receivers: Context of those that take their messages.
+        subscribers: Context of those that take their subscriptions.
     """
 
     __slots__ = (

@@ -22,7 +22,7 @@ class Socket(Protocol):
 
     @property
     def session(self) -> object | None:
-        """What its client has once it was let in."""
+        """Session of its client, once that was let in."""
         ...
 
     @property

@@ -1,6 +1,6 @@
-"""What every part of a gateway may know of it: who it is, what it allows, and what it counts.
+"""The context of every part of a gateway: its identity, settings, clock and counters.
 
-A part that needs more is given just that: nobody but its process holds the whole gateway.
+A part that needs more is given just that: only the gateway's process holds the whole gateway.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Context:
     """Of one gateway.
 
     Attributes:
-        settings: What it allows.
+        settings: Of the gateway.
         me: Its name and this run of it.
         clock: For the times of messages and of time-outs.
         loop: Everything runs on it.
-        counters: Of what it has done.
+        counters: Of its work.
         of_tenants: Likewise, for the clients of each tenant.
-        events: What others may hear of it.
+        events: For rules and other readers.
         drops: For messages that clients do not get.
-        denials: For what clients may not do.
+        denials: For attempts of clients without the right.
     """
 
     settings: GatewaySettings

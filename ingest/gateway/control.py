@@ -1,4 +1,4 @@
-"""What operators and owners of shards ask of this gateway: control records of its delivery topic.
+"""Requests of operators and owners of shards: control records of this gateway's delivery topic.
 
 A record that makes no sense is refused with `InvalidRecord`, as any delivery that cannot be read.
 """
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Control:
-    """Does what is asked.
+    """Carries out control records.
 
     Args:
         context: Of the gateway.
@@ -38,8 +38,8 @@ class Control:
         subscriptions: Those in force.
         draining: Lets its clients go.
         reload: Has certificates and users read again.
-        on_answer: Takes what another gateway has answered of retained messages.
-        told: Takes what the owner of a shard says.
+        on_answer: Takes another gateway's answer about retained messages.
+        told: Takes messages of the owner of a shard.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Control:
         """Take a control record.
 
         Raises:
-            InvalidRecord: Its value is not what the action needs.
+            InvalidRecord: Its value does not fit the action.
         """
         if action == ANSWER:
             self._on_answer(value)

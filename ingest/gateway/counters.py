@@ -1,4 +1,4 @@
-"""What a gateway counts. Plain integers: added to on the packet path, read once a second."""
+"""Counters of a gateway. Plain integers: added to on the packet path, read once a second."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """When connections are to be looked at: one timer of the event loop for all of them.
 
-A timer each would be a tenth of what an idle connection takes, and three of them are set and
+A timer each would be a tenth of an idle connection's memory, and three of them are set and
 cancelled on the way of a client that only comes and goes.
 """
 
@@ -24,7 +24,7 @@ FEW_SLOTS: Final = 1024
 
 
 class WithDeadline(Protocol):
-    """Whatever has a deadline; compared by identity.
+    """An object that has a deadline; compared by identity.
 
     Attributes:
         slot: Of `Deadlines`, `UNWATCHED` to begin with.
@@ -78,7 +78,7 @@ class Deadlines:
             watched.slot = UNWATCHED
 
     def _prune(self, new: int) -> None:
-        """Remove the slots that all have left, but for a new one and what `_pass` may be at."""
+        """Remove empty slots, but for a new one and those that `_pass` may be at."""
         self._slots = {
             slot: members
             for slot, members in self._slots.items()
@@ -101,8 +101,8 @@ class Deadlines:
     def _pass(self) -> None:
         """Tell all whose slot has come.
 
-        A loop that stood still, with its process perhaps, has timers first and then reads what has
-        come meanwhile: it gets the time to do so, once, before anybody is taken for silent.
+        A loop that stood still, with its process perhaps, runs timers first and then reads packets
+        that came meanwhile: it gets the time for that, once, before a client is taken for silent.
         """
         late = self._loop.time() - self._timer_slot * SLOT_SECONDS
         if late > SLOT_SECONDS and not self._has_waited:

@@ -1,4 +1,4 @@
-"""How far a gateway has come with what the router brings it."""
+"""How far a gateway has come with its deliveries from the router."""
 
 
 class Delivered:
@@ -10,7 +10,7 @@ class Delivered:
     Attributes:
         marks: Per partition of `mqlake.inbound` the last offset that was delivered here, or that
             is not for this run: the one before its first barrier. Changed in place.
-        next: The offset in the delivery topic from which on nothing has been looked at.
+        next: The first offset in the delivery topic that has not been looked at.
     """
 
     __slots__ = ("marks", "next")

@@ -45,7 +45,7 @@ MAX_WAITING_RECORDS: Final = 100_000
 """Deliveries in memory of a gateway that does not know whether its sessions are still its own."""
 
 ControlCallback = Callable[[str, bytes], None]
-"""Takes an action and what it needs to know."""
+"""Takes an action and its value."""
 
 
 class Delivery:
@@ -54,24 +54,24 @@ class Delivery:
     A message goes to every session that has a matching subscription [MQTT5-4.5.0-1]
     [MQTT311-4.5.0-1], in the order of the log [MQTT5-4.6.0-6].
 
-    The router repeats itself after a restart; what is not above the high-water mark of its source
-    partition has been here before.
+    The router repeats itself after a restart; a record not above the high-water mark of its source
+    partition is a repetition.
 
     Args:
         context: Of the gateway.
-        delivered: How far that has come.
-        subscriptions: Who wants what.
-        share_groups: Who gets what was given to this gateway for a share group.
-        retained: Is kept up to date by what comes.
+        delivered: Position of the deliveries.
+        subscriptions: Of the clients.
+        share_groups: Choose the members that get messages of a share group.
+        retained: Kept up to date by deliveries.
         routes: Waits for the barriers.
-        on_control: Told what somebody asks of this gateway.
-        on_question: Takes what another gateway asks about retained messages, and the partition
+        on_control: Takes control records.
+        on_question: Takes another gateway's question about retained messages, and the partition
             that it came through.
-        told: Whether anybody wants to hear of deliveries.
+        told: Whether a rule wants events of deliveries.
         latencies: Measures messages that clients get.
         lease: While it does not hold, or is not sure, messages wait and only control records are
             taken: others may have taken over the sessions that the messages are for.
-        limits: Count what is delivered of messages that came by other gateways.
+        limits: Count deliveries of messages that came by other gateways.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class Delivery:
             self._receive_all(records)
             return
         self._let_wait(records)
-        self.confirmed()  # one of these may have confirmed it: what is behind that waits no more
+        self.confirmed()  # one of these may have confirmed it: records behind it wait no more
 
     def confirmed(self) -> None:
-        """Hand over what has waited, once the sessions that are here are this gateway's."""
+        """Hand over waiting records, once the sessions that are here are this gateway's."""
         if not self._lease.may_deliver():
             return
         waiting, self._waiting = self._waiting, []
@@ -231,7 +231,7 @@ class Delivery:
     def _count(
         self, headers: dict[str, bytes], tenant: str, publisher: str, clients: int, groups: int
     ) -> None:
-        """Charge whoever has published a message for the clients and share groups that it reaches.
+        """Charge the publisher of a message for the clients and share groups that it reaches.
 
         For clients of this gateway it was charged when the message came in here; only the router
         knows which gateway a group's turn falls to.

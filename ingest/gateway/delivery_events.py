@@ -1,9 +1,9 @@
 """`message.delivered` and `message.acked`: told when a running rule asks for them, and bounded.
 
 There is one for each message and client, so a gateway that told of all could do little else.
-A part that delivers looks at `delivered` or `acked` and calls nothing while they are empty. What is
-told waits in a queue of one second's worth, and goes to the log in small portions behind everything
-else; what finds no place there is counted and not told.
+A part that delivers looks at `delivered` or `acked` and calls nothing while they are empty. Events
+wait in a queue of one second's worth, and go to the log in small portions behind everything else;
+those that find the queue full are counted and not told.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DeliveryEvents:
     Args:
         events: Writes them.
         log: Whose queue is looked at.
-        counters: Counts what is left out.
+        counters: Counts events that are left out.
         per_second: Events a second at most; 0: none.
         loop: In which all of this runs.
 
@@ -95,7 +95,7 @@ class DeliveryEvents:
         self.is_wanted = False
 
     def want(self, wanted: WantedEvents) -> None:
-        """Tell from now on what rules ask for, and nothing else."""
+        """Tell from now on the events that rules ask for, and no others."""
         if not self._per_second:
             return
         self.delivered = wanted.tenants(DELIVERED.replace(".", "_"))

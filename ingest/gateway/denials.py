@@ -1,4 +1,4 @@
-"""What clients tried that they may not: counted, and told as events `client.denied`.
+"""Attempts of clients without the right: counted, and told as events `client.denied`.
 
 A client may try often and may be a stranger, so equal attempts are added up and become one
 event a second; how many and how long these are has a bound.
@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
 
 
 class Denials:
-    """Counts what was denied and tells it to the log."""
+    """Counts denied attempts and writes them to the log."""
 
     def __init__(self, counters: GatewayCounters, events: Events) -> None:
         self._counters = counters
@@ -44,9 +44,9 @@ class Denials:
         """Count an attempt.
 
         Args:
-            client: Who tried; as whom it says it is, until it has logged in.
-            action: What it tried.
-            reason: Why it may not.
+            client: That tried; under the name that it gives, until it has logged in.
+            action: That it tried.
+            reason: For the denial.
             topic: Topic name or topic filter.
         """
         self._counters.attempts_denied += 1
@@ -66,7 +66,7 @@ class Denials:
         counts[kind] = counts.get(kind, 0) + 1
 
     def record(self) -> None:
-        """Write what was denied since the last call to the log."""
+        """Write attempts denied since the last call to the log."""
         if not self._counts:
             return
         counts, self._counts = self._counts, {}

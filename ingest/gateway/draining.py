@@ -5,8 +5,8 @@
        └──────serve───────┴─────────────────────────────────────┘
 
 A client that is to go is read no further; once the log has answered for all that it has sent, so
-that what it was promised is true, it is told and its connection closed. Its session goes to the log
-as at any other end of a connection, and waits there for the gateway to which the client turns.
+that its acknowledgements are true, it is told and its connection closed. Its session goes to the
+log as at any other end of a connection, and waits there for the gateway to which the client turns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REASON: Final = "the gateway is being drained"
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What is asked for.
+    """A request to drain.
 
     Attributes:
         connections_per_second: How many clients go.
@@ -56,7 +56,7 @@ class Drain:
 
 
 class Draining:
-    """Whether a gateway takes clients, and who goes next.
+    """Whether a gateway takes clients, and which go next.
 
     Args:
         context: Of the gateway.
@@ -108,7 +108,7 @@ class Draining:
         self._begun.set()
 
     def undo(self) -> None:
-        """Take clients again; who has gone is gone."""
+        """Take clients again; those that have gone stay gone."""
         if self._drain is None:
             return
         logger.info("drain is undone", extra={"fields": {"state": self.state}})
@@ -134,7 +134,7 @@ class Draining:
                 at, before = loop.time(), at
                 if self._drain is not None:
                     per_second = self._drain.connections_per_second
-                    # What could not be used is not saved up: the rate is what others can bear.
+                    # Unused turns are not saved up: the rate is the most that others can bear.
                     due = min(due, 1.0) + (at - before) * per_second
 
     def _pause(self, count: int) -> int:

@@ -20,7 +20,7 @@ class DropReason(StrEnum):
     SLOW_CLIENT = "slow_client"
     """QoS 0, and the client's socket took no more."""
     QUEUE_FULL = "queue_full"
-    """QoS 1 or 2 beyond what may wait for the client."""
+    """QoS 1 or 2 beyond the messages that may wait for the client."""
     EXPIRED = "expired"
     """Its message expiry interval passed while it waited. [MQTT5-3.3.2-5]"""
     TOO_LARGE = records.TOO_LARGE
@@ -78,7 +78,7 @@ class Drops:
         counts[kind] = counts.get(kind, 0) + count
 
     def record(self) -> None:
-        """Write what was dropped since the last call to the log."""
+        """Write drops since the last call to the log."""
         if not self._counts:
             return
         counts, self._counts = self._counts, {}

@@ -1,4 +1,4 @@
-"""Why a gateway ends before anybody asks it to, and what it may still write then."""
+"""Why a gateway ends unasked, and which records it may still write then."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Ending:
         reader: Of its deliveries: no more of them count.
 
     Attributes:
-        failure: What ends it; None: it was asked to end, or has not yet.
-        is_trusted: Whether what this process knows may be written. It takes leave of clients and
+        failure: The reason; None: it was asked to end, or has not yet.
+        is_trusted: Whether the state of this process may be written. It takes leave of clients and
             router only then.
     """
 
@@ -31,7 +31,7 @@ class Ending:
         self._reader = reader
 
     def fail(self, failure: OperationalError) -> None:
-        """End without writing anything more of sessions: what this process knows may be wrong."""
+        """End without another record of sessions: the state of this process may be wrong."""
         if self.failure is None:
             self.is_trusted = False
             self.end(failure)

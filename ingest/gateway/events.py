@@ -1,4 +1,4 @@
-"""What happens to clients and sessions, as records of `mqlake.events`.
+"""Events of clients and sessions, as records of `mqlake.events`.
 
 Told after the fact and without waiting: an event that the log does not take is counted, nothing
 else depends on it. They are handed to the log in portions: each request by itself would cost the
@@ -37,7 +37,7 @@ class Events:
     Args:
         log: Where to.
         gateway: Name of this gateway.
-        counters: Counts what the log did not take.
+        counters: Counts events that the log did not take.
         clock: For the time of an event.
         loop: In which portions are due.
     """
@@ -89,7 +89,7 @@ class Events:
             self.flush()
 
     def flush(self) -> None:
-        """Hand to the log what waits; that of a portion which was full is called once too often."""
+        """Hand waiting events to the log; the timer of a full portion calls it once more."""
         waiting, self._waiting = self._waiting, []
         append, appended = self._log.append, self._appended
         for key, data, headers in waiting:

@@ -1,4 +1,4 @@
-"""A shard that a gateway reads, and who waits until it has read a record."""
+"""A shard that a gateway reads, and tasks that wait until it has read a record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FollowedShard:
     claimed_at: int = -1
     """Offset of its last claim."""
     waiting: list[tuple[int, int, asyncio.Future[None]]] = field(default_factory=list)
-    """A heap: the offset that is to be read, the how-manieth who waits, who waits."""
+    """A heap of waits: the offset that is to be read, the number of the wait, its future."""
     _waited: int = 0
 
     async def wait(self, offset: int) -> None:
@@ -66,12 +66,12 @@ class FollowedShard:
     def is_claimed(self) -> bool:
         """Whether the log has, or may get, a claim of this gateway that was not read yet.
 
-        Whoever owns the shard next waits for a word of this gateway, which only a reader gives.
+        The next owner of the shard waits for a record of this gateway, which only a reader writes.
         """
         return self.claims_out > 0 or self.claimed_at >= self.shard.next_offset
 
     def wake(self) -> None:
-        """Let those go on who wait for what has been read."""
+        """Wake the tasks that wait for records read by now."""
         waiting, position = self.waiting, self.shard.next_offset
         while waiting and waiting[0][0] < position:
             future = heappop(waiting)[2]
@@ -79,7 +79,7 @@ class FollowedShard:
                 future.set_result(None)
 
     def close(self) -> None:
-        """Drop what is kept of the shard; nobody waits any more."""
+        """Drop all that is kept of the shard; nobody waits any more."""
         self.store.close()
         for *_, future in self.waiting:
             future.cancel()

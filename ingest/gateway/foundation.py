@@ -1,4 +1,4 @@
-"""The lower parts of a gateway: the log, its own name, where messages go in, what is retained."""
+"""The lower parts of a gateway: the log, its name, publishing, retained messages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Foundation:
     """The lower parts of a gateway, made and not begun.
 
     Args:
-        settings: Who it is and what it allows.
+        settings: Of the gateway.
         log: Where messages, routes, barriers and sessions go and come from.
         partitions: Of the log's topics.
         stop: Set when it is to end; it may do that itself.
@@ -153,7 +153,7 @@ class Foundation:
         self._make_retained()
 
     def _make_publishing(self, tracer: Tracer | None) -> None:
-        """Make what messages go through on their way in."""
+        """Make the parts that messages go through on their way in."""
         context, settings, partitions = self.context, self.settings, self.partitions.inbound
         self.routes = Routes(
             settings.name,
@@ -184,7 +184,7 @@ class Foundation:
         )
 
     def _make_retained(self) -> None:
-        """Make what keeps retained messages, and asks other gateways for theirs."""
+        """Make the parts that keep retained messages, and ask other gateways for theirs."""
         name, retained, partitions = self.settings.name, self.retained, self.partitions
         sources, clock = (self.log.ranges, self.lake, self.routes), self.context.clock
         self.retained_shards = shards = RetainedShards(

@@ -1,4 +1,4 @@
-"""What a session, or a share group without members, has missed: read from and to given offsets."""
+"""Gaps: messages that a session, or a share group without members, has missed, between offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG_AWAY_SECONDS: Final = 3600.0
 
 
 class Absent(Protocol):
-    """Whoever has missed something: a session, or a share group that had no member."""
+    """A reader that has missed messages: a session, or a share group that had no member."""
 
     @property
     def tenant(self) -> str: ...
@@ -47,7 +47,7 @@ class Absent(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Gap:
-    """What somebody has missed. Implements `ingest.gateway.catching_up.Behind`."""
+    """Messages that one reader has missed. Implements `ingest.gateway.catching_up.Behind`."""
 
     whom: Absent
     missed: Missed
@@ -69,7 +69,7 @@ class Gap:
         return self.whom.is_ended
 
     def subscriptions(self) -> Iterator[ClientSubscription[Any]]:
-        """Yield what counts, from the cursor on, or later where it began later."""
+        """Yield subscriptions from the cursor on, or later where they began later."""
         for one in self._missing():
             yield replace(one, starts=latest(self.missed.cursor, one.starts))
 
@@ -77,7 +77,7 @@ class Gap:
         return [one.topic_filter for one in self._missing()]
 
     def _missing(self) -> Iterator[ClientSubscription[Any]]:
-        """Yield all but those it shares, for others of their groups have got what came.
+        """Yield all but shared ones, for others of their groups have got the messages.
 
         Also left out are those that get their history first.
         """
@@ -103,7 +103,7 @@ class Gaps:
         self._catching_up = catching_up
 
     async def read(self, absent: Absent, start: list[int], end: list[int], since_ms: int) -> None:
-        """Deliver what somebody has missed, from and to these offsets by partition.
+        """Deliver missed messages, from and to these offsets by partition.
 
         Raises:
             LogError: The log cannot be read; some may have been delivered.
@@ -112,14 +112,14 @@ class Gaps:
         await self._catching_up.read([gap], self.taker)
 
     def missed(self, cursor: Sequence[int], ends: Sequence[int], since_ms: int) -> Missed:
-        """Return what lies between offsets for somebody who has been away since then."""
+        """Return the ranges between offsets for a reader that has been away since then."""
         away_ms = self._clock.now_ms() - since_ms
         return Missed(
             list(cursor), list(ends), LONG_GAP_OFFSETS, is_old=away_ms > LONG_AWAY_SECONDS * 1000
         )
 
     def taker(self, gaps: Sequence[Gap]) -> Take:
-        """Return what delivers records to all who have missed them."""
+        """Return a function that delivers records to all that have missed them."""
         tree: Subscriptions[Any] = Subscriptions()
         for one in gaps:
             for subscription in one.subscriptions():

@@ -1,7 +1,7 @@
-"""How often Python looks for circles of objects that nobody knows any more.
+"""How often Python looks for unreachable cycles of objects.
 
-A client that goes leaves no such circle: what was made for it goes with the last reference. What is
-left are accidents, tracebacks say, which may wait. So the collector is not asked each time that 700
+A client that goes leaves no such cycle: its objects go with the last reference. The remaining ones
+are accidents, tracebacks say, which may wait. So the collector does not run each time that 700
 objects more are there, which is after each fiftieth client, and passes over all that a gateway has
 once it is made.
 """
@@ -18,7 +18,7 @@ PASSES_OF_MIDDLE: Final = 10
 
 
 def collect_rarely() -> None:
-    """Leave alone what there is now, and look at what comes seldom; for the whole process."""
+    """Pass over present objects, and look at later ones seldom; for the whole process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, PASSES_OF_YOUNG, PASSES_OF_MIDDLE)

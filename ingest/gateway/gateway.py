@@ -1,7 +1,7 @@
-"""The parts of a gateway and what each of them uses; `ingest.gateway.process` runs them.
+"""The parts of a gateway, each with those that it uses; `ingest.gateway.process` runs them.
 
-Nothing else knows all of this: each part is given what it calls. Where two need each other, the
-lower one is given a function.
+Nothing else knows all of this: each part is given the parts that it calls. Where two need each
+other, the lower one is given a function.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Gateway(Foundation):
         self._make_clients()
 
     def _make_sessions(self) -> None:
-        """Make what keeps sessions and share groups, held here or owned."""
+        """Make the keepers of sessions and share groups, held here or owned."""
         context, log, writer, lease = self.context, self.log, self.writer, self.lease
         me, ends, count = self.me, self.ends, self.partitions.sessions
         subscriptions, delivered, lake = self.subscriptions, self.delivered, self.lake
@@ -121,7 +121,7 @@ class Gateway(Foundation):
         self.system_topics = SystemTopics(context, self.counted, self.overload, self._clients_of)
 
     def _make_doors(self) -> None:
-        """Make what says who comes in, and who is in."""
+        """Make the parts that let clients in, and know those that are in."""
         settings = self.settings
         self.draining = Draining(self.context, self.connections, self._is_idle)
         clock = self.context.clock
@@ -150,7 +150,7 @@ class Gateway(Foundation):
         self.redirecting = Redirecting(*asked) if settings.redirect_clients else None
 
     def _make_delivery(self, tracer: Tracer | None) -> None:
-        """Make what messages go through on their way out, and what is asked along with them."""
+        """Make the parts for messages on their way out, and for questions that come with them."""
         context, subscriptions, sessions = self.context, self.subscriptions, self.sessions
         reload, on_answer = self.reloading.begin, self.retained_questions.receive_answer
         control = Control(
@@ -174,7 +174,7 @@ class Gateway(Foundation):
         self.status = Status(*below, *doors, *inward, shards, self.peers, *load, limits)
 
     def _make_clients(self) -> None:
-        """Make what each client's connection and session are made with."""
+        """Make the contexts of each client's connection and session."""
         context, publisher, delivered = self.context, self.publisher, self.delivered
         groups, histories, sessions = self.share_groups, self.histories, self.sessions
         self.deadlines = Deadlines(self.loop)
@@ -219,7 +219,7 @@ class Gateway(Foundation):
         )
         self.make_connection = partial(ClientConnection, of_connection)
 
-    # What lower parts call
+    # Called by lower parts
 
     def _suspend(self) -> None:
         self.shards.suspend()
@@ -234,7 +234,7 @@ class Gateway(Foundation):
         return are_idle and are_saved and not self.writer.queued()
 
     def _told(self, action: str, value: dict[str, Any]) -> None:
-        """Take what the owner of a shard says.
+        """Take a message of the owner of a shard.
 
         Raises:
             InvalidRecord: A member is missing.

@@ -1,4 +1,4 @@
-"""Whether a client gets what it subscribes to, and with what words it is told."""
+"""Whether a subscription is granted, and the reason given when it is not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLAUSES_311: Final = {
 }
 """The statements about topic filters under their numbers in 3.1.1; 3.1 has its Appendix A.
 
-What is long or holds U+0000 the decoder has refused; shared ones have no clause below 5.0.
+The decoder has refused long ones and those with U+0000; shared ones have no clause below 5.0.
 """
 
 
@@ -56,7 +56,7 @@ def refusal(
 ) -> SubackReasonCode | None:
     """Return why a subscription is not granted, or None.
 
-    What a gateway says of itself every gateway says: there is nothing to share. Neither has it
+    Topics of the gateway itself are at every gateway: there is nothing to share. Neither have they
     a history, nor has a share group one that would be a member's.
     """
     if asked.topic_filter in settings.refused_topic_filters:
@@ -78,7 +78,7 @@ def refusal(
 def _may_have(rights: ClientRights | None, topic_filter: str, qos: int, *, is_shared: bool) -> bool:
     """Tell whether the client may ask for a plain filter.
 
-    Of a share group it has to be able to take whatever its turn brings: nobody else gets that.
+    Of a share group it must be able to take every message of its turn: nobody else gets that.
     """
     if rights is None:
         return True

@@ -16,7 +16,7 @@ class GroupMember(Protocol):
     """A session that outlives its connection. Implemented by `ClientSession`."""
 
     def save_member(self) -> None:
-        """Write what it has in flight of share groups."""
+        """Write its messages in flight of share groups."""
         ...
 
     def stored(self) -> None:
@@ -34,9 +34,9 @@ class SavedGroups(Protocol):
         proceed: Callable[[], None],
         member: GroupMember | None = None,
     ) -> None:
-        """Call back, in the order of the calls, when the log knows what a membership holds now.
+        """Call back, in the order of the calls, when the log has a membership's present state.
 
-        What the member has in flight is written before that.
+        The member's messages in flight are written before that.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 It is done in one turn of the loop: before it nothing is written to a new partition, after it
 nothing to an old one of a topic that has moved. One barrier in each partition follows. When the log
-has those it has all that was written before, and this gateway says so with its next word.
+has those it has all that was written before, and this gateway says so in its next heartbeat.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Growing:
     Args:
         partitions: Of the log's topics; changed when the log grows.
         writer: Of this gateway's messages and barriers.
-        publisher: Counts by partition what the log has of it.
-        delivered: Counts by partition what has come.
+        publisher: Counts its messages in the log by partition.
+        delivered: Counts deliveries by partition.
         routes: Send barriers through all of them.
-        tasks: Run what waits for the log.
+        tasks: Run coroutines that wait for the log.
         lease_seconds: Of this gateway.
     """
 
@@ -77,13 +77,13 @@ class Growing:
         await self._use(self._partitions.inbound, is_fixed=is_fixed)
 
     async def open(self) -> None:
-        """Follow what has come before this gateway's first word, and from now on what comes."""
+        """Follow records from before this gateway's first heartbeat, and later ones."""
         self._is_open = True
         self._following = self._tasks.start(self._follow_all())
         await self._following
 
     def word(self) -> dict[str, Any]:
-        """Return what this gateway says of it."""
+        """Return this gateway's state of growth, for its heartbeat."""
         return {
             "partitions": self._written,
             "fixed": self._is_fixed,

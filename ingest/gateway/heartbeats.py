@@ -1,4 +1,4 @@
-"""What a gateway says of itself twice a second, as a record of `mqlake.gateways`."""
+"""Heartbeats: each gateway's record about itself, twice a second in `mqlake.gateways`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVING: Final = "serving"
 
 @dataclass(slots=True)
 class Peer:
-    """A gateway, as its last word says."""
+    """A gateway, by its last heartbeat."""
 
     incarnation: str
     gateway_epoch: int
@@ -32,11 +32,11 @@ class Peer:
     """Where clients reach it, by kind of listener."""
     identity: str = ""
     read_at_ms: int | None = None
-    """By the log's time, of a word that is older than our own first one."""
+    """By the log's time, of a heartbeat that is older than our own first one."""
     shared: Told = field(default_factory=dict)
-    """What it wants of the limits that all gateways share."""
+    """Its demand on the limits that all gateways share."""
     fan_out: object = None
-    """What it has delivered of messages that came by others, as `ingest.session.fan_out` has it."""
+    """Its deliveries of messages that came by others, as `ingest.session.fan_out` has them."""
 
 
 def encode_heartbeat(
@@ -49,16 +49,16 @@ def encode_heartbeat(
     now_ms: int,
     figures: dict[str, Any],
 ) -> bytes:
-    """Write a word.
+    """Encode a heartbeat.
 
     Args:
-        me: The run that says it.
+        me: The run that sends it.
         gateway_epoch: Of the run, one higher than that of the run before under its name.
-        number: Counts the words of the run.
+        number: Counts the heartbeats of the run.
         identity: Of its process, by which others of its machine know whether it has ended.
         records: The newest version of records that it knows.
         now_ms: By its own calendar.
-        figures: What else it says, `state` and `addresses` among it.
+        figures: Further members, `state` and `addresses` among them.
     """
     value = {
         "v": RECORD_VERSION,

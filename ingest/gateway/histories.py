@@ -1,11 +1,11 @@
-"""History for subscribers that ask for it: first what was, then what comes, each message once.
+"""History for subscribers that ask for it: stored messages, then live ones, each message once.
 
     SUBSCRIBE with `mqlake-from` ──► table ──► tail of the log ──► caught up ──► live
 
 The subscription is routed like any other: from the offsets of its barriers on the router brings
-what matches. It stays out of the tree of live subscriptions while its messages are read, from the
-table by topic and from the log. When reading has overtaken what the router has brought, it goes
-live at exactly the offsets where reading stopped: no gap, no overlap.
+its messages. It stays out of the tree of live subscriptions while earlier ones are read, from the
+table by topic and from the log. When reading has overtaken the router, it goes live at exactly the
+offsets where reading stopped: no gap, no overlap.
 
 A message is read only when the client's window has room for it, and live messages of its other
 subscriptions go before; so a page at a time is in memory, however slow the client is. How far a
@@ -48,7 +48,7 @@ RETRY_SECONDS: Final = 0.5
 
 PAGE_MESSAGES: Final = 2_000
 PAGE_BYTES: Final = 1024 * 1024
-"""Payloads of a page from the table, about: what one history has in memory."""
+"""Payloads of a page from the table, about: one history has so much in memory."""
 
 WINDOW_OFFSETS: Final = 50_000
 """Of each partition that a page is looked for in at first."""
@@ -61,7 +61,7 @@ _TURN: Final = 50
 
 
 class Wish(NamedTuple):
-    """What a SUBSCRIBE says about history."""
+    """A SUBSCRIBE's request for history."""
 
     from_ms: int
     refusal: SubackReasonCode | None = None
@@ -101,14 +101,14 @@ class HistorySession(Protocol):
 
 @dataclass(slots=True, eq=False)
 class SubscribeHistory:
-    """What subscriptions of one SUBSCRIBE have not got yet.
+    """Stored messages that subscriptions of one SUBSCRIBE have not got yet.
 
     Implements `ingest.gateway.catching_up.Behind`.
 
     Attributes:
         topic_filters: That are still subscribed.
         from_ms: Messages accepted before are left out, UTC epoch.
-        missed: How far it is; it ends where the router brings what matches.
+        missed: How far it is; it ends where the router brings the messages.
         is_live: Its subscriptions are in force. It is still kept, until the gateway has come to
             where reading stopped: the next holder of the session must not read that again.
     """
@@ -155,7 +155,7 @@ class Histories:
     Args:
         context: Of the gateway.
         subscriptions: Those in force.
-        catching_up: Reads what they have missed.
+        catching_up: Reads messages that they have missed.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Histories:
             await asyncio.get_running_loop().create_future()
 
     def wish(self, subscribe: Subscribe) -> Wish | None:
-        """Return what a SUBSCRIBE asks for; None when it asks for no history."""
+        """Return the wish of a SUBSCRIBE; None when it asks for no history."""
         given = dict(subscribe.properties.get("user_property", ())).get(FROM_PROPERTY)
         if given is None:
             return None
@@ -242,7 +242,7 @@ class Histories:
         return partial(self._hand_over, history)
 
     async def _hand_over(self, history: SubscribeHistory, records: list[LogRecord]) -> None:
-        """Give what matches to the client, each message when its window has room."""
+        """Give matching messages to the client, each when its window has room."""
         sender = history.session.sender
         tree = self._tree(history)
         for number, record in enumerate(records):

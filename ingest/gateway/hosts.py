@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _STARTED_AT: Final = 19
-"""Place of `starttime` among the fields of /proc/<pid>/stat behind the command's name."""
+"""Index of `starttime` among the fields of /proc/<pid>/stat behind the command's name."""
 
 
 class Host(Protocol):
@@ -21,7 +21,7 @@ class Host(Protocol):
 
     @property
     def identity(self) -> str:
-        """What this process is known by, on whatever machine."""
+        """Identifier of this process, unique over machines."""
         ...
 
     def is_gone(self, identity: str) -> bool:

@@ -27,7 +27,7 @@ class KeyedWriter:
     Args:
         writer: Appends to the log.
         log_topic: Where to.
-        ending: Of this run: what is not to be trusted is not written.
+        ending: Of this run: untrusted state is not written.
         run_report: Runs a report, now or once it may count.
     """
 
@@ -80,7 +80,7 @@ class KeyedWriter:
     def append_until_taken(
         self, key: bytes, value: bytes | None, headers: Headers, partition: int
     ) -> None:
-        """Append what nobody waits for and what must not be missing."""
+        """Append a record that nobody waits for and that must not be missing."""
         number = self._last_number
 
         def report(error: LogError | None) -> None:

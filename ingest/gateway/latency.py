@@ -18,7 +18,7 @@ SAMPLES: Final = 25
 class Sampler:
     """Says which messages are to be measured.
 
-    Whoever has a message takes one off `countdown`; when it is negative then, `begin` is called.
+    The caller takes one off `countdown` for each message; when it is negative, it calls `begin`.
 
     Attributes:
         countdown: Messages that are not measured before the next one that is.
@@ -53,7 +53,7 @@ class GatewayLatencies:
     Attributes:
         accepted: Asked of every message that is to be acknowledged.
         delivered: Asked of every delivery that some client is to have.
-        stages: What was measured, by stage.
+        stages: Measurements, by stage.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -85,7 +85,7 @@ class GatewayLatencies:
         self.stages[DELIVER].add(self._clock.now_ms() - received_at_ms, count)
 
     def adjust(self) -> None:
-        """Do what is due four times a second."""
+        """Adjust the samplers; called four times a second."""
         self.accepted.adjust()
         self.delivered.adjust()
 

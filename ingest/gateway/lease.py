@@ -1,4 +1,4 @@
-"""Whether a gateway may act: its word has come back from the log, so others have heard it."""
+"""Whether a gateway may act: its heartbeat has come back from the log, so others have heard it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SILENT_SECONDS: Final = 3.0
 costs it nothing; its sessions stay its own until its lease is over."""
 
 SURE_SECONDS: Final = SILENT_SECONDS - HEARTBEAT_SECONDS
-"""When our own word has not come back for so long, others may own our shards before we know it."""
+"""When our own heartbeat is missing for so long, others may own our shards before we know it."""
 
 
 class Lease:
@@ -26,11 +26,11 @@ class Lease:
 
     Args:
         clock: Its monotonic time counts.
-        seconds: How long a word that has come back is good for, from when it was said.
+        seconds: How long a heartbeat that has come back counts, from when it was sent.
         on_lost: Called once when that time is over.
 
     Attributes:
-        silences: How often that time was over when a word came back.
+        silences: How often that time was over when a heartbeat came back.
     """
 
     def __init__(self, clock: Clock, seconds: float, on_lost: Callable[[], None]) -> None:
@@ -57,7 +57,7 @@ class Lease:
         return self.is_sure() and self.holds()
 
     def is_in_time(self) -> bool:
-        """Tell whether others hear this gateway now, whatever was before."""
+        """Tell whether others hear this gateway now, even after a silence."""
         return self._clock.monotonic() < self._until
 
     def is_certain(self) -> bool:
@@ -71,7 +71,7 @@ class Lease:
         """Tell whether this gateway knows of each owner that has come after it.
 
         Others act for its shards when they have not heard it for a while. So once that may have
-        been so, the answer is no until it has read what they have done (`assure`).
+        been so, the answer is no until it has read their records (`assure`).
         """
         if self._is_sure and not self.is_heard():
             self._is_sure = False
@@ -82,11 +82,11 @@ class Lease:
         return self._clock.monotonic() < self._until - self.seconds + SURE_SECONDS
 
     def assure(self) -> None:
-        """Note that it is known what others have done while this gateway was not heard."""
+        """Note that the records of others from this gateway's silence have been read."""
         self._is_sure = True
 
     def renew(self, said_at: float, *, can_write: bool = True) -> None:
-        """Note that a word has come back that was said then.
+        """Note that a heartbeat sent at a time has come back.
 
         Args:
             said_at: By the clock of the lease.
@@ -100,5 +100,5 @@ class Lease:
             self._writes_until = max(self._writes_until, said_at + self.seconds)
 
     def confirm(self) -> None:
-        """Act again: it is known what others have done meanwhile."""
+        """Act again: the acts of others meanwhile are known."""
         self._is_confirmed = True

@@ -287,7 +287,7 @@ class ClientLimits:
         released: Called before the client is read again.
 
     Attributes:
-        shared: What it shares with other connections, once it is known who its client is.
+        shared: Limits that it shares with other connections, once its client has logged in.
     """
 
     __slots__ = (

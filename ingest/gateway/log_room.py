@@ -13,7 +13,7 @@ CHECK_SECONDS: Final = 0.01
 
 
 class LogRoom:
-    """Lets those who wait go on, oldest first, until the log is full again.
+    """Lets waiting clients go on, oldest first, until the log is full again.
 
     Args:
         loop: Of the gateway.

@@ -32,7 +32,7 @@ Position = tuple[int, int]
 
 
 class Lookup:
-    """Looks messages up, for all who ask.
+    """Looks messages up, for all parts that ask.
 
     Args:
         reader: Reads ranges of `mqlake.inbound`.
@@ -53,7 +53,7 @@ class Lookup:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Answer what was asked for, until cancelled."""
+        """Answer requests, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -13,7 +13,7 @@ class Memory:
     """How much of its memory this process has taken.
 
     Args:
-        most_bytes: That it may take; 0: half of what the machine or container has.
+        most_bytes: That it may take; 0: half of the machine's or container's.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""What a gateway tells Prometheus: read from what it counts anyway, when somebody looks."""
+"""Metrics of a gateway for Prometheus: read from its counters when they are scraped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GatewayMetrics:
         def look() -> None:
             try:
                 self.add(families)
-            except Exception as exc:  # noqa: BLE001 - whoever looks gets it
+            except Exception as exc:  # noqa: BLE001 - raised in the waiting thread
                 done.set_exception(exc)
             else:
                 done.set_result(None)

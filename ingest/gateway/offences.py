@@ -1,8 +1,8 @@
-"""Who is not let in for a time for what it did: guessed passwords, or connected again and again.
+"""Bans for a time, for offences: guessed passwords, or connects again and again.
 
-The gateway that finds it says so in `mqlake.gateways`, as the API says who is banned, so that all
-gateways know, and an operator sees it and may lift it. Nobody who is connected is cut off: an
-address has many behind it, and they have shown who they are.
+The gateway that finds one writes the ban to `mqlake.gateways`, as the API does, so that all
+gateways know it, and an operator sees it and may lift it. No connected client is cut off: an
+address has many behind it, and they have logged in.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REASONS: Final[dict[Offence, str]] = {
 
 
 class Offences:
-    """Counts them, and knows who is out.
+    """Counts offences, and knows which clients are out.
 
     Args:
         context: Of the gateway; its limits say how often is too often, and for how long.
@@ -84,7 +84,7 @@ class Offences:
             self._put_out("flaps", name, clients=(client,))
 
     def take(self, ban_id: str, ban: KeptBan | None) -> None:
-        """Take what the log says of a ban; None: it was lifted."""
+        """Take a ban from the log; None: it was lifted."""
         if ban is None or not ban.offence:
             self._forget(ban_id)
         else:

@@ -1,4 +1,4 @@
-"""A client on its way to its session: performs what `ingest.session.opening` asks for."""
+"""A client on its way to its session: performs the effects of `ingest.session.opening`."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Entrant(Client, Protocol):
 
 
 class OpeningContext:
-    """What all openings of a gateway use.
+    """Parts of a gateway that all its openings use.
 
     Args:
         context: Of the gateway.
-        of_session: What the sessions use.
+        of_session: Context of the sessions.
         sessions: Where they belong.
         resumer: Brings those back that were stored.
     """
@@ -113,10 +113,10 @@ class Opening:
     """A connection between CONNECT and the first packet that its client is heard with.
 
     Args:
-        context: What all openings use.
+        context: Of all openings.
         connection: Of the client.
-        connect: What it asked for.
-        username: Who it is.
+        connect: Of the client.
+        username: As which it has logged in.
         extra: Properties of CONNACK that come from its authentication.
 
     Attributes:
@@ -180,11 +180,11 @@ class Opening:
         self.connection.refuse(reason_code, reason)
 
     def cut(self, reason: str) -> None:
-        """Turn the client away without a word."""
+        """Turn the client away without an answer."""
         self.connection.cut(reason)
 
     def claimed_session(self) -> dict[str, Any] | None:
-        """Return what a full claim says; None: not every gateway that lives can settle one."""
+        """Return the session of a full claim; None: not every living gateway can settle one."""
         if not self.is_kept or self._context.of_session.peers.version < FULL_CLAIMS_SINCE:
             return None
         self._session = self._new_session()
@@ -275,7 +275,7 @@ class Opening:
             busy = DisconnectReasonCode.SERVER_BUSY
             self.connection.close(busy, log_reason=refuse.reason)
         else:
-            self.connection.cut(refuse.reason)  # what was to be saved may be in the log
+            self.connection.cut(refuse.reason)  # the record to be saved may be in the log
 
     def _welcome(self, welcome: Welcome) -> Any:
         session, connection = self._loaded, self.connection

@@ -32,7 +32,7 @@ LOCAL: Final = -1
 
 
 class OutboundMessage:
-    """What the router sent, shared by all subscribers it goes to.
+    """A message from the router, shared by all its subscribers.
 
     Its properties go out as they came in: [MQTT5-3.3.2-4] [MQTT5-3.3.2-15] [MQTT5-3.3.2-16]
     [MQTT5-3.3.2-17] [MQTT5-3.3.2-20]
@@ -48,9 +48,9 @@ class OutboundMessage:
         offset: Where it is in that partition.
 
     Attributes:
-        publisher: Client identifier of who published it; set where it is asked for.
+        publisher: Client identifier of the publisher; set where it is asked for.
         message_id: 16 bytes; empty unless events of deliveries are wanted.
-        chain: Header of what rules have published; likewise.
+        chain: Header of messages that rules have published; likewise.
     """
 
     __slots__ = (
@@ -98,16 +98,16 @@ class OutboundMessage:
         self.expires_at_ms = received_at_ms + expiry * 1000 if _EXPIRY in properties else None
         self._template_3: PublishTemplate | None = None
         self._template_5: PublishTemplate | None = None
-        self._left = expiry  # what the 5.0 template says of it
+        self._left = expiry  # in the 5.0 template
 
     def is_expired(self, now_ms: int) -> bool:
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
     def template(self, protocol_level: int, now_ms: int) -> PublishTemplate:
-        """Return the encoded message for a level; with an expiry it counts what has passed.
+        """Return the encoded message for a level; with an expiry it counts the time passed.
 
-        The interval sent is what is left of the one received [MQTT5-3.3.2-6], never more: the clock
-        of the gateway that received it may be ahead of ours.
+        The interval sent is the rest of the one received [MQTT5-3.3.2-6], never more: the clock of
+        the gateway that received it may be ahead of ours.
         """
         if protocol_level < MQTT_5_0:
             if self._template_3 is None:
@@ -144,7 +144,7 @@ def deliver_copies(
 
 
 class InboundMessage:
-    """A message where it was stored; what it says is read for somebody who gets it.
+    """A message where it was stored; it is decoded only for a client that gets it.
 
     Args:
         record: Of `mqlake.inbound`, neither a barrier nor a control record.
@@ -169,7 +169,7 @@ class InboundMessage:
         return ("",) if len(mqtt) == 3 and mqtt[2] & FLAG_UNSHARED else None
 
     def read(self, now_ms: int) -> OutboundMessage:
-        """Return what is to be sent.
+        """Return the message to be sent.
 
         Raises:
             InvalidRecord: No such message can be sent to a client.
@@ -183,7 +183,7 @@ class InboundMessage:
 
 
 def note_origin(message: OutboundMessage, headers: dict[str, bytes]) -> None:
-    """Keep of the headers what events of its delivery tell."""
+    """Keep the headers that events of its delivery tell."""
     message.message_id = headers.get(HEADER_ID, b"")
     message.chain = headers.get(HEADER_CHAIN, b"")
 
@@ -191,7 +191,7 @@ def note_origin(message: OutboundMessage, headers: dict[str, bytes]) -> None:
 def read_message(
     topic_name: str, payload: bytes, headers: dict[str, bytes], source: Source, now_ms: int
 ) -> OutboundMessage:
-    """Read what is to be sent; the log is open to others, so what comes out can also be encoded.
+    """Read a message to be sent; the log is open to others, so see that it can be encoded, too.
 
     Raises:
         InvalidRecord: No such message can be sent to a client.

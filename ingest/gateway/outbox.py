@@ -2,7 +2,7 @@
 
 QoS 2 to a session that outlives its connection: each step is in the log before the packet that
 depends on it leaves, so that neither a crash nor another gateway begins an exchange anew that the
-client has finished. What follows such a packet waits behind it.
+client has finished. Packets behind such a one wait.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Outbox:
             max_queued_bytes=context.settings.limits.queued_bytes,
             shared=waiting,
         )
-        # Made when first needed: what the session is owed of the retained messages.
+        # Made when first needed: retained messages that the session is owed.
         self._retained: RetainedScans | None = None
         self.progress: SessionProgress | None = None
         self.maybe_sent: MaybeSent | None = None
@@ -101,8 +101,8 @@ class Outbox:
         self.member: GroupMember | None = None
         # Packet identifiers, in their order, of QoS 2 messages of which the shard of their share
         # group need not know yet that they are this client's: the progress does not tell of them.
-        # True: what is written to that shard next stands behind its being told, or it is not told,
-        # as the session ends with its connection.
+        # True: the next record in that shard stands behind the one that tells it, or none does, as
+        # the session ends with its connection.
         self._giving: dict[int, bool] | None = None
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
@@ -139,12 +139,12 @@ class Outbox:
             await self._room.wait()
 
     def restore(self, exchange: Exchange[OutgoingMessage]) -> None:
-        """Take back what was in flight when the session was elsewhere; `attach` sends it."""
+        """Take back an exchange from when the session was elsewhere; `attach` sends it."""
         self._messages.restore(exchange)
 
     @property
     def last_packet_id(self) -> int:
-        """The packet identifier that was given last, of what progress tells of; 0 before any."""
+        """The packet identifier that was given last, of those in the progress; 0 before any."""
         for first in self._giving or ():
             return first - 1
         return self._messages.last_packet_id
@@ -155,14 +155,14 @@ class Outbox:
 
     @property
     def giving(self) -> Collection[int]:
-        """Packet identifiers of what the log does not know to be this client's, in their order.
+        """Packet identifiers of messages that are not yet this client's by the log, in order.
 
-        Nothing of that has been sent: it is of share groups and goes to others if a crash comes.
+        None of these has been sent: they are of share groups and go to others after a crash.
         """
         return self._giving or ()
 
     def member_saved(self) -> None:
-        """Note that it was written what the client has in flight of share groups."""
+        """Note that the client's messages in flight of share groups were written."""
         giving = self._giving or {}
         for packet_id in giving:
             giving[packet_id] = True
@@ -172,13 +172,13 @@ class Outbox:
         self.maybe_sent = MaybeSent(before, self._context.settings.max_repeated_messages)
 
     def exchanges(self) -> Iterator[Exchange[OutgoingMessage]]:
-        """Yield what is in flight, in the order of the first sending."""
+        """Yield messages in flight, in the order of the first sending."""
         return self._messages.exchanges()
 
     def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[OutgoingMessage]:
-        """Take out what others of the share groups, or of one, can get instead of this client.
+        """Take out messages that others of the share groups, or of one, can get in its place.
 
-        What it was sent is its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
+        Sent messages are its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
         """
         giving = self._giving or {}
         shared = self._messages.take_waiting(
@@ -201,7 +201,7 @@ class Outbox:
     def shared_positions(self, shared_filter: str) -> Iterator[tuple[int, int]]:
         """Yield where in the log the messages of a share group are that the client may not keep.
 
-        With QoS 2 what was sent is its own.
+        With QoS 2 sent messages are its own.
         """
         giving = self._giving or {}
         for outgoing in self._messages.waiting():
@@ -217,7 +217,7 @@ class Outbox:
     def first_waiting(self) -> dict[int, int]:
         """Return per partition the offset of the first message that waits, if one does.
 
-        What waits for a share group is in the record of its membership.
+        Waiting messages of a share group are in the record of its membership.
         """
         first: dict[int, int] = {}
         for outgoing in self._messages.waiting():
@@ -306,7 +306,7 @@ class Outbox:
         self._save_queue.add(data, saved)
 
     def _saved_by(self, shared_filter: str, given: int) -> Saved | None:
-        """Return what tells that the log knows of a step; they tell in the order of the steps."""
+        """Return an object that tells when the log has a step; they tell in the order of steps."""
         self._has_shared = self._has_shared or shared_filter != ""
         if not self._has_shared or (self.progress is None and not shared_filter):
             return self.progress

@@ -4,7 +4,7 @@ The highest of five: how late its event loop is, how much of a core that loop ta
 queue to the log is, how much memory and how many of its connections are taken. Lateness and work
 are means of some seconds, so that a burst is none.
 
-`pressure` is a second level, quick and not rounded, of what a gateway can itself make less: by it
+`pressure` is a second level, quick and not rounded, of load that the gateway can reduce: by it
 `ingest.gateway.protection` acts. A loop that is late because others have the processor is late, but
 taking fewer messages would not change that: there it counts only as far as the loop itself worked.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 10
 WINDOW_SECONDS: Final = 5.0
-"""Of the means; what was longer ago hardly counts."""
+"""Of the means; earlier values hardly count."""
 LATE_SECONDS: Final = 0.1
 """Mean lateness of level 5; each doubling is one level more."""
 BUSY: Final = 0.5
@@ -42,15 +42,15 @@ MOST_BY_LATENESS: Final = 7.9
 LEAST_RECORDS: Final = 500
 """In the queue to the log at pressure 3, of a log that answers at once."""
 LEAST_RECORDS_OF_MANY: Final = 2_500
-"""The same while all who publish do so as fast as they can: none of them waits for another's
+"""The same while all publishers publish as fast as they can: none of them waits for another's
 messages, and the log takes least for each message in requests of this size."""
 MOST_RECORDS: Final = 10_000
-"""The same of a log that takes long: what waits behind them waits longer than it has to."""
+"""The same of a log that takes long: records behind them wait longer than they have to."""
 ROUND_TRIPS: Final = 4.0
-"""What is published in so many round trips to the log is in the queue at pressure 3, within these
-bounds: one is under way, the next one is collected, and either may take twice as long as usual."""
+"""Messages of so many round trips to the log are in the queue at pressure 3, within these bounds:
+one is under way, the next one is collected, and either may take twice as long as usual."""
 QUEUE_DOUBLED: Final = 5.0
-"""With twice as much it is 8, and nothing more is taken: a message waits for what is before it."""
+"""With twice as much it is 8, and nothing more is taken: a message waits for those before it."""
 FULL_RECORDS: Final = 60_000
 """From here on the queue is full: pressure 9, and no more than `MOST_UNFILLED` before."""
 MOST_UNFILLED: Final = 8.9
@@ -111,7 +111,7 @@ class OverloadMeter:
         self._own_late = 0.0
 
     def note(self, seconds: float, late: float, worked: float) -> None:
-        """Take what was since the last call.
+        """Take the measurements since the last call.
 
         Args:
             seconds: How long that is, above 0.
@@ -163,7 +163,7 @@ class OverloadMeter:
 
 
 def _almost(part: float) -> float:
-    """Return the level of what may be filled: 3 at `ALMOST`, 10 when it is full."""
+    """Return the level of a limited resource: 3 at `ALMOST`, 10 when it is full."""
     return 3 + 7 * (part - ALMOST) / (1 - ALMOST) + 1e-9
 
 

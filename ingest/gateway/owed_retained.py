@@ -27,15 +27,15 @@ def owe_retained(
     starts: list[int],
     next_offsets: list[int],
 ) -> list[RetainedScan]:
-    """Note, and return, what the subscriptions of a SUBSCRIBE get of the retained messages.
+    """Note, and return, scans of the retained messages for the subscriptions of a SUBSCRIBE.
 
     Retain Handling says whether [MQTT5-3.3.1-9] [MQTT5-3.3.1-10] [MQTT5-3.3.1-11], in 3.x
     always [MQTT311-3.3.1-6] [MQTT311-3.3.1-8]; shared subscriptions get none (5.0: 4.8.2).
 
     Args:
         session: Whose.
-        granted: What the client gets.
-        new: Of that, what it had not.
+        granted: Subscriptions that the client gets.
+        new: Those of them that it had not.
         starts: Per partition the offset from which on a new subscription counts.
         next_offsets: Likewise of one that is replaced: where the gateway is now.
     """

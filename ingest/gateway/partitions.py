@@ -48,8 +48,8 @@ class Partitions:
     async def cut(self) -> Sequence[int]:
         """Return the last cut, by partition; while gateways move wait for it.
 
-        Whoever reads beyond it in the old partitions has of a topic that has moved all that comes
-        before what is in its new one.
+        A reader that is beyond it in the old partitions has all messages of a moved topic that come
+        before those in its new one.
         """
         await self._has_cut.wait()
         return () if self.growth is None else self.growth.cut

@@ -1,16 +1,16 @@
 """The gateways of a site: each says twice a second that it is there, and holds its name by that.
 
-Heard of through `mqlake.gateways`, and only the time since the last word counts, by our own clock:
-clocks of machines differ. Our own word comes back the same way. While it does not, the log is away
-or we were not running: nobody can be heard then, and nobody is dead for that.
+Heard of through `mqlake.gateways`, and only the time since the last heartbeat counts, by our own
+clock: clocks of machines differ. Our own heartbeat comes back the same way. While it does not, the
+log is away or we were not running: nobody can be heard then, and nobody is dead for that.
 
 A name belongs to one run of a gateway. A run begins when the one before has left, has certainly
 ended (same machine, no such process), or was silent for its lease; its *epoch* is one higher. So
 one that was only paused finds a higher epoch when it goes on, and ends.
 
-Each word says up to which version its gateway reads records. When all that live read a newer one
-than is in force, the first to see it writes that under `VERSION_KEY`: from there on it is in force,
-for good, and a gateway that does not know it ends, or does not start.
+Each heartbeat says up to which version its gateway reads records. When all living ones read a newer
+one than is in force, the first to see it writes it under `VERSION_KEY`: from there on it is in
+force, for good, and a gateway that does not know it ends, or does not start.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CUT_OFF_SECONDS: Final = 2.0
-"""Time stops when our own word has not come back for so long; a heartbeat less than silent."""
+"""Time stops when our own heartbeat has not come back for so long: one less than silent."""
 
 GRACE_SECONDS: Final = 1.0
-"""A lease is over for others so much later than for its holder: who holds it stops first."""
+"""A lease is over for others so much later than for its holder: the holder stops first."""
 
 CLOCK_WORDS: Final = 20
-"""Words that our clock is judged by: one may wait for the log for long, hardly all of them."""
+"""Heartbeats that our clock is judged by: one may wait for the log for long, hardly all of them."""
 
 _HEADERS: Final[Headers] = []
 
@@ -65,19 +65,19 @@ class NameInUseError(OperationalError):
 
 
 class _Said(NamedTuple):
-    """A word of our own that has not come back."""
+    """A heartbeat of our own that has not come back."""
 
     at: float
     has_room: bool
-    """It was not said by the spare writer."""
+    """The spare writer did not append it."""
 
 
 class Peers:
-    """Who is there.
+    """The other gateways of the site.
 
     Args:
-        writer: Appends our own word, as all that this gateway writes: what waits for the log holds
-            it up, too.
+        writer: Appends our own heartbeat, as all that this gateway writes: records that wait for
+            the log hold it up, too.
         spare: Appends it when messages have filled that.
         reader: Not started yet.
         me: This run of this gateway.
@@ -92,8 +92,8 @@ class Peers:
     Attributes:
         gateway_epoch: Of this run, one higher than that of the run before under this name.
         version: Of records, in force for all gateways; never goes back.
-        on_other: Take what is said there by others than gateways.
-        on_word: Told of each new word of another gateway: its name, its run, and `fan_out` of it.
+        on_other: Take records there of others than gateways.
+        on_word: Told of each new heartbeat of another gateway: its name, run and `fan_out`.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Peers:
 
     @property
     def is_read(self) -> bool:
-        """Whether all that was said before this gateway's first word is known."""
+        """Whether all records before this gateway's first heartbeat are known."""
         return self._is_read
 
     @property
@@ -193,7 +193,7 @@ class Peers:
 
     @property
     def clock_ahead_seconds(self) -> float:
-        """How far this gateway's clock is ahead of the log's, by the fastest of its last words."""
+        """How far this gateway's clock is ahead of the log's, by the fastest recent heartbeat."""
         return max(self._clock_ahead_ms, default=0) / 1000
 
     def owners(self) -> list[str]:
@@ -217,7 +217,7 @@ class Peers:
         return peer.addresses.get(listener_kind, "")
 
     def shared(self) -> list[Told]:
-        """Return what each other gateway that is heard wants of the limits that all share."""
+        """Return the demand of each other gateway that is heard on the limits that all share."""
         return [
             peer.shared
             for name, peer in self._peers.items()
@@ -242,9 +242,9 @@ class Peers:
     def is_spent(self, run: Run) -> bool:
         """Tell whether nothing of a dead run can come into the log any more.
 
-        What it had handed to its client library while it held its lease is sent when it goes on,
-        unless that gives it up before. A process that has certainly ended sends nothing; what it
-        has sent comes before its lease is over.
+        Records that it had handed to its client library while it held its lease are sent when it
+        goes on, unless that gives them up before. A process that has certainly ended sends nothing;
+        records that it has sent come before its lease is over.
         """
         if not self._is_unheard(run, self._lease.seconds + GRACE_SECONDS):
             return False
@@ -302,7 +302,7 @@ class Peers:
                 )
 
     def _hear_ourselves(self, record: LogRecord) -> None:
-        """Let time go on; after a silence of all, who was alive has most of its time again."""
+        """Let time go on; after a silence of all, living ones have most of their time again."""
         now = self._clock.monotonic()
         try:
             found = json.loads(record.value or b"null")
@@ -339,7 +339,7 @@ class Peers:
     def _raise_version(self) -> None:
         """Say that a newer version is in force, if all that live know it.
 
-        One that is about to start reads that before its own first word comes back, and ends.
+        One that is about to start reads that before its own first heartbeat comes back, and ends.
         """
         if not self._is_read:
             return
@@ -371,7 +371,7 @@ class Peers:
         return ""
 
     def _append(self, key: bytes, value: bytes | None) -> bool:
-        """Append a word; return whether the log had room for it where everything goes."""
+        """Append a record of ours; return whether the queue of all records had room for it."""
         has_room = True
         try:
             try:

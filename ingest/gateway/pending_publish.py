@@ -28,7 +28,7 @@ class Storing(Protocol):
 
 
 class PendingPublish:
-    """A QoS 1 or 2 message until the log has it; called with what became of it."""
+    """A QoS 1 or 2 message until the log has it; called with the outcome."""
 
     __slots__ = ("_packet_id", "_qos", "_receiver")
 

@@ -1,10 +1,10 @@
-"""One run of a gateway: what begins in which order, the tasks it has, and how it ends.
+"""One run of a gateway: the order in which its parts begin, its tasks, and its end.
 
     name ──► shards, routes, deliveries ──► own shards ──► retained messages ──► clients
                                                                                     │
     closed ◄── routes withdrawn ◄── sessions written ◄── clients told ◄── stop ─────┘
 
-A gateway that does not trust what it knows only closes its sockets: others settle the rest.
+A gateway that does not trust its state only closes its sockets: others settle the rest.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Process:
         """Take deliveries from the first barriers on."""
         gateway = self._gateway
         stale = self._own_routes(await gateway.reader.read_compacted(ROUTES))
-        # From the end: no client of this run can be owed what lies before its first barrier.
+        # From the end: no client of this run can be owed messages before its first barrier.
         log_topic = delivery_topic(gateway.settings.name)
         ends = await gateway.reader.end_offsets(log_topic)
         gateway.delivered.next = ends[0]
@@ -178,7 +178,7 @@ class Process:
             self.send_heartbeat()
             shards.tick()
             await asyncio.sleep(LOOK_SECONDS)
-        # What an earlier run of this gateway has left is settled before its clients come.
+        # Sessions of an earlier run of this gateway are settled before its clients come.
         shards.tick()
         try:
             async with asyncio.timeout(SHARDS_SECONDS):
@@ -250,7 +250,7 @@ class Process:
         gateway.peers.send_heartbeat(gateway.status.word() | gateway.growing.word())
 
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Show an exception that nothing was prepared for: what it interrupted is not done.
+        """Report an unexpected exception: the work that it interrupted is not done.
 
         After half a batch of the log, or when a store fails, this gateway ends: only a new run
         reads it again.
@@ -267,7 +267,7 @@ class Process:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
         if isinstance(error, OffsetGone):
             # Nothing that comes later may count: sessions go on from where they are now, and the
-            # next run reads what is gone here where it was published.
+            # next run reads the messages that are gone here where they were published.
             self._gateway.ending.end(
                 OperationalError(
                     "the log has removed deliveries of this gateway before it read them; sessions "
@@ -283,7 +283,7 @@ class Process:
         self._gateway.connections.close_all()
 
     async def _take_leave(self) -> None:
-        """Answer what the clients have sent, tell them, withdraw the routes."""
+        """Answer the clients' last packets, tell them, withdraw the routes."""
         gateway = self._gateway
         gateway.status.problem = "stopping"
         gateway.listeners.stop_accepting()
@@ -311,7 +311,7 @@ class Process:
             logger.warning("not all could be told", extra={"fields": {"reason": str(exc)}})
 
     async def _settle(self) -> None:
-        """Wait until the log has all sessions, and do what is due because of their last records."""
+        """Wait until the log has all sessions, and act on their last records."""
         gateway = self._gateway
         await self._are_saved()
         gateway.sessions.end_claims()

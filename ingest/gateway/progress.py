@@ -1,6 +1,6 @@
 """How far each session has come, written to the log soon after it has come further.
 
-What a client has acknowledged and the log does not know yet is sent again after a crash. So while a
+Messages acknowledged without a record of it in the log are sent again after a crash. So while a
 session is busy, a record of it follows the other, the steps since the last one share the next; and
 several are on their way when it is urgent, each with all that was done before. A session does not
 run far ahead of its records: so many messages as may be repeated are sent, further ones wait until
@@ -50,7 +50,7 @@ RETRY_SECONDS: Final = 0.2
 
 
 class _Save:
-    """A record on its way: who waits for it, and how many acknowledgements are new in it."""
+    """A record on its way: waiting callers, and how many acknowledgements are new in it."""
 
     __slots__ = ("answers", "waiting")
 
@@ -218,7 +218,7 @@ class SessionProgress:
             self._saver.schedule(self, at_once=bool(self._waiting))
 
     def _failed(self, save: _Save) -> None:
-        """Leave what a record was to tell to the next one, or to a new one."""
+        """Leave the changes of a failed record to the next one, or to a new one."""
         at = self._under_way.index(save)
         del self._under_way[at]
         if at < len(self._under_way):
@@ -233,7 +233,7 @@ class SessionProgress:
 
 
 class ProgressSaver:
-    """Saves what was touched, all sessions of a gateway together.
+    """Saves changed progress, all sessions of a gateway together.
 
     Args:
         log: Takes the records.
@@ -247,15 +247,15 @@ class ProgressSaver:
         self.log = log
         self.max_repeated_messages = max_repeated_messages
         self._loop = loop
-        # What was touched and is not written: at the next turn, or later because too many records
-        # are on their way or the log did not take the last one.
+        # Changed and not written: due at the next turn, or later because too many records are on
+        # their way or the log did not take the last one.
         self._due: dict[SessionProgress, None] = {}
         self._later: dict[SessionProgress, None] = {}
-        # What was touched soon after its last record: all of it is written together.
+        # Changed soon after their last records: all of them are written together.
         self._resting: dict[SessionProgress, None] = {}
         self._is_scheduled = False
         self._is_urgent = False
-        # Few busy sessions rest shortly, for a crash repeats what they did meanwhile.
+        # Few busy sessions rest shortly, for a crash repeats their work meanwhile.
         self._rest_seconds = MIN_REST_SECONDS
         self._written = 0
         self._counted_from = loop.time()
@@ -296,7 +296,7 @@ class ProgressSaver:
     def save_all(self) -> bool:
         """Write the state of every session that has changed; return whether the log takes it.
 
-        What is written to the same partition after that can rely on it.
+        Records in the same partition after that can rely on it.
         """
         changed = {**self._due, **self._later, **self._resting}
         self._due, self._later = {}, {}
@@ -327,7 +327,7 @@ class ProgressSaver:
         return now + self._rest_seconds
 
     def _end_rest(self) -> None:
-        """Write what has rested. Called also when it was emptied meanwhile."""
+        """Write the rested ones. Called also when there are none any more."""
         resting, self._resting = self._resting, {}
         self._due.update(resting)
         if resting:

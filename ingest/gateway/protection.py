@@ -1,14 +1,15 @@
-"""What a gateway does when it has too much to do, step by step.
+"""Protection of a gateway from overload, step by step.
 
     1  publishers pay with credits, of which there are fewer the longer it lasts
-    2  there are no credits: who publishes is read no further
+    2  there are no credits: publishers are read no further
     3  nobody is let in
     4  the client that holds most of its memory is disconnected, one a second
 
 Steps 1 and 2 go by the pressure of now (`ingest.gateway.overload`) and cost publishers time only.
 3 and 4 turn clients away: they need a queue to the log, or a memory, that has been full for
-seconds, and 4 the memory, for who waits for the log holds nothing. Nothing that was acknowledged is
-lost by any of them ([decision 120](docs/decisions/0120-who-publishes-pays-with-credits.md)).
+seconds, and 4 the memory, for clients that wait for the log hold none. Nothing that was
+acknowledged is lost by any of them
+([decision 120](docs/decisions/0120-who-publishes-pays-with-credits.md)).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PAUSE_SECONDS: Final = 1.0
 WORD_SECONDS: Final = 60.0
 """The log is told of overload at most so often."""
 LEAST_BYTES: Final = 1024 * 1024
-"""Who holds less is not disconnected: that would gain nothing."""
+"""A client that holds less is not disconnected: that would gain nothing."""
 
 _BUSY: Final = ConnackReasonCode.SERVER_BUSY, "the gateway has more to do than it can"
 

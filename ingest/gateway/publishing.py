@@ -104,7 +104,7 @@ class Publisher:
             publish: A valid PUBLISH, its topic alias resolved.
             protocol_level: Of the client.
             headers_of_client: From `client_headers`.
-            on_appended: Told in the loop what became of it.
+            on_appended: Told the outcome in the loop.
 
         Raises:
             LogFull: The log takes no more at the moment; try again when it has caught up.
@@ -135,7 +135,7 @@ class Publisher:
         return [offset + 1 for offset in self.acked]
 
     def count_appended(self, partition: int, offset: int, error: LogError | None) -> None:
-        """Note what became of a message that nobody waits for (QoS 0)."""
+        """Note the outcome of a message that nobody waits for (QoS 0)."""
         if error is None:
             self.acked[partition] = offset
             self._counters.messages_stored += 1

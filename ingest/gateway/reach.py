@@ -1,4 +1,4 @@
-"""Whether other sites know what is subscribed here: the federator says it in `mqlake.gateways`."""
+"""Whether other sites know the filters of this one: the federator says it in `mqlake.gateways`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reach:
-    """Up to where in `mqlake.routes` all sites that can be reached know what is wanted.
+    """Up to where in `mqlake.routes` all sites that can be reached know the filters.
 
     Args:
         seconds: How long it is waited for at most; 0: not at all.

@@ -1,4 +1,4 @@
-"""What all receivers of a gateway use."""
+"""The context of a gateway's receivers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class ReceiverContext:
-    """One for all of them.
+    """Parts of a gateway that all its receivers use.
 
     Args:
         context: Of the gateway.
         publisher: Appends to the log.
         lookup: Finds messages there.
-        log_room: Where those wait who found the log full.
+        log_room: Where clients wait that found the log full.
         retained_quota: Says whether a message may be retained.
     """
 

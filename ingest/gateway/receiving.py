@@ -56,7 +56,7 @@ class Receiver:
     [MQTT5-3.3.4-1] [MQTT311-3.3.4-1]
 
     Args:
-        context: What all receivers use.
+        context: Of all receivers.
         connection: The client's.
         session: Its session; knows the QoS 2 messages of earlier connections.
         wants_reasons: Whether a 5.0 client may be told reason strings. [MQTT5-3.1.2-29]
@@ -111,7 +111,7 @@ class Receiver:
     def process_publish(self, publish: Publish) -> None:
         """Hand a message to the log; the answer waits for it.
 
-        A QoS 1 message is new whatever its packet identifier and DUP say. [MQTT5-4.3.2-5]
+        A QoS 1 message is new, with any packet identifier and DUP. [MQTT5-4.3.2-5]
 
         Raises:
             ProtocolViolation: The client may not publish this.
@@ -245,7 +245,7 @@ class Receiver:
         """Store a message, in the order of arrival.
 
         A QoS 2 message of a session that outlives its connection is announced first: after a crash
-        whoever takes the session over looks in the log whether the message is there.
+        the gateway that takes the session over looks for the message in the log.
         """
         progress = self._session.progress if publish.qos == 2 else None
         if progress is None and self._save_queue is None:
@@ -256,7 +256,7 @@ class Receiver:
         self._save_queue.add(publish, progress)
 
     def close(self) -> None:
-        """Deal with what is not stored yet: the client sends it again, all but QoS 0."""
+        """Deal with messages not stored yet: the client sends them again, all but QoS 0."""
         if self._save_queue is None:
             return
         for publish in self._save_queue.take_all():
@@ -302,7 +302,7 @@ class Receiver:
             self._refuse(packet_id, qos, str(error))
 
     def _refuse(self, packet_id: int, qos: int, reason: str) -> None:
-        """Tell the publisher that its message is not stored, as far as its version has words.
+        """Tell the publisher that its message is not stored, if its version has a code for it.
 
         3.x has none: the connection is closed, and the client sends the message again.
         [MQTT311-3.3.5-2] [MQTT311-4.8.0-2] A QoS 0 message is lost, as QoS 0 may be.
@@ -320,7 +320,7 @@ class Receiver:
         self._answer_failure(packet_id, qos, PubackReasonCode.QUOTA_EXCEEDED, reason)
 
     def _refuse_format(self, publish: Publish) -> None:
-        """Tell the publisher that its payload is not what it says (5.0: 3.3.2.3.2)."""
+        """Tell the publisher that its payload is not of the format it names (5.0: 3.3.2.3.2)."""
         self._counters.messages_refused += 1
         reason = "the payload format indicator says UTF-8, the payload is not"
         self._refuse_content(
@@ -334,7 +334,7 @@ class Receiver:
         self._refuse_content(publish, PubackReasonCode.TOPIC_NAME_INVALID, reason, "MQTT5-3.4.2.1")
 
     def _has_no_room_for(self, publish: Publish) -> str:
-        """Return who has as many retained messages as it may; "": it may be retained."""
+        """Return whose limit of retained messages is reached; "": it may be retained."""
         session = self._session
         publisher = RetainedPublisher(session.tenant, session.client_id, session.principal)
         return self._context.retained_quota.take(publisher, publish.topic_name, publish.payload)
@@ -342,7 +342,7 @@ class Receiver:
     def _drop_retained(self, publish: Publish, whose: str) -> None:
         """Record a message that is not retained; unless others get it, refuse it (0x97).
 
-        A 3.x client is not told: it has no words for that, and would only send it again.
+        A 3.x client is not told: it has no code for that, and would only send it again.
         """
         session, context = self._session, self._context
         reason = DropReason.RETAINED_FULL
@@ -373,7 +373,7 @@ class Receiver:
 
         A topic of the server (5.0: 4.7.2), or one to which it has no right.
 
-        A 3.x client is not told: it has no words for that, and would only send it again.
+        A 3.x client is not told: it has no code for that, and would only send it again.
         [MQTT311-3.3.5-2]
         """
         self._counters.messages_refused += 1

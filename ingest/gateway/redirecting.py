@@ -1,7 +1,7 @@
 """Points 5.0 clients to the gateway that owns their shard: there no hop is added to CONNECT.
 
-A client may ignore it, or have nowhere else to go; and two gateways may think differently of who
-owns a shard while one comes or goes. So who comes back within `AGAIN_SECONDS` is served.
+A client may ignore it, or have nowhere else to go; and two gateways may name different owners of a
+shard while one comes or goes. So a client that is back within `AGAIN_SECONDS` is served.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Redirecting:
 
     Args:
         me: Name of this gateway.
-        places: Returns which gateway is to own each shard; none while that is not known.
+        places: Returns the placement of each shard; none while that is not known.
         address: Returns where clients reach a gateway's listener of a kind, "" when nobody knows.
         clock: Its monotonic time counts.
     """
@@ -43,7 +43,7 @@ class Redirecting:
         self._places = places
         self._address = address
         self._clock = clock
-        self._redirected: dict[Key, float] = {}  # until when, the first to be forgotten first
+        self._redirected: dict[Key, float] = {}  # until when, the first to expire first
 
     def elsewhere(self, key: Key, listener_kind: str) -> str:
         """Return the Server Reference for a client that connects; "": it is served here."""

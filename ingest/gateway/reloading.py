@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Has the files read again that say who may come in, and do what; each is told (`audit_log`).
+    """Reloads files of certificates, users, rights and bans; each is told (`audit_log`).
 
     Args:
         listeners: Have certificates.
         chain: Knows the users.
-        authorizer: Knows what they may do.
-        bans: Know who is not let in.
+        authorizer: Knows their rights.
+        bans: Of clients.
         connections: Go by that from then on.
         tasks: Owns the reading.
         context: Of the gateway.

@@ -1,7 +1,7 @@
-"""The way back of a gateway that was not heard: it acts again when it knows what others did.
+"""The way back of a gateway that was not heard: it acts again when it knows the acts of others.
 
 After its lease others may have its sessions: it asks for them. After less than that they may have
-its shards, and with them sessions that it has begun without a record: it reads what they did.
+its shards, and with them sessions that it has begun without a record: it reads their records.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REACH_SECONDS: Final = 30.0
-"""How long it may take to read what others have done; then it is tried again."""
+"""How long it may take to read the records of others; then it is tried again."""
 
 
 class Renewal:
-    """Asks the owners of shards what this gateway still holds.
+    """Asks the owners of shards which sessions this gateway still holds.
 
     Args:
         lease: Of this gateway.
         shards: Are claimed anew.
-        share_groups: Give nothing out until they know.
+        share_groups: Give nothing out until theirs are known.
         sessions: Are asked for.
         session_log: Goes on when they are known.
         delivery: Likewise.

@@ -1,4 +1,4 @@
-"""Reports of the log that say something only if this gateway still held what it wrote of."""
+"""Reports of the log that count only if this gateway still held the sessions that it wrote of."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reports:
             self._parked.append(report)
 
     def confirmed(self) -> None:
-        """Go on with those that are parked: what is still held was held all the time."""
+        """Go on with parked ones: sessions still held were held all the time."""
         parked, self._parked = self._parked, []
         for report in parked:
             self.run(report)

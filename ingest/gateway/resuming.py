@@ -1,6 +1,6 @@
-"""Sessions that come back: what was in flight goes out again, then what they have missed.
+"""Sessions that come back: messages in flight go out again, then those that they have missed.
 
-A session comes with a cursor, and with the offsets from which on the router brings what matches.
+A session comes with a cursor, and with the offsets from which on the router brings its messages.
 Everything between is read (`ingest.gateway.catching_up`), once for all sessions that come back
 together.
 """
@@ -57,10 +57,10 @@ class Resumer:
 
     Args:
         context: Of the gateway.
-        catching_up: Reads what they have missed.
-        gaps: Hands it over.
-        lookup: Finds what was in flight in the log.
-        lake: Finds it in the tables; None where there are none.
+        catching_up: Reads missed messages.
+        gaps: Hands them over.
+        lookup: Finds messages in flight in the log.
+        lake: Finds them in the tables; None where there are none.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Resumer:
         ends: Sequence[int],
         on_caught_up: Callable[[list[int]], None],
     ) -> None:
-        """Give a session what it has missed.
+        """Give a session its missed messages.
 
         Args:
             session: Its filters are routed.
-            stored: What the log had of it.
+            stored: The session in the log.
             cursor: Per partition the first offset that it has not been given.
-            ends: From where on the router brings what matches, by partition.
-            on_caught_up: Told from where on it gets what is brought. Never, when it has gone.
+            ends: From where on the router brings its messages, by partition.
+            on_caught_up: Told from where on it gets these. Never, when it has gone.
         """
         progress = stored.progress
         resume = _Resume(
@@ -132,7 +132,7 @@ class Resumer:
         resume.on_caught_up(resume.missed.cursor)
 
     async def _restore_exchanges(self, batch: list[_Resume]) -> None:
-        """Read what was in flight; it goes out again under its packet identifiers."""
+        """Read messages in flight; they go out again under their packet identifiers."""
         wanted = {
             (one.partition, one.offset)
             for resume in batch
@@ -163,7 +163,7 @@ class Resumer:
     async def _read_stored(
         self, resume: _Resume, found: AbstractSet[Position]
     ) -> Mapping[Position, OutboundMessage]:
-        """Return what was in flight and is no longer in the log, of history say, from the table."""
+        """Return messages in flight that have left the log, of history say, from the table."""
         left = {(one.partition, one.offset) for one in resume.outgoing if not one.released} - found
         filters = [split_shared(one).topic_filter for one in resume.session.subscriptions]
         stored: dict[Position, OutboundMessage] = {}

@@ -1,1 +1,1 @@
-"""Who a client is: user name and password, enhanced authentication, certificates."""
+"""Authentication of clients: user name and password, enhanced authentication, certificates."""

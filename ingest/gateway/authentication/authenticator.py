@@ -1,4 +1,4 @@
-"""Who may log in: passwords checked off the event loop, exchanges opened, the file read anew."""
+"""Users of the credentials file: passwords checked off the event loop, exchanges, reloading."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOO_MANY_CHECKS: Final = Refused(ConnackReasonCode.SERVER_BUSY, "too many passwo
 
 
 class Authenticator:
-    """Decides who may log in.
+    """Decides which clients may log in.
 
     Args:
         credentials_file: The users; without one nobody proves a user name.
@@ -91,7 +91,7 @@ class Authenticator:
         try:
             name = prepare(username, "user name")
             prepared = prepare((password or b"").decode(), "password").encode()
-        except (UnpreparableText, UnicodeDecodeError):  # nobody's, whoever is in the file
+        except (UnpreparableText, UnicodeDecodeError):  # of no user in the file
             name, prepared = "", b""
         verifier = self._credentials.verifier_of(name)
         if self.passwords.remembers(name, prepared, verifier):
@@ -113,7 +113,7 @@ class Authenticator:
         Args:
             method: Of the CONNECT.
             address: The peer's, without its port.
-            prefix: What the names of those begin with who may log in.
+            prefix: Of the names of users that may log in.
         """
         opener = METHODS.get(method)
         if opener is None or self._credentials is None:  # [MQTT5-4.12.0-1]
@@ -155,7 +155,7 @@ class Authenticator:
         return len(self._credentials)
 
     def close(self) -> None:
-        """Drop what waits to be checked."""
+        """Drop passwords that wait to be checked."""
         self.passwords.close()
 
     def _check(

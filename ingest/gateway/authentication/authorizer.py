@@ -1,4 +1,4 @@
-"""What clients may do: the rules of a file, until others were applied for all gateways."""
+"""Rights of clients: the rules of a file, until others were applied for all gateways."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Authorizer:
     def of(
         self, tenant: str, client_id: str, username: str | None, grants: Grants = NO_GRANTS
     ) -> ClientRights | None:
-        """Return what a client may do; None: everything.
+        """Return the rights of a client; None: it may do everything.
 
         Args:
             tenant: Whose it is.
             client_id: Which it has.
             username: As whom it has logged in; None: as nobody.
-            grants: What its login has brought along.
+            grants: Of its login.
         """
         rights = self._rights
         return None if rights is None else rights.of(client_id, username, grants, tenant=tenant)
 
     def renew(self, rights: ClientRights) -> None:
-        """Have what was given go by the rules of now."""
+        """Bring rights that were given up to the rules of now."""
         assert self._rights is not None
         rights.take(self._rights)
 

@@ -23,7 +23,7 @@ _SUBJECT_FIELDS: Final = {
 
 
 def attributes_of_certificate(transport: BaseTransport | None) -> dict[str, str]:
-    """Return what a client's verified certificate says of it; a field that is there twice is none.
+    """Return attributes by a client's verified certificate; a field that is there twice is none.
 
     Args:
         transport: Of the client; behind a proxy it knows no field.

@@ -1,4 +1,4 @@
-"""Those who are asked who a client is, one after the other: each allows, denies, or passes on."""
+"""The chain of authenticators, asked one after the other: each allows, denies, or passes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AuthenticatorLink(Protocol):
     """Implemented by each kind of authenticator, see `ingest.gateway.authentication.links`."""
 
     async def check(self, attempt: Attempt) -> Verdict | Next:
-        """Allow, deny or pass on; who does not answer has not allowed."""
+        """Allow, deny or pass on; an authenticator that does not answer has not allowed."""
         ...
 
     async def reload(self) -> None:
@@ -46,7 +46,7 @@ class Chain:
     Args:
         authenticator: Of the credentials file.
         links: The others, by their names.
-        prefixes: By the same names, what is put before the names of their users.
+        prefixes: By the same names, prefixes of the names of their users.
         allow_anonymous: Whether a client that nobody knows, and that names no user, is let in.
     """
 
@@ -69,8 +69,8 @@ class Chain:
         A verdict that costs work comes as a future; cancel it when nobody waits any more.
 
         Args:
-            attempt: What its CONNECT says.
-            names: Who is asked, in this order; nobody: the credentials file alone, if there is one.
+            attempt: Of its CONNECT.
+            names: Authenticators, asked in this order; none: the credentials file alone, if any.
         """
         if not names or tuple(names) == (CREDENTIALS,):
             return self._authenticator.check_password(
@@ -79,7 +79,7 @@ class Chain:
         return asyncio.get_running_loop().create_task(self._ask(attempt, names))
 
     def exchanges(self, names: Sequence[str]) -> Authenticator | None:
-        """Return who opens exchanges of enhanced authentication; None: nobody of these."""
+        """Return the authenticator that opens exchanges (4.12 of 5.0); None: none of these."""
         return self._authenticator if not names or CREDENTIALS in names else None
 
     def is_current(self, username: str, verifier: PasswordVerifier) -> bool:
@@ -119,7 +119,7 @@ class Chain:
         return WRONG_PASSWORD
 
     def _named(self, name: str, verdict: Verdict | Next, attempt: Attempt) -> Verdict | Next:
-        """Return what an authenticator says, with the name that its user has in its tenant."""
+        """Return an authenticator's verdict, with the name that its user has in its tenant."""
         prefix = self._prefixes[name]
         if not prefix or not isinstance(verdict, Accepted) or verdict.username is None:
             return verdict
@@ -135,7 +135,7 @@ class Chain:
         return await found if isinstance(found, asyncio.Future) else found
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Drop checks that are under way, and close all links."""
         self._authenticator.close()
         for link in self._links.values():
             await link.close()

@@ -33,7 +33,7 @@ class EnhancedAuthentication:
         username: Of the CONNECT, None without one; only that user may log in. From the
             first success on it is the one who has logged in, and stays it.
         address: The peer's, without its port.
-        prefix: What the names of those begin with who may log in.
+        prefix: Of the names of users that may log in.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class EnhancedAuthentication:
         return self._conclude(self._exchange.step(data or b""))
 
     def properties(self, data: bytes | None) -> Properties:
-        """Return what AUTH and CONNACK carry [MQTT5-4.12.0-5]."""
+        """Return the properties of AUTH and CONNACK [MQTT5-4.12.0-5]."""
         properties: Properties = {"authentication_method": self.method}
         if data is not None:
             properties["authentication_data"] = data

@@ -10,7 +10,7 @@ MAX_ADDRESSES: Final = 10_000
 """Remembered at most; the one remembered longest goes first."""
 
 IPV6_NETWORK_BITS: Final = 64
-"""What one customer is given at least: its addresses count as one."""
+"""The smallest network that a customer is given: its addresses count as one."""
 
 
 class FailedLogins:
@@ -58,7 +58,7 @@ class FailedLogins:
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one address: of IPv6 what one customer has."""
+    """Return the network that counts as one address: of IPv6 that of one customer."""
     if ":" not in address:
         return address
     try:

@@ -1,11 +1,11 @@
-"""A web server that says who a client is.
+"""A web server as an authenticator.
 
 It gets POST with a JSON object: `username`, `password` (null without one), `client_id`, `address`,
 `protocol_level`. It answers 200 and a JSON object: `result` is `allow`, `deny` or `next`; beside
-`allow` may stand `username` (who the client is, else who it says), `expires_at` (seconds UTC at
-which its connection ends) and, where it brings rights, `roles`, `rights` and `attributes`. Whatever
-else it answers, or that it does not, is no answer: the client is refused, for what comes next might
-let in whom this one would not.
+`allow` may stand `username` (else that of CONNECT counts), `expires_at` (seconds UTC at which its
+connection ends) and, where it brings rights, `roles`, `rights` and `attributes`. After any other
+answer, or none, the client is refused: the next authenticator might let in a client that this one
+would not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HttpAuthenticator:
         self._server = WebServer(name, settings.url, settings, settings.max_requests, headers)
         self._answering = Answering(name)
         self._asking = 0
-        # By what was asked, under a key of our own: who was let in, and until when that counts.
+        # By the request's digest under a key of our own: a verdict, and until when it counts.
         self._remembered: dict[bytes, tuple[float, Accepted]] = {}
         self._key = secrets.token_bytes(32)
 

@@ -1,8 +1,8 @@
-"""Tokens as passwords: who has one that is signed by somebody trusted is who it says.
+"""Tokens as passwords: a token with a trusted signature says which user its bearer is.
 
 The user name of CONNECT says nothing. A password that is no token, or the token of another issuer,
-is passed on to whoever is asked next; every other one that is not in order is a refusal, in the
-same words for all reasons: which it was stands in the log.
+is passed on to the next authenticator; every other one that is not in order is a refusal, with the
+same text for all reasons: the reason itself is logged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_WAITING: Final = 1_000
 
 
 class JwtAuthenticator:
-    """Lets in who has a token.
+    """Lets in clients that have a token.
 
     Args:
         name: In the settings.

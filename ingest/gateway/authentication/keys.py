@@ -43,7 +43,7 @@ class Keys(Protocol):
         ...
 
     async def reload(self) -> None:
-        """Read anew what only changes when somebody says so.
+        """Read anew keys that change only when an operator asks for it.
 
         Raises:
             KeysUnusable: It cannot be used; the keys stay as they were.
@@ -58,7 +58,7 @@ class KeyFile:
 
     Args:
         path: Of the file.
-        read: Makes keys of what stands in it.
+        read: Makes keys of its content.
         is_secret: Whether only its owner may read it.
 
     Raises:
@@ -107,7 +107,7 @@ class KeySet:
 
     They are fetched anew when they are older than `cache_seconds`, and for a key that is not among
     them; not sooner than `refetch_seconds` after the last time in that case and after a failure, so
-    that whoever makes up names of keys, or a server that is away, costs little. While the server
+    that made-up names of keys, or a server that is away, cost little. While the server
     does not answer the keys count on, for `keep_seconds`.
 
     Args:

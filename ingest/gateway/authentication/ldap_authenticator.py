@@ -1,9 +1,9 @@
-"""A directory (LDAP) that says who a client is: its entry is looked for, then bound to.
+"""A directory (LDAP) as an authenticator: a client's entry is looked for, then bound to.
 
-A user is the entry below `base` that has the name as its `user_attribute`; whom it does not have is
+A user is the entry below `base` that has the name as its `user_attribute`; a name without one is
 passed on. A password is right when the directory takes it for a bind with that entry's name. Only
-results that say the password is wrong, or the account closed, deny; whatever else comes, or that
-nothing does in time, is no answer: the client is refused.
+results that say the password is wrong, or the account closed, deny; after any other, or none in
+time, the client is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LdapAuthenticator:
 
     Args:
         name: In the settings.
-        settings: Where it is, and who of it are users.
+        settings: Where it is, and which of its entries are users.
     """
 
     def __init__(self, name: str, settings: LdapAuthenticatorSettings) -> None:
@@ -58,7 +58,7 @@ class LdapAuthenticator:
         try:
             name = prepare(attempt.username, "user name")
         except UnpreparableText:
-            return NEXT  # nobody's, whoever is in the directory
+            return NEXT  # the name of no user in the directory
         if not attempt.password:
             return WRONG_PASSWORD  # a directory takes an empty one for no login, which succeeds
         if self._asking >= self._settings.max_connections + MAX_WAITING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SUCCESS: Final = 0
 _ENTRIES: Final = 2
-"""That a search for one user asks for: with a second one it is not told who is meant."""
+"""Most that a search for one user asks for: with a second one the user is ambiguous."""
 
 
 class LdapConnection:
@@ -47,7 +47,7 @@ class LdapConnection:
         """Connect.
 
         Raises:
-            OSError: There is nobody, or not who is meant.
+            OSError: No server is there, or another one than is meant.
             LdapMessageError: With StartTLS: the answer to it is none.
         """
         context = make_ssl_context(settings.ca_certificates) if settings.is_tls else None
@@ -61,11 +61,11 @@ class LdapConnection:
             raise
 
     async def _start_tls(self, settings: LdapAuthenticatorSettings) -> LdapConnection:
-        """Go on in TLS (RFC 4511, 4.14); what the server said before that is forgotten.
+        """Go on in TLS (RFC 4511, 4.14); answers of the server before that are forgotten.
 
         Raises:
             LdapMessageError: The answer is none.
-            OSError: The server does not, or is not who is meant.
+            OSError: The server does not, or is another one than is meant.
         """
         self._number += 1
         found = await self._ask(encode_start_tls(self._number), is_extended=True)
@@ -73,7 +73,7 @@ class LdapConnection:
             raise ConnectionRefusedError(f"the server does not start TLS: {found}")
         loop = asyncio.get_running_loop()
         # A reader of its own: bytes that somebody in between has put behind the answer, in the
-        # clear, must not be taken for what came in TLS.
+        # clear, must not be taken for bytes of TLS.
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         context = make_ssl_context(settings.ca_certificates)

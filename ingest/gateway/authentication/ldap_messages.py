@@ -26,7 +26,7 @@ _START_TLS: Final = b"1.3.6.1.4.1.1466.20037"
 _SIMPLE, _AND, _EQUALS = 0x80, 0xA0, 0xA3
 _WHOLE_SUBTREE, _NEVER_DEREFERENCE = 2, 0
 _NOTICE: Final = 0
-"""Message number of what the server says unasked: that it hangs up."""
+"""Message number of the server's unsolicited notice: that it hangs up."""
 
 
 class LdapMessageError(MqlakeError):
@@ -136,7 +136,7 @@ def length_of(head: bytes) -> int | None:
 
 
 def decode(message: bytes, *, is_extended: bool = False) -> LdapResult | LdapEntry | None:
-    """Return what a whole message says; None: it refers to another server, which is not asked.
+    """Decode a whole message; None: it refers to another server, which is not asked.
 
     Args:
         message: As `length_of` says.
@@ -217,7 +217,7 @@ def _expect(parts: Iterator[tuple[int, bytes]], tag: int) -> bytes:
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and content of what stands one behind the other."""
+    """Yield tag and content of elements that stand one behind the other."""
     position = 0
     while position < len(data):
         if position + 2 > len(data):

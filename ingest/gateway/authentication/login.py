@@ -1,4 +1,4 @@
-"""What lies between a client's CONNECT and its CONNACK, and each time it authenticates again."""
+"""The login of a client, from CONNECT to CONNACK, and each time it authenticates again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Applicant(Client, Protocol):
 
 
 class Login:
-    """Finds out who a client is and lets it in, or not.
+    """Authenticates a client and lets it in, or not.
 
     A connection keeps it only while it is of use: until CONNACK, and with an authentication method
     to the end.
@@ -55,7 +55,7 @@ class Login:
     Args:
         connection: Held while a password is checked, not while the client is asked.
         chain: The gateway's.
-        names: Who of it is asked.
+        names: Authenticators of it that are asked.
         address: The client's, without its port.
     """
 
@@ -86,7 +86,7 @@ class Login:
         return self._connect is None and self._enhanced is None
 
     def begin(self, connect: Connect, identity: str | None) -> None:
-        """Log in whoever has sent a CONNECT.
+        """Log in the client that has sent a CONNECT.
 
         Args:
             connect: Waits for its answer.

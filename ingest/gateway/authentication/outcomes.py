@@ -1,4 +1,4 @@
-"""What a step of a login comes to."""
+"""Outcomes of a step of a login."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -11,7 +11,7 @@ from mqlake.rights.grants import NO_GRANTS, Grants
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The client is who it says."""
+    """The client is let in, as the user that it names or has proved to be."""
 
     username: str | None
     """In the form SASLprep gives it; None for a client without a name."""
@@ -60,7 +60,7 @@ Outcome = Accepted | Challenge | Refused
 
 
 class Attempt(NamedTuple):
-    """What a CONNECT says of who its client is."""
+    """Identity and credentials by a CONNECT."""
 
     username: str | None
     password: bytes | None
@@ -69,7 +69,7 @@ class Attempt(NamedTuple):
     """The peer's, without its port; empty where there is none."""
     protocol_level: int
     user_prefix: str = ""
-    """Of its tenant: what the names of its users begin with."""
+    """Of its tenant: the prefix of its users' names."""
 
 
 class AuthenticationExchange(Protocol):

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class PasswordChecks:
-    """Threads of their own, and what was right before.
+    """Threads that check passwords, and those that were right before.
 
     A client that comes back is not made to wait, and a storm of them does not cost a core.
     """
@@ -67,5 +67,5 @@ class PasswordChecks:
         return checking
 
     def close(self) -> None:
-        """Drop what waits to be checked."""
+        """Drop passwords that wait to be checked."""
         self._pool.shutdown(wait=False, cancel_futures=True)

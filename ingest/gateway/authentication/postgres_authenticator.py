@@ -1,11 +1,10 @@
-"""A table of PostgreSQL that says who a client is.
+"""A table of PostgreSQL as an authenticator.
 
 A query is asked with the name (`$1`) in a transaction that only reads, and answers with one row at
 most: `verifier` (text, as in a credentials file; it is checked here, so that no password goes to
 the database) and perhaps `roles` (text[], beside those of `rights_file`) and, where it brings
 rights, `rights` and `attributes` (json, jsonb or text that is JSON). Without a row the client is
-passed on. Whatever else comes, or that nothing does in time, is no answer: the client is
-refused.
+passed on. After any other answer, or none in time, the client is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class PostgresAuthenticator:
 
     Args:
         name: In the settings.
-        settings: Where it is, and what it is asked.
+        settings: Where it is, and the query.
         passwords: Checks them.
     """
 
@@ -69,7 +68,7 @@ class PostgresAuthenticator:
         try:
             name = prepare(attempt.username, "user name")
         except UnpreparableText:
-            return NEXT  # nobody's, whoever is in the table
+            return NEXT  # the name of no user in the table
         try:
             password = prepare(attempt.password.decode(), "password").encode()
         except (UnpreparableText, UnicodeDecodeError):

@@ -47,7 +47,7 @@ class ScramServer:
 
     Args:
         credentials: The users.
-        prefix: What the names of those begin with who may log in, and need not be said.
+        prefix: Of the names of users that may log in; they may leave it out.
         nonce: Our part of the nonce, for a test; a fresh one without it.
     """
 

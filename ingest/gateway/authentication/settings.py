@@ -1,4 +1,4 @@
-"""Who else is asked who a client is; `conf/gateway.toml` shows every key."""
+"""Settings of authenticators beside the credentials file; `conf/gateway.toml` shows every key."""
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -21,7 +21,7 @@ URL: Final = r"^https?://[^\s/?#@]+(/\S*)?$"
 
 
 class NamingSettings(SettingsGroup):
-    """What the users of one authenticator are called."""
+    """Names of the users of one authenticator."""
 
     username_prefix: str = Field(
         default="",
@@ -461,6 +461,6 @@ AuthenticatorSettings = Annotated[
 
 
 def _is_readable(url: str) -> bool:
-    """Tell whether others can read and change what goes to and from there."""
+    """Tell whether others can read and change requests and answers."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")

@@ -1,6 +1,6 @@
-"""Tokens that say who their bearer is (JWT, RFC 7519): read, and verified by keys that are given.
+"""Tokens that name their bearer (JWT, RFC 7519): read, and verified by keys that are given.
 
-No socket, no file. What a token says of itself chooses among what the settings allow, never more:
+No socket, no file. A token's header chooses among the options that the settings allow, never more:
 its `alg` has to be listed, and a key is used with the algorithms that it is for (RFC 8725).
 """
 
@@ -43,12 +43,12 @@ _RSA: Final = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
-class KeysUnusable(MqlakeError):  # noqa: N818 - it names what is unusable
+class KeysUnusable(MqlakeError):  # noqa: N818 - it names the unusable thing
     """Keys cannot be used; says which and why, and nothing of a secret."""
 
 
 class TokenRefused(MqlakeError):  # noqa: N818 - it names the thing refused
-    """A token does not say who its bearer is; says why, and nothing that stands in it."""
+    """A token does not prove its bearer; says why, and nothing that stands in it."""
 
 
 class VerificationKey(NamedTuple):
@@ -62,7 +62,7 @@ class VerificationKey(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a token says of its signature."""
+    """A token's statements about its signature."""
 
     algorithm: str
     kid: str | None
@@ -72,7 +72,7 @@ class Tokens:
     """Reads tokens as the settings of an authenticator say.
 
     Args:
-        settings: Which are taken, and what their claims mean.
+        settings: Which are taken, and the meaning of their claims.
     """
 
     def __init__(self, settings: JwtAuthenticatorSettings) -> None:
@@ -80,7 +80,7 @@ class Tokens:
         self._algorithms = frozenset[str](settings.algorithms)
 
     def header(self, password: bytes) -> Header | None:
-        """Return what a token says of its signature; None: it is none, or another issuer's.
+        """Return a token's header; None: it is no token, or another issuer's.
 
         Raises:
             TokenRefused: It is one that is never taken.
@@ -104,7 +104,7 @@ class Tokens:
         return Header(algorithm, kid)
 
     def verify(self, password: bytes, header: Header, keys: Sequence[VerificationKey]) -> Accepted:
-        """Return who the bearer of a token is.
+        """Return the bearer of a token.
 
         Args:
             password: The token.
@@ -254,7 +254,7 @@ def read_key_set(text: bytes) -> tuple[VerificationKey, ...]:
 def _key_of(member: Any) -> VerificationKey | None:
     """Return a key of a set; None: not one for signatures of tokens, or one that is none.
 
-    Secrets are left out, whatever they are for: who publishes one has none. So are private keys.
+    Secrets are left out for any use: a secret that is published is none. So are private keys.
     """
     if not isinstance(member, dict) or "d" in member or member.get("use", "sig") != "sig":
         return None
@@ -291,7 +291,7 @@ def _bounded(keys: list[VerificationKey]) -> tuple[VerificationKey, ...]:
 
 
 def _unverified(part: bytes) -> dict[str, Any] | None:
-    """Return what a part of a token says; None: nothing. `verify` reads it again, more strictly."""
+    """Return the object in a part of a token, or None. `verify` reads it again, more strictly."""
     try:
         found = json.loads(urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     except (ValueError, RecursionError):

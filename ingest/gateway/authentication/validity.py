@@ -1,4 +1,4 @@
-"""How long a client is who it has shown to be: its connection ends with its certificate."""
+"""How long a client's credentials count: its connection ends with its certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS: Final = 60.0
 
 
 class Validity:
-    """Ends a connection when what its client has shown is over.
+    """Ends a connection when the credentials of its client expire.
 
     Args:
         connection: Closed, without CONNACK while it waits for that; `cancel` when it is over.

@@ -30,8 +30,8 @@ NO_ANSWER: Final = Refused(
 BUSY: Final = Refused(ConnackReasonCode.SERVER_BUSY, "too many clients to ask about")
 
 
-class NoAnswer(MqlakeError):  # noqa: N818 - it names what there is not
-    """Who was asked did not answer, or not as expected; says why, and nothing of a client."""
+class NoAnswer(MqlakeError):  # noqa: N818 - it names the missing thing
+    """A server did not answer, or not as expected; says why, and nothing of a client."""
 
 
 class WebServer:
@@ -39,7 +39,7 @@ class WebServer:
 
     Args:
         name: Of the authenticator that asks it.
-        url: What is asked.
+        url: Of the server.
         settings: How it is reached.
         max_requests: At the same time; further ones wait.
         headers: Of each request.

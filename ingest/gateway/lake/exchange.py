@@ -1,4 +1,4 @@
-"""What the gateway and its child process say to each other.
+"""Frames between the gateway and its child process.
 
 A frame is four bytes of length and a pickle: both ends are of one program and one version. A
 request is (operation, arguments); its answer is any number of (`ROWS`, list), then one (`END`,
@@ -47,5 +47,5 @@ def encode_frame(content: object) -> bytes:
 
 
 def decode_frame(data: bytes) -> Any:
-    """Undo `encode_frame`, of what follows the length."""
+    """Undo `encode_frame`, of the bytes behind the length."""
     return pickle.loads(data)  # noqa: S301 - the other end is the process we started, or started us

@@ -1,7 +1,7 @@
-"""Messages of the past, by topic, from the table `messages`: what a long gap is read from.
+"""Messages of the past, by topic, from the table `messages`: the source for a long gap.
 
-The log gives everything in a range; the table gives what matches. Rows come back as the records of
-`mqlake.inbound` that they were, so that both are handled alike.
+The log gives all records of a range; the table gives matching rows. They come back as the records
+of `mqlake.inbound` that they were, so that both are handled alike.
 """
 
 import re
@@ -93,7 +93,7 @@ def read_messages(
 
 
 def _matching(rows: list[tuple[Any, ...]], topic_filters: Collection[str]) -> list[LogRecord]:
-    """Leave out what the query's condition let through; `mqlake.matching` has the last word."""
+    """Leave out rows that the query's condition let through; `mqlake.matching` decides."""
     filters: TopicFilterTrie[None] = TopicFilterTrie()
     for topic_filter in topic_filters:
         filters.insert(topic_filter, None)
@@ -202,7 +202,7 @@ def _any(conditions: Iterable[str]) -> str:
 
 
 def _record(row: tuple[Any, ...]) -> LogRecord:
-    """Undo what the history has made of a record; a header it had not is null in the row."""
+    """Make the record again from its row; a header that it had not is null there."""
     (
         partition,
         offset,

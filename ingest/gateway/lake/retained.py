@@ -19,7 +19,7 @@ WHERE log_partition IN ("""  # noqa: S608 - a constant
 def read_retained(reader: TableReader, partitions: Collection[int]) -> Iterator[RetainedRow]:
     """Yield the rows of the table at the version that the reader is at.
 
-    They have partition and offset in the places of shard and rank, as the table has them.
+    They have partition and offset as shard and rank, as the table has them.
 
     Args:
         reader: Of the table.

@@ -1,7 +1,7 @@
 """Read a Delta table without Spark, by delta-rs; everything here blocks.
 
 A query is SQL as DataFusion has it, over the table's columns under the name of the table. It reads
-only files whose statistics let them hold what is asked for.
+only files whose statistics let them hold matching rows.
 """
 
 import json
@@ -25,7 +25,7 @@ _CONFIG: Final = {
     "datafusion.execution.parquet.bloom_filter_on_read": "false",
 }
 _LOOK_BACK: Final = (16, 256, None)
-"""How many commits are asked for what they say, in turn; None is all that the table remembers."""
+"""How many commits are asked for their metadata, in turn; None is all that the table remembers."""
 
 
 class TableReader:
@@ -108,7 +108,7 @@ def text_literal(text: str) -> str:
 
 
 def _offsets(metadata: str | None) -> dict[int, int] | None:
-    """Return what a commit says; None when it says nothing, or something else."""
+    """Return the offsets in a commit's metadata; None when there are none."""
     try:
         offsets = json.loads(metadata or "")[NEXT_OFFSETS]
         return {int(partition): int(offset) for partition, offset in offsets.items()}

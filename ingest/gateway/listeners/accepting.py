@@ -2,7 +2,7 @@
 
 The event loop's own servers know neither PROXY headers nor certificates that change, so these
 listeners take their connections themselves. A header is read from the socket to its last byte and
-not one further (`MSG_PEEK`): what follows belongs to TLS or to the client.
+not one further (`MSG_PEEK`): the bytes behind it belong to TLS or to the client.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Acceptor:
         listener: Listens already; closed by `close`.
         make: Makes a connection's protocol when all before it went well.
         certificates: For TLS.
-        limit: Of the listener; what `make` makes counts itself.
+        limit: Of the listener; protocols that `make` makes count themselves.
         expects_proxy: Each connection begins with a PROXY header.
         timeout_seconds: For the header, and again for the handshake.
     """
@@ -163,7 +163,7 @@ class Acceptor:
 
 
 async def read_proxy_header(connection: socket.socket) -> ProxyHeader:
-    """Take a PROXY header from a connection that does not block; leave what follows.
+    """Take a PROXY header from a connection that does not block; leave the bytes behind it.
 
     Raises:
         ProxyProtocolError: Something else came.
@@ -182,7 +182,7 @@ async def read_proxy_header(connection: socket.socket) -> ProxyHeader:
         if header is not None:
             connection.recv(header.size - len(received))
             return header
-        # All of it belongs to the header; what stayed would wake us again and again.
+        # All of it belongs to the header; bytes that stayed would wake us again and again.
         received += connection.recv(len(waiting))
 
 

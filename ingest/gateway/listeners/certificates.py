@@ -41,7 +41,7 @@ class Certificates:
         self.context = await asyncio.to_thread(make_context, self._settings)
 
     async def reload(self) -> None:
-        """Read the files again; keep what there is, and say so, when they cannot be used."""
+        """Read the files again; keep the old certificates, and log it, when they cannot be used."""
         fields = {"listener": self._name, "certificate": str(self._settings.certificate)}
         try:
             await self.load()

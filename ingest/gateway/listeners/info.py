@@ -1,4 +1,4 @@
-"""What a connection knows of the listener that it came in by."""
+"""The listener of a connection, as the connection sees it."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,13 +24,13 @@ class ListenerInfo:
     max_connections: int | None = None
     """Kept by the listener itself."""
     use_identity_as_username: bool = False
-    """A client is who its verified certificate says, nobody else and not without one."""
+    """A client's user name is that of its verified certificate, no other and not without one."""
     use_identity_as_client_id: bool = False
     """Its client identifier is that name, too."""
     identity: Identity = "common_name"
     """Which name in a certificate that is."""
     authenticate_by: tuple[str, ...] = ()
-    """Who is asked who a client is; empty: as the gateway says."""
+    """Authenticators that are asked about clients; empty: those of the gateway."""
     tenancy: Tenancy | None = None
     """How its clients' tenants are found; None: all are the gateway's own."""
     connects_per_second: int = 0

@@ -1,6 +1,6 @@
 """How many connections a listener may have: those beyond it are closed at once, as Mosquitto does.
 
-Before the TLS and WebSocket handshakes, which are what a crowd of clients costs; the gateway's own
+Before the TLS and WebSocket handshakes, which are the cost of a crowd of clients; the gateway's own
 limit is told in MQTT.
 """
 

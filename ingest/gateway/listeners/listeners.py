@@ -60,8 +60,8 @@ class Listeners:
         """Open all listeners.
 
         Args:
-            make_connection: Makes the protocol of each connection. Its transport offers what
-                `ingest.gateway.listeners.transports` lists.
+            make_connection: Makes the protocol of each connection. Its transport offers the facts
+                that `ingest.gateway.listeners.transports` lists.
 
         Raises:
             OperationalError: One cannot be opened; then none is open.
@@ -74,7 +74,7 @@ class Listeners:
             raise
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets and what has not sent its first byte of MQTT yet."""
+        """Close the listening sockets, and connections without a first byte of MQTT yet."""
         while self._closing:
             self._closing.pop()()
         for connection in list(self._in_handshake):
@@ -139,7 +139,7 @@ class Listeners:
     def _maker(
         self, settings: ListenerSettings, info: ListenerInfo, make_connection: MakeConnection
     ) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocol next to the socket (or to TLS)."""
+        """Return the factory of the protocol next to the socket (or to TLS)."""
         if not isinstance(settings, (WebSocketListener, SecureWebSocketListener)):
             return lambda: make_connection(info)
         has_3_1 = MQTT_3_1 in info.protocol_levels

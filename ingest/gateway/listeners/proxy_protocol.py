@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: who a proxy's client is, said before its first byte.
+"""The PROXY protocol, versions 1 and 2: the address of a proxy's client, before its first byte.
 
 Specification: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt (2020/03/05). The header
 comes in the clear, before TLS. It is believed, so only the proxy may be able to reach the port.
@@ -39,15 +39,15 @@ _SSL_HAS_CERTIFICATE: Final = 0x06
 
 
 class ProxyProtocolError(MqlakeError):
-    """What came before the first byte of MQTT is no PROXY header; says what it is instead."""
+    """The bytes before the first one of MQTT are no PROXY header; says how they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """What the proxy says of its client."""
+    """The proxy's facts about its client."""
 
     size: int
-    """Bytes of the header; what follows is the client's."""
+    """Bytes of the header; those behind it are the client's."""
     client: tuple[str, int] | None
     """Address and port; None when the proxy speaks for itself or does not say."""
     server_name: str | None = None
@@ -80,7 +80,7 @@ def _parse_v1(data: bytes) -> ProxyHeader | None:
         return None
     try:
         _, protocol, *fields = data[:end].decode("ascii").split(" ")
-        if protocol == "UNKNOWN":  # whatever follows is to be ignored
+        if protocol == "UNKNOWN":  # all that follows is to be ignored
             return ProxyHeader(end + 2, None)
         source, destination, source_port, destination_port = fields
         address_class = {"TCP4": ipaddress.IPv4Address, "TCP6": ipaddress.IPv6Address}[protocol]

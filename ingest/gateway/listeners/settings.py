@@ -1,4 +1,4 @@
-"""What a listener may be told; `conf/gateway.toml` shows every key."""
+"""Settings of listeners; `conf/gateway.toml` shows every key."""
 
 import json
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ PROTOCOL_LEVELS: Final[dict[Version, int]] = {
 
 
 class _Listener(SettingsGroup):
-    """What every listener has."""
+    """Settings of every listener."""
 
     name: str = Field(
         default="",

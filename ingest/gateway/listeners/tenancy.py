@@ -1,8 +1,8 @@
-"""Whose tenant a connection is, by what it says before anybody is asked who its client is.
+"""The tenant of a connection, by its own statements before its client is authenticated.
 
 The host name that it asked for in TLS (SNI), a field of its certificate, and the beginning of its
-user name; a token says it later. What they say must agree: nothing of it opens a tenant by itself,
-as the user has to log in as one of that tenant.
+user name; a token says it later. They must agree: none of them opens a tenant by itself, as the
+user has to log in as one of that tenant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIELDS: Final = {
 }
 
 
-class TenantUnclear(MqlakeError):  # noqa: N818 - it names what is unclear
+class TenantUnclear(MqlakeError):  # noqa: N818 - it names the unclear thing
     """A connection says two tenants, or has a certificate that says none."""
 
 

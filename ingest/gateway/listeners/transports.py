@@ -1,4 +1,4 @@
-"""What a connection says of itself through `get_extra_info`, whichever way it came.
+"""Facts about a connection through `get_extra_info`, whichever way it came.
 
 Each way is a lossless stream of bytes in order, in both directions; plain TCP is enough, and the
 gateway opens no connection of MQTT to another server. [MQTT5-4.2.0-1] [MQTT311-7.1.1-1]
@@ -10,7 +10,7 @@ Beside the names that asyncio knows:
     proxy_peername                   the proxy's own, when the listener expects one
     sni                              host name that the client asked for in TLS, or None
     client_certificate_subject       RFC 4514 text such as `CN=press-7,O=Example`, or None
-    client_certificate_common_name   or None; behind a proxy what the proxy has verified
+    client_certificate_common_name   or None; behind a proxy the one that the proxy has verified
     client_certificate_fields        of its subject, `("organizationName", "Example")`, or None
     client_certificate_names         its alternative names, `("URI", "spiffe://…")`, or None
     client_certificate_not_after     when it ends, in seconds UTC, or None
@@ -44,7 +44,7 @@ _ESCAPES: Final = str.maketrans(
 
 
 class TransportWithFacts:
-    """A transport that knows more of its connection; what is done to it goes straight through."""
+    """A transport that knows more of its connection; all calls go straight through."""
 
     __slots__ = (
         "_facts",
@@ -91,7 +91,7 @@ class ProtocolMaker(asyncio.Protocol):
 
     Args:
         make: Makes the protocol.
-        facts: What is known before; what TLS tells is added.
+        facts: Known before; those of TLS are added.
     """
 
     __slots__ = ("_facts", "_make")
@@ -105,7 +105,7 @@ class ProtocolMaker(asyncio.Protocol):
         above = self._make()
         ssl_object = below.get_extra_info("ssl_object")
         if ssl_object is not None:
-            # What the proxy says of a TLS of its own is about another connection than this one.
+            # The proxy's statement about its own TLS is about another connection than this one.
             self._facts["sni"] = getattr(ssl_object, "sni", None)
             self._facts |= certificate_facts(below.get_extra_info("peercert"))
         below.set_protocol(above)
@@ -115,7 +115,7 @@ class ProtocolMaker(asyncio.Protocol):
 
 
 def certificate_facts(certificate: dict[str, Any] | None) -> Facts:
-    """Return what a verified client certificate says, given as `getpeercert` has it."""
+    """Return the facts of a verified client certificate, given as `getpeercert` has it."""
     certificate = certificate or {}
     subject = certificate.get("subject", ())
     names = [pair for relative_name in subject for pair in relative_name]

@@ -1,11 +1,11 @@
 """MQTT in WebSocket frames: a protocol to the socket below, a transport to the MQTT above.
 
-Framing and handshake are wsproto's. Here is what MQTT wants of them (section 6 of 3.1.1 and 5.0):
+Framing and handshake are wsproto's. Here is MQTT's use of them (section 6 of 3.1.1 and 5.0):
 the sub-protocol, binary frames only [MQTT5-6.0.0-1] [MQTT311-6.0.0-1], packets cut anywhere, many
 in a frame and a frame in the midst of one [MQTT5-6.0.0-2] [MQTT311-6.0.0-2].
 
-A frame is passed on as it comes, so one that claims to be huge takes no memory: what bounds it is
-the largest packet that MQTT allows. Compression is not offered: MQTT payloads gain little by it,
+A frame is passed on as it comes, so one that claims to be huge takes no memory: its bound is the
+largest packet that MQTT allows. Compression is not offered: MQTT payloads gain little by it,
 and it turns a small frame into a large one before anything could look at its size.
 """
 
@@ -50,7 +50,7 @@ CLOSE_TIMEOUT_SECONDS: Final = 2.0
 
 SUBPROTOCOL: Final = "mqtt"  # [MQTT5-6.0.0-3] [MQTT5-6.0.0-4] [MQTT311-6.0.0-3] [MQTT311-6.0.0-4]
 SUBPROTOCOL_3_1: Final = "mqttv3.1"
-"""What clients of 3.1 ask for; that version says nothing of WebSockets."""
+"""Asked for by clients of 3.1; that version says nothing of WebSockets."""
 
 _END_OF_REQUEST: Final = b"\r\n\r\n"
 _KEY: Final = re.compile(
@@ -61,7 +61,7 @@ _KEY_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WebSocketRules:
-    """What one listener asks of its WebSocket clients.
+    """One listener's rules for its WebSocket clients.
 
     Args:
         info: For connections with the sub-protocol `mqtt`.
@@ -91,8 +91,8 @@ class UpgradeRefused(Exception):  # noqa: N818 - it is an answer
 class WebSocket(asyncio.Protocol):
     """One connection.
 
-    The protocol above is made when the handshake is over. What it writes at once is one binary
-    frame; back-pressure passes through in both directions.
+    The protocol above is made when the handshake is over. Bytes that it writes at once are
+    one binary frame; back-pressure passes through in both directions.
 
     Args:
         rules: Of the listener.
@@ -206,7 +206,7 @@ class WebSocket(asyncio.Protocol):
             self._receive_frames(self._connection, rest)
 
     def _accept(self, request: Event) -> tuple[AcceptConnection, ListenerInfo]:
-        """Return the answer to a request and as what the connection goes on.
+        """Return the answer to a request and the listener that its connection counts for.
 
         Raises:
             Refused: It is not for us.
@@ -260,7 +260,7 @@ class WebSocket(asyncio.Protocol):
     def _receive_frames(self, connection: Connection, data: bytes) -> None:
         connection.receive_data(data)
         for event in connection.events():
-            # Each may end the connection; what follows is then nobody's.
+            # Each may end the connection; later events are then ignored.
             if isinstance(event, BytesMessage):
                 if self._above is not None and connection.state is ConnectionState.OPEN:
                     self._above.data_received(cast("bytes", event.data))
@@ -335,7 +335,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(self._connection.send(BytesMessage(data)))
 
     def close(self) -> None:
-        """Send what was written, then take leave as RFC 6455 has it."""
+        """Send written bytes, then close as RFC 6455 has it."""
         if self.is_closing():
             return
         assert self._connection is not None
@@ -369,7 +369,7 @@ class WebSocket(asyncio.Protocol):
 
 
 def _check_form(request: bytes) -> None:
-    """Check of a request that is well otherwise what wsproto does not look at (RFC 6455, 4.2.1).
+    """Check parts of a well-formed request that wsproto does not look at (RFC 6455, 4.2.1).
 
     Raises:
         Refused: It is of another version of HTTP, or its key is none.
