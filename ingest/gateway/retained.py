@@ -1,8 +1,8 @@
 """The retained messages of the shards of which this gateway has a copy.
 
-The router brings what is retained in a shard (`mqlake.retained_records`) in the order of each
-topic, in the stream in which live messages come; so a copy that is complete is as new as what this
-gateway delivers.
+The router brings retained messages of a shard (`mqlake.retained_records`) in the order of each
+topic, in the stream in which live messages come; so a complete copy is as new as this gateway's
+deliveries.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Retained:
         )
 
     def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
-        """Return what a copy here has for a topic; None: nothing, or none is here."""
+        """Return size and publisher of a topic's message in a copy here; None: there is none."""
         self.flush()
         return self._store.holder(shard, tenant, topic_name)
 
@@ -120,15 +120,15 @@ class Retained:
         return sum(one[1] for one in found), sum(one[2] for one in found), len(complete)
 
     def is_complete(self, shard: int) -> bool:
-        """Tell whether the copy of a shard is as new as what this gateway delivers."""
+        """Tell whether the copy of a shard is as new as this gateway's deliveries."""
         return shard in self._complete
 
     def hold(self, shard: int) -> None:
-        """Begin with a copy: what comes from now on is kept."""
+        """Begin with a copy: messages that come from now on are kept."""
         self._held.add(shard)
 
     def complete(self, shard: int) -> None:
-        """Note that a copy has all that was retained before what comes."""
+        """Note that a copy has all retained messages from before it began."""
         if shard in self._held:
             self._complete.add(shard)
 
@@ -150,7 +150,7 @@ class Retained:
         properties: bytes | None,
         username: str = "",
     ) -> None:
-        """Take a message with RETAIN set; an empty one removes what its topic has.
+        """Take a message with RETAIN set; an empty one removes that of its topic.
 
         [MQTT5-3.3.1-6] [MQTT5-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
 
@@ -196,14 +196,14 @@ class Retained:
     async def load(
         self, lake: LakeReader | None, reader: LogRangeReader, ends: Mapping[int, int]
     ) -> set[int]:
-        """Read what was retained in shards that are held: the table, and the log from there on.
+        """Read retained messages of shards that are held: the table, and the log from there on.
 
         Messages that come live meanwhile may be applied at any time: the later one counts.
 
         Args:
             lake: The tables, if they can be read here.
             reader: Of the log.
-            ends: Partition of `mqlake.inbound` -> the offset from which on what comes is kept.
+            ends: Partition of `mqlake.inbound` -> the offset from which on live messages are kept.
 
         Returns:
             The shards of which something is missing: the log does not hold what the table lacks.
@@ -274,7 +274,7 @@ class Retained:
         self.flush()
 
     def flush(self) -> None:
-        """Store what has been applied; several at once cost much less than one by one."""
+        """Store applied messages; several at once cost much less than one by one."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -310,7 +310,7 @@ class Retained:
         return RetainedPage(messages, page.position)
 
     def purge(self) -> None:
-        """Remove some of what has expired."""
+        """Remove some expired messages."""
         self._store.purge(limit=PURGED_AT_ONCE)
 
 

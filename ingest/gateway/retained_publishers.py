@@ -2,7 +2,7 @@
 
 Counted in the copies of shards that this gateway has. One or two gateways have all of them, and
 count exactly. Of more each has a part, and topics are spread evenly: it takes the others for alike.
-What was let in and is not in a copy yet is counted by itself.
+Messages that were let in and are not in a copy yet are counted by themselves.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Coming(NamedTuple):
 
 
 class RetainedPublishers:
-    """Knows who is at a limit of retained messages, or of their bytes.
+    """Knows which publishers are at a limit of retained messages, or of their bytes.
 
     Args:
         settings: Limits of a client and of a user.
@@ -75,12 +75,12 @@ class RetainedPublishers:
             retained.count_publishers(self._limits, self._came)
 
     def full(self, publisher: RetainedPublisher, shard: int, topic_name: str, size: int) -> str:
-        """Return who has no room for a message; "": there is room.
+        """Return whose limit leaves no room for a message; "": there is room.
 
         Args:
             publisher: Whose it is.
             shard: Of its topic.
-            topic_name: One that has a message of the same publisher takes its place.
+            topic_name: A message of the same publisher on it is replaced.
             size: Of payload and topic name.
         """
         self._forget_old()
@@ -136,7 +136,7 @@ class RetainedPublishers:
         return messages * scale + self._messages[key], size * scale + self._bytes[key]
 
     def _last(self, tenant: str, shard: int, topic_name: str) -> tuple[dict[str, str], int]:
-        """Return who has published a topic's last message, by kind, and its size."""
+        """Return publishers of a topic's last message, by kind, and its size."""
         coming = self._coming.get((tenant, topic_name))
         if coming is not None:
             return dict(self._names(coming.publisher)), coming.size

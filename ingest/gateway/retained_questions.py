@@ -2,14 +2,14 @@
 
     question ──► partitions of its shard ──► router ──► delivery topic of the owner
                                                                           │
-    page ◄── delivery topic of who asks ◄── control record ◄── store ◄────┘
+    page ◄── delivery topic of the asker ◄── control record ◄── store ◄───┘
 
-The way through the partitions is what makes the answer complete: the router gives the question to
-the owner behind everything that was accepted before it was asked, so behind the barriers of the
-subscription. A page that comes is as old as its answer; `ingest.session.newer_retained` says what
+The way through the partitions makes the answer complete: the router gives the question to the owner
+behind everything that was accepted before it was asked, so behind the barriers of the subscription.
+A page that comes is as old as its answer; `ingest.session.newer_retained` knows the messages that
 this gateway has delivered since.
 
-The owner is asked first, then who stands by, then the owner as it is by then, until one answers.
+The owner is asked first, then the standby, then the owner as it is by then, until one answers.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ _ANSWER_KEY: Final = CONTROL_KEY_PREFIX + ANSWER.encode()
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A page that somebody waits for, or has and not sent yet.
+    """A page that is awaited, or has come and is not sent yet.
 
     Attributes:
-        page: What was answered; None before.
+        page: The answer; None before.
     """
 
     number: int
@@ -105,13 +105,13 @@ class Question:
 
 
 class RetainedQuestions:
-    """What this gateway asks of others.
+    """Questions of this gateway to others.
 
     Args:
         me: This run of this gateway.
         writer: Where this gateway's messages and barriers go too.
-        retained: Knows what has come live meanwhile.
-        shards: Says who is to be asked.
+        retained: Knows messages that have come live meanwhile.
+        shards: Says which gateways are to be asked.
         partitions: Of the log's topics.
         clock: For timeouts.
     """
@@ -188,11 +188,11 @@ class RetainedQuestions:
             self._ask_waiting()
 
     def is_void(self, question: Question) -> bool:
-        """Tell whether it is not known any more what of a page is still the newest."""
+        """Tell whether it is not known any more which messages of a page are still the newest."""
         return self._newer.rounds.get(question.shard, 0) != question.round
 
     def is_overtaken(self, question: Question, message: RetainedMessage) -> bool:
-        """Tell whether something newer than a message of the page was delivered meanwhile."""
+        """Tell whether a newer message than that of the page was delivered meanwhile."""
         return self._newer.is_overtaken(
             question.shard, question.tenant, message.topic_name, message.rank
         )
@@ -217,7 +217,7 @@ class RetainedQuestions:
         self._ask_waiting()
 
     def tick(self) -> None:
-        """Ask again what was not answered in time."""
+        """Ask again questions that were not answered in time."""
         now = self._clock.monotonic()
         for question in list(self._open.values()):
             if question.is_closed:
@@ -278,7 +278,7 @@ class RetainedQuestions:
 
 
 class RetainedAnswers:
-    """What others ask of this gateway, answered from its copies.
+    """Questions of others to this gateway, answered from its copies.
 
     Args:
         gateway: Its name.
@@ -304,7 +304,7 @@ class RetainedAnswers:
         self._is_due = False
 
     def receive_question(self, value: bytes, partition: int) -> None:
-        """Take a question; what came before it in this partition has been taken.
+        """Take a question; all records before it in this partition have been taken.
 
         Raises:
             InvalidRecord: It cannot be read.

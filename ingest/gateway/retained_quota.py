@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class RetainedQuota:
     """Admits messages with RETAIN set.
 
-    A gateway knows what is retained for a topic when it has a copy of its shard; at others each
+    A gateway knows a topic's retained message when it has a copy of its shard; at others each
     message counts as one of a new topic until the owner of the shard has it.
 
     Args:
@@ -43,9 +43,9 @@ class RetainedQuota:
         self._shard_of = shard_of
 
     def take(self, publisher: RetainedPublisher, topic_name: str, payload: bytes) -> str:
-        """Count a message that is to be retained; return who has no room for it, "": nobody.
+        """Count a message that is to be retained; return whose limit it exceeds, "": none.
 
-        One that removes what is retained, or takes no more room than that, is always welcome.
+        One that removes the retained message, or takes no more room than that, is always let in.
         """
         tenant, limits, publishers = publisher.tenant, self._limits, self._publishers
         is_limited = any(limits.is_limited(kind, tenant, None) for kind in RETAINED)

@@ -2,11 +2,11 @@
 
 Shard by shard, a shard in the order of its topics: from this gateway's own copy, else page by page
 from a gateway that has one. Without a wildcard there is one shard. Nothing is asked for before the
-client has room for it; of what others have no more than a page is kept here, and little of the
-shards that come next.
+client has room for it; of other gateways' messages no more than a page is kept here, and little of
+the shards that come next.
 
 A message from the offset on at which the subscription began to count comes live, and is left out.
-What waits already goes first. [MQTT5-3.3.1-9] [MQTT311-3.3.1-6]
+Messages that wait already go first. [MQTT5-3.3.1-9] [MQTT311-3.3.1-6]
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ AHEAD: Final = 3
 
 AHEAD_PAGE: Final = 32
 AHEAD_BYTES: Final = 16 * 1024
-"""What each of them may give."""
+"""Most that each of them may give."""
 
 SHARDS_AT_ONCE: Final = 8
 """Shards of this gateway's own that are looked at in one turn of the loop."""
@@ -54,7 +54,7 @@ SCAN_RETRY_SECONDS: Final = 0.1
 """Until it is looked again whether a copy here is new enough, and this gateway heard of."""
 
 MOST_WAIT_SECONDS: Final = 1.0
-"""Until it is looked again whether a client owes nothing for what it was sent."""
+"""Until it is looked again whether a client owes nothing for messages sent to it."""
 
 
 class Recipient(Protocol):
@@ -76,11 +76,11 @@ class RetainedSources:
         loop: Of the gateway.
         own: The copies that are here.
         questions: Ask the gateways that have others.
-        system_topics: What the gateway tells of itself.
+        system_topics: Of the gateway.
         lease: Of this gateway.
         delivered: How far this gateway has come.
         shard_of: Returns the shard of a message's key.
-        charge: Charges a client for what it is sent; returns in how many seconds it owes nothing.
+        charge: Charges a client for messages sent to it; returns in how many seconds it owes none.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -94,7 +94,7 @@ class RetainedSources:
 
 
 class RetainedScans:
-    """What one session is still owed.
+    """Retained messages that one session is still owed.
 
     Args:
         sources: Where they come from.
@@ -117,11 +117,11 @@ class RetainedScans:
     def __init__(self, sources: RetainedSources, recipient: Recipient) -> None:
         self._sources = sources
         self._recipient = recipient
-        # What waits for the router, and what is being sent.
+        # Scans that wait for the router, and those being sent.
         self._owed: list[RetainedScan] = []
         self._scans: list[RetainedScan] = []
-        # What was asked for one of them, mostly the first: the shard that is sent and those after
-        # it, and how much of the first page was sent.
+        # Questions for one of them, mostly the first: the shard that is sent and those after it,
+        # and how much of the first page was sent.
         self._asking: RetainedScan | None = None
         self._questions: list[Question] = []
         self._next = 0
@@ -130,7 +130,7 @@ class RetainedScans:
         self._sent = 0  # in this turn
 
     def owe(self, scan: RetainedScan) -> None:
-        """Note what a subscription is to get: a crash does not change that.
+        """Note a subscription's retained messages as owed, also after a crash.
 
         They are pending like any other message of the session (5.0: 4.1, 3.1.1: 4.1). The log has
         the subscription's barriers, so others can be asked while these are on their way.
@@ -144,15 +144,15 @@ class RetainedScans:
             self._ask_shards(scan, shards)
 
     def restore(self, scan: RetainedScan) -> None:
-        """Take what a session that comes back is owed; it goes on when the client is there."""
+        """Take a scan owed to a session that comes back; it goes on when the client is there."""
         self._scans.append(scan)
 
     def caught_up(self, floor: Sequence[int]) -> None:
-        """Note up to where the session was given what it missed: copies here may be behind."""
+        """Note up to where the session was given missed messages: copies here may be behind."""
         self._floor = floor
 
     def send(self, scan: RetainedScan) -> None:
-        """Begin with what is owed, as fast as the client takes it."""
+        """Begin with an owed scan, as fast as the client takes it."""
         if scan in self._owed:
             self._owed.remove(scan)
             self._scans.append(scan)
@@ -166,11 +166,11 @@ class RetainedScans:
         self._owed = [one for one in self._owed if one.topic_filter != topic_filter]
 
     def pending(self) -> list[RetainedScan]:
-        """Return what the client has not got yet."""
+        """Return scans that the client has not got yet."""
         return self._scans + self._owed
 
     def close_questions(self) -> None:
-        """Forget what was asked of others: the client has gone, or wants it no more."""
+        """Forget questions to others: the client has gone, or wants no answers."""
         questions, self._questions = self._questions, []
         self._asking = None
         self._next = 0
@@ -178,7 +178,7 @@ class RetainedScans:
             self._sources.questions.close(question)
 
     def go_on(self) -> None:
-        """Look in a later turn of the loop what can be sent."""
+        """Send more in a later turn of the loop."""
         if self._scans and not self._is_due:
             self._is_due = True
             self._sources.loop.call_soon(self._step)
@@ -240,7 +240,7 @@ class RetainedScans:
         return True
 
     def _send_shards(self, scan: RetainedScan) -> bool:
-        """Send what there is room for; return whether there is more to do at once."""
+        """Send as much as there is room for; return whether there is more to do at once."""
         shards = self._shards(scan)
         for _ in range(SHARDS_AT_ONCE):
             if scan.shard >= shards.stop:
@@ -269,7 +269,7 @@ class RetainedScans:
         return range(shard, shard + 1)
 
     def _is_new_enough(self, scan: RetainedScan) -> bool:
-        """Tell whether the copy here has all that comes before what the client gets live.
+        """Tell whether the copy here has all messages before the client's live ones.
 
         The session may have begun at another gateway, which was ahead of this one.
         """

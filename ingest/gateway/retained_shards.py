@@ -1,9 +1,9 @@
 """Of which shards of the retained messages this gateway has a copy.
 
-The owner of a shard has one, and who stands by for it (`ingest.session.placement`, as for
-sessions). To get one the gateway announces the shard's route; what is behind the barriers comes
-from the router, the rest is read from the table `retained` and the log. Nobody is fenced: owners
-only read, so whoever has a complete copy may answer.
+The owner of a shard has one, and so has its standby (`ingest.session.placement`, as for sessions).
+To get one the gateway announces the shard's route; messages behind the barriers come from the
+router, the rest is read from the table `retained` and the log. Nobody is fenced: owners only read,
+so any gateway with a complete copy may answer.
 
 A copy that lacks something is not kept: others are asked, and it is tried again until the table has
 caught up. Without tables nothing could be waited for: what the log has is all there is.
@@ -52,7 +52,7 @@ class RetainedShards:
     Args:
         gateway: Its name.
         retained: Holds the copies.
-        peers: Who can own shards.
+        peers: Say which gateways can own shards.
         ranges: Reads the log.
         lake: Reads the tables, if they can be read here.
         routes: Of this gateway.
@@ -60,7 +60,7 @@ class RetainedShards:
         clock: Says when to try again.
 
     Attributes:
-        places: Who owns which shard, and who stands by.
+        places: Owner and standby of each shard.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
 """Gateways that are gone: their routes, left in the log, would draw messages to nobody.
 
-A gateway withdraws what its own earlier run left. One that is gone for good is *retired*:
+A gateway withdraws routes that its own earlier run left. One that is gone for good is *retired*:
 
     its name is taken ──► routes withdrawn ──► sessions and share groups are settled
         ──► routes of share groups withdrawn, the router knows it ──► delivery topic removed
 
 The name is taken as a run of the gateway takes it (`peers.py`): none can begin meanwhile, and the
-run before is over, so the gateways that are there settle what it held at once. They are asked shard
-by shard what is left, as a gateway asks that was cut off. A route of a share group stays until
-then: it stands for a membership that begins beside it, and what the router gives the dead gateway
-counts.
+run before is over, so the gateways that are there settle its sessions and memberships at once. They
+are asked shard by shard how much is left, as a gateway asks that was cut off. A route of a share
+group stays until then: it stands for a membership that begins beside it, and messages that the
+router gives the dead gateway count.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _CONFIRM_KEY: Final = CONTROL_KEY_PREFIX + CONFIRM.encode()
 async def withdraw_routes_of_ended(
     reader: LogReader, writer: LogWriter, gateways: Collection[str], host: Host
 ) -> int:
-    """Withdraw what gateways of this machine left that have ended; return how many routes it was.
+    """Withdraw routes of gateways of this machine that have ended; return how many.
 
     Those of share groups stay, and those of a gateway that may still run: it is to be retired.
 
@@ -138,7 +138,7 @@ async def _withdraw(writer: LogWriter, keys: Sequence[bytes]) -> int:
 
 
 class Unsettled(NamedTuple):
-    """What is not settled yet of a gateway that is gone."""
+    """Counts of the unsettled state of a gateway that is gone."""
 
     sessions: int
     """At least so many; of each shard no more than a few hundred are counted."""
@@ -159,7 +159,7 @@ class Retirement:
 
     Args:
         gateway: Its name.
-        log: Where it left what it left.
+        log: With its routes, sessions and memberships.
         partitions: Of the log's topics.
         lease_seconds: As gateways have it: one that may still run is waited for so long.
         clock: For the lease.
@@ -211,13 +211,12 @@ class Retirement:
 
         Args:
             timeout_seconds: For all of it.
-            tell: Called with what is left, whenever that has changed.
+            tell: Called with the rest, whenever that has changed.
 
         Raises:
             LogError: The log does not answer.
-            OperationalError: The gateway is there, or nobody is who could settle what it held, or
-                not all was settled in time. What was done stays done; the rest can be asked for
-                again.
+            OperationalError: The gateway is there, or no other that could settle its state, or not
+                all was settled in time. Settled parts stay so; the rest can be asked for again.
         """
         await self._check_others()
         try:
@@ -247,7 +246,7 @@ class Retirement:
             heartbeats.cancel()
             work.cancel()
             await asyncio.wait((work, heartbeats))
-            if not self._lost.done():  # else the word there is another's
+            if not self._lost.done():  # else the heartbeat there is another's
                 self._peers.leave()
             await self._peers.close()
             await self._writer.flush(FLUSH_SECONDS)
@@ -290,7 +289,7 @@ class Retirement:
     async def _send_heartbeats(self) -> None:
         while True:
             self._peers.send_heartbeat({"state": RETIRING, "listeners": []})
-            if self._peers.is_read:  # nobody else has the name once our own word is read
+            if self._peers.is_read:  # nobody else has the name once our own heartbeat is read
                 self._has_name.set()
             await asyncio.sleep(HEARTBEAT_SECONDS / 5)
 
@@ -362,7 +361,7 @@ class Retirement:
             await self._until_answered(BARRIER_SECONDS)
 
     async def _forget(self) -> None:
-        """Take from the shards what is of the gateway itself."""
+        """Remove the gateway's own records from the shards."""
         headers = stamp_headers(self._me.incarnation)
         for shard in range(self._partitions.sessions):
             for key in (question_key, left_key, marks_key):
@@ -375,7 +374,7 @@ class Retirement:
         await self._writer.append_durably(log_topic, key, value, headers, partition=partition)
 
     def _receive(self, records: list[LogRecord]) -> None:
-        """Take what comes to the gateway: answers of the owners of shards, and barriers."""
+        """Take records for the gateway: answers of the owners of shards, and barriers."""
         for record in records:
             key = record.key or b""
             try:

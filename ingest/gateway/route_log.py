@@ -1,7 +1,7 @@
 """Route records and barriers of one gateway on their way into the log.
 
 Route records have numbers. A barrier names the last one that was made, for its offset is not known
-yet, or what the log or the router is known to have.
+yet, or the last one that the log or the router is known to have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class _Record(NamedTuple):
-    """What is to be appended."""
+    """A record to be appended."""
 
     log_topic: str
     key: bytes

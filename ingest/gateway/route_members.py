@@ -1,4 +1,4 @@
-"""Who needs which route of a gateway: members are counted, and unused filters linger."""
+"""Members of a gateway's routes: they are counted, and unused filters linger."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RouteMembers:
         """Count one member less; the route goes when it has been unused for a while.
 
         A share group's goes at once: its messages would be given to us and to nobody else. So does
-        that of a shard of retained messages: it is nobody's who may be back soon.
+        that of a shard of retained messages: it has no client that may be back soon.
 
         Returns:
             Whether the log is to be told now that it goes.

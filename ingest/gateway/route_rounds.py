@@ -1,4 +1,4 @@
-"""A round: what goes to the log together for those who wait for routes."""
+"""A round: records that go to the log together for all that wait for routes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class RouteRequest:
-    """Routes that somebody has asked for, on their way through the rounds.
+    """Requested routes, on their way through the rounds.
 
     Attributes:
         routes: The filters.
         starts: Per partition the offset from which on messages count, filled in when it is known:
             at the latest before a message behind it is delivered; until then it is `NOT_YET`.
         counted: Done when the log has the routes and barriers, with the starts. It fails with
-            `LogError` when the log did not take all of what was subscribed; the members count
-            until they are unsubscribed.
+            `LogError` when the log did not take all of the routes; the members count until they are
+            unsubscribed.
         routed: Done when, after that, the router has the routes.
     """
 
@@ -39,7 +39,7 @@ class RouteRequest:
     def count(self, starts: list[int]) -> None:
         """Note that the log has routes and barriers."""
         self.starts = starts
-        if not self.counted.done():  # nobody waits for what was cancelled
+        if not self.counted.done():  # nobody waits for a cancelled one
             self.counted.set_result(starts)
 
     def finish(self) -> None:

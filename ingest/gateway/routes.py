@@ -6,9 +6,9 @@
 
 A round is all that goes to the log together: the records of the filters that wait, and one barrier
 for each partition of `mqlake.inbound`. It is handed to the log at the end of the turn of the loop
-in which somebody subscribed, or, while the log has not answered for an earlier one, when it has: so
+in which a client subscribed, or, while the log has not answered for an earlier one, when it has: so
 many that subscribe share a round. But no message of this gateway waits for that, and none comes
-before: what is due goes first. So every message that the gateway reads later is behind the
+before: a due round goes first. So every message that the gateway reads later is behind the
 barriers, and counts. A barrier names its route by a number, for the route's offset is not known.
 
 Where a barrier stands is where the subscription starts to count. The barrier's own way back tells
@@ -103,7 +103,7 @@ class Routes:
         self._repeated = 0  # how often the oldest open round was asked for again
         self._asked_up_to = -1  # of rounds that named a number, the last one asked for by offset
         self.of_earlier_run: set[Route] = set()
-        self._is_asking = False  # the next round has barriers, whoever waits
+        self._is_asking = False  # the next round has barriers, even if nobody waits
 
     @property
     def is_answered(self) -> bool:
@@ -146,8 +146,8 @@ class Routes:
     def subscribe(self, routes: Sequence[Route]) -> RouteRequest:
         """Count one more member for each filter, from barriers that go before any later message.
 
-        Also where an earlier round announces a filter: its barriers were sent before. Whoever takes
-        the subscription up before control returns to the loop delivers all that counts.
+        Also where an earlier round announces a filter: its barriers were sent before. A caller that
+        takes the subscription up before control returns to the loop delivers all that counts.
         """
         self._members.add(routes, self._next_round)
         round_ = self._next_round
@@ -157,10 +157,10 @@ class Routes:
         return request
 
     def announce(self, routes: Sequence[Route]) -> RouteRequest:
-        """Count one more member for each filter, for somebody who may not miss a message.
+        """Count one more member for each filter, for a caller that may not miss a message.
 
-        Its barriers follow when the log has the routes, withdrawals before this call included. What
-        the log does not take is tried again until it does.
+        Its barriers follow when the log has the routes, withdrawals before this call included.
+        Records that the log does not take are tried again until it does.
         """
         self._members.add(routes, self._next_round)
         request = RouteRequest(routes, [], self._loop)
@@ -206,7 +206,7 @@ class Routes:
     def grow(self, partitions: int) -> None:
         """Send barriers through more partitions from the next round on.
 
-        What is subscribed in earlier ones counts from the beginning of those that are new: nothing
+        Filters subscribed in earlier ones count from the beginning of those that are new: nothing
         was in them.
         """
         number = self._next_round.number
@@ -215,7 +215,7 @@ class Routes:
         self._next_round.starts += [NOT_YET] * (partitions - len(self._next_round.starts))
 
     async def open(self, stale: Sequence[Route]) -> list[int]:
-        """Withdraw what an earlier run left in the log and send the first round.
+        """Withdraw routes that an earlier run left in the log and send the first round.
 
         Routes of share groups stay until their memberships are settled: the settler withdraws them.
 
@@ -298,7 +298,7 @@ class Routes:
             self._flushing = self._loop.call_later(FULL_SECONDS, self._flush_due)
 
     def flush(self) -> None:
-        """Hand to the log what waits; called before any message when `is_due`.
+        """Hand waiting records to the log; called before any message when `is_due`.
 
         Raises:
             LogFull: It has no room for all of it; messages have to wait.
@@ -338,7 +338,7 @@ class Routes:
     def _new_round(self, number: int) -> Round:
         return Round(number, [NOT_YET] * self._partitions)
 
-    # What becomes of a round
+    # Outcomes of a round
 
     def _barrier_reported(
         self, round_: Round, partition: int, offset: int, error: LogError | None

@@ -1,4 +1,4 @@
-"""What all senders of a gateway use, and the form in which each has its messages."""
+"""The context of a gateway's senders, and the form in which each has its messages."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Groups(SavedGroups, Protocol):
     """Implemented by `ingest.gateway.share_groups.ShareGroups`."""
 
     def member_moved(self, sender: Any) -> None:
-        """Give a member what waits for it in its groups, if it has room now."""
+        """Give a member messages that wait for it in its groups, if it has room now."""
         ...
 
 
 class SenderContext:
-    """What all senders of a gateway use.
+    """Parts of a gateway that all its senders use.
 
     Args:
         context: Of the gateway.
-        told: Whether anybody wants to hear of deliveries.
+        told: Whether a rule wants events of deliveries.
         groups: Give members of share groups their messages.
         retained: Where retained messages come from.
     """

@@ -1,7 +1,7 @@
 """The messages that one session gets: sent, kept until the client takes them, or dropped.
 
 A sender lives as long as its session is at this gateway and has a connection at most of the time.
-What waits and how packets leave is in `ingest.gateway.outbox`.
+Its queue, and how packets leave, are in `ingest.gateway.outbox`.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ class Sender(Outbox):
     """Sends messages to one client and takes its answers.
 
     A message waits when the client's window is used up, its socket takes no more, the log knows too
-    little of what the client has acknowledged, or the client is not there. QoS 0 does not wait: it
+    few of the client's acknowledgements, or the client is not there. QoS 0 does not wait: it
     is dropped and recorded. Other packets than PUBLISH do not wait for the window.
     [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
 
     Args:
-        context: What all senders use.
+        context: Of all senders.
         tenant: Of the client.
         client_id: Of the client.
         rights: See below.
-        waiting: Counts what waits for it among what waits for others.
+        waiting: Counts its waiting messages among those of others.
 
     Attributes:
         groups: Share groups that it is a member of: they are told when it may have room.
         member: The session, if it outlives its connection.
-        maybe_sent: What a holder that has died may have sent; None: it is known what was sent.
-        rights: What the client may be sent; None: everything. Asked when a message comes and, if it
-            has waited or is sent again, when it leaves.
+        maybe_sent: Messages that a dead holder may have sent; None: all sent ones are known.
+        rights: To get messages; None: all of them. Asked when a message comes and, if it has waited
+            or is sent again, when it leaves.
     """
 
     __slots__ = ()
 
     def attach(self, connection: Client) -> None:
-        """Take a connection whose CONNACK is on its way; what was in flight is sent again."""
+        """Take a connection whose CONNACK is on its way; messages in flight are sent again."""
         settings = self._context.settings
         protocol = connection.protocol
         self._connection = connection
@@ -76,7 +76,7 @@ class Sender(Outbox):
         self.send_waiting()
 
     def detach(self) -> None:
-        """Let go of the connection; what is in flight is kept."""
+        """Let go of the connection; messages in flight are kept."""
         self._connection = None
         self._save_queue = None
         self._messages.max_queued = self._context.settings.max_offline_messages
@@ -143,7 +143,7 @@ class Sender(Outbox):
             self._send(offered, outgoing, now_ms, dup=False)
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as window, socket and the log allow."""
+        """Send waiting messages, as far as window, socket and the log allow."""
         connection = self._connection
         now_ms = 0
         while connection is not None and self._takes_more(connection) and not connection.is_closing:
@@ -189,13 +189,13 @@ class Sender(Outbox):
 
     @property
     def retained(self) -> RetainedScans:
-        """What the session is owed of the retained messages."""
+        """Retained messages that the session is owed."""
         if self._retained is None:
             self._retained = RetainedScans(self._context.retained, self)
         return self._retained
 
     def caught_up(self, floor: Sequence[int]) -> None:
-        """Note up to where a session that came back was given what it missed."""
+        """Note up to where a session that came back was given missed messages."""
         if self._retained is not None:
             self._retained.caught_up(floor)
 
@@ -205,7 +205,7 @@ class Sender(Outbox):
             self._retained.forget(topic_filter)
 
     def pending_retained(self) -> list[RetainedScan]:
-        """Return what the client has not got yet of the retained messages."""
+        """Return scans of retained messages that the client has not got yet."""
         return [] if self._retained is None else self._retained.pending()
 
     def retained_room(self, qos: int) -> int:

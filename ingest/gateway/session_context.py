@@ -1,4 +1,4 @@
-"""What the sessions of a gateway are made with, and what the log has of one."""
+"""The context of a gateway's sessions, and a session as the log has it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StoredSession(NamedTuple):
-    """What the log has of a session whose client was away."""
+    """A session whose client was away, from the log."""
 
     session: SessionRecord
     progress: ProgressRecord | None
@@ -36,21 +36,21 @@ class StoredSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What all sessions of a gateway use.
+    """Parts of a gateway that all its sessions use.
 
     Attributes:
         me: This run of the gateway.
         origin: `<site>/<gateway>`.
         clock: For times in records.
         peers: Knows which version of records is in force.
-        senders: What their senders use.
+        senders: Context of their senders.
         subscriptions: Those in force.
         share_groups: The share groups that sessions here are members of.
         histories: Reads for sessions that have asked for history.
-        publisher: Knows what the log has confirmed.
+        publisher: Knows messages that the log has confirmed.
         delivered: How far the gateway has come.
         session_log: Where sessions are written.
-        share_log: Where it is written what they share.
+        share_log: Where their memberships in share groups are written.
         shared_limits: Count subscriptions.
         release: Called when the log may have answered for the last message of a session whose
             client has gone.

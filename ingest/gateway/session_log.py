@@ -1,7 +1,7 @@
-"""What this gateway writes of the sessions that it holds, each record in its shard.
+"""Records of the sessions that this gateway holds, each in its shard.
 
 A record says the epoch of its session: should others have settled that meanwhile, the record does
-not count. So what a report of the log sets off waits while this gateway does not know whether its
+not count. So callbacks of a report of the log wait while this gateway does not know whether its
 lease still held when the record came to stand in the log.
 """
 
@@ -68,11 +68,11 @@ class SessionLog:
         return self._records.is_saved
 
     def confirmed(self) -> None:
-        """Go on with what waited: the sessions that are still held were held all the time."""
+        """Run waiting reports: the sessions that are still held were held all the time."""
         self._reports.confirmed()
 
     def once_held(self, report: Callable[[], None]) -> None:
-        """Run what is to be said of a session that is not written, once it is known to be held."""
+        """Run a report on a session that is not written, once the session is known to be held."""
         self._reports.run(report)
 
     def append_claim(

@@ -78,7 +78,7 @@ class SessionMarks:
         self._behind.pop(session, None)
 
     def save(self) -> None:
-        """Write what has changed, and how far all sessions have come."""
+        """Write changes, and how far all sessions have come."""
         write(
             Before.MARKS,
             {
@@ -108,7 +108,7 @@ class SessionMarks:
         self._marks_at = self._context.clock.monotonic()
 
     def _has_come_past(self, session: ClientSession, next_offsets: Sequence[int]) -> bool:
-        """Note what the gateway has come past; return whether nothing of the session is left."""
+        """Note histories and floor that deliveries have passed; return whether none is left."""
         is_changed = session.settle_histories(next_offsets)
         if session.floor is not None and have_reached(next_offsets, session.floor):
             session.floor = None

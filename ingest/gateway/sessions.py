@@ -1,4 +1,4 @@
-"""The sessions of a gateway: whose they are, what outlives a connection, when they end.
+"""The sessions of a gateway: their holders, those that outlive a connection, their ends.
 
     claim ──► granted ──► saved ──► connected ──connection lost──► released
                                                                      │
@@ -6,8 +6,8 @@
 
 A session lives in memory while its client is connected here. One that outlives its connection, or
 has a will, is a record in its shard (`ingest.gateway.session_log`), or a claim that says the same,
-before CONNACK; the next gateway to claim it gets it. Nothing is queued for an absent client: what
-it missed is read from the log when it is back (`ingest.gateway.resuming`). Of a session that ends
+before CONNACK; the next gateway to claim it gets it. Nothing is queued for an absent client: missed
+messages are read from the log when it is back (`ingest.gateway.resuming`). Of a session that ends
 with its connection only the claim is written, and not even that while this gateway owns its shard.
 """
 
@@ -62,7 +62,7 @@ class Sessions:
     Args:
         context: Of the gateway.
         log: Where they are written.
-        share_log: Where it is written what they share.
+        share_log: Where their memberships in share groups are written.
         shards: Those that this gateway owns.
         share_groups: Those that sessions here are members of.
         delivered: How far this gateway has come.
@@ -182,7 +182,7 @@ class Sessions:
                 return
         opening.connection.pause_reading(PAUSED_BY_SESSION)
         now, clean_start = self._context.loop.time(), opening.connect.clean_start
-        # One that was cut off, and claims anew what waits, would tell of a client twice.
+        # One that was cut off, and repeats waiting claims, would tell of a client twice.
         said = opening.claimed_session() if self._lease.holds() else None
         holder.open(key, opening, now, clean_start=clean_start, principal=principal, session=said)
 
@@ -200,14 +200,14 @@ class Sessions:
         return ANYBODY if follows_client_id else connection.principal
 
     def told(self, action: str, value: dict[str, Any]) -> None:
-        """Take what the owner of a shard says of the sessions of this gateway.
+        """Take a message of a shard's owner about the sessions of this gateway.
 
         Raises:
             InvalidRecord: A member is missing.
         """
         BETWEEN_GATEWAYS[action](self._holder, value)
 
-    # What the holder decides: implements `ingest.session.holder_host.HolderHost`
+    # Decisions of the holder: implements `ingest.session.holder_host.HolderHost`
 
     def append(
         self,
@@ -263,7 +263,7 @@ class Sessions:
         session = self._sessions.get(key) or self._leaving.pop(key, None)
         if session is None:
             return
-        # Others have settled it: what is written of it now does not count.
+        # Others have settled it: records of it from now on do not count.
         session.sender.take_shared(is_ended=True)
         self._close_progress(session)
         self._drop_subscriptions(session, SessionState.ENDED)
@@ -277,7 +277,7 @@ class Sessions:
     def confirmed(self) -> None:
         self._on_confirmed()
 
-    # What an opening needs
+    # Called by openings
 
     def add(self, session: ClientSession) -> None:
         """Take a session that this gateway holds, before anything is written of it."""
@@ -309,7 +309,7 @@ class Sessions:
         del self._sessions[session.key]
         session.connection = None
         session.end_reason = reason
-        session.sender.detach()  # what is in flight is kept, of share groups too [MQTT5-4.8.2-4]
+        session.sender.detach()  # exchanges in flight are kept, of share groups too [MQTT5-4.8.2-4]
         self._context.events.add(
             "client.disconnected", session.tenant, session.client_id, reason=reason
         )
@@ -330,7 +330,7 @@ class Sessions:
         """End a session; its will, if it has one, is published by the owner of its shard."""
         shared_filters = session.shared_filters() if session.is_written else []
         self._drop_subscriptions(session, SessionState.ENDED)
-        # Others of the share groups get what it was not done with (5.0: 4.8.2).
+        # Others of the share groups get its unfinished messages (5.0: 4.8.2).
         left = session.sender.take_shared(is_ended=True)
         self._share_groups.pass_on(session.tenant, left)
         self._close_progress(session)
@@ -408,7 +408,7 @@ class Sessions:
     # Time passes
 
     def tick(self) -> None:
-        """Repeat what nobody has answered; turn away who has waited too long."""
+        """Repeat unanswered claims; turn away clients that have waited too long."""
         self._holder.tick(self._context.loop.time(), OPEN_SECONDS)
 
     def end_claims(self) -> None:
@@ -441,4 +441,4 @@ BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Claimant], dict[str, Any]], N
     REWRITE: Holder.asked_to_rewrite,
     CONFIRM: Holder.answered,
 }
-"""What the owner of a shard tells the gateways that hold sessions, or have claimed them."""
+"""Messages of a shard's owner to gateways that hold sessions, or have claimed them."""

@@ -395,7 +395,7 @@ class GatewaySettings(ProcessSettings):
 
     @property
     def missing_for_strangers(self) -> str:
-        """What is not said that has to be where other machines reach a listener; "" for nothing."""
+        """The missing setting that a listener for other machines needs; "": none is missing."""
         if not self.asks_who:
             if self.allow_anonymous is not None:
                 return ""
@@ -448,7 +448,7 @@ class GatewaySettings(ProcessSettings):
 
     @property
     def asks_who(self) -> bool:
-        """Whether clients have to show who they are, unless `allow_anonymous` lets them in."""
+        """Whether clients have to log in, unless `allow_anonymous` lets them in."""
         return self.credentials_file is not None or bool(self.authenticators)
 
     @property

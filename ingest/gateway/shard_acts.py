@@ -1,4 +1,4 @@
-"""Performs what the owner of a shard does: the effects of its acts (`ingest.session.acts`)."""
+"""Performs the effects of a shard owner's acts (`ingest.session.acts`)."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ LOOK_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class Actions:
-    """What the owner of a shard needs of the gateway, beside the log.
+    """Functions of the gateway that the owner of a shard calls, beside the log.
 
     Attributes:
         find: Returns which exchanges `mqlake.inbound` has.
         next_offsets: Of `mqlake.inbound`, by partition: nothing is below from now on.
         end_offsets: Of `mqlake.inbound`, by partition: nobody can have read further.
         publish_wills: Appends wills under their exchanges, until all are durable.
-        pass_on: Gives share groups what an absent session leaves.
+        pass_on: Gives share groups the messages that an absent session leaves.
         ended: Told of a session that has ended.
-        withdraw: Takes routes of a dead gateway, and what it was given for share groups.
+        withdraw: Takes routes of a dead gateway, and its deliveries for share groups.
         group_ended: Told of a share group that has ended, and how many messages nobody gets.
         told: Takes a control record of a gateway for itself.
     """
@@ -128,7 +128,7 @@ class ShardActs:
         self.keep(task)
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Own a task until it is over; what fails in it ends this gateway."""
+        """Own a task until it is over; a failure in it ends this gateway."""
         self._works.add(task)
         task.add_done_callback(self._done)
 

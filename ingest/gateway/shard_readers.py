@@ -1,4 +1,4 @@
-"""The readers of shards: what somebody waits for is read at once, all else at less cost."""
+"""The readers of shards: awaited records are read at once, all others at less cost."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ One reader follows the partitions of `mqlake.sessions` that this gateway owns, o
 those that it stands by for, which is a little late: nobody waits for these. A third one loads them
 before, few at a time, those first that this gateway is to own: a claim in a shard that is loaded
 does not wait behind the records of one that is not. When it has come to where the shard's end was,
-the gateway appends `o/owner`, and is the owner when it has read that. What the owner does is
+the gateway appends `o/owner`, and is the owner when it has read that. The owner's acts are
 performed by `shard_acts.py`.
 """
 
@@ -54,8 +54,8 @@ class Shards:
         count: How many shards there are.
         writer: Appends to shards, and control records.
         readers: Read shards.
-        database: Holds what is read.
-        peers: Who can own shards, and who is dead.
+        database: Holds entries of the shards.
+        peers: Say which gateways can own shards, and which are dead.
         lease: Of this gateway.
         clock: Its monotonic time counts.
         actions: Of the gateway.
@@ -112,7 +112,7 @@ class Shards:
         self._acts.close()
 
     async def finish(self) -> None:
-        """Read what this gateway has written, and do what is due because of it: wills above all."""
+        """Read the records that this gateway has written, and act on them: wills above all."""
         ends = await self._reader.end_offsets(SESSIONS)
         for number in self.owned:
             await self._applied(self._followed[number].shard, ends[number] - 1)
@@ -134,7 +134,7 @@ class Shards:
 
     @property
     def places(self) -> list[ShardPlacement]:
-        """Return which gateway is to own which shard, and who stands by."""
+        """Return owner and standby of each shard, as they are to be."""
         return self._places
 
     @property
@@ -174,7 +174,7 @@ class Shards:
         return followed.shard
 
     def hurry(self) -> None:
-        """Note that somebody waits for what comes: progress of others, which nobody does, has time.
+        """Note that a client waits for records; progress of others, that nobody needs, has time.
 
         That one client has come says that others may.
         """
@@ -192,7 +192,7 @@ class Shards:
         return any(one.shard.has_taken for one in self._followed.values())
 
     async def reach(self) -> bool:
-        """Read what others have done to the shards of sessions that were begun without a claim.
+        """Read records of others in the shards of sessions that were begun without a claim.
 
         Returns:
             Whether the sessions that are left are this gateway's; else they are being claimed.
@@ -207,7 +207,7 @@ class Shards:
         return all(one.shard.owner == self._me or not one.shard.has_taken for one in taken)
 
     def tick(self) -> None:
-        """Follow what placement says, claim what is to be owned, do what time brings."""
+        """Follow the placement, claim shards that are to be owned, act on deadlines."""
         if not self._peers.is_read or self._acts.is_closed:
             return
         owners = self._peers.owners()
@@ -227,12 +227,12 @@ class Shards:
                     )
 
     def suspend(self) -> None:
-        """Act for no shard: others may own them, and what they have done is not known."""
+        """Act for no shard: others may own them, and their acts are not known."""
         for followed in self._followed.values():
             followed.acts_under = None
 
     def reclaim(self) -> None:
-        """Own anew what was owned: when that has come back, all that was before is known."""
+        """Claim owned shards anew: when that has come back, all records before it are known."""
         for followed in self._followed.values():
             if followed.shard.owner == self._me:
                 self._claim_now(followed)
@@ -322,7 +322,7 @@ class Shards:
         return is_read and not self._is_needed(followed)
 
     def _is_needed(self, followed: FollowedShard) -> bool:
-        """Tell whether others wait for what this gateway reads of a shard, whosever it is to be."""
+        """Tell whether others wait until this gateway has read a shard, by any placement."""
         shard = followed.shard
         return shard.owner == self._me or followed.is_claimed or shard.has_to_leave
 
@@ -366,7 +366,7 @@ class Shards:
         except LogError as error:
             logger.warning("shard not claimed", extra={"fields": {"reason": str(error)}})
 
-    # What is read
+    # Records read
 
     def _load(self, records: list[LogRecord]) -> None:
         """Take records of the shard that is being loaded."""
@@ -376,7 +376,7 @@ class Shards:
             if followed is None or not followed.is_loading:
                 continue
             if record.offset < followed.shard.next_offset:
-                # It was loaded before, and what came first had been fetched then.
+                # It was loaded before, and the first records had been fetched then.
                 followed.store.close()
                 self._followed[record.partition] = self._new(record.partition, followed.end)
                 followed = self._followed[record.partition]
@@ -428,14 +428,14 @@ class Shards:
     def _report(self, error: LogError) -> None:
         logger.warning("sessions cannot be read", extra={"fields": {"reason": str(error)}})
 
-    # What the acts ask
+    # Asked by the acts
 
     def _may_act(self, shard: Shard, epoch: int) -> bool:
         followed = self._followed.get(shard.number)
         if followed is None or followed.shard is not shard or shard.owner_epoch != epoch:
             return False
         if shard.owner != self._me:
-            return True  # what it does when it has been the owner
+            return True  # an act at the end of its ownership
         return followed.acts_under == epoch and self._lease.is_in_time()
 
     async def _applied(self, shard: Shard, offset: int) -> None:

@@ -1,8 +1,8 @@
 """Share groups over all gateways: each message to one member, wherever it is, and none forgotten.
 
 A gateway with members of a group has a membership in it, which joins, leaves and takes over as the
-owner of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). What that
-decides is performed by `share_runner.py`; members' messages go through the membership
+owner of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). Decisions
+of these are performed by `share_runner.py`; members' messages go through the membership
 (`share_membership.py`).
 """
 
@@ -63,8 +63,8 @@ class ShareGroups:
         subscriptions: Those in force: they know the members.
         delivered: How far this gateway has come.
         ends: Say where deliveries begin that are for a new membership.
-        lookup: Finds what was given and is not in memory.
-        gaps: Reads what a group has missed.
+        lookup: Finds given messages that are not in memory.
+        gaps: Reads messages that a group has missed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ShareGroups:
         self._subscriptions = subscriptions
         self._delivered = delivered
         self._memberships: dict[GroupKey, ShareMembership] = {}
-        # Memberships of which the log does not know what they hold now.
+        # Memberships whose present state is not in the log.
         self._changed: dict[ShareMembership, None] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._ended = asyncio.Event()
@@ -112,7 +112,7 @@ class ShareGroups:
     ) -> None:
         """Count a member more for each filter, as `Routes.subscribe`, once its membership may join.
 
-        Told in the same turn of the loop what has become of that: the subscription counts at once.
+        Told the outcome in the same turn of the loop: the subscription counts at once.
         """
         self._enter(routes, lambda: on_entered(self._routes.subscribe(routes)))
 
@@ -129,7 +129,7 @@ class ShareGroups:
         self._enter_when_joined(shared, enter)
 
     def unsubscribe(self, route: Route) -> None:
-        """Count one member less; the last one's place is kept until the group can do without."""
+        """Count one member less; the last one keeps the route until the group can do without."""
         membership = self._memberships.get(GroupKey(route.tenant, route.topic_filter))
         if membership is None or not route.is_shared:
             self._routes.unsubscribe(route)
@@ -158,7 +158,7 @@ class ShareGroups:
                 self._reader.read,
             )
             if membership.route in self._routes.of_earlier_run:
-                # What comes by that route goes to its settler.
+                # Messages by that route go to its settler.
                 membership.from_delivery = NOT_KNOWN
             membership.task = self._start(self._run_membership(membership))
         return membership
@@ -190,7 +190,7 @@ class ShareGroups:
         partition: int,
         offset: int,
     ) -> None:
-        """Add the copy of whoever gets a message that the router chose this gateway for."""
+        """Add the copy of the member that gets a message that the router gave to this gateway."""
         membership = self._memberships.get(group)
         if membership is None:
             return  # of an earlier run, as every route has its membership: its settler has this too
@@ -202,11 +202,11 @@ class ShareGroups:
         copies.append(copy or Copy(membership, MESSAGE_QOS, True, (), group.topic_filter))
 
     def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
-        """Give others of the group what a member has left."""
+        """Give others of the group messages that a member has left."""
         self._redelivery.pass_on(tenant, left)
 
     async def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
-        """Give others of the groups what the session of an absent client leaves.
+        """Give others of the groups messages that the session of an absent client leaves.
 
         Raises:
             LogError: The log has not taken it.
@@ -214,7 +214,7 @@ class ShareGroups:
         await self._redelivery.pass_on_stored(key, progress)
 
     def member_moved(self, sender: Sender) -> None:
-        """Give a member what waits for it in its groups, if it has room now."""
+        """Give a member messages that wait for it in its groups, if it has room now."""
         for group in sender.groups or ():
             membership = self._memberships.get(group)
             if membership is not None:
@@ -227,17 +227,17 @@ class ShareGroups:
         proceed: Callable[[], None],
         member: GroupMember | None = None,
     ) -> None:
-        """Call back, in the order of the calls, when the log knows what a membership holds now.
+        """Call back, in the order of the calls, when the log has a membership's present state.
 
-        What the member has in flight is written before that.
+        The member's messages in flight are written before that.
         """
         membership = self._memberships.get(GroupKey(tenant, shared_filter))
         self._saver.after_saved(membership, proceed, member)
 
-    # What the owner of a shard tells
+    # Messages of the owner of a shard
 
     def told(self, value: dict[str, Any]) -> None:
-        """Take what the owner of a group's shard tells a membership.
+        """Take a message of the owner of a group's shard to a membership.
 
         Raises:
             InvalidRecord: A member is missing.
@@ -301,7 +301,7 @@ class ShareGroups:
         return fresh
 
     def _open(self, membership: ShareMembership) -> None:
-        """Give the members what comes, and what has waited."""
+        """Give the members live and waiting messages."""
         if membership.is_ended:
             return
         self._reader.read(membership)
@@ -317,10 +317,10 @@ class ShareGroups:
     # Time passes
 
     def save_all(self) -> bool:
-        """Write what has changed.
+        """Write changed memberships.
 
         Returns:
-            Whether the log takes all of it. What is written to it after that can rely on it.
+            Whether the log takes all of them. Records after that can rely on them.
         """
         now = self._context.loop.time()
         are_written = True
@@ -328,7 +328,7 @@ class ShareGroups:
             if membership.state is MembershipState.LEFT or membership.is_lost:
                 del self._changed[membership]
             elif membership.starts is not None:
-                # Else it is the first of a group: it has taken over what it does not hold yet.
+                # Else it is the first of a group: messages that it has taken over are not here yet.
                 are_written &= now >= membership.due_at and self._saver.save(membership)
         return are_written
 
@@ -337,11 +337,11 @@ class ShareGroups:
         self._questions.ask(is_running=self._tasks is not None)
 
     def confirmed(self) -> None:
-        """Go on with what waits for the log, as far as it is known what is this gateway's."""
+        """Run waiting reports of the log, as far as this gateway's memberships are known."""
         self._log.confirmed()
 
     def _lose(self, membership: ShareMembership, _value: dict[str, Any]) -> None:
-        """Begin anew: another gateway took this one for dead, and others have what it held."""
+        """Begin anew: another gateway took this one for dead, and others have its messages."""
         logger.warning(
             "this gateway's membership in a share group was settled by another gateway",
             extra={"fields": {"filter": membership.group.topic_filter}},
@@ -356,7 +356,7 @@ class ShareGroups:
         fresh = self._succeed(membership)
         fresh.holds_route = membership.holds_route
         self._routes.note_withdrawn(membership.route)
-        # What was given to the lost membership, and is read only now, is with others.
+        # Messages given to the lost membership, and read only now, are with others.
         fresh.from_delivery = NOT_KNOWN
         self._questions.look()
 

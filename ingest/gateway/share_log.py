@@ -1,7 +1,7 @@
-"""What this gateway writes of share groups, each record in the shard of its group.
+"""Records of this gateway about share groups, each in the shard of its group.
 
-A record of a membership that others have taken for dead does not count. So what a report of the log
-sets off waits while this gateway does not know whether its memberships are still its own.
+A record of a membership that others have taken for dead does not count. So callbacks of a report of
+the log wait while this gateway does not know whether its memberships are still its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ShareLog:
         self._headers = stamp_headers(me.incarnation)
         self._reports = Reports(self.counts)
         self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
-        # What sessions have in flight, by shared subscription, as the log has it.
+        # Messages in flight of sessions, by shared subscription, as the log has them.
         self._written: dict[Key, dict[str, MemberRecord]] = {}
 
     @property
@@ -78,11 +78,11 @@ class ShareLog:
         self._asked_after = self._lease.silences
 
     def is_answer_good(self) -> bool:
-        """Tell whether the answers count: after one more silence others may have what was kept."""
+        """Tell whether the answers count: a further silence may have cost kept memberships."""
         return self._lease.is_in_time() and self._lease.silences == self._asked_after
 
     def confirmed(self) -> None:
-        """Go on with what waited, once both are known: memberships, and that the lease holds again.
+        """Run waiting reports, once both are known: memberships, and that the lease holds again.
 
         The memberships that are left were this gateway's all the time.
         """
@@ -104,7 +104,7 @@ class ShareLog:
             self._records.append(key, value, self._headers, shard, on_saved)
 
     async def leave_behind(self, record: MembershipRecord) -> None:
-        """Write a membership that has left, for somebody who is not a gateway's membership.
+        """Write a membership that has left, for the messages of an absent session.
 
         Raises:
             LogError: The log has not taken it.
@@ -118,9 +118,9 @@ class ShareLog:
         )
 
     def save_member(self, key: Key, epoch: int, records: Mapping[str, MemberRecord]) -> None:
-        """Write of which groups a session is a member, and what it has in flight of each.
+        """Write of which groups a session is a member, and its messages in flight of each.
 
-        What is written of a membership after that can rely on it.
+        Records of a membership after that can rely on it.
         """
         before = self._written.get(key, {})
         for topic_filter, record in records.items():

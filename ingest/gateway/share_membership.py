@@ -1,4 +1,4 @@
-"""This gateway's membership in one share group: what it was given, and to which member it goes."""
+"""This gateway's membership in one share group: its messages, and the members that get them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ READ_BELOW: Final = 100
 """So many messages are read from the log at once, when less than so many wait in memory."""
 
 MAX_WAITING: Final = 100_000
-"""More never wait, whatever the settings say: the record of a membership has a place for each."""
+"""More never wait, with any settings: the record of a membership has an entry for each."""
 
 
 class MissedByGroup:
-    """Takes what a share group has missed."""
+    """Takes messages that a share group has missed."""
 
     __slots__ = ("_membership", "client_id", "shared_filter")
 
@@ -55,26 +55,26 @@ class MissedByGroup:
 
 
 class ShareMembership(GroupMembership):
-    """What this gateway holds for one share group.
+    """The state of this gateway for one share group.
 
-    It is a subscriber itself: what cannot go to a member yet is delivered to the membership.
+    It is a subscriber itself: messages that cannot go to a member yet are delivered to it.
 
     Args:
         context: Of the gateway.
         subscriptions: Those in force: they know the members.
         delivered: How far the gateway has come.
         group: Of which group.
-        changed: Memberships of which the log does not know what they hold now.
-        read: Reads from the log what a membership wants to read.
+        changed: Memberships whose present state is not in the log.
+        read: Reads messages from the log for a membership.
 
     Attributes:
         members: How many subscriptions there are, those on their way included.
         pending: Subscriptions that wait until the membership has joined, by the routes they share.
-        holds_route: The last member has gone, its place in the routes is kept.
+        holds_route: The last member has gone, its count in the routes is kept.
         is_joined: It is known from where on the router gives to it.
-        is_open: Members are given what comes; else it waits here.
-        from_delivery: What stands before this offset of the gateway's deliveries is not for it.
-        unread: What waits and is not in memory: taken over from other memberships, or too much.
+        is_open: Members are given messages that come; else they wait here.
+        from_delivery: Deliveries of the gateway before this offset are not for it.
+        unread: Waiting messages not in memory: taken over from other memberships, or too many.
         due_at: When that is to be written, by the loop's time.
     """
 
@@ -118,17 +118,17 @@ class ShareMembership(GroupMembership):
 
     @property
     def wants_to_read(self) -> bool:
-        """Whether there is something to read, and place for it."""
+        """Whether there is something to read, and room for it."""
         if self.unread:
             return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
         return bool(self.gaps)
 
     @property
     def keeps_messages(self) -> bool:
-        """Whether what is put here is in the membership's record, from the next one on."""
+        """Whether messages put here are in the membership's record, from the next one on."""
         return self.state in {MembershipState.LIVE, MembershipState.LEAVING} and not self.is_lost
 
-    # What was missed. Implements `ingest.gateway.gaps.Absent`.
+    # Missed messages. Implements `ingest.gateway.gaps.Absent`.
 
     @property
     def tenant(self) -> str:
@@ -140,7 +140,7 @@ class ShareMembership(GroupMembership):
 
     @property
     def subscriptions(self) -> dict[str, ClientSubscription[Any]]:
-        """What nobody was given: all of it, with the QoS it was published with."""
+        """One to all messages that nobody was given, with the QoS that they were published with."""
         plain = split_shared(self.group.topic_filter).topic_filter
         missed: Any = MissedByGroup(self)
         return {plain: ClientSubscription(missed, plain, 2, retain_as_published=True)}
@@ -149,7 +149,7 @@ class ShareMembership(GroupMembership):
         """A membership has no history."""
         return False
 
-    # What comes
+    # Messages in
 
     def receive(self, partition: int, offset: int) -> bool:
         """Note that the router gave a message; False when it is not for this membership."""
@@ -161,7 +161,7 @@ class ShareMembership(GroupMembership):
         return True
 
     def touch(self) -> None:
-        """Note that the log does not know what the membership holds now."""
+        """Note that the membership's present state is not in the log."""
         self._changed[self] = None
 
     def copy(self, message_topic: str, publisher: str, at: Position) -> Copy[Sender] | None:
@@ -175,7 +175,7 @@ class ShareMembership(GroupMembership):
     def deliver(self, message: OutboundMessage, _copy: object, now_ms: int) -> None:
         """Take a message that cannot go to a member now.
 
-        What there is no place for in memory stays in the log. QoS 0 waits for nobody's room.
+        Without room in memory it stays in the log. QoS 0 does not wait for a member's room.
         """
         if not message.qos:
             self._deliver_qos_0(message, now_ms)
@@ -222,7 +222,7 @@ class ShareMembership(GroupMembership):
         return message
 
     def take_back(self, messages: Iterable[OutboundMessage]) -> None:
-        """Take messages that came before what waits here."""
+        """Take messages that came before those that wait here."""
         queue = [*self._queue, *messages]
         # A topic that has moved to another partition is in one of a higher number since.
         queue.sort(key=lambda message: (message.partition, message.offset))
@@ -230,15 +230,15 @@ class ShareMembership(GroupMembership):
         self._queued_bytes = sum(len(message.payload) for message in queue)
         self.touch()
 
-    # What is read from the log
+    # Messages read from the log
 
     def begin_to_read(self) -> set[Position]:
-        """Return what is to be read next; it stays in the membership's record."""
+        """Return positions to be read next; they stay in the membership's record."""
         self._reading = self.unread.take_first(READ_AT_ONCE)
         return set(self._reading)
 
     def was_read(self, messages: Iterable[OutboundMessage]) -> int:
-        """Take what was to be read; return how much of it the log does not have."""
+        """Take the messages that were read; return how many of those asked for the log lacks."""
         found = list(messages)
         missing = len(self._reading) - len(found)
         self._reading.clear()
@@ -263,20 +263,20 @@ class ShareMembership(GroupMembership):
             self.drop(DropReason.QUEUE_FULL, dropped)
 
     def end_missed(self) -> None:
-        """Let what was missed wait like the rest: a gap has been read to its end."""
+        """Let missed messages wait like the rest: a gap has been read to its end."""
         missed, self._missed = self._missed, deque()
         self.take_back(missed)
 
     def begin(self, starts: list[int]) -> None:
-        """Count from here on: what came before belongs to the gap."""
+        """Count from here on: messages before belong to the gap."""
         super().begin(starts)
         queue, self._queue = self._queue, deque()
         self.take_back(one for one in queue if one.offset >= at(starts, one.partition))
 
-    # What goes
+    # Messages out
 
     def hand_out(self) -> None:
-        """Give what waits to the members, as far as they take it."""
+        """Give waiting messages to the members, as far as they take them."""
         subscriptions = self._subscriptions
         now_ms = self._context.clock.now_ms()
         while self.is_open and self._queue:
@@ -298,9 +298,9 @@ class ShareMembership(GroupMembership):
         self._read(self)
 
     def member_moved(self, sender: Sender) -> None:
-        """Note that a member may be done with messages, and give it what waits.
+        """Note that a member may be done with messages, and give it waiting ones.
 
-        While something waits nobody else has room.
+        While messages wait no other member has room.
         """
         self.touch()
         if not self._queue or not self.is_open:
@@ -334,7 +334,7 @@ class ShareMembership(GroupMembership):
         for sender in self._senders():
             sender.take_shared(is_ended=False, shared_filter=self.group.topic_filter)
 
-    # What the log is told
+    # Records for the log
 
     def snapshot(self) -> MembershipRecord:
         """Return the membership as it is now."""
@@ -352,27 +352,27 @@ class ShareMembership(GroupMembership):
         return self._number > 0
 
     def new_answer(self) -> asyncio.Future[Any]:
-        """Return what the owner of the shard will say."""
+        """Return a future for the answer of the owner of the shard."""
         self._answer = self._context.loop.create_future()
         return self._answer
 
     def answer(self, value: Any) -> None:
-        """Take what the owner of the shard says."""
+        """Take the answer of the owner of the shard."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(value)
 
     def move_given(self) -> None:
         """Note that the router has come as far as this gateway has heard of it.
 
-        Only while the route is in force: then somebody was given whatever is before.
+        Only while the route is in force: then all messages before were given to some membership.
         """
         now = self._delivered.next_offsets()
         self.given = latest(now, self.given)
 
     def _open(self) -> OpenWork:
-        """Return what was given to this membership and is not dealt with.
+        """Return messages that were given to this membership and are not dealt with.
 
-        What was sent with QoS 2 is the client's, whatever becomes of it. [MQTT5-4.8.2-5]
+        A message sent with QoS 2 is the client's, with any outcome. [MQTT5-4.8.2-5]
         """
         work = self.unread.copy()
         work.update(self._reading)

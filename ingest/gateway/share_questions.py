@@ -1,7 +1,7 @@
 """Asks which memberships of share groups are still this gateway's.
 
 One that has not heard itself for so long that it may have been taken for dead gives nothing out
-until the owners of its groups have answered for each membership: others may have what it held.
+until the owners of its groups have answered for each membership: others may have its messages.
 """
 
 from __future__ import annotations

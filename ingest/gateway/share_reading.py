@@ -1,4 +1,4 @@
-"""Reads for share groups what waits in the log: what other memberships have left, and gaps."""
+"""Reads waiting messages of share groups from the log: other memberships' leftovers, and gaps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ShareReader:
 
     Args:
         context: Of the gateway.
-        lookup: Finds what was given and is not in memory.
-        gaps: Reads what a group has missed.
+        lookup: Finds given messages that are not in memory.
+        gaps: Reads messages that a group has missed.
         saver: Writes memberships.
         start: Runs a coroutine as a task that has an owner.
         on_read: Told of a membership that has read all that waited for it.
@@ -52,7 +52,7 @@ class ShareReader:
         self._on_read = on_read
 
     def read(self, membership: ShareMembership) -> None:
-        """Read what waits in the log; the members get it before what comes meanwhile."""
+        """Read waiting messages from the log; the members get them before new ones."""
         if membership.wants_to_read and not membership.is_reading and not membership.is_ended:
             membership.is_reading = True
             membership.is_open = False
@@ -75,8 +75,8 @@ class ShareReader:
                 membership.was_not_read()
                 logger.warning("a share group waits", extra={"fields": {"reason": str(error)}})
                 await asyncio.sleep(RETRY_SECONDS)
-        # First the log knows that nothing of a gap is left, then members get it: what a session has
-        # in flight may be in the membership's record, but never in a gap that would be read again.
+        # First the log knows that nothing of a gap is left, then members get it: messages in flight
+        # may be in the membership's record, but never in a gap that would be read again.
         while has_read_gap and not (membership.is_ended or self._saver.save(membership)):  # noqa: ASYNC110
             await asyncio.sleep(RETRY_SECONDS)  # nobody tells
         membership.is_reading = False

@@ -1,4 +1,4 @@
-"""What members of a share group leave unacknowledged is given to others (5.0: 4.8.2)."""
+"""Gives messages that members of a share group leave unacknowledged to others (5.0: 4.8.2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ShareRedelivery:
         self._memberships = memberships
 
     def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
-        """Give others of the group what a member has left (5.0: 4.8.2)."""
+        """Give others of the group messages that a member has left (5.0: 4.8.2)."""
         by_group: dict[GroupKey, list[OutgoingMessage]] = {}
         for outgoing in left:
             by_group.setdefault(GroupKey(tenant, outgoing.shared_filter), []).append(outgoing)
@@ -53,10 +53,10 @@ class ShareRedelivery:
                 self._log.save_membership(self._left(ShareMembership.new_id(), group, work))
 
     async def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
-        """Give others of the groups what the session of an absent client leaves.
+        """Give others of the groups messages that the session of an absent client leaves.
 
-        QoS 2 is not given to anybody else. [MQTT5-4.8.2-5] What is left has one name, whoever
-        writes it: it counts once.
+        QoS 2 is not given to anybody else. [MQTT5-4.8.2-5] The rest has one name for every writer:
+        it counts once.
 
         Raises:
             LogError: The log has not taken it.

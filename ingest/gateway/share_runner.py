@@ -1,4 +1,4 @@
-"""Performs what a membership in a share group does (`ingest.session.share_membership`)."""
+"""Performs the effects of a membership in a share group (`ingest.session.share_membership`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RETRY_SECONDS: Final = 0.2
 
 
 class MembershipRunner:
-    """Performs it for the memberships of one gateway.
+    """Performs the effects of the memberships of one gateway.
 
     Args:
         context: Of the gateway.
@@ -42,8 +42,8 @@ class MembershipRunner:
         routes: Of this gateway.
         ends: Say where deliveries begin that are for a new membership.
         saver: Writes memberships.
-        let_in: Lets members in who have waited until their membership has joined.
-        on_served: Told of a membership that is to give its members what comes.
+        let_in: Lets members in that have waited until their membership has joined.
+        on_served: Told of a membership that is to give its members new messages.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class MembershipRunner:
         own = [] if routes.knows(membership.route) else [membership.route]
         membership.holds_route = membership.holds_route or bool(own)
         starts = await routes.announce(own).counted
-        # Members count from later barriers: what is between is given to the membership and waits
+        # Members count from later barriers: messages between are given to the membership and wait
         # there.
         membership.is_joined = True
         pending, membership.pending = membership.pending, []

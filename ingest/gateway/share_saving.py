@@ -25,7 +25,7 @@ POSITIONS_PER_SECOND: Final = 20_000
 
 @dataclass(slots=True)
 class _Urgent:
-    """Memberships whose records are waited for, and who waits."""
+    """Memberships whose records are waited for, and the waiting callbacks."""
 
     memberships: dict[ShareMembership, None] = field(default_factory=dict)
     members: dict[GroupMember, None] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class MembershipSaver:
     Args:
         log: Takes the records.
         loop: Of the gateway.
-        changed: Memberships of which the log does not know what they hold now.
+        changed: Memberships whose present state is not in the log.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class MembershipSaver:
         proceed: Callable[[], None],
         member: GroupMember | None,
     ) -> None:
-        """Call back, in the order of the calls, when the log knows what a membership holds now.
+        """Call back, in the order of the calls, when the log has a membership's present state.
 
         A member's record that is written before that membership's is in the log when that is.
         """

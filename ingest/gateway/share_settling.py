@@ -1,8 +1,7 @@
-"""What a dead gateway was given for share groups, from the log.
+"""Deliveries of a dead gateway for share groups, from the log.
 
 Its routes of the groups are withdrawn first, and a barrier in its own name follows them through
-every partition: when all of them are in its delivery topic, the router has written there what it
-ever will.
+every partition: when all of them are in its delivery topic, the router writes no more there.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class ShareSettler:
-    """Takes routes of dead gateways, and what they were given.
+    """Takes routes of dead gateways, and their deliveries.
 
     Args:
         context: Of the gateway that acts.
@@ -67,7 +66,7 @@ class ShareSettler:
         self._round = 0
 
     async def withdraw(self, effect: Withdraw) -> Deliveries:
-        """Withdraw routes, and return what the router gave up to there.
+        """Withdraw routes, and return the router's deliveries up to there.
 
         Raises:
             LogError: The log does not answer; to be tried again.

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mqlake.tenants import TenantLimits
 
 MAX_RECENT: Final = 10_000
-"""Users remembered that have gone: who comes back at once owes what he owed."""
+"""Users remembered that have gone: one that comes back at once has its old debt."""
 MAX_TOLD: Final = 256
-"""Users and tenants in a word of a gateway: those that want, or have, most of their limits."""
+"""Users and tenants in a heartbeat of a gateway: those that want, or have, most of their limits."""
 LEAST_TOLD: Final = 0.01
 """Part of a limit from which others are told; with less a gateway is as one that has nothing."""
 GATEWAY: Final = "gateway"
@@ -43,27 +43,27 @@ class Charged(Protocol):
         """Charge for those whom its messages have reached."""
 
     def is_sent(self, count: int) -> float:
-        """Charge for what it has asked for; return in how many seconds nothing is owed."""
+        """Charge for messages that it has asked for; return in how many seconds nothing is owed."""
 
 
 class SharedLimits:
-    """Who shares which limits, and how much of each is used.
+    """Limits shared by clients, and how much of each is used.
 
     Args:
         settings: Limits of the gateway, and of each user.
         loop: Its clock counts.
-        others: Returns what each other gateway that is there has told.
+        others: Returns the figures of each other living gateway.
         retained: Returns how many retained messages of a tenant are in the shards of this gateway,
             and their bytes; of None, those of all that it has copies of.
         reach: Returns how many clients of this gateway get a message of a topic of a tenant.
         gateway: Its name.
-        counts_deliveries: Whether a listener limits what deliveries cost.
+        counts_deliveries: Whether a listener limits the cost of deliveries.
 
     Attributes:
         absent_subscriptions: Returns how many subscriptions clients of a tenant have that are away,
             by the shards of this gateway; set before it begins.
         clients: Limits of the clients that are here, by tenant and client identifier.
-        fan_out: What this gateway delivers of messages that came by others.
+        fan_out: Deliveries of this gateway of messages that came by others.
         counts_deliveries: Whether anybody may be charged for deliveries, here or at others.
     """
 
@@ -84,7 +84,7 @@ class SharedLimits:
         self.clients: WeakValueDictionary[tuple[str, str], Charged] = WeakValueDictionary()
         self._heard = HeardFanOut(gateway)
         of_users = limits_in(settings, "user_")
-        # What users have retained is counted by `ingest.gateway.retained_publishers`.
+        # Retained messages of users are counted by `ingest.gateway.retained_publishers`.
         self._of_users = {kind: most for kind, most in of_users.items() if kind not in RETAINED}
         rates = limits_in(settings), self._of_users, limits_in(settings, "gateway_")
         self._always_counts = counts_deliveries or any("deliveries" in one for one in rates)
@@ -107,7 +107,7 @@ class SharedLimits:
         self._measured_at = loop.time()
 
     def of(self, tenant: str, user: str | None, listener: ListenerInfo) -> tuple[Shares, ...]:
-        """Return what a connection takes from; nothing: no limit is its.
+        """Return the limits that a connection takes from; empty: none.
 
         Args:
             tenant: Whose it is.
@@ -141,15 +141,15 @@ class SharedLimits:
         limited = any(shares.deliveries is not None for shares in self._tenants.values())
         self.counts_deliveries = self._always_counts or limited
 
-    # What messages cost
+    # Costs of messages
 
     def heard(self, gateway: str, incarnation: str, word: object) -> None:
-        """Charge clients of this gateway for what another has delivered of their messages."""
+        """Charge clients of this gateway for another's deliveries of their messages."""
         for (tenant, client_id), count in self._heard.take(gateway, incarnation, word).items():
             self.charge(tenant, client_id, count)
 
     def charge(self, tenant: str, client_id: str, count: int, user: str | None = None) -> None:
-        """Charge for deliveries of what a client has published.
+        """Charge for deliveries of a client's messages.
 
         For those of one that has gone, or that is not told apart, its user and its tenant pay.
         """
@@ -173,7 +173,7 @@ class SharedLimits:
         client = self.clients.get((tenant, client_id))
         return 0.0 if client is None else client.is_sent(count)
 
-    # Who comes and goes
+    # Clients that come and go
 
     def refusal(
         self,
@@ -231,7 +231,7 @@ class SharedLimits:
         self._count("session_bytes", tenant, user, -len(topic_filter.encode()), listener)
 
     def waiting(self, tenant: str, user: str | None) -> WaitingForLimits:
-        """Return where what waits for a client is counted."""
+        """Return the counter of messages that wait for a client."""
         if user is not None:
             return WaitingForLimits(self, tenant, user)
         found = self._waiting.get(tenant)  # most clients are nobody, and need no object each
@@ -247,7 +247,7 @@ class SharedLimits:
         """Return how many clients of a tenant are connected here."""
         return self._here["connections"][_tenant(tenant)]
 
-    # What there may be
+    # Stocks
 
     def is_limited(
         self, kind: str, tenant: str, user: str | None, listener: ListenerInfo | None = None
@@ -279,10 +279,10 @@ class SharedLimits:
                 if amount > 0 and (count := shares.stocks.get(kind)) is not None:
                     count.let_in(amount, now)
 
-    # What others are told
+    # Figures for others
 
     def word(self) -> dict[str, Any]:
-        """Return what others are told; work out anew, twice a second, what is left here."""
+        """Return figures for others; work out anew, twice a second, how much is left here."""
         now = self._loop.time()
         seconds = now - self._measured_at
         if seconds >= HEARTBEAT_SECONDS:
@@ -316,7 +316,7 @@ class SharedLimits:
     def _count_anew(
         self, name: str, shares: Shares, others: Sequence[Told], now: float
     ) -> tuple[dict[str, float], float]:
-        """Work out what is left of what somebody may have.
+        """Work out the rest of the limits of a user, tenant or listener.
 
         Returns:
             How much is here by kind, and the largest part of a limit that this is.
@@ -403,7 +403,7 @@ class SharedLimits:
 
 
 class WaitingForLimits:
-    """What waits for one client, among what waits for all who share its limits."""
+    """Messages that wait for one client, among those for all that share its limits."""
 
     __slots__ = ("_limits", "_tenant", "_user")
 

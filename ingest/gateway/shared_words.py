@@ -1,4 +1,4 @@
-"""What gateways tell each other of limits that they share."""
+"""Members of heartbeats about limits that gateways share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Told: TypeAlias = dict[str, dict[str, float]]
-"""User or tenant (`u/ann`, `t/acme`) -> kind of limit -> what is wanted a second, or counted."""
+"""User or tenant (`u/ann`, `t/acme`) -> kind of limit -> demand a second, or count."""
 
 _FIRST_TOLD: Final = ("messages", "bytes", "connections")
-"""Kinds in the member `shared` of a word, as every release reads them."""
+"""Kinds in the member `shared` of a heartbeat, as every release reads them."""
 
 
 def to_word(told: Told) -> dict[str, Any]:
-    """Return the members of a word: what every release reads, and what was added later."""
+    """Return members of a heartbeat: the one that every release reads, and the later one."""
     first, more = {}, {}
     for name, amounts in told.items():
         if any(kind in amounts for kind in _FIRST_TOLD):
@@ -26,7 +26,7 @@ def to_word(told: Told) -> dict[str, Any]:
 
 
 def read_told(first: object, more: object) -> Told:
-    """Return what a word says of shared limits; what is none of it is left out."""
+    """Return the shared limits of a heartbeat, without malformed parts."""
     told: Told = {}
     if isinstance(first, dict):
         for name, values in first.items():

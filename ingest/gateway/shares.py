@@ -1,4 +1,4 @@
-"""What is left here to connections that share some limits."""
+"""Shares of this gateway in limits that connections share."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LEAST_BYTES_PER_SECOND: Final = 1024
 
 
 class Shares:
-    """What is left here to the connections that share some limits.
+    """This gateway's part of limits, for the connections that share them.
 
     Args:
-        whose: For who is disconnected or refused: `a user`.
+        whose: In the text for a client that is disconnected or refused: `a user`.
         limits: By kind; a kind that is not there has none.
-        is_whole: What is left of a stock is not divided, as of `SharedCount`.
+        is_whole: The rest of a stock is not divided, as of `SharedCount`.
 
     Attributes:
         messages, deliveries, bytes, filters, connects: The rates; None: no limit.
-        stocks: What there may be of other kinds.
+        stocks: Limits of other kinds.
     """
 
     __slots__ = ("__weakref__", *RATES, "_is_whole", "stocks", "whose")
@@ -41,7 +41,7 @@ class Shares:
         self.limit(limits)
 
     def limit(self, limits: Mapping[str, int]) -> None:
-        """Have other limits; what was taken of those that stay counts."""
+        """Set other limits; amounts taken of those that stay count."""
         for kind in RATES:
             most, known = limits.get(kind, 0), getattr(self, kind)
             if kind == "bytes" and most:

@@ -1,4 +1,4 @@
-"""What a gateway says of itself: whether messages flow, and what it counts."""
+"""The status of a gateway: whether messages flow, and its counts."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Status:
         peers: Know how far our clock is ahead.
         authorizer: Goes by rights.
         latencies: How long messages take.
-        overload: How much there is to do, and what is done about it.
-        shared_limits: What is wanted of those of all gateways.
+        overload: Its level and steps.
+        shared_limits: Demand on those of all gateways.
 
     Attributes:
         problem: Why nothing flows just now, or "".
-        bug: Likewise, of an exception that nothing was prepared for.
+        bug: Likewise, of an unexpected exception.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Status:
         return f", retained messages are missing in shards {shards}" if shards else ""
 
     def figures(self) -> dict[str, Any]:
-        """Return what is worth showing of this gateway."""
+        """Return figures of this gateway for people."""
         return {
             "address": f"{self._settings.host}:{self._settings.port}",
             "listeners": list(self._listeners.addresses),
@@ -138,7 +138,7 @@ class Status:
         }
 
     def gauges(self) -> dict[str, float]:
-        """Return what there is at the moment, and what waits, by name."""
+        """Return present stocks and queues, by name."""
         sessions = self._counted.sessions
         return {
             "connections": len(self._connections),
@@ -157,7 +157,7 @@ class Status:
         }
 
     def word(self) -> dict[str, Any]:
-        """Return what the other gateways are told twice a second."""
+        """Return the members of the heartbeat that goes to other gateways twice a second."""
         settings = self._settings
         return {
             "site": settings.site,

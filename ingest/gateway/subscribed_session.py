@@ -1,4 +1,4 @@
-"""What a client that is connected here has: its session's state, subscriptions and histories."""
+"""The session of a client that is connected here: state, subscriptions and histories."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ class SubscribedSession:
         self.size = 0 if will is None else len(will.topic_name.encode()) + len(will.payload)
         self._records = SubscriptionRecords()
         self.progress: SessionProgress | None = None
-        # Written by itself, not as what has changed.
+        # Written by itself, not among changes.
         self._has_progress_record = False
         # By topic filter; made when first needed: few sessions ever have one.
         self._histories: dict[str, SubscribeHistory] | None = None
         self.floor: list[int] | None = None
-        # What the subscriptions of a session that came back counted from before that.
+        # Starts of subscriptions of a session that came back, from before that.
         self._restored_starts: dict[str, Sequence[int] | None] | None = None
         self.state = SessionState.CONNECTING
         self.epoch: int | None = None
@@ -153,7 +153,7 @@ class SubscribedSession:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it is kept here no more: what comes late for it is nothing to it."""
+        """Whether it is kept here no more: late messages and answers for it are ignored."""
         return self.state in OVER
 
     @property
@@ -170,7 +170,7 @@ class SubscribedSession:
         self.sender.end()
 
     def routes(self, topic_filters: Iterable[str]) -> list[Route]:
-        """Return the routes that the filters need: none for what does not come from the log."""
+        """Return the routes that the filters need: none for topics outside the log."""
         name = self._context.me.gateway
         return [
             Route(name, self.tenant, topic_filter)
@@ -208,7 +208,7 @@ class SubscribedSession:
         self.sender.groups[group] = None
 
     def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
-        """Put a subscription in the place of the one to the same filter."""
+        """Replace the subscription to the same filter."""
         existing = self.subscriptions[subscription.topic_filter]
         subscription.starts = existing.starts
         if not self.is_catching_up(subscription.topic_filter):
@@ -217,7 +217,7 @@ class SubscribedSession:
         self.subscriptions[subscription.topic_filter] = subscription
 
     def remove_subscription(self, topic_filter: str) -> None:
-        """Let go of a subscription; others of a share group get what waits for this client."""
+        """Let go of a subscription; others of a share group get its waiting messages."""
         self._remove(topic_filter, self.state)
         self._records.remove(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
@@ -234,7 +234,7 @@ class SubscribedSession:
         return self.is_written and self._context.peers.version >= OWN_RECORDS_SINCE
 
     def _remove(self, topic_filter: str, state: SessionState) -> None:
-        """Undo what was done for a subscription up to a state."""
+        """Undo the steps for a subscription up to a state."""
         subscription = self.subscriptions.pop(topic_filter)
         self.size -= len(topic_filter.encode())
         self._context.shared_limits.unsubscribed(

@@ -50,23 +50,23 @@ PAUSED_BY_SUBSCRIBE: Final = "subscribe"
 
 
 SHARED_KINDS: Final = ("subscriptions", "session_bytes")
-"""What many clients may have together and a SUBSCRIBE adds to."""
+"""Stocks of many clients that a SUBSCRIBE adds to."""
 
 UNREACHED: Final = "not all sites of the federation may know of it yet"
 """Reason string of a SUBACK that has waited for them as long as it may."""
 
 
 class SubscriberContext:
-    """What all subscribers of a gateway use.
+    """Parts of a gateway that all its subscribers use.
 
     Args:
         context: Of the gateway.
-        tasks: Owns what waits for the log and the router.
+        tasks: Owns coroutines that wait for the log and the router.
         routes: Of the gateway.
         reach: Knows whether other sites know of them.
         share_groups: The share groups that it has members of.
-        histories: Reads history for those who ask for it.
-        publisher: Knows what the log has confirmed.
+        histories: Reads history for subscribers that ask for it.
+        publisher: Knows messages that the log has confirmed.
         delivered: How far the gateway has come.
         shared_limits: Know how many there may be of many clients.
     """
@@ -113,7 +113,7 @@ class SubscriberContext:
 
 
 class _Room:
-    """What one SUBSCRIBE may add to a session, and to what others may have together with it."""
+    """Room for one SUBSCRIBE in a session, and in stocks that others share with it."""
 
     __slots__ = (
         "_context",
@@ -226,7 +226,7 @@ class SubscribeHandler:
         added = list(new.values())
 
         def entered(request: RouteRequest) -> None:
-            """Take the subscriptions up at once: what is behind their barriers counts.
+            """Take the subscriptions up at once: messages behind their barriers count.
 
             It is delivered even if it comes before the log has said where the barriers are.
             """
@@ -238,7 +238,7 @@ class SubscribeHandler:
 
         if routes or also:
             self._context.share_groups.subscribe(routes, entered)
-        else:  # what the gateway itself says: nothing of it comes through the log
+        else:  # topics of the gateway itself: nothing of them comes through the log
             request = RouteRequest(
                 routes, self._context.publisher.next_offsets(), self._context.loop
             )
@@ -259,14 +259,14 @@ class SubscribeHandler:
         """See a SUBSCRIBE through the log and the router, and answer it.
 
         It counts from barriers that go to the log after it came and before anything that this
-        gateway accepts later: what was acknowledged before is below them, by whichever gateway.
+        gateway accepts later: messages acknowledged before, by any gateway, are below them.
         SUBACK waits for the log to have the session as it is now, and for the router to have the
         routes, unless it had them already; if that is set, for other sites to know of them, too.
         Retained messages and history follow when the barriers
         are back: by then the store has all that was accepted before the SUBSCRIBE.
 
         Args:
-            subscribe: What the client asked for.
+            subscribe: Of the client.
             refusals: Why it does not get each; None: it does.
             wish: For history; None: for none.
             new: The filters that it has not had.
@@ -285,7 +285,7 @@ class SubscribeHandler:
                 is_taken_up = True
                 self._take_up(new, starts)
             if self._session.is_ended:
-                return  # whoever gets the session next has it without this
+                return  # the next holder of the session has it without this
             for one in new:
                 self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
             if wish is None:
@@ -364,9 +364,9 @@ class SubscribeHandler:
     def _open_history(
         self, granted: list[Subscription], starts: list[int], wish: Wish
     ) -> SubscribeHistory | None:
-        """Return what subscriptions are owed of history; None: nothing was granted.
+        """Return the history that subscriptions are owed; None: nothing was granted.
 
-        No retained messages: what is retained is the newest of the history.
+        No retained messages: a retained message is the newest of the history.
         """
         kept = [
             one.topic_filter for one in granted if one.topic_filter in self._session.subscriptions
@@ -376,7 +376,7 @@ class SubscribeHandler:
         return self._context.histories.open(self._session, kept, wish.from_ms, starts)
 
     async def _save(self, topic_filters: Iterable[str], *, is_owed: bool) -> None:
-        """Write subscriptions, what they are owed before that; then their client is heard again.
+        """Write subscriptions, before them owed messages; then their client is heard again.
 
         Raises:
             LogError: The log does not have it.

@@ -1,4 +1,4 @@
-"""What a gateway tells of itself below `$SYS/broker`, under the names that Mosquitto uses.
+"""Topics of a gateway below `$SYS/broker`, under the names that Mosquitto uses.
 
 The values are the gateway's own: they go to its own clients, not through the log, and another
 gateway has others. To a client they are retained messages of QoS 0. Clients of another tenant than
@@ -84,7 +84,7 @@ class CountedRetained(Sized, Protocol):
 
 
 class Counted(NamedTuple):
-    """What a gateway has now."""
+    """Parts of a gateway that know its present counts."""
 
     sessions: CountedSessions
     subscriptions: Subscriptions[Any]
@@ -130,7 +130,7 @@ class _Average:
     per_minute: float = 0.0
 
     def add(self, count: int, seconds: float) -> None:
-        """Take what was counted in the last seconds."""
+        """Take the count of the last seconds."""
         rate = count * 60.0 / seconds
         self.per_minute = rate + exp(-seconds / self.window_seconds) * (self.per_minute - rate)
 
@@ -144,12 +144,12 @@ class SystemPage(NamedTuple):
 
 
 class SystemTopics:
-    """The current values, for those who subscribe, and their changes for those who have.
+    """The current values, for new subscribers, and changes for earlier ones.
 
     Args:
-        context: Of the gateway, which tells of itself.
-        counted: What it has.
-        overload: How much there is to do, and what is done about it.
+        context: Of the gateway.
+        counted: Its present counts.
+        overload: Its level and steps.
         clients: Returns how many clients of a tenant are connected.
     """
 
@@ -165,7 +165,7 @@ class SystemTopics:
         self._has = counted
         self._clients = clients
         self._own = context.settings.tenant
-        # By tenant and name; of other tenants those who have asked.
+        # By tenant and name; of other tenants those that have asked.
         self._messages: dict[str, dict[str, OutboundMessage]] = {self._own: {}}
         self._started = context.clock.monotonic()
         self._updated = self._started
@@ -178,7 +178,7 @@ class SystemTopics:
         }
 
     def process_due(self) -> None:
-        """Publish what has changed, once in `sys_interval_seconds`."""
+        """Publish changed values, once in `sys_interval_seconds`."""
         interval = self._context.settings.sys_interval_seconds
         now = self._context.clock.monotonic()
         if not interval or now < self._due:
@@ -236,14 +236,14 @@ class SystemTopics:
             self._counted[name] = total
 
     def _of_tenant(self, tenant: str) -> dict[str, str]:
-        """Return what another tenant is told."""
+        """Return the values for another tenant."""
         return {
             "version": f"mqlake version {VERSION}",
             "clients/connected": str(self._clients(tenant)),
         }
 
     def _publish(self, name: str, text: str, tenant: str = "") -> None:
-        """Keep a value and send it to its subscribers, unless it is what it was.
+        """Keep a value and send it to its subscribers, unless it is unchanged.
 
         Args:
             name: Of the topic, behind the prefix.
@@ -260,7 +260,7 @@ class SystemTopics:
             copy.client.deliver(message, copy, message.received_at_ms)
 
     def _keep(self, tenant: str, topic_name: str, payload: bytes) -> OutboundMessage | None:
-        """Keep a value; return its message, None: it is what it was."""
+        """Keep a value; return its message, None: it is unchanged."""
         messages = self._messages.setdefault(tenant, {})
         known = messages.get(topic_name)
         if known is not None and known.payload == payload:

@@ -28,7 +28,7 @@ class Tasks:
         return task
 
     def close(self) -> None:
-        """Cancel what is not over."""
+        """Cancel tasks that are not over."""
         for task in self._running:
             task.cancel()
 

@@ -1,7 +1,7 @@
-"""What clients of each tenant do at this gateway: counted, and told in `mqlake.metrics`.
+"""Counters of each tenant's clients at this gateway, told in `mqlake.metrics`.
 
-Plain integers, added to on the packet path. Nobody waits for what is told, and it is not told
-again: the next record of a tenant says it all.
+Plain integers, added to on the packet path. Nobody waits for a record, and it is not repeated: the
+next record of a tenant says it all.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class CountersOfTenants:
         self._me = me
         self._clock = clock
         self._counters: dict[str, TenantCounters] = {}
-        # What the log has of each, in the order in which it was told.
+        # Metrics of each in the log, in the order in which they were told.
         self._told: dict[str, TenantMetrics] = {}
         self._tell_at = clock.monotonic() + TELL_SECONDS
 
     def of(self, tenant: str) -> TenantCounters:
-        """Return what is added to for a tenant's clients."""
+        """Return the counters for a tenant's clients."""
         counters = self._counters.get(tenant)
         if counters is None:
             counters = self._counters[tenant] = TenantCounters()
@@ -79,7 +79,7 @@ class CountersOfTenants:
             self._append(tenant, None)
 
     def tell(self, connections_of: Callable[[str], int]) -> None:
-        """Write what has changed, when it is time to.
+        """Write changed metrics, when it is time to.
 
         Args:
             connections_of: Returns how many clients of a tenant are connected here.

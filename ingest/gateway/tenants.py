@@ -59,7 +59,7 @@ class Tenants:
         self._is_renewing = False
 
     def prefix_of(self, tenant: str) -> str:
-        """Return what the names of its users begin with."""
+        """Return the prefix of its users' names."""
         return "" if tenant == self._own else tenant + SEPARATOR
 
     def refusal(self, tenant: str) -> tuple[ConnackReasonCode, str] | None:

@@ -1,6 +1,6 @@
 """Spans of messages that come through this gateway, when traces are asked for.
 
-In place of the publisher and the delivery that do without, so that those pay nothing.
+In place of the publisher and the delivery without spans, so that those pay nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TracingPublisher(Publisher):
 
 
 class TracingDelivery(Delivery):
-    """A delivery that tells how sampled messages were routed and who got them.
+    """A delivery that tells how sampled messages were routed and which clients got them.
 
     Args:
         context: Of the gateway.
@@ -127,7 +127,7 @@ class TracingDelivery(Delivery):
 
 
 def traceparent_of(publish: Publish) -> str | None:
-    """Return what the publisher says of its own span, if it does."""
+    """Return the publisher's own span, if its message names one."""
     pairs = publish.properties.get("user_property", ()) if publish.properties else ()
     return next((value for name, value in pairs if name == USER_PROPERTY), None)
 

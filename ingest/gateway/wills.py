@@ -38,9 +38,9 @@ class Wills:
     Args:
         publisher: Of the gateway.
         origin: `<site>/<gateway>`.
-        authorizer: Says who may publish what when it is published.
-        retained_quota: Says whether one may be retained; else it is published without being that.
-        limits: Charged for what wills make.
+        authorizer: Gives the rights at the time of publishing.
+        retained_quota: Says whether one may be retained; else it is published only.
+        limits: Charged for deliveries of wills.
         drops: Takes those that may not be.
 
     Attributes:
@@ -131,7 +131,7 @@ class Wills:
 
 
 def _grants(will: StoredWill) -> Grants:
-    """Return what a will's login brought along; what this release cannot read allows nothing."""
+    """Return the grants of a will's login; those that this release cannot read allow nothing."""
     try:
         return grants_of(will.grants) if will.grants else NO_GRANTS
     except GrantsError:

@@ -1,1 +1,1 @@
-"""What the server knows of a client between packets: pure state machines, no socket, no clock."""
+"""The server's state of a client between packets: pure state machines, no socket, no clock."""

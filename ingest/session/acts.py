@@ -1,4 +1,4 @@
-"""What the owner of a shard does, each act a coroutine: read from top to bottom, and durable so.
+"""Acts of the owner of a shard, each a coroutine: read from top to bottom, and durable so.
 
 A will, as an example: that it is about to be published is in the log before it is, and that it was
 published only after it was. An owner that finds it begun looks whether it is there.
@@ -137,7 +137,7 @@ async def confirm(
         shard: Is this gateway's.
         run: Has asked.
         number: Of its question.
-        keys: What it holds.
+        keys: Of sessions that it holds.
         earlier: How many sessions and memberships of its earlier runs are not settled.
     """
     for at in range(0, max(1, len(keys)), KEYS_AT_ONCE):
@@ -153,12 +153,12 @@ async def confirm(
 
 
 async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
-    """Give a claimant the session: what is stored of it, or nothing.
+    """Give a claimant the stored session, or none.
 
     Subscriptions with records of their own come first, page by page; the session says how many
     there are, so a claimant that has not got all of them claims again.
 
-    Before that what is stored ends if the client wants nothing of it, or its time is over
+    Before that a stored session ends if the client wants a clean one, or its time is over
     [MQTT5-3.1.2-4] [MQTT311-3.1.2-6], and a will is published whose time had come.
     """
     entry = shard.store.get(key)
@@ -202,7 +202,7 @@ async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
 
 
 def _given_at_ms(session: SessionRecord, claim: Claim) -> int:
-    """Return by which time it is judged what of a session a claimant is given.
+    """Return the time by which a session's expiry and will are judged for a claimant.
 
     A claim that waited stands before the end of the connection that it has ended.
     """
@@ -215,11 +215,11 @@ def _is_expired(session: SessionRecord, now_ms: int) -> bool:
 
 
 async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]) -> None:
-    """Write for a dead gateway what it could not: where its sessions stand, and that it let go.
+    """Write a dead gateway's last records for it: the state of its sessions, and their release.
 
     Its QoS 2 messages that were on their way into the log are looked for there; the marks that it
-    wrote move the cursors of those that had nothing on their way. What it sent last it may not have
-    written: for whoever comes next stands where the log ends now, see `ingest.session.maybe_sent`.
+    wrote move the cursors of those that had nothing on their way. Its last sent messages may be in
+    no record: the present end of the log is, for the next holder (`ingest.session.maybe_sent`).
 
     Args:
         shard: Is this gateway's.
@@ -269,7 +269,7 @@ def _settled(
     end_of_claim = [] if granted is None else [ShardRecord(claim_key(*key), None, stamp)]
     if granted is not None:
         session = _as_claimed(key, session, granted)
-        if session is None:  # nothing was written under its epoch: what is stored is as it was
+        if session is None:  # nothing was written under its epoch: the stored session is as it was
             return end_of_claim
     if session is None:
         return _tombstones(key, stamp)
@@ -300,8 +300,8 @@ def _settled(
 def _as_claimed(key: Key, stored: SessionRecord | None, claim: Claim) -> SessionRecord | None:
     """Return the session of a claim that was granted, as its client may know of it.
 
-    None: the claim does not say it, or its client was not told. For then what is stored would have
-    ended before, or its will been published: `hand_over` does that first.
+    None: the claim does not say it, or its client was not told. For then the stored session would
+    have ended before, or its will been published: `hand_over` does that first.
     """
     if claim.session is None:
         return None
@@ -343,7 +343,7 @@ async def process_due(shard: OwnedShard, keys: Sequence[Key], now_ms: int) -> No
 async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired: bool) -> None:
     """End stored sessions; a will that still waits is published now [MQTT5-3.1.2-8].
 
-    What they were to get goes with them, messages of share groups too. [MQTT5-4.8.2-5]
+    Their pending messages go with them, those of share groups too. [MQTT5-4.8.2-5]
     """
     with_will = [
         key for key in keys if (one := shard.session(key)) is not None and one.will is not None
@@ -389,7 +389,7 @@ async def _publish_due_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
 
 
 async def _publish_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
-    """Publish each will once, whoever has begun to [MQTT5-3.1.2-8] [MQTT311-3.1.2-8]."""
+    """Publish each will once, also one begun by another owner [MQTT5-3.1.2-8] [MQTT311-3.1.2-8]."""
     begun: list[tuple[Key, SessionRecord]] = []
     fresh: list[tuple[Key, SessionRecord]] = []
     for key in keys:

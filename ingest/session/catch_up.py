@@ -1,14 +1,14 @@
-"""What somebody has missed, from where it is read, and where he may go live.
+"""Missed messages: the sources that they are read from, and where their reader may go live.
 
     cursor ──► table, as far as it has been written ──► log ──► the ends ──overtaken──► live
                                                                    │
                                       the router has come further: on to where it is now
 
 A session that comes back, a subscription that asks for history and a share group that had no
-member all miss messages between two positions of `mqlake.inbound`. What is long, or so old that the
-log may not hold it any more, is read from the table, by topic; the log has the rest. Meanwhile the
-router brings what comes: who was read for goes live at exactly the offsets where reading stopped,
-once these are not behind what was brought. So no message is left out, and none comes twice.
+member all miss messages between two positions of `mqlake.inbound`. A range that is long, or so old
+that the log may not hold it any more, is read from the table, by topic; the log has the rest.
+Meanwhile the router brings new messages: the reader goes live at exactly the offsets where reading
+stopped, once these are not behind the router's. So no message is left out, and none comes twice.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Missed:
         self.ends = latest(self.ends, [ends[partition] for partition in range(len(ends))])
 
     def begin_table(self, partitions: range) -> None:
-        """Read the table of these partitions; `table_ranges` says what of it."""
+        """Read the table of these partitions, in the ranges of `table_ranges`."""
         self.cursor = widened(self.cursor, len(self.ends))
         self._in_table = set(partitions)
         self.is_partial = False
@@ -103,7 +103,7 @@ class Missed:
             self.window *= 2
 
     def fail_table(self) -> None:
-        """Note that the table cannot be read: the log has what it has."""
+        """Note that the table cannot be read: the log's records have to do."""
         self.is_partial = True
 
     def pass_by(self, partition: int, offset: int) -> None:
@@ -116,7 +116,7 @@ class Missed:
             advance(self.cursor, partition, offset)
 
     def loses(self, start: int, end: int, begun_at: int) -> bool:
-        """Tell whether the log would have had to hold what it does not.
+        """Tell whether records that the log does not hold are lost.
 
         Args:
             start: The first offset that it does not hold.
@@ -128,7 +128,7 @@ class Missed:
         return start > 0 or not self.begins_anywhere or self.is_partial
 
     def follow(self, next_offsets: Sequence[int]) -> bool:
-        """Tell whether reading has overtaken what the router has brought; else go on up to there.
+        """Tell whether reading has overtaken the router; else go on up to there.
 
         Args:
             next_offsets: Per partition the first offset that the router has not brought yet.

@@ -1,26 +1,26 @@
-"""What must be durable before what: the one place that says so.
+"""The order in which records and packets must become durable, in this module alone.
 
-A crash may come between any two records, and whoever reads the log then must find a state that is
+A crash may come between any two records, and every reader of the log then must find a state that is
 true, if not the newest. So a record that relies on others stands behind them in the log, and a
-packet leaves when the log has what it tells of:
+packet leaves when the log has the state that it tells of:
 
-- *CONNACK* says that the session is held, and what of it is there: a full claim has that, else the
-  session's record, before which stands how far it has come: or the next holder would begin where
-  no message was. Nothing of its client is heard before one of the two is in the log; behind a full
-  claim the session's record is handed over before its client is heard, so all else stands behind.
-- *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
+- *CONNACK* says that the session is held, and whether it is present: a full claim has that, else
+  the session's record, behind its progress: or the next holder would begin where no message was.
+  Nothing of its client is heard before one of the two is in the log; behind a full claim the
+  session's record is handed over before its client is heard, so all else stands behind.
+- *SUBACK*: retained messages and history that the client is owed are part of the progress; it
   stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
   begun anew that the client has finished, none is thought finished that it has not seen. Of a share
-  group, the group's shard has before that whose the message is, the member's record and behind it
+  group, the group's shard has before that the message's owner, the member's record and behind it
   the membership's without the message: a crash between shard and progress leaves it to others.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
-- *End*: a session ends with its own tombstone, the last: while it stands, so does what it has.
+- *End*: a session ends with its own tombstone, the last: until then its other records stand.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
-  and of every membership: what they pass must stand in a record before them.
+  and of every membership: messages that they pass must stand in a record before them.
 
-In the progress of a session with shared subscriptions messages have packet identifiers only; what
-they were sent for is in its member record, which therefore precedes it. A record of progress that
+In the progress of a session with shared subscriptions messages have packet identifiers only; their
+groups are in its member record, which therefore precedes it. A record of progress that
 stands alone is written thousands of times a second: `ClientSession.next_progress` keeps that order
 by itself. What a shard's owner appends is in the order of its act (`ingest.session.acts`).
 """
@@ -41,13 +41,13 @@ class CheckpointKind(Enum):
     """Of a record."""
 
     MEMBER = auto()
-    """What a session has of share groups."""
+    """A session's part in a share group."""
     MEMBERSHIP = auto()
-    """What a gateway has of a share group."""
+    """A gateway's part in a share group."""
     PROGRESS = auto()
     SUBSCRIPTION = auto()
-    """Those of a session that have records of their own. What moves out of the session's record is
-    written before that is written without."""
+    """Those of a session that have records of their own. One that moves out of the session's record
+    is written before that is written without it."""
     SESSION = auto()
     MARKS = auto()
 
@@ -55,7 +55,7 @@ class CheckpointKind(Enum):
 
 
 class Before(Enum):
-    """What relies on several records."""
+    """Packets and records that rely on several records."""
 
     CONNACK = auto()
     SUBACK = auto()
@@ -95,9 +95,9 @@ def write(before: Before, writers: Mapping[CheckpointKind, Callable[[], object]]
     """Hand records to the log in their order.
 
     Args:
-        before: What relies on them.
+        before: The packet or record that relies on them.
         writers: Hand over the records of one kind, those that there are; one that returns False has
-            not, and what would rely on it is not written.
+            not, and records that would rely on it are not written.
 
     Returns:
         Whether the log takes all of them.
@@ -143,13 +143,13 @@ class SaveQueue(Generic[Item]):
             progress.after_saved(self._proceed)
 
     def take_all(self) -> list[Item]:
-        """Take out what still waits."""
+        """Take out items that still wait."""
         items = [item for item, _ in self._items]
         self._items.clear()
         return items
 
     def _proceed(self) -> None:
-        """Handle an item whose record the log has, and what follows up to the next such."""
+        """Handle an item whose record the log has, and items behind it up to the next such."""
         items = self._items
         if not items:  # they were taken out
             return

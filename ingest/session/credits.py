@@ -1,6 +1,6 @@
-"""Credits of a gateway: who publishes pays one for each message.
+"""Credits of a gateway: publishers pay one for each message.
 
-Pure, in seconds of a clock that whoever asks reads. So many a second flow as `CreditRate` says; who
+Pure, in seconds of the caller's clock. So many a second flow as `CreditRate` says; a client that
 has none left gets `GRANT` at once while there are some, else in turn: all have the same part,
 whatever they send. A client that has had none for longer than such a turn takes publishes less than
 its part: it does not wait, and is first of all when there are none for anybody.
@@ -25,9 +25,9 @@ Client = TypeVar("Client")
 GRANT: Final = 32
 """Credits of one turn."""
 BURST_SECONDS: Final = 0.005
-"""What flows in so long is given at once at most."""
+"""Credits that flow in so long are the most at once."""
 MODEST_SECONDS: Final = 0.25
-"""Who has used a turn's credits for longer publishes little: fewer than 128 messages a second."""
+"""A client whose turn's credits last longer publishes little: fewer than 128 messages a second."""
 MOST_PER_SECOND: Final = 200_000.0
 """While all is well; about twice as many as a gateway can use."""
 LEAST_PER_SECOND: Final = 5_000.0
@@ -59,15 +59,15 @@ class CreditRate:
         return self.is_stopped or self.per_second < MOST_PER_SECOND
 
     def step(self, level: float, published: float) -> None:
-        """Take what was since the last step, a tenth of a second ago or so.
+        """Take the load since the last step, a tenth of a second ago or so.
 
         Args:
-            level: Of overload, by what fewer messages would help.
+            level: Of overload that fewer messages would help.
             published: Messages a second that clients publish at the moment.
         """
         self.is_stopped = level >= NOTHING_AT
         if self.is_stopped:
-            return  # what was given before is about right when it goes on
+            return  # the rate before is about right when it goes on
         rate = self.per_second
         if level < BEGINS_AT:
             self.per_second = min(rate * MORE, MOST_PER_SECOND)
@@ -78,7 +78,7 @@ class CreditRate:
 
 
 class Credits(Generic[Client]):
-    """Who gets credits when.
+    """Gives credits to clients in turn.
 
     Args:
         rate: How many there are.
@@ -131,13 +131,13 @@ class Credits(Generic[Client]):
         self._waiting.pop(client, None)
 
     def take(self, now: float) -> Iterator[Client]:
-        """Yield who waits no more: each has `GRANT`, who has waited longest comes first.
+        """Yield clients that wait no more: each has `GRANT`, the longest wait comes first.
 
-        Before these come those who publish less than their part.
+        Before these come clients that publish less than their part.
         """
         self._flow(now)
         for queue in (self._modest, self._waiting):
-            for _ in range(len(queue)):  # who waits again meanwhile has had its turn
+            for _ in range(len(queue)):  # one that waits again meanwhile has had its turn
                 if self._rate.is_stopped or self._flowed < GRANT:
                     return
                 client, asked_at = queue.popitem(last=False)
@@ -147,7 +147,7 @@ class Credits(Generic[Client]):
                 yield client
 
     def _turn(self, now: float) -> float:
-        """Return how long those wait whose turn it is."""
+        """Return how long a client waits for its turn."""
         asked_at = next(iter(self._waiting.values()))
         return max(self._turn_seconds, now - asked_at)
 

@@ -1,8 +1,8 @@
-"""What runs of gateways held in a shard when they died: taken from them by its owner.
+"""Sessions in a shard of runs of gateways that died: taken from them by its owner.
 
-A run whose lease is over, and that has not asked lately what it still holds, is settled: its
-sessions have nobody who holds them from then on (`acts.settle`). Last come those for which it may
-still be storing messages: they wait until nothing of the run can come into the log any more.
+A run whose lease is over, and that has not asked lately which sessions it still holds, is settled:
+its sessions have no holder from then on (`acts.settle`). Last come those for which it may still be
+storing messages: they wait until nothing of the run can come into the log any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Key, Run
 
 CONFIRMED_MS: Final = 10_000
-"""How long a gateway that has asked what it holds is not settled: its heartbeats may be late."""
+"""How long a gateway is not settled after it asked for its sessions: its heartbeats may be late."""
 
 
 class ShardOfHolders(OwnedShard, Protocol):
@@ -48,12 +48,12 @@ class DeadHolders:
         self._confirmed_at_ms: dict[Run, int] = {}
 
     def clear(self) -> None:
-        """Forget what was done: the shard has another owner."""
+        """Forget settled runs: the shard has another owner."""
         self._settling.clear()
         self._late.clear()
 
     def asked(self, run: Run, at_ms: int) -> list[Key]:
-        """Return what a run that asks still holds; it is not settled for a while."""
+        """Return keys that a run that asks still holds; it is not settled for a while."""
         self._confirmed_at_ms[run] = at_ms
         if run in self._settling:
             return sorted(self._late.get(run, ()))
@@ -70,7 +70,7 @@ class DeadHolders:
     def tick(
         self, now_ms: int, is_dead: Callable[[Run], bool], is_spent: Callable[[Run], bool]
     ) -> None:
-        """Settle who is dead; see `Shard.tick`."""
+        """Settle dead runs; see `Shard.tick`."""
         for run, asked_at_ms in list(self._confirmed_at_ms.items()):
             if now_ms - asked_at_ms >= CONFIRMED_MS:
                 del self._confirmed_at_ms[run]
@@ -83,7 +83,7 @@ class DeadHolders:
                 self._late.pop(run, None)
 
     def _settle(self, run: Run, now_ms: int, is_spent: Callable[[Run], bool]) -> None:
-        """Take from a dead run what it held; last, what it may still be storing messages for."""
+        """Take sessions from a dead run; last, those that it may still be storing messages for."""
         shard = self._shard
         late: set[Key] = set()
         if run != UNKNOWN_RUN and not is_spent(run):
@@ -95,7 +95,7 @@ class DeadHolders:
         shard.act(self._alone(run, acts.settle(shard, run, now_ms, late)))
 
     async def _alone(self, run: Run, work: Work) -> None:
-        """Settle a run; what the log has interrupted begins anew with the next tick."""
+        """Settle a run; one that the log has interrupted begins anew with the next tick."""
         is_over = False
         try:
             await work

@@ -1,11 +1,11 @@
-"""What a shard's owner wants done: pure coroutines await these, a host performs them.
+"""Effects of a shard's owner: pure coroutines await these, a host performs them.
 
 A coroutine of `ingest.session` awaits nothing else. Its host sends each effect's result back
 in, or throws: `Fenced` when the gateway may no longer act, `LogError` when the log did not take it.
 It throws before an effect is begun or when it is over, never while it is under way: a coroutine
 that has ended has nothing on its way.
-So the order of effects in a coroutine is the order of what is durable before what; a simulation
-runs the same coroutines and stops, delays or loses the host at each of them.
+So the order of effects in a coroutine is the order in which they are durable; a simulation runs the
+same coroutines and stops, delays or loses the host at each of them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Work: TypeAlias = Coroutine[Effect[Any], Any, None]
 
 
 def discard(work: Work) -> None:
-    """End work where it is, also before it has begun, and with it what it awaits."""
+    """End work where it is, also before it has begun, and with it the awaitable that it awaits."""
     if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-        # Closed now, it would leave behind what it is given to await, which never ends then.
+        # Closed now, it would leave behind an awaitable that is given to it, which never ends then.
         with suppress(StopIteration):
             work.send(None)
     work.close()
@@ -120,7 +120,7 @@ class PublishWills(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class PassOn(Effect[None]):
-    """Give share groups what the session of an absent client leaves [MQTT5-4.8.2-5]."""
+    """Give share groups messages that the session of an absent client leaves [MQTT5-4.8.2-5]."""
 
     key: Key
     progress: ProgressRecord

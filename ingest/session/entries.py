@@ -1,4 +1,4 @@
-"""What a shard says of one client, and where it keeps that."""
+"""The entry of a shard for one client, and the store of entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNKNOWN_RUN: Final = Run("", "")
 
 @dataclass(slots=True)
 class ShardEntry:
-    """What a shard says of one client.
+    """State of one client in a shard.
 
     Invariants: `claim` is None unless there is a holder; `granted` is None unless there is one.
     """
@@ -45,7 +45,7 @@ class ShardEntry:
     session_epoch: int = NO_EPOCH
     """Under which it was written: that of the holder before, while `granted` is there."""
     is_proven: bool = True
-    """What was before `epoch` is known to be over. Else compaction has removed what says so."""
+    """All holders before `epoch` are known to be over. Else compaction has removed the proof."""
     closed_at_ms: int | None = None
     """When the holder let go, by the log's time."""
     due_at_ms: int | None = None
@@ -92,7 +92,7 @@ class ShardStore(SubscriptionStore[ShardEntry], Protocol):
         ...
 
     def due(self, now_ms: int, limit: int) -> list[Key]:
-        """Return what is due, the earliest first."""
+        """Return clients with something due, the earliest first."""
         ...
 
     def count(self) -> int:
@@ -115,7 +115,7 @@ def absent_subscriptions(entry: ShardEntry) -> int:
 
 
 def session_of(entry: ShardEntry) -> SessionRecord | None:
-    """Return the session of an entry; when its holder let go, and what is due since, by the log.
+    """Return the session of an entry; end of its connection and time of its will are the log's.
 
     It was read in outline. One that turns out not to be a session is as none: nobody can serve it.
     """

@@ -1,8 +1,8 @@
-"""To how many clients messages go, by who has published them: pure.
+"""To how many clients messages go, by publisher: pure.
 
-A gateway knows of its own clients whom a message will reach. What other gateways deliver of it they
-tell twice a second, by publisher: so a publisher is charged for all of it, by the gateway that it
-is connected to, whatever topics it uses.
+A gateway knows which of its own clients a message will reach. Other gateways tell their deliveries
+twice a second, by publisher: so a publisher is charged for all of them, by the gateway that it is
+connected to, for any topics.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import Counter
 from typing import Any, Final
 
 MAX_TOLD: Final = 256
-"""Publishers of one gateway in a word: those with most deliveries. The rest is told by tenant."""
+"""Publishers of one gateway in a heartbeat: those with most deliveries. The rest is by tenant."""
 MAX_COUNTED: Final = 10_000
-"""Publishers told apart between two words; further ones are counted by tenant."""
+"""Publishers told apart between two heartbeats; further ones are counted by tenant."""
 THE_REST: Final = ""
 """In place of a client identifier."""
 
@@ -22,7 +22,7 @@ Publisher = tuple[str, str]
 
 
 class FanOut:
-    """Counts what this gateway delivers of messages that came by others, until they are told."""
+    """Counts deliveries of this gateway of messages that came by others, until they are told."""
 
     __slots__ = ("_counted", "_counts", "_number")
 
@@ -44,7 +44,7 @@ class FanOut:
         counts[publisher] += deliveries
 
     def word(self) -> dict[str, Any]:
-        """Return what others are told, and begin to count anew."""
+        """Return the counts for others, and begin to count anew."""
         self._number += 1
         told = {gateway: _told(counts) for gateway, counts in self._counts.items()}
         self._counts = {}
@@ -61,7 +61,7 @@ def _told(counts: Counter[Publisher]) -> dict[str, int]:
 
 
 class HeardFanOut:
-    """What other gateways say of messages that came by this one; each word counts once.
+    """Other gateways' deliveries of messages that came by this one; each heartbeat counts once.
 
     Args:
         gateway: This one.
@@ -72,10 +72,10 @@ class HeardFanOut:
     def __init__(self, gateway: str) -> None:
         self._gateway = gateway
         self._last: dict[str, tuple[str, int]] = {}
-        """By gateway: its run, and the number of its last word."""
+        """By gateway: its run, and the number of its last heartbeat."""
 
     def take(self, gateway: str, incarnation: str, word: object) -> dict[Publisher, int]:
-        """Return how many deliveries are new in a word, by publisher; what is none is left out."""
+        """Return the new deliveries in a heartbeat, by publisher, without malformed ones."""
         if not isinstance(word, dict):
             return {}
         number, of = word.get("number"), word.get("of")

@@ -10,12 +10,12 @@
 A *free* session is one that this gateway has begun as owner of its shard, without a claim: nothing
 of it is in the log, and nothing is to be written when it ends.
 
-Nothing here reads the log or waits: what comes back from it comes in, what is to be done goes to
-the host. A claim is repeated until it is answered, so nothing depends on a single answer.
+Nothing here reads the log or waits: its answers come in, decisions go to the host. A claim is
+repeated until it is answered, so nothing depends on a single answer.
 
 After this gateway was cut off for as long as its lease, others may have settled its sessions. It
-asks the owner of each shard what it still holds, and lets go of the rest without a word: whatever
-it wrote of them would not count.
+asks the owner of each shard which it still holds, and lets go of the rest without a record: none of
+it would count.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Claiming(Generic[Opening]):
     epoch: int | None = None
     """Where the claim stands; None until the log has said so."""
     subscriptions: dict[str, Any] = field(default_factory=dict)
-    """Topic filter -> what has come of those with records of their own."""
+    """Topic filter -> subscription, of those with records of their own that have come."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Question:
-    """To the owner of one shard: what do we still hold?"""
+    """To the owner of one shard: which sessions do we still hold?"""
 
     number: int
     asked: set[Key]
@@ -90,7 +90,7 @@ class Holder(Generic[Opening]):
     Args:
         me: This run of this gateway.
         shards: How many there are.
-        host: Does what is decided.
+        host: Carries out decisions.
     """
 
     def __init__(self, me: Run, shards: int, host: HolderHost[Opening]) -> None:
@@ -98,7 +98,7 @@ class Holder(Generic[Opening]):
         self._shards = shards
         self._host = host
         self._claims = 0
-        # One of each principal: another user does not come before one who waits.
+        # One of each principal: another user does not come before one that waits.
         self._claiming: dict[Key, list[_Claiming[Opening]]] = {}
         self._held: dict[Key, _Held] = {}
         # Claims that are of no use any more, by their epochs: their ends are written together.
@@ -131,12 +131,12 @@ class Holder(Generic[Opening]):
         principal: str | None,
         session: dict[str, Any] | None = None,
     ) -> None:
-        """Claim the session of a client; the one who waits for it here already is turned away."""
+        """Claim the session of a client; an opening that waits for it already is turned away."""
         earlier = self._waiting(key, principal)
         self.give_up(key, principal)
         if earlier is not None and earlier.opening is not opening:
             self._turn_away(key, earlier, Refusal.TAKEN_OVER, "taken over by its client id")
-        self._useless.pop(key, None)  # the new claim takes the place of the old one
+        self._useless.pop(key, None)  # the new claim replaces the old one
         self._claims += 1
         repeat_at = now + REPEAT_SECONDS
         claiming = _Claiming(opening, self._claims, clean_start, principal, session, now, repeat_at)
@@ -163,7 +163,7 @@ class Holder(Generic[Opening]):
             self._end_claim(key, epoch)
 
     def give_up(self, key: Key, principal: str | None) -> None:
-        """Forget who waits for a session as this principal, and the claim: its client has gone."""
+        """Forget the opening that waits as this principal, and the claim: its client has gone."""
         claiming = self._waiting(key, principal)
         if claiming is not None:
             self._conclude(key, claiming)
@@ -171,7 +171,7 @@ class Holder(Generic[Opening]):
                 self._end_claim(key, claiming.epoch)
 
     def waits(self, key: Key, principal: str | None) -> Opening | None:
-        """Return who waits for a session here as this principal."""
+        """Return the opening that waits for a session here as this principal."""
         claiming = self._waiting(key, principal)
         return None if claiming is None else claiming.opening
 
@@ -326,7 +326,7 @@ class Holder(Generic[Opening]):
     # Time passes, and the log is silent
 
     def tick(self, now: float, open_seconds: float) -> None:
-        """Repeat what was not answered; refuse who has waited too long; end claims."""
+        """Repeat unanswered claims; refuse clients that have waited too long; end claims."""
         self.end_claims()
         for key, claiming in self._all_claiming():
             if now - claiming.since > open_seconds:
@@ -348,7 +348,7 @@ class Holder(Generic[Opening]):
     def confirm(self, now: float) -> None:
         """Find out which sessions are still held; `confirmed` is called when that is known.
 
-        What was claimed is claimed anew: a grant that comes now may be of a claim that was settled.
+        Claims are made anew: a grant that comes now may be of a claim that was settled.
         A full claim was settled as if its client had been here; that one is turned away.
         """
         for key, claiming in self._all_claiming():
@@ -377,7 +377,7 @@ class Holder(Generic[Opening]):
             self._host.confirmed()
 
     def answered(self, value: dict[str, Any]) -> None:
-        """Take what the owner of a shard says that this gateway holds.
+        """Take a shard owner's answer about the sessions that this gateway holds.
 
         Raises:
             InvalidRecord: A member is missing.

@@ -1,4 +1,4 @@
-"""What a holder of sessions (`ingest.session.holder`) has done by its gateway."""
+"""Functions of its gateway that a holder of sessions (`ingest.session.holder`) calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Refusal(Enum):
     ANOTHERS = auto()
     """It is another principal's."""
     NOT_GIVEN = auto()
-    """The log, or who is to give it, does not answer."""
+    """The log, or the gateway that is to give it, does not answer."""
     UNCERTAIN = auto()
     """One of these, but a full claim may have been granted, and settled as if the client had been
     here: it is not told no, see `ingest.session.opening`."""
@@ -39,7 +39,7 @@ REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the owner of a shard gives with a session: what is stored of it."""
+    """A session that the owner of a shard grants, as it is stored."""
 
     session: Any
     """JSON of the session, None when there is none."""
@@ -47,11 +47,11 @@ class Grant:
     subscriptions: Sequence[Any] = ()
     """Of those that have records of their own."""
     is_full: bool = False
-    """The claim said all that the session's record will: what is granted is durable."""
+    """The claim said all that the session's record will: the granted session is durable."""
 
 
 class HolderHost(Protocol[Opening_contra]):
-    """Does what a holder decides."""
+    """Carries out decisions of a holder."""
 
     def append(
         self,
@@ -93,5 +93,5 @@ class HolderHost(Protocol[Opening_contra]):
         ...
 
     def confirmed(self) -> None:
-        """Go on: whatever is held now is held."""
+        """Go on: sessions that are held now are certain."""
         ...

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Arrival(Enum):
-    """What a QoS 2 PUBLISH is to the server."""
+    """State of a QoS 2 PUBLISH at the server."""
 
     NEW = auto()
     """Hand it on; PUBREC when it is stored."""

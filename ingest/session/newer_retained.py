@@ -1,6 +1,6 @@
 """Which retained messages came live while a page of them was on its way from another gateway.
 
-A page is as old as the answer that holds it. What this gateway delivers meanwhile may be newer, and
+A page is as old as the answer that holds it. Deliveries of this gateway meanwhile may be newer, and
 a client that has the newer message must not get the older one after it. So from the moment a
 question is asked until its page is sent, the rank of each retained message that comes is kept.
 """
@@ -34,7 +34,7 @@ class NewerMessages:
         self.rounds: dict[int, int] = {}
 
     def watch(self, shard: int) -> int:
-        """Keep what comes from now on; return the round, in which that is complete."""
+        """Keep ranks from now on; return the round, in which they are complete."""
         watched = self._shards.setdefault(shard, _Watched())
         watched.watchers += 1
         return self.rounds.get(shard, 0)

@@ -1,7 +1,6 @@
 """Which messages of a share group are open, as ranges of offsets by partition.
 
-What a group has waiting is mostly dense: with ranges a backlog costs as much as its holes, not as
-its messages.
+A group's backlog is mostly dense: with ranges it costs as much as its holes, not as its messages.
 """
 
 from __future__ import annotations

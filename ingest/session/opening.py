@@ -1,13 +1,13 @@
-"""How a session is opened, step by step: what `ingest.session.states` has from CONNECT to live.
+"""How a session is opened, step by step: the states of `ingest.session.states` up to live.
 
 The coroutine awaits effects and nothing else; a host performs them, at once where it can. So the
-order of the effects is the order of what is durable before what is told, and a session that needs
-nothing of the log is live in the turn of the loop in which CONNECT was read.
+order of the effects decides which records are durable before which answers, and a session that
+needs nothing of the log is live in the turn of the loop in which CONNECT was read.
 
-A client that is told no by CONNACK may take it that nothing has come of its CONNECT; one whose
+A client that is refused by CONNACK may take it that its CONNECT had no effect; one whose
 connection ends without CONNACK may not [MQTT5-3.1.2-8]. Once a full claim is on its way its owner
 may settle it as if the client had been here, should the gateway die. So from then on the client
-gets its session or is cut without a word: it is never told no.
+gets its session or is cut without CONNACK: it is never refused.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class ClaimSession(Effect["Grant | None"]):
     """Hold the session of the client: at once when this gateway owns its shard, or has it already.
 
-    Otherwise when the shard's owner gives it. Others who had it are told.
+    Otherwise when the shard's owner gives it. Others that had it are told.
     """
 
 
 class Loaded(NamedTuple):
-    """What is stored of a session."""
+    """A session as it is stored."""
 
     session_present: bool
     is_behind: bool
@@ -47,7 +47,7 @@ NOTHING_STORED: Final = Loaded(session_present=False, is_behind=False)
 
 @dataclass(frozen=True, slots=True)
 class LoadSession(Effect[Loaded]):
-    """Make the session from what is stored of it, if anything is."""
+    """Make the session from its stored state, if there is one."""
 
     grant: Grant | None
 
@@ -64,8 +64,8 @@ class Save(Effect[None]):
 class RecordSession(Effect[None]):
     """Hand the session as it is, its progress first, to the log, and go on.
 
-    What it says of this connection a full claim has said. All that is written of the session later
-    stands behind it; should the log not take it, the connection ends.
+    A full claim has said all that it says of this connection. Later records of the session stand
+    behind it; should the log not take it, the connection ends.
     """
 
 
@@ -76,7 +76,7 @@ class Hold(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Refuse(Effect[None]):
-    """Turn the client away, whether or not it has CONNACK; without one, without a word."""
+    """Turn the client away, whether or not it has CONNACK; without one, without an answer."""
 
     reason: str
 
@@ -95,7 +95,7 @@ class RouteFilters(Effect["Sequence[int]"]):
 
 @dataclass(frozen=True, slots=True)
 class CatchUp(Effect["Sequence[int]"]):
-    """Hand over what was missed; return per partition up to where, not behind what was brought."""
+    """Hand over missed messages; return per partition up to where, not behind the router."""
 
     ends: Sequence[int]
 

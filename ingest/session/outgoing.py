@@ -4,10 +4,10 @@
        │                      └──PUBREC──► released ──PUBCOMP──► done        QoS 2
        └──window full──► queue ──take_ready──► in flight
 
-The window is the client's Receive Maximum; a message holds its place in it until PUBACK, PUBCOMP or
+The window is the client's Receive Maximum; a message counts in it until PUBACK, PUBCOMP or
 a PUBREC that refuses it. [MQTT5-4.9.0-1] Messages leave in the order in which they were offered.
-[MQTT5-4.6.0-5] [MQTT311-4.6.0-6] After `resume` what was in flight leaves again, under its packet
-identifier and in its order, before anything else. [MQTT5-4.4.0-1] [MQTT311-4.4.0-1]
+[MQTT5-4.6.0-5] [MQTT311-4.6.0-6] After `resume` messages in flight leave again, under their packet
+identifiers and in their order, before anything else. [MQTT5-4.4.0-1] [MQTT311-4.4.0-1]
 [MQTT5-4.6.0-1] [MQTT311-4.6.0-1]
 """
 
@@ -28,21 +28,21 @@ Message = TypeVar("Message")
 
 
 class Offer(Enum):
-    """What became of a message that has no packet identifier yet."""
+    """Outcome of a message that has no packet identifier yet."""
 
     QUEUED = auto()
     DROPPED = auto()
 
 
 class SharedQueue(Protocol):
-    """What waits for several sessions together, by size."""
+    """Messages that wait for several sessions together, by size."""
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more may wait."""
 
     def add(self, size: int) -> None:
-        """Count what waits from now on; less than nothing: it does so no more."""
+        """Count a message that waits from now on; a negative size: one that waits no more."""
 
 
 class Ready(NamedTuple, Generic[Message]):
@@ -55,7 +55,7 @@ class Ready(NamedTuple, Generic[Message]):
 
 
 class Exchange(NamedTuple, Generic[Message]):
-    """What one packet identifier stands for."""
+    """The exchange under one packet identifier."""
 
     packet_id: int
     qos: int
@@ -77,7 +77,7 @@ class OutgoingMessages(Generic[Message]):
             unless the caller makes room by `drop_oldest`).
         max_queued_bytes: Likewise, by the sizes that are told; no further one is taken once there
             are as many. 0: any number.
-        shared: Counts what waits for others, too; None: nobody does.
+        shared: Counts messages for others, too; None: nobody does.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class OutgoingMessages(Generic[Message]):
         self.shared = shared
         self.max_queued = max_queued
         self.max_queued_bytes = max_queued_bytes
-        # Invariant: the sizes of what is in the queue.
+        # Invariant: the sizes of the messages in the queue.
         self.queued_bytes = 0
         # Invariants: the keys are the packet identifiers in use, in the order of the first sending;
         # len(_inflight) - len(_resend) <= window.
@@ -140,14 +140,14 @@ class OutgoingMessages(Generic[Message]):
 
     @property
     def is_full(self) -> bool:
-        """Whether a message that has to wait finds no place."""
+        """Whether a message that has to wait finds no room."""
         return self.has_most or (self.shared is not None and self.shared.is_full)
 
     def offer(self, message: Message, qos: int, *, writable: bool, size: int = 0) -> int | Offer:
         """Take a message; return its packet identifier when it is to be sent now.
 
         Args:
-            message: Whatever the caller wants back to send it.
+            message: Any object that the caller wants back to send it.
             qos: 1 or 2.
             writable: False while the client's socket takes no more; the message then waits.
             size: Bytes that it takes while it waits.
@@ -262,7 +262,7 @@ class OutgoingMessages(Generic[Message]):
         return True
 
     def resume(self) -> list[int]:
-        """Begin a new connection: `take_ready` gives what was in flight once more.
+        """Begin a new connection: `take_ready` gives messages in flight once more.
 
         Returns:
             The packet identifiers whose PUBREL is to be sent again, in order.
@@ -277,12 +277,12 @@ class OutgoingMessages(Generic[Message]):
         return released
 
     def exchanges(self) -> Iterator[Exchange[Message]]:
-        """Yield what is in flight, in the order of the first sending."""
+        """Yield messages in flight, in the order of the first sending."""
         for packet_id, (message, qos) in self._inflight.items():
             yield Exchange(packet_id, qos, message)
 
     def restore(self, exchange: Exchange[Message]) -> None:
-        """Take back what was in flight on an earlier connection; `resume` follows."""
+        """Take back an exchange of an earlier connection; `resume` follows."""
         self._inflight[exchange.packet_id] = (exchange.message, exchange.qos)
         self._last_packet_id = exchange.packet_id
 
@@ -296,7 +296,7 @@ class OutgoingMessages(Generic[Message]):
         self._last_packet_id = packet_id
 
     def take_waiting(self, belongs: Callable[[Message], bool]) -> list[Message]:
-        """Take some of what waits out, oldest first."""
+        """Take out some waiting messages, oldest first."""
         if not self._queue:
             return []
         taken = [one for one in self._queue if belongs(one[0])]
@@ -306,7 +306,7 @@ class OutgoingMessages(Generic[Message]):
         return [message for message, _, _ in taken]
 
     def waiting(self) -> Iterator[Message]:
-        """Yield what waits without a packet identifier, oldest first."""
+        """Yield messages that wait without a packet identifier, oldest first."""
         for message, _, _ in self._queue or ():
             yield message
 

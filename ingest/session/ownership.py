@@ -1,16 +1,16 @@
-"""One shard of `mqlake.sessions`: which records it has, and what its owner does about them.
+"""One shard of `mqlake.sessions`: its records, and the acts of its owner.
 
 Every reader of a shard applies its records in their order and comes to the same state, nothing is
 decided anywhere else: for sessions that is `stored_sessions.py`.
 
 One owner acts at a time, or a will that one is about to publish would be published by the next,
 which does not find it yet. So a new owner acts when those before it have left, a record behind
-their last act, or are silent; and an owner does what nobody can undo, publish a will or begin a
-session that no record tells of, only while it is certain to be heard (`PublishWills`).
+their last act, or are silent; and an owner does acts that nobody can undo, publish a will or begin
+a session that no record tells of, only while it is certain to be heard (`PublishWills`).
 
-The owner acts in coroutines (`ingest.session.effects`). What it tells others may be lost with it: a
-gateway whose claim nobody answers repeats it, and a new owner looks at every claim that waits. So
-each of them may be done twice, and none needs to be remembered.
+The owner acts in coroutines (`ingest.session.effects`). Its answers may be lost with it: a gateway
+whose claim nobody answers repeats it, and a new owner looks at every claim that waits. So each act
+may be done twice, and none needs to be remembered.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Shard:
         start: Takes the coroutines in which the owner acts.
 
     Attributes:
-        owner: Who owns it; None before the first record of an owner was read.
-        owner_epoch: Since where.
+        owner: The run that owns it; None before the first record of an owner was read.
+        owner_epoch: Since which offset.
         is_active: Whether this gateway owns it, and those before it act no more.
         next_offset: The first offset that was not read.
         has_to_leave: It was this gateway's, and others do not know that it acts no more.
         groups: The share groups whose records are in it.
-        sessions: Which of them are stored, and who holds them.
+        sessions: Stored ones, and their holders.
         taken: Those that were begun without a claim.
         subscriptions: Those that have records of their own.
     """
@@ -109,13 +109,13 @@ class Shard:
         self.sessions = SessionsOfShard(self)
         self._dead = DeadHolders(self)
 
-    # What is read
+    # Records read
 
     def apply(self, record: LogRecord) -> None:
         """Take a record in the order of the shard.
 
         Raises:
-            InvalidRecord: It cannot be read; what stood under its key stays.
+            InvalidRecord: It cannot be read; the value before it stays.
         """
         self.next_offset = record.offset + 1
         key = record.key or b""
@@ -165,11 +165,11 @@ class Shard:
     def take(self, key: Key, number: int, principal: str | None) -> bool:
         """Take a session that nobody holds or has left, without a claim; False: claim it.
 
-        Whoever claims it is given it when it is let go of (`untake`). Only for an owner that is
-        certain to be heard, as `PublishWills`.
+        A claimant is given it when it is let go of (`untake`). Only for an owner that is certain to
+        be heard, as `PublishWills`.
 
         Args:
-            key: Whose.
+            key: Of the client.
             number: Of the claim that follows if the shard changes its owner.
             principal: As that claim says it.
         """
@@ -212,7 +212,7 @@ class Shard:
         self._activate()
 
     async def _leave(self) -> None:
-        """Claim what was taken, and say that this gateway acts no more."""
+        """Claim taken sessions, and say that this gateway acts no more."""
         stamp = stamp_headers(self.me.incarnation)
         try:
             await AppendRecords(self.taken.claims(self.me))
@@ -252,7 +252,7 @@ class Shard:
             self.act(acts.confirm(self.number, run, number, keys, earlier))
 
     def counts(self, entry: ShardEntry, stamp: Stamp) -> bool:
-        """Tell whether a record of a session, or of a part of it, is from whoever may write it."""
+        """Tell whether a record of a session, or of a part of it, is from its rightful writer."""
         return self.sessions.counts(entry, stamp)
 
     def learn_epoch(self, key: Key, entry: ShardEntry | None, epoch: int) -> None:
@@ -266,11 +266,11 @@ class Shard:
         self.taken.claim_read(key, claim, self.me, self.owner, is_held=is_held)
 
     def is_due(self, key: Key, now_ms: int) -> None:
-        """Do what is due at the moment when the holder of a session lets go."""
+        """Act on will or expiry that is due at the moment when the holder of a session lets go."""
         if self.is_active and key not in self._busy:
             self.start_for([key], acts.process_due(self, [key], now_ms))
 
-    # What the owner does
+    # Acts of the owner
 
     def serve_anew(self, key: Key) -> None:
         """Serve a claim that is new, or was repeated: its holder is asked at once."""
@@ -278,7 +278,7 @@ class Shard:
         self.serve(key)
 
     def serve(self, key: Key) -> None:
-        """Do what the claims of a client ask for: give the session, or ask its holder for it."""
+        """Serve the claims of a client: give the session, or ask its holder for it."""
         if not self.is_active or key in self._busy:
             return
         entry = self.store.get(key)
@@ -310,7 +310,7 @@ class Shard:
         is_silent: Callable[[Run], bool],
         is_spent: Callable[[Run], bool],
     ) -> None:
-        """Do what time brings: settle dead holders, wills and expiries, ask again.
+        """Act on deadlines: settle dead holders, wills and expiries, ask again.
 
         Args:
             now_ms: By the log's time.
@@ -368,8 +368,8 @@ class Shard:
         """Act for clients; nothing else is done for them meanwhile.
 
         Args:
-            keys: Whose.
-            work: What.
+            keys: Of the clients.
+            work: The act.
             served: Epoch of the claim that it serves.
         """
         self._busy.update(keys)

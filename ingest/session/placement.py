@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShardPlacement(NamedTuple):
-    """Who is to own a shard, and who reads it too, to take over at once."""
+    """The owner that a shard is to have, and its standby, which reads it to take over at once."""
 
     owner: str
     standby: str | None
@@ -23,7 +23,7 @@ class ShardPlacement(NamedTuple):
 
 
 def place(shards: int, gateways: Collection[str]) -> list[ShardPlacement]:
-    """Return the place of each shard.
+    """Return the placement of each shard.
 
     Args:
         shards: How many there are.

@@ -1,4 +1,4 @@
-"""What is known of topics that came not long ago, forgotten only where a filter changes.
+"""Plans of topics that came not long ago, forgotten only where a filter changes.
 
 A filter without wildcards concerns its own topic. One with wildcards concerns topics that begin as
 it does before the first of them; topics are kept by their first levels for that. So clients that
@@ -14,7 +14,7 @@ from mqlake.topics import SEPARATOR
 Plan = TypeVar("Plan")
 
 MAX_PLANS: Final = 20_000
-"""After so many were made all are forgotten: what is kept by their levels is bounded by it, too."""
+"""After so many were made all are forgotten: the index by their levels is bounded by it, too."""
 
 _WILDCARDS: Final = frozenset({"+", "#"})
 
@@ -53,7 +53,7 @@ class Plans(Generic[Plan]):
     def forget(self, tenant: str, topic_filter: str) -> None:
         """Forget all topics that a plain filter matches, and maybe some that begin alike.
 
-        Cost: that of making what is forgotten, at most; so none is added to it.
+        Cost: that of making the forgotten plans, at most; so none is added to it.
         """
         names = topic_filter.split(SEPARATOR)
         literal = next((at for at, name in enumerate(names) if name in _WILDCARDS), None)

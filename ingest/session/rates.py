@@ -1,4 +1,4 @@
-"""How often something may happen: pure, in seconds of a clock that whoever asks reads."""
+"""How often something may happen: pure, in seconds of the caller's clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 class SlidingWindowCounter:
     """So many a window, wherever the window begins, by the counts of two fixed ones.
 
-    What came in the fixed window before is taken as spread evenly: of it that part counts which the
+    The count of the fixed window before is taken as spread evenly: that part of it counts which the
     sliding window still covers. So two numbers stand for all times; a burst at the end of one
     window and one at the begin of the next are seen together as soon as they are read together.
 
@@ -47,7 +47,7 @@ class SlidingWindowCounter:
             or self._before * (1.0 - elapsed) + self._count <= room
         ):
             return 0.0
-        if self._count <= room:  # what was before passes out of sight
+        if self._count <= room:  # the window before passes out of sight
             at = 1.0 - (room - self._count) / self._before
         else:  # so it does of this one, in the next
             at = 2.0 - room / self._count
@@ -65,11 +65,11 @@ class SlidingWindowCounter:
 
 
 class TokenBucket:
-    """So much a second on average, and so much at once; what is larger is owed.
+    """So much a second on average, and so much at once; the excess of a larger amount is owed.
 
     Args:
-        per_second: What flows in.
-        most: What it holds; it is full to begin with.
+        per_second: Amount that flows in.
+        most: Amount that it holds; it is full to begin with.
     """
 
     __slots__ = ("_at", "_level", "_most", "_per_second")
@@ -88,19 +88,19 @@ class TokenBucket:
         return 0.0 if self._level >= 0 else -self._level / self._per_second
 
     def set_rate(self, per_second: float, now: float) -> None:
-        """Have so much flow in from now on, and hold what flows in a second."""
+        """Have so much flow in from now on, and hold the amount of a second."""
         TokenBucket.take(self, 0.0, now)
         self._per_second = self._most = per_second
         self._level = min(self._level, self._most)
 
 
 class Strikes:
-    """Finds who does something too often.
+    """Finds names that do something too often.
 
     Args:
         most: Times in a window that are borne.
         window_seconds: As of `SlidingWindowCounter`.
-        names: Remembered at most; who was noted longest ago goes first.
+        names: Remembered at most; the one noted longest ago goes first.
     """
 
     def __init__(self, most: int, window_seconds: float, names: int = 10_000) -> None:

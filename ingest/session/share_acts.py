@@ -1,7 +1,7 @@
-"""What the owner of a shard does for its share groups, each act a coroutine.
+"""Acts of the owner of a shard for its share groups, each a coroutine.
 
-When it does so is said by `share_groups.py`. A membership is told what to do after the shard says
-so: the next owner of the shard finds it there.
+`share_groups.py` says when. A membership is told of a step after the record in the shard: the next
+owner of the shard finds it there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Given(NamedTuple):
 
 
 class Deliveries(NamedTuple):
-    """What the router gave to a gateway until its routes were withdrawn."""
+    """Messages that the router gave to a gateway until its routes were withdrawn."""
 
     given: dict[GroupKey, list[Given]]
     ends: list[int] | None
@@ -61,7 +61,7 @@ class Deliveries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(Effect["Deliveries"]):
-    """Withdraw routes of a dead gateway, and return what it was given up to there."""
+    """Withdraw routes of a dead gateway, and return its deliveries up to there."""
 
     gateway: str
     groups: Sequence[GroupKey]
@@ -114,7 +114,7 @@ async def tell_to_take_over(assignee: MembershipRecord, left: MembershipRecord) 
 
 
 async def assign(groups: OwnedGroups, left: MembershipRecord, assignee_id: str) -> None:
-    """Say in the shard who takes over a membership that has left, then tell it."""
+    """Say in the shard which membership takes over one that has left, then tell it."""
     now = groups.table.get(left.group, left.membership_id)
     if now is None or groups.table.assignee(now) is not None:
         return
@@ -142,7 +142,7 @@ async def bury(
 
 
 async def end(groups: OwnedGroups, group: GroupKey) -> None:
-    """Forget what was left of a group that has no member any more, absent ones included."""
+    """Forget messages left of a group that has no member any more, absent ones included."""
     left = groups.table.left(group)
     if groups.table.is_kept(group) or not left:
         return
@@ -152,7 +152,7 @@ async def end(groups: OwnedGroups, group: GroupKey) -> None:
 
 
 async def rewrite_membership(groups: OwnedGroups, group: GroupKey, membership_id: str) -> None:
-    """Write again what counts: the last record under its key does not."""
+    """Write the valid state again: the last record under its key does not count."""
     now = groups.table.get(group, membership_id)
     await AppendRecords(
         [groups.tombstone(membership_id, group) if now is None else groups.record(now)]
@@ -169,14 +169,14 @@ async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -
 
 
 async def leave_unsent(groups: OwnedGroups, memberships: Sequence[MembershipRecord]) -> None:
-    """Give others what sessions that moved were given and never sent."""
+    """Give others messages that sessions that moved were given and never sent."""
     await AppendRecords([groups.record(one) for one in memberships])
 
 
 async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -> None:
     """Have memberships of a dead gateway leave, as far as others can do without them.
 
-    What was begun is finished although its gateway is there again.
+    A begun settlement is finished although its gateway is there again.
     """
     table, marks = groups.table, groups.marks_of(run)
     settling = []
@@ -221,10 +221,10 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
 def _add_given(
     table: GroupTable, left: MembershipRecord, deliveries: Deliveries, marks: MarksRecord | None
 ) -> None:
-    """Add what the router gave to a membership since its record; without what sessions hold.
+    """Add messages that the router gave to a membership since its record, but those of sessions.
 
-    The router brings what is of one partition in its order; what is not behind what has come before
-    it repeats.
+    The router brings messages of one partition in its order; one that is not behind the last is a
+    repetition.
     """
     given = deliveries.given.get(left.group, [])
     if deliveries.ends is not None:

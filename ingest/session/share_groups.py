@@ -1,22 +1,22 @@
-"""What the owner of a shard does for its share groups: who joins, who may go, who takes over.
+"""A shard owner's decisions on its share groups: memberships that join, go or take over.
 
 A gateway with members of a group has a *membership* in it. The membership asks by its records, and
 its gateway is told by control records `share`; a membership that is not answered writes its record
-again, and what it is told twice it does once. So nothing depends on a single answer, and a new
-owner goes on from what the shard says:
+again, and a step that it is told twice it does once. So nothing depends on a single answer, and a
+new owner goes on from the state in the shard:
 
     the membership writes   the owner tells
     joining                 `begin`: beside the others, or as the first from where the group stood
     leaving                 `go`: withdraw the route
     left                    its work goes to a live membership: first the shard says which, then
                             that is told `take`; when its record has it, the one that left is void
-    any, with `asks`        `kept`, or `lost`: another has what it held
+    any, with `asks`        `kept`, or `lost`: another has its messages
 
 A membership of a dead gateway is made one that has left. First the shard says that it is settled:
 then nobody begins beside it, and those that do must have their routes. Its route is withdrawn, and
-what the router has given it until then is read from its deliveries; without what sessions have in
-flight, for that is theirs. All is in the order of the shard and under the epoch of its owner
-(`share_table.py`).
+the messages that the router has given it until then are read from its deliveries; without those in
+flight of sessions, which are theirs. All is in the order of the shard and under the epoch of its
+owner (`share_table.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Stamp
 
 TELL_AGAIN_MS: Final = 2_000
-"""How often a membership is told again to take over what another has left."""
+"""How often a membership is told again to take over another's messages."""
 
 
 class GroupShard(Protocol):
@@ -78,14 +78,14 @@ class GroupsOfShard:
     def __init__(self, shard: GroupShard) -> None:
         self._shard = shard
         self.table = GroupTable()
-        # What this owner has done and need not do again.
+        # Memberships that this owner has told and need not tell again.
         self._told: set[str] = set()
         self._acting: set[object] = set()
         self._told_at_ms: dict[str, int] = {}
         self._asked_at_ms: dict[Run, int] = {}
         self._is_dead: Callable[[Run], bool] = _nobody
 
-    # What is read
+    # Records read
 
     def apply(self, kind: str, rest: str, stamp: Stamp, record: LogRecord) -> None:
         """Take a record of a membership or of a member.
@@ -142,10 +142,10 @@ class GroupsOfShard:
             if one.gateway == run.gateway and one != run
         )
 
-    # What the owner does
+    # Acts of the owner
 
     def begin(self) -> None:
-        """Act from here on: what an owner before has told may be lost."""
+        """Act from here on: messages of an owner before may be lost."""
         self._told.clear()
         self._acting.clear()
         self._told_at_ms.clear()
@@ -163,7 +163,7 @@ class GroupsOfShard:
             self._serve(group)
 
     def tick(self, now_ms: int, is_dead: Callable[[Run], bool]) -> None:
-        """Do what time brings: settle memberships of dead gateways, tell again who takes over."""
+        """Act on deadlines: settle memberships of dead gateways, repeat take-overs."""
         self._is_dead = is_dead
         self.table.prune(now_ms)
         for run in self.table.runs():

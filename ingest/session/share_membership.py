@@ -2,14 +2,14 @@
 
     joining ──begin──► (begun) ──route──► live ──no member──► leaving ──go──► (withdrawn) ──► left
 
-Each step is an effect, and their order is the order of what is durable before what:
+Each step is an effect, and their order is the order in which they are durable:
 
 - A membership is in the log before the router hears of its route, and its members count from
   barriers behind that; so everything that the router has chosen this gateway for is with a member,
   waits in the membership, or is in its record.
-- The first membership in a group reads what nobody was given; members get nothing before the log
-  says so.
-- Who leaves withdraws its route, and has left when the router gives it nothing more.
+- The first membership in a group reads messages that nobody was given; members get nothing before
+  the log says so.
+- A membership that leaves withdraws its route, and has left when the router gives it nothing more.
 
 The answers come from the owner of the group's shard (`share_groups.py`).
 """
@@ -40,10 +40,10 @@ class JoinStart(NamedTuple):
 
 
 class GroupMembership:
-    """What a membership says in its record; see there.
+    """The state of a membership in its record; see there.
 
     Attributes:
-        is_lost: Another has what it held.
+        is_lost: Another has its messages.
         has_taken_over: Memberships that it has taken over, ever: each comes once.
     """
 
@@ -63,7 +63,7 @@ class GroupMembership:
         self._number = 0
 
     def begin(self, starts: list[int]) -> None:
-        """Count from here on: what came before belongs to the gap."""
+        """Count from here on: messages before belong to the gap."""
         self.starts = starts
         self.given = latest(starts, self.given)
 
@@ -144,7 +144,7 @@ class WithdrawOwn(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Serve(Effect[None]):
-    """Give members what comes and what has waited; done when there is none any more."""
+    """Give members new and waiting messages; done when there is no member any more."""
 
 
 async def belong(membership: GroupMembership, now_ms: Any) -> None:

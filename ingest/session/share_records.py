@@ -4,7 +4,7 @@
        └──────────┴─ its gateway ─┴─► settling ─┘
                      has died
 
-What was given to a membership and is not dealt with is in its record, `h/...`; a membership that
+Messages given to a membership and not dealt with are in its record, `h/...`; a membership that
 has left stays in the log until another takes it over. A session that outlives its connection is a
 member as long as it has its record `m/...`: that says which messages of the group it has in flight.
 All records of a group are in one shard, so their order is the same for everybody who reads it.
@@ -49,7 +49,7 @@ class MembershipState(StrEnum):
 
 @dataclass(slots=True)
 class ShareGap:
-    """What the router gave to nobody: from `start` up to and without `end`, by partition."""
+    """Messages that the router gave to nobody: by partition, from `start` up to, without `end`."""
 
     start: list[int]
     end: list[int]
@@ -80,9 +80,9 @@ class MembershipRecord:
     given: list[int] | None = None
     """Per partition: messages before it were given to this or another membership. None: unknown."""
     open: OpenWork = field(default_factory=OpenWork)
-    """What was given to this membership and is not dealt with."""
+    """Messages given to this membership and not dealt with."""
     gaps: list[ShareGap] = field(default_factory=list)
-    """What is still to be read from the log."""
+    """Still to be read from the log."""
     taken_over: list[str] = field(default_factory=list)
     """Memberships that it has taken over: their records are void."""
     assignee: str = ""
@@ -91,8 +91,8 @@ class MembershipRecord:
     """Its gateway was cut off and asks whether it is still there; counts the questions."""
     at_ms: int = 0
     delivered: list[int] | None = None
-    """Per partition of `mqlake.inbound`: of what its gateway was brought before `next`, the offset
-    behind the last. What comes again from before that is repeated. None: an earlier release."""
+    """Per partition of `mqlake.inbound`: of its gateway's deliveries before `next`, the offset
+    behind the last. A message from before that is a repetition. None: an earlier release."""
 
     @property
     def run(self) -> Run:
@@ -113,7 +113,7 @@ def member_key(group: GroupKey, client_id: str) -> bytes:
 
 
 def decode_member_key(rest: str) -> tuple[GroupKey, str]:
-    """Return group and client of what follows `m/`.
+    """Return group and client of the key behind `m/`.
 
     Raises:
         InvalidRecord: A part of the key is missing.
@@ -127,7 +127,7 @@ def decode_member_key(rest: str) -> tuple[GroupKey, str]:
 
 @dataclass(slots=True)
 class MemberRecord:
-    """What a session that outlives its connection has in flight of a group."""
+    """Messages of a group in flight of a session that outlives its connection."""
 
     in_flight: list[Position] = field(default_factory=list)
     packet_ids: list[int] = field(default_factory=list)
@@ -137,7 +137,7 @@ class MemberRecord:
     None: it did not come from another, or nobody can say."""
 
     def unknown_to(self, later: MemberRecord) -> list[Position]:
-        """Return what the record of the next gateway does not know of: nobody was sent it.
+        """Return messages that the next gateway's record does not know: nobody was sent them.
 
         This record is written before the progress in which the messages are, and they are sent
         behind that; the two are in different shards.
@@ -188,7 +188,7 @@ def group_shard(group: GroupKey, shards: int) -> int:
 
 
 def decode_membership_key(rest: str) -> tuple[str, GroupKey]:
-    """Return membership and group of what follows `h/`.
+    """Return membership and group of the key behind `h/`.
 
     Raises:
         InvalidRecord: A part of the key is missing.

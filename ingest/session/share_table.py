@@ -1,15 +1,15 @@
-"""All share groups of one shard as its records say, in their order: what counts, and what follows.
+"""All share groups of one shard by its records, in their order: which count, and their effects.
 
 The router always has a gateway for a group that is live. One that leaves withdraws its route only
 when another membership is live, and one that joins such a group begins beside it. One that joins a
 group that has no live membership is its first: those that have left say up to where the router gave
-them something, and from there to the first barrier of the first membership the log holds what
-nobody was given, its gap.
+them something, and from there to the first barrier of the first membership the log holds messages
+that nobody was given, its gap.
 
 A membership is written by its gateway until it has left. Once the owner of the shard has settled it
 for dead, or another membership has taken it over, no record of its gateway counts: one that was
-paused cannot bring back what others have got. What an owner writes says its epoch, and does not
-count behind a later one's.
+paused cannot bring back messages that others have got. Records of an owner say its epoch, and do
+not count behind a later one's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OVER: Final = frozenset({MembershipState.SETTLING, MembershipState.LEFT})
 
 
 class Outlook(NamedTuple):
-    """What a membership that joins can do."""
+    """How a membership that joins can begin."""
 
     starts: list[int] | None
     """Where the group became live: it begins beside the others. None: it is the first."""
@@ -57,9 +57,9 @@ class _Member:
     record: MemberRecord | None
     """None: it is a member no more."""
     before: frozenset[Position] = frozenset()
-    """What it had in flight under earlier epochs, not long ago. A membership of the gateway that
-    held it then may say that it holds that still, and the session is done with it elsewhere: it was
-    the client's. [MQTT5-4.8.2-5]"""
+    """Its messages in flight under earlier epochs, not long ago. A membership of the gateway that
+    held it then may still have them in its record, though the session is done with them elsewhere:
+    they were the client's. [MQTT5-4.8.2-5]"""
     moved_at_ms: int = 0
 
 
@@ -68,13 +68,13 @@ class _Group:
     memberships: dict[str, MembershipRecord] = field(default_factory=dict)
     """In the order in which they joined."""
     outlooks: dict[str, Outlook] = field(default_factory=dict)
-    """Of memberships that join, as soon as it is clear: what was said to one does not change."""
+    """Of memberships that join, as soon as it is clear: an outlook told to one does not change."""
     awaited: dict[str, list[str]] = field(default_factory=dict)
     """By membership whose route is to go: those that began, or begin, beside it."""
     members: dict[str, _Member] = field(default_factory=dict)
     """Sessions that outlive their connections, by client."""
     unsent: dict[str, MembershipRecord] = field(default_factory=dict)
-    """Memberships to be written, by name: what sessions that moved did not know of."""
+    """Memberships to be written, by name: of messages that sessions that moved did not know."""
 
 
 class GroupTable:
@@ -86,7 +86,7 @@ class GroupTable:
 
     def __init__(self) -> None:
         self._groups: dict[GroupKey, _Group] = {}
-        # What time passes for: nothing is done for the other groups.
+        # Memberships and groups to look at as time passes: nothing is done for others.
         self._unsettled: dict[Run, dict[str, GroupKey]] = {}
         self._with_left: dict[GroupKey, int] = {}
         self._settling: dict[str, Run] = {}
@@ -94,7 +94,7 @@ class GroupTable:
         self._fences: deque[tuple[int, str | tuple[GroupKey, str]]] = deque()
         self.over: dict[str, GroupKey] = {}
 
-    # What is read
+    # Records read
 
     def apply_membership(
         self,
@@ -124,7 +124,7 @@ class GroupTable:
         if membership_id in self._gone:
             return False
         if known is not None and record.number < known.number:
-            return False  # an owner has written again what it knew
+            return False  # an owner has written an older record again
         if stamp.owner is None:
             if known is not None and known.state in _OVER:
                 return False
@@ -185,7 +185,7 @@ class GroupTable:
                     del group.members[client_id]
                 self._tidy(group_key, group)
 
-    # What follows
+    # Effects of the records
 
     def get(self, group: GroupKey, membership_id: str) -> MembershipRecord | None:
         found = self._groups.get(group)
@@ -246,7 +246,7 @@ class GroupTable:
         return run in self._settling.values()
 
     def unsent(self, group: GroupKey) -> list[MembershipRecord]:
-        """Return memberships that are to be written: what sessions that moved did not know of."""
+        """Return memberships to be written: of messages that sessions that moved did not know."""
         found = self._groups.get(group)
         return [] if found is None else list(found.unsent.values())
 
@@ -273,7 +273,7 @@ class GroupTable:
         return not awaited or any(one.state is MembershipState.LIVE for one in awaited)
 
     def assignee(self, left: MembershipRecord) -> MembershipRecord | None:
-        """Return who is to take over a membership that has left, if it still may."""
+        """Return the membership that is to take over one that has left, if it still may."""
         assignee = self.get(left.group, left.assignee)
         return assignee if assignee is not None and assignee.state is MembershipState.LIVE else None
 
@@ -287,9 +287,9 @@ class GroupTable:
         record: MemberRecord | None,
         at_ms: int,
     ) -> None:
-        """Note what a session that moved was given and never sent, as a membership that has left.
+        """Note messages that a moved session was given and never sent, as a membership that left.
 
-        The membership has one name, whoever writes it: it counts once.
+        The membership has one name for every writer: it counts once.
         """
         if before.record is None or record is None:
             return
@@ -355,7 +355,7 @@ class GroupTable:
             self._groups.pop(group_key, None)
 
     def _look(self, group: _Group) -> None:
-        """Find out how those can join who have not begun."""
+        """Find out how memberships can join that have not begun."""
         for membership in group.memberships.values():
             if (
                 membership.state is MembershipState.JOINING

@@ -1,12 +1,12 @@
 """How much of a limited stock that all gateways share one gateway may still take: pure.
 
-A stock is what stays until it is given back: connections, subscriptions, retained messages and
-their bytes. Gateways tell each other twice a second how much they count; of what is left by these
-words each may take an even part until it hears more. What others have taken meanwhile is in no word
-yet, so the least of the last ceilings counts.
+A stock counts things that stay until they are given back: connections, subscriptions, retained
+messages and their bytes. Gateways tell each other twice a second how much they count; of the rest
+by these heartbeats each may take an even part until it hears more. Amounts that others have taken
+meanwhile are in no heartbeat yet, so the least of the last ceilings counts.
 
 A small limit cannot be divided: of five connections two gateways would each let in three at once.
-Such a stock is *whole*: each may take all that is left by the last words.
+Such a stock is *whole*: each may take all that is left by the last heartbeats.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WORDS_REMEMBERED: Final = 3
-"""Ceilings that count: a word is heard by all before its gateway has said two more."""
+"""Ceilings that count: a heartbeat is heard by all before its gateway has sent two more."""
 ON_THE_WAY_SECONDS: Final = 5.0
-"""How long what was let in counts by itself, until whoever keeps it counts it for sure."""
+"""How long an admitted amount counts by itself, until its keeper counts it for sure."""
 
 
 class SharedCount:
@@ -28,10 +28,10 @@ class SharedCount:
 
     Args:
         limit: Of all gateways.
-        here: What this gateway has of it.
-        others: What each other gateway has told.
-        is_whole: What is left is not divided. Who comes by several gateways within the same second
-            may have as much at each of them, and nothing more until that is given back.
+        here: Amount of this gateway.
+        others: Amount of each other gateway, by its heartbeat.
+        is_whole: The rest is not divided. Clients at several gateways within the same second may
+            take as much at each, and nothing more until that is given back.
 
     Attributes:
         limit: May be changed; counts from the next `share` on.
@@ -57,7 +57,7 @@ class SharedCount:
         self.share(here, others, 0.0)
 
     def share(self, here: float, others: Sequence[float], now: float) -> None:
-        """Go by what this gateway counts, and what the others told last."""
+        """Go by this gateway's count, and the others' last ones."""
         told, self._told = self._told, here + self.on_the_way(now)
         self._others = sum(others)
         left = max(self.limit - self._others - told, 0.0)
@@ -71,14 +71,14 @@ class SharedCount:
         return self._is_whole or mine < min(self._ceilings) + 1
 
     def let_in(self, amount: float, now: float) -> None:
-        """Note what was let in and is counted here, or by another gateway, only later."""
+        """Note an admitted amount that is counted here, or by another gateway, only later."""
         until = now // 1 + ON_THE_WAY_SECONDS
         if self._on_the_way and self._on_the_way[-1][0] == until:
             amount += self._on_the_way.pop()[1]
         self._on_the_way.append((until, amount))
 
     def on_the_way(self, now: float) -> float:
-        """Return what was let in of late."""
+        """Return the amount admitted of late."""
         while self._on_the_way and self._on_the_way[0][0] <= now:
             self._on_the_way.popleft()
         return sum(amount for _, amount in self._on_the_way)

@@ -1,8 +1,8 @@
-"""What part of a limit that all gateways share is one gateway's: pure.
+"""One gateway's part of a limit that all gateways share: pure.
 
 Gateways tell each other twice a second how much they want of a limit, and each works out its own
 part from the same numbers: the parts of all make the limit. A gateway that wants less than an even
-part leaves the rest to the others; what nobody wants is divided evenly. A small part of the limit
+part leaves the rest to the others; an unwanted rest is divided evenly. A small part of the limit
 is for all alike, so that a client that comes to a gateway which wanted nothing is not stopped.
 """
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 RESERVED: Final = 0.05
 """Of a limit, divided evenly."""
 HEADROOM: Final = 1.05
-"""A gateway wants so many times what it has used."""
+"""A gateway wants so many times its use."""
 FADING: Final = 0.7
-"""A word later, of what it wanted so much is wanted still, so that a pause of a second is none."""
+"""A heartbeat later so much of its demand is left, so that a pause of a second is none."""
 
 
 def allotment(limit: float, mine: float, others: Iterable[float]) -> float:
@@ -28,8 +28,8 @@ def allotment(limit: float, mine: float, others: Iterable[float]) -> float:
 
     Args:
         limit: Of all.
-        mine: What it wants; the limit or more: all that there is.
-        others: What each of the other gateways wants.
+        mine: Its demand; the limit or more: all that there is.
+        others: Demand of each other gateway.
     """
     wants = sorted([mine, *others])
     count = len(wants)
@@ -51,7 +51,7 @@ class SharedRate(TokenBucket):
 
     Attributes:
         limit: May be changed; counts from the next `share` on.
-        wanted: A second, by the last word: what others are told.
+        wanted: A second, by the last heartbeat to others.
     """
 
     __slots__ = ("_taken", "_was_short", "limit", "wanted")
@@ -72,7 +72,7 @@ class SharedRate(TokenBucket):
         return wait
 
     def admit(self, now: float) -> bool:
-        """Take one if it is there; what is refused is wanted all the same."""
+        """Take one if it is there; a refused one is wanted all the same."""
         super().take(0.0, now)
         if self._level < 1:
             self._was_short = True
@@ -81,12 +81,12 @@ class SharedRate(TokenBucket):
         return True
 
     def measure(self, seconds: float) -> None:
-        """Work out what is wanted, by what was taken in the last seconds."""
+        """Work out the demand, by the amount taken in the last seconds."""
         used = self._taken / seconds * HEADROOM
         now = self.limit if self._was_short else min(used, self.limit)
         self.wanted = max(now, self.wanted * FADING)
         self._taken, self._was_short = 0.0, False
 
     def share(self, others: Iterable[float], now: float) -> None:
-        """Go by what the other gateways want."""
+        """Go by the demand of the other gateways."""
         self.set_rate(allotment(self.limit, self.wanted, others), now)

@@ -1,4 +1,4 @@
-"""The sessions of a shard: which of their records count, and who holds them.
+"""The sessions of a shard: which of their records count, and their holders.
 
 For each client:
 
@@ -10,17 +10,17 @@ For each client:
       └────────── nobody waits ◄── held, another waits ────────────────────────────┘
 
 - A claim that finds nobody holds the session from its own offset on: that is the *epoch*.
-- One of another principal than the session's is void: it is refused, and whoever holds the session
-  knows nothing of it. A session is that of the claim by which it is held, else of its record.
-- One that finds a holder waits until that has let go; a later one takes its place.
+- One of another principal than the session's is void: it is refused, and the session's holder knows
+  nothing of it. A session's principal is that of the claim by which it is held, else of its record.
+- One that finds a holder waits until that has let go; a later one replaces it.
 - Of a held session records count that say its epoch. Once it was let go of, or settled by the
-  owner, no record of that epoch counts: a gateway that was paused cannot write over what came
-  after it.
+  owner, no record of that epoch counts: a gateway that was paused cannot write over later
+  records.
 - Records that the owner of the shard has written say the owner's epoch, the offset of its record
   `o/owner`; those of an earlier owner do not count behind a later one's.
 
 A record that does not count may be the last under its key, and compaction would leave nothing else:
-then the owner writes what counts once more, or has the holder do it.
+then the owner writes the one that counts once more, or has the holder do it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SessionsOfShard:
     """The part of a shard that is about its sessions.
 
     Args:
-        shard: Told what follows for its owner.
+        shard: Told of acts that follow for its owner.
     """
 
     def __init__(self, shard: ShardOfSessions) -> None:
@@ -94,13 +94,13 @@ class SessionsOfShard:
         # Keys of records under which the last one does not count, and the epoch of that.
         self._shadowed: dict[tuple[str, Key], int] = {}
 
-    # What is read
+    # Records read
 
     def apply(self, kind: str, key: Key, stamp: Stamp, record: LogRecord) -> bool:
         """Take a record in the order of the shard; False: it is of another kind.
 
         Raises:
-            InvalidRecord: It cannot be read; what stood under its key stays.
+            InvalidRecord: It cannot be read; the value before it stays.
         """
         apply = _KINDS.get(kind)
         if apply is None:
@@ -109,7 +109,7 @@ class SessionsOfShard:
         return True
 
     def begin(self) -> None:
-        """Write again what is not as it counts: this gateway acts for the shard from now on."""
+        """Write again records that do not count as they stand: this gateway acts from now on."""
         for kind, key in list(self._shadowed):
             self._write_again(kind, key)
 
@@ -128,7 +128,7 @@ class SessionsOfShard:
         if entry is None:
             self._grant(key, ShardEntry(is_proven=False), claim)
         elif _is_same(entry.granted, claim) or _is_same(entry.claim, claim):
-            if stamp.owner is None:  # what its gateway was told may be lost
+            if stamp.owner is None:  # the answer to its gateway may be lost
                 shard.serve_anew(key)
         elif epoch <= entry.epoch or (entry.claim is not None and epoch < entry.claim.epoch):
             is_held = epoch == entry.epoch and entry.holder == claim.run
@@ -161,7 +161,7 @@ class SessionsOfShard:
             if stamp.owner is not None:
                 # Its gateway was dead, or paused, and may write under this epoch yet.
                 entry.due_at_ms = now_ms + FENCE_MS
-                entry.is_proven = True  # an owner settles what was granted, not what waits
+                entry.is_proven = True  # an owner settles granted claims, not waiting ones
             self._let_go(key, entry)
         elif entry.claim is not None or entry.granted is not None:
             self._shadow(CLAIM, key, entry, epoch)
@@ -175,7 +175,7 @@ class SessionsOfShard:
     def _void_claims(
         self, key: Key, entry: ShardEntry, stamp: Stamp, session: SessionOutline
     ) -> None:
-        """Leave out what was claimed while compaction had removed whose the session is."""
+        """Leave out claims from when compaction had removed the session's principal."""
         claim, granted = entry.claim, entry.granted
         if claim is not None and not claim.may_have(session.principal):
             entry.claim = None
@@ -208,7 +208,7 @@ class SessionsOfShard:
             entry.due_at_ms = record.timestamp_ms + FENCE_MS
         is_held = session is not None and session.connected
         if stamp.epoch < entry.epoch and entry.holder is not None and not is_held:
-            # Of the holder before: a claim has the session already, and what is stored is its.
+            # Of the holder before: a claim has the session already, and with it the stored one.
             entry.closed_at_ms = _closed_at_ms(session, stamp, record)
             self._store.put(key, entry)
             return
@@ -218,7 +218,7 @@ class SessionsOfShard:
             if stamp.epoch < entry.epoch and granted is not None and granted.run != run:
                 entry.claim = granted  # compaction had removed that somebody holds it
             elif entry.claim is not None and entry.claim.epoch <= stamp.epoch:
-                entry.claim = None  # it does not wait: compaction had removed who let go for it
+                entry.claim = None  # it does not wait: compaction had removed the release before it
             entry.epoch, entry.holder = stamp.epoch, run
             entry.is_proven = True
             entry.closed_at_ms = entry.due_at_ms = None
@@ -256,10 +256,10 @@ class SessionsOfShard:
             self._store.put(key, entry)
 
     def counts(self, entry: ShardEntry, stamp: Stamp) -> bool:
-        """Tell whether a record of a session, or of a part of it, is from whoever may write it."""
+        """Tell whether a record of a session, or of a part of it, is from its rightful writer."""
         is_before = stamp.epoch < entry.epoch
         if stamp.owner is not None:
-            # What an owner says of a session is too late behind what a later holder has written.
+            # An owner's record of a session is too late behind that of a later holder.
             return stamp.owner >= self._shard.owner_epoch and stamp.epoch >= entry.session_epoch
         if is_before:
             return not entry.is_proven
@@ -267,7 +267,7 @@ class SessionsOfShard:
             return True
         return entry.holder is not None
 
-    # Who holds a session
+    # Holders of sessions
 
     def _grant(self, key: Key, entry: ShardEntry, claim: Claim) -> None:
         entry.epoch = claim.epoch
@@ -294,10 +294,10 @@ class SessionsOfShard:
                 assert entry.closed_at_ms is not None
                 self._shard.is_due(key, entry.closed_at_ms)
 
-    # What does not count
+    # Records that do not count
 
     def _shadow(self, kind: str, key: Key, entry: ShardEntry, epoch: int) -> None:
-        """Note that the last record under a key does not count, and what epoch that says."""
+        """Note that the last record under a key does not count, and its epoch."""
         self._shadowed[kind, key] = epoch
         if self._shard.is_active:
             self._write_again(kind, key, entry)

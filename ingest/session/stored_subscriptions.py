@@ -4,10 +4,10 @@ A session's record holds a bounded number of subscriptions (`ingest.session.subs
 each further one has a record that names its session. A record counts as those of the session do,
 by its epoch. One of a session that has ended counts for nobody: it need not be removed before the
 next session of the client begins. The owner removes such records some at a time, each under the
-epoch under which it was written; so what a later holder has written stays.
+epoch under which it was written; so records of a later holder stay.
 
 A record that does not count may be the last under its key: as for sessions the owner, or the
-holder, writes once more what counts.
+holder, writes the one that counts once more.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class SubscriptionsOfShard(Generic[Entry]):
         self._unchecked: dict[Key, None] = {}
         self._is_sweeping = False
 
-    # What is read
+    # Records read
 
     def apply(self, key: Key, topic_filter: str, stamp: Stamp, record: LogRecord) -> None:
         """Take a record in the order of the shard.
 
         Raises:
-            InvalidRecord: It is not that of the filter; what stood under its key stays.
+            InvalidRecord: It is not that of the filter; the value before it stays.
         """
         store, value = self._shard.store, record.value
         known = store.subscription(key, topic_filter)
@@ -155,7 +155,7 @@ class SubscriptionsOfShard(Generic[Entry]):
         self, entry: Entry | None, known: SubscriptionRow | None, stamp: Stamp, *, is_end: bool
     ) -> bool:
         if stamp.owner is not None:
-            # What an owner says of a record is too late behind what a later holder has written.
+            # An owner's record is too late behind that of a later holder.
             if known is not None and known.epoch > stamp.epoch:
                 return False
             if is_end:
@@ -171,7 +171,7 @@ class SubscriptionsOfShard(Generic[Entry]):
         if session is None or before is None or read_outline(before).id != session.id:
             self._unchecked[key] = None
 
-    # What is known
+    # Present state
 
     def pages(self, key: Key, session_id: str) -> Iterator[list[bytes]]:
         """Yield the records of a session, so many at a time as one record may tell of."""
@@ -194,7 +194,7 @@ class SubscriptionsOfShard(Generic[Entry]):
     def _rows(
         self, key: Key, session_id: str, after: str = ""
     ) -> Iterator[tuple[str, SubscriptionRow]]:
-        """Yield what a session has behind a filter, in the order of filters."""
+        """Yield a session's subscriptions behind a filter, in the order of filters."""
         store = self._shard.store
         if not store.has_subscriptions(key):
             return
@@ -202,16 +202,16 @@ class SubscriptionsOfShard(Generic[Entry]):
             yield from rows
             after = rows[-1][0]
 
-    # What the owner does
+    # Acts of the owner
 
     def begin(self) -> None:
-        """Write again what is not as it counts: this gateway acts for the shard from now on."""
+        """Write again records that do not count as they stand: this gateway acts from now on."""
         self._is_sweeping = False
         for key, topic_filter in list(self._shadowed):
             self._write_again(key, topic_filter)
 
     def tick(self) -> None:
-        """Remove what is left of sessions that are over."""
+        """Remove remaining records of sessions that are over."""
         if self._unchecked and not self._is_sweeping:
             self._is_sweeping = True
             self._shard.act(self._sweep(list(self._unchecked)[:ROWS_AT_ONCE]))
@@ -229,7 +229,7 @@ class SubscriptionsOfShard(Generic[Entry]):
             self._is_sweeping = False
 
     async def _remove_others(self, key: Key) -> None:
-        """Remove what is not of the session that the client has now."""
+        """Remove records that are not of the client's present session."""
         shard, after = self._shard, ""
         while True:
             session = shard.session(key)

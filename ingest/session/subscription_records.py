@@ -1,10 +1,10 @@
 """Where the subscriptions of a session stand in the log: in its record, or in records of their own.
 
 Most sessions have few, and one record is all that must be read of them. A session's record is
-written again for each change of what stands in it; so it holds no more than some, and each further
-subscription has a record of its own: to subscribe costs as much with twenty thousand as with forty.
-A subscription stays where it is as long as the session has it. Records of releases that knew no
-other place are read as they are; when such a session is next opened, what is too much moves out.
+written again for each change in it; so it holds no more than some, and each further subscription
+has a record of its own: to subscribe costs as much with twenty thousand as with forty. A
+subscription stays where it is as long as the session has it. Records of releases without records of
+subscriptions are read as they are; when such a session is next opened, the excess moves out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SubscriptionRecords:
             in_session: Filters in its record; one of them that has a record of its own too is to
                 lose that.
             own: Filters with records of their own.
-            can_move: Whether what is too much for the session's record may move out of it.
+            can_move: Whether the excess of the session's record may move out of it.
         """
         moved = 0
         for topic_filter in in_session:
@@ -63,7 +63,7 @@ class SubscriptionRecords:
                 self.own[topic_filter] = None
 
     def add(self, topic_filter: str, *, can_have_record: bool) -> None:
-        """Find a place for a new subscription."""
+        """Choose the record for a new subscription."""
         if topic_filter in self._changed or (
             can_have_record and not self._has_room(topic_filter)
         ):  # its record has not been removed yet

@@ -1,10 +1,10 @@
-"""The subscriptions of one gateway's clients and who gets a copy of a message.
+"""The subscriptions of one gateway's clients, and the clients that get a copy of a message.
 
 A client with overlapping subscriptions gets one copy: the highest QoS, all subscription
 identifiers. [MQTT5-3.3.4-2] [MQTT5-3.3.4-3] [MQTT5-3.3.4-4] [MQTT311-3.3.5-1] It could be one copy
-for each subscription with its own identifier; it is not. [MQTT5-3.3.4-5] Nobody gets what none of
-its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets it, in turn
-among those that have room, with the QoS that was granted to it. [MQTT5-4.8.2-3]
+for each subscription with its own identifier; it is not. [MQTT5-3.3.4-5] Nobody gets a message that
+none of its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets it,
+in turn among those that have room, with the QoS that was granted to it. [MQTT5-4.8.2-3]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FREE_STRATEGIES: Final = frozenset({ShareStrategy.ROUND_ROBIN, ShareStrategy.RA
 
 
 class Subscriber(Protocol):
-    """Whoever holds subscriptions; compared by identity."""
+    """A holder of subscriptions; compared by identity."""
 
     @property
     def client_id(self) -> str: ...
@@ -67,14 +67,14 @@ class ClientSubscription(Generic[Client]):
     starts: Sequence[int] | None = None
     """Per partition of the log the first offset that counts; None once all of them have passed.
 
-    Whoever has made the list may fill it in later, `NOT_YET` by `NOT_YET`.
+    The maker of the list may fill it in later, `NOT_YET` by `NOT_YET`.
     """
 
     _copy: Copy[Client] | None = field(default=None, init=False, repr=False)
 
     @property
     def copy(self) -> Copy[Client]:
-        """What the client gets by this subscription alone: one object for all messages."""
+        """The client's copy by this subscription alone: one object for all messages."""
         if self._copy is None:
             self._copy = _copy(self)
         return self._copy
@@ -97,7 +97,7 @@ class ClientSubscription(Generic[Client]):
 
 @dataclass(slots=True)
 class Copy(Generic[Client]):
-    """One client's copy of a message: what its matching subscriptions amount to."""
+    """One client's copy of a message: its matching subscriptions together."""
 
     client: Client
     qos: int
@@ -110,7 +110,7 @@ class Copy(Generic[Client]):
 
 @dataclass(slots=True)
 class _Plan(Generic[Client]):
-    """Who gets messages of one topic.
+    """Clients that get messages of one topic.
 
     Invariant: a client is in `copies`, when its copy is the same for every message, or its
     subscriptions are a group in `conditional` and are asked message by message.
@@ -209,7 +209,7 @@ class Subscriptions(Generic[Client]):
         self._count -= 1
 
     def settle(self, high_water_marks: Sequence[int]) -> None:
-        """Make subscriptions unconditional whose starts lie at or below what has been seen."""
+        """Make subscriptions unconditional whose starts lie at or below the marks."""
         if not self._settling:
             return
         next_offsets = [mark + 1 for mark in high_water_marks]
@@ -283,7 +283,7 @@ class Subscriptions(Generic[Client]):
         members = group.members
         strategy = self._share_strategy
         first = group.first_choice(strategy, topic_name, publisher)
-        # Where a hash says who gets it, it waits with that member.
+        # Where a hash chooses the member, the message waits with that.
         is_free = strategy in _FREE_STRATEGIES
         fallback: int | None = None
         count = len(members)
@@ -319,7 +319,7 @@ class Subscriptions(Generic[Client]):
         return None if subscription is None else _shared(subscription)
 
     def shared_members(self, tenant: str, topic_filter: str) -> list[Client]:
-        """Return who shares a subscription."""
+        """Return the clients that share a subscription."""
         group = self._groups.get((tenant, topic_filter))
         return [] if group is None else [member.client for member in group.members]
 

@@ -2,9 +2,9 @@
 
 While nothing is stored under its name, the owner begins such a session without a record, and
 remembers that it has. A gateway that claims it is given it once the owner has let go of it. When
-the shard changes its owner, the one before claims what it has begun so, and leaves behind that; a
-client that came meanwhile has it instead. An owner that others may have taken for silent serves
-nobody before it has read what they have done, and before the next owner has answered these claims:
+the shard changes its owner, the one before claims sessions that it has begun so, and leaves behind
+that; a client that came meanwhile has it instead. An owner that others may have taken for silent
+serves nobody before it has read their records, and before the next owner has answered these claims:
 that one may have begun the same sessions itself.
 """
 
@@ -86,10 +86,10 @@ class TakenSessions:
         """Take a claim that the shard has read.
 
         Args:
-            key: Whose session it is for.
+            key: Of the session.
             claim: Of this gateway, or of another.
             me: This run of this gateway.
-            owner: Who owns the shard.
+            owner: Run that owns the shard.
             is_held: Whether somebody held the session before it.
         """
         if claim.run == me and claim.number in self._claimed:

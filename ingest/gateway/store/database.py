@@ -21,7 +21,7 @@ _PRAGMAS: Final = (
     "PRAGMA synchronous = OFF",
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA temp_store = MEMORY",
-    "PRAGMA cache_size = -16384",  # KiB; what it does not hold is in the machine's page cache
+    "PRAGMA cache_size = -16384",  # KiB; the rest is in the machine's page cache
 )
 
 
@@ -29,7 +29,7 @@ class Database:
     """The file, and how the stores speak to it.
 
     Args:
-        directory: Where the file is made; whatever an earlier run left there is removed. None keeps
+        directory: Where the file is made; files of an earlier run there are removed. None keeps
             everything in memory.
 
     Raises:
@@ -62,7 +62,7 @@ class Database:
     def batch(self) -> Iterator[None]:
         """Write everything inside together: several times cheaper than one by one.
 
-        There is no going back: with no journal, what was done before an error stays done.
+        There is no going back: with no journal, writes before an error stay.
         """
         if self._connection.in_transaction:
             yield

@@ -64,7 +64,7 @@ END;
 """
 CLIENT: Final = "client_id"
 USER: Final = "username"
-"""Columns that say who has published a message; an empty name is nobody."""
+"""Columns that name the publisher of a message; an empty name is nobody."""
 
 _PUBLISHED: Final = """
 CREATE TABLE published (
@@ -116,7 +116,7 @@ WHERE NOT EXISTS (
 )
 ON CONFLICT (shard, tenant, topic) DO NOTHING
 """  # noqa: S608 - the columns are the constant above
-# What was removed from a topic lies before what it has now.
+# A removal from a topic lies before its present message.
 _REPLACE: Final = """
 UPDATE retained SET
     payload = ?3, qos = ?4, properties = ?5, client_id = ?6, received_at_ms = ?7,
@@ -160,9 +160,9 @@ MAX_PAGE_BYTES: Final = 256 * 1024
 """Payloads and properties of a page, the last of them beyond."""
 
 _SEEK_COST: Final = 12
-"""What a seek costs, in topics looked at."""
+"""Cost of a seek, in topics looked at."""
 _STEPS_BEFORE_SEEK: Final = 8
-"""Topics passed one by one before a seek: the next place is often the next row."""
+"""Topics passed one by one before a seek: the next match is often the next row."""
 
 
 class RetainedRow(NamedTuple):
@@ -171,7 +171,7 @@ class RetainedRow(NamedTuple):
     tenant: str
     topic_name: str
     payload: bytes | None
-    """None or empty removes what is retained for the topic. [MQTT5-3.3.1-6] [MQTT311-3.3.1-10]"""
+    """None or empty removes the topic's message. [MQTT5-3.3.1-6] [MQTT311-3.3.1-10]"""
     qos: int
     properties: bytes | None
     """JSON as in the `properties` header; None without any."""
@@ -181,11 +181,11 @@ class RetainedRow(NamedTuple):
     shard: int
     rank: int
     username: str = ""
-    """Of who has published it; empty: nobody's."""
+    """Of the publisher; empty: none."""
 
 
 class RetainedHolder(NamedTuple):
-    """What is retained for a topic, by its size and who has published it."""
+    """Size and publisher of a topic's retained message."""
 
     size: int
     """Bytes of payload, topic name and properties."""
@@ -202,7 +202,7 @@ class StoredPage(NamedTuple):
 class RetainedStore:
     """Topic -> the last retained message.
 
-    A row counts only when its rank is above what is known of its topic, so snapshot, catching up
+    A row counts only when its rank is above the last one of its topic, so snapshot, catching up
     and live messages may come in any order and more than once.
 
     Args:
@@ -227,7 +227,7 @@ class RetainedStore:
         """
         if row.payload:
             return self._replace(row) or self._add(row)
-        # What it leaves is later.
+        # The row that it leaves is later.
         key = (row.shard, row.tenant, row.topic_name)
         return self._remove(key, row.rank, below=row.rank)
 
@@ -237,7 +237,7 @@ class RetainedStore:
             return sum(self._add(row) or self._replace(row) for row in rows if row.payload)
 
     def get(self, shard: int, tenant: str, topic_name: str) -> RetainedRow | None:
-        """Return what is retained for a topic and has not expired."""
+        """Return a topic's retained message, unless it has expired."""
         found = self._database.row(_GET, (shard, tenant, topic_name))
         return None if found is None else self._unexpired(found)
 
@@ -261,7 +261,7 @@ class RetainedStore:
             limit: Most rows to return.
             max_bytes: Of payloads and properties; the row that reaches it is the last.
 
-        What changes between two pages is seen when it is behind the position.
+        Changes between two pages are seen when they are behind the position.
         """
         scan = FilterScan(topic_filter)
         at: str | None = scan.start if position is None else position
@@ -342,12 +342,12 @@ class RetainedStore:
         return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
     def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
-        """Return what a topic's message takes and whose it is, None: nothing is retained."""
+        """Return size and publisher of a topic's message, None: nothing is retained."""
         found = self._database.row(_HOLDER, (shard, tenant, topic_name))
         return None if found is None else RetainedHolder._make(found)
 
     def count_publishers(self, kinds: Iterable[str]) -> None:
-        """Keep from now on how much of what is retained is whose; costs each message some µs.
+        """Count retained messages by publisher from now on; costs each message some µs.
 
         Args:
             kinds: `CLIENT`, `USER`.
@@ -374,7 +374,7 @@ class RetainedStore:
         return self._database.rows(_PUBLISHED_BY, (tenant, kind, name))
 
     def drop(self, shard: int, *, limit: int = 1000) -> bool:
-        """Forget some of what is known of a shard; False when nothing is left."""
+        """Forget some rows of a shard; False when nothing is left."""
         with self._database.batch():
             dropped = self._database.write(_DROP, (shard, limit))
             forgotten = self._database.write(_FORGET_SHARD, (shard, limit))
@@ -387,7 +387,7 @@ class RetainedStore:
         return self._database.write(_REPLACE, row) > 0
 
     def _remove(self, key: tuple[int, str, str], rank: int, *, below: int) -> bool:
-        """Remove what is below a rank; nothing up to the other one is to come back."""
+        """Remove the row below a rank; nothing up to the other one is to come back."""
         self._database.write(_REMOVE, (*key, below))
         forget_at_ms = self._clock.now_ms() + self._remember_removed_ms
         return self._database.write(_NOTE_REMOVED, (*key, rank, forget_at_ms)) > 0

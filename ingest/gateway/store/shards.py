@@ -3,9 +3,9 @@
 A million sessions are rows, not Python objects; a shard that is let go of is a table that is
 dropped. Progress is apart from its session: it changes a hundred times as often.
 
-What is written waits in memory until so much of it has come together that it is written at once, or
-somebody asks for more than one client: rows cost a third then. Progress waits then, too, for nobody
-asks for that of more than one: what is overtaken is never written.
+Rows wait in memory until so many have come together that they are written at once, or a query asks
+for more than one client: rows cost a third then. Progress waits then, too, for no query asks for
+that of more than one: overtaken progress is never written.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class SqliteShardStore:
 
     Args:
         database: Of the gateway.
-        number: Of the shard; what was kept of it before is dropped.
+        number: Of the shard; rows kept of it before are dropped.
     """
 
     def __init__(self, database: Database, number: int) -> None:
@@ -141,9 +141,9 @@ class SqliteShardStore:
         self._count = 0  # SQLite would go through all rows each time
         # That were ever put: of most new keys it is known without a look that they are not there.
         self._filter = _KeyBits(_FILTER_BITS)
-        # What is not in the database yet; None: deleted.
+        # Rows not in the database yet; None: deleted.
         self._rows: dict[Key, _Row | None] = {}
-        # What went there last: those who come and go are asked for again soon.
+        # Rows that went there last: clients that come and go are asked for again soon.
         self._written: dict[Key, _Row | None] = {}
         self._values: dict[Key, bytes | None] = {}
         self._subscriptions: dict[tuple[str, str, str], SubscriptionRow | None] = {}
@@ -203,7 +203,7 @@ class SqliteShardStore:
         )
 
     def close(self) -> None:
-        """Drop what is kept of the shard."""
+        """Drop all rows of the shard."""
         self._database.create(self._drop)
 
     def get(self, key: Key) -> ShardEntry | None:
@@ -335,7 +335,7 @@ class SqliteShardStore:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what has come together."""
+        """Write the waiting rows."""
         values, subscriptions = self._values, self._subscriptions
         if not self._rows and not values and not subscriptions:
             return
@@ -352,7 +352,7 @@ class SqliteShardStore:
         self._values, self._subscriptions = {}, {}
 
     def _flush_rows(self) -> None:
-        """Write what is looked for in its order; progress, which comes most often, waits."""
+        """Write rows that are searched in order; progress, which comes most often, waits."""
         rows = self._rows
         if not rows:
             return
@@ -369,7 +369,7 @@ class SqliteShardStore:
     def holders(self) -> list[Run]:
         self._flush_rows()
         runs: list[Run] = []
-        # A run without a name holds what only progress is known of: it comes before all.
+        # A run without a name holds sessions with progress alone: it comes before all.
         if self._database.row(self._held_by, ("", "", 1)) is not None:
             runs.append(Run("", ""))
         at = Run("", "")
