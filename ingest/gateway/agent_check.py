@@ -30,7 +30,7 @@ class AgentCheck:
     Args:
         host: To listen on.
         port: Likewise; 0: nobody is answered.
-        state: Returns whether clients are let in: `serving`, or another word.
+        state: Returns whether clients are let in: `serving`, or another state.
         level: Returns the overload level.
     """
 

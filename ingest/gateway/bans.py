@@ -81,7 +81,7 @@ class Bans:
     def note_connected(self, tenant: str, client_id: str, username: str | None) -> str:
         """Count a client that is about to be let in; return why it is banned all the same, or "".
 
-        It has logged in: nobody gets somebody else banned by his name, or one of another tenant.
+        It has logged in: no client gets another user banned by name, or one of another tenant.
         """
         who = tenant, client_id, username
         if not self.offences.is_flapping(*who):

@@ -254,7 +254,7 @@ def _group_of(copy: Copy[Any]) -> str:
 
 
 def give(inbound: InboundMessage, copies: list[Copy[Any]], drops: Drops, now_ms: int) -> None:
-    """Give a message to those who have missed it, unless it has expired or cannot be read."""
+    """Give a message to those that have missed it, unless it has expired or cannot be read."""
     try:
         message = inbound.read(now_ms)
     except InvalidRecord as exc:

@@ -46,7 +46,7 @@ class ClientSession(SubscribedSession):
     def has_progress(self) -> bool:
         """Whether the log has, or is to have, a record of how far it has come.
 
-        Without subscriptions or exchanges there is nothing to come to.
+        Without subscriptions or exchanges there is no progress.
         """
         return self._has_progress_record or (self.progress is not None and self.progress.is_begun)
 

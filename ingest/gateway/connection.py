@@ -93,15 +93,15 @@ class ClientConnection(ClientSocket):
 
     Reading is paused while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
     client has as many unacknowledged messages as it may and while a client leaves its answers
-    unread; what has been read already waits in the decoder.
+    unread; bytes that were read already wait in the decoder.
 
     Attributes:
         protocol: The protocol's state of this connection.
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees; final when the client has logged in.
-        username: As whom the client has logged in; until then as whom it wants to; None: as nobody.
+        username: With which the client has logged in, or until then wants to; None: with none.
             That of a user of another tenant than the gateway's own begins with the tenant.
-        principal: As whom it has logged in; None: nobody has asked it, or it has no name.
+        principal: User that it has proved to be; None: no login was asked for, or it has no name.
         rights: Of the client, once it has logged in; None: it may do everything.
         session: From CONNECT to the end of the connection.
         listener: By which it came in.
@@ -210,7 +210,7 @@ class ClientConnection(ClientSocket):
     def data_received(self, data: bytes) -> None:
         if self.is_closing:
             return
-        if self.session is not None:  # until then the time for CONNECT runs, whatever arrives
+        if self.session is not None:  # until then bytes do not extend the time for CONNECT
             self._last_received = self._context.loop.time()
         self._context.counters.bytes_received += len(data)
         if self._limits is not None:

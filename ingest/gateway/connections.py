@@ -54,7 +54,7 @@ class Connections:
         self._max_connections = max_connections
         self._sockets: set[Socket] = set()
         self._is_closing = False
-        self._last_closed: asyncio.Future[None] | None = None  # while somebody waits for that
+        self._last_closed: asyncio.Future[None] | None = None  # while a task waits for that
 
     def __len__(self) -> int:
         return len(self._sockets)
@@ -72,7 +72,7 @@ class Connections:
         return len(self._sockets) / self._max_connections
 
     def opened(self, socket: Socket) -> int:
-        """Take note of a socket; return the how-manieth it is."""
+        """Note a socket; return its number, counted from the start."""
         self._counters.connections_opened += 1
         self._sockets.add(socket)
         if self._is_closing:
@@ -87,7 +87,7 @@ class Connections:
             self._last_closed = None
 
     def pause_all(self) -> None:
-        """Read no more from anybody."""
+        """Read no more from any client."""
         for socket in self._sockets:
             socket.pause_reading(PAUSED_BY_END)
 

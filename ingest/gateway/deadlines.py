@@ -20,7 +20,7 @@ at most so much after it goes on."""
 UNWATCHED: Final = 0
 
 FEW_SLOTS: Final = 1024
-"""So many are kept whether or not anybody is left in them; the longest keep alive spans 393,000."""
+"""So many are kept whether or not they are empty; the longest keep alive spans 393,000."""
 
 
 class WithDeadline(Protocol):

@@ -57,7 +57,7 @@ class DeliveryEvents:
     Attributes:
         delivered: Tenants of which `message.delivered` is told; the deliverer's to ask.
         acked: Likewise of `message.acked`.
-        is_wanted: Whether either is told of anybody.
+        is_wanted: Whether either is told of any tenant.
     """
 
     __slots__ = (

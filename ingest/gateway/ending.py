@@ -20,8 +20,8 @@ class Ending:
 
     Attributes:
         failure: The reason; None: it was asked to end, or has not yet.
-        is_trusted: Whether the state of this process may be written. It takes leave of clients and
-            router only then.
+        is_trusted: Whether the state of this process may be written. It tells clients and router of
+            its end only then.
     """
 
     def __init__(self, stop: asyncio.Event, reader: LogReader) -> None:

@@ -30,7 +30,7 @@ class FollowedShard:
     end: int
     """Where its end was when reading began."""
     is_loading: bool = True
-    """It has not come to its end."""
+    """Reading has not reached its end."""
     reader: LogReader | None = None
     """Follows it when it is loaded; None: it is about to."""
     acts_under: int | None = None

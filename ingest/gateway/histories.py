@@ -109,8 +109,8 @@ class SubscribeHistory:
         topic_filters: That are still subscribed.
         from_ms: Messages accepted before are left out, UTC epoch.
         missed: How far it is; it ends where the router brings the messages.
-        is_live: Its subscriptions are in force. It is still kept, until the gateway has come to
-            where reading stopped: the next holder of the session must not read that again.
+        is_live: Its subscriptions are in force. It is still kept, until deliveries have reached the
+            offsets where reading stopped: the next holder of the session must not read it again.
     """
 
     session: HistorySession

@@ -358,13 +358,13 @@ class ClientLimits:
 
     @property
     def counts_deliveries(self) -> bool:
-        """Whether a PUBLISH is charged for those whom it reaches."""
+        """Whether a PUBLISH is charged for the clients that it reaches."""
         return self._deliveries is not None or any(
             rates.deliveries is not None for rates in self.shared
         )
 
     def delivers(self, count: int) -> None:
-        """Charge for a PUBLISH and those whom it reaches, before or after it was taken."""
+        """Charge for a PUBLISH and the clients that it reaches, before or after it was taken."""
         now, code = self._loop.time(), DisconnectReasonCode.QUOTA_EXCEEDED
         if self._deliveries is not None and (wait := self._deliveries.take(count, now)):
             self._slow_down(wait, code, "deliveries")

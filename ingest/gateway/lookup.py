@@ -94,7 +94,7 @@ class Lookup:
         if not starts_of:
             return {}
         ends = await self._ends()
-        # Of partitions that have come since somebody asked, all is looked at.
+        # Of partitions that have come since the question, all records are looked at.
         starts = widened(earliest(*starts_of.values()), len(ends))
         found: dict[bytes, Position] = {}
 

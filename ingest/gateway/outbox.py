@@ -106,7 +106,7 @@ class Outbox:
         self._giving: dict[int, bool] | None = None
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
-        # Made when somebody waits for room.
+        # Made when a caller waits for room.
         self._room: asyncio.Event | None = None
 
     @property

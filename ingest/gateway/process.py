@@ -58,7 +58,7 @@ class Process:
         self._stop = stop
 
     async def run(self) -> None:
-        """Serve until told to stop, then take leave of the clients and the router.
+        """Serve until told to stop, then end connections of clients and withdraw routes.
 
         Raises:
             LogError: The log cannot be reached at the start.

@@ -149,7 +149,7 @@ class SessionProgress:
     def is_due(self) -> bool:
         """Whether there is something to save, and not too many records are on their way.
 
-        One at a time, unless somebody waits for it or soon will: a record costs all gateways work.
+        One at a time, unless a caller waits for it or soon will: a record costs all gateways work.
         """
         if not self._is_dirty:
             return False
@@ -186,11 +186,11 @@ class SessionProgress:
         return True
 
     def close(self) -> None:
-        """Save nothing more: the last record is somebody else's matter."""
+        """Save nothing more: another part writes the last record."""
         self._is_closed = True
         self._waiting = []
         self._saver.forget(self)
-        # They know the session, which knows this: a circle would wait for the collector of garbage.
+        # They know the session, which knows this: a cycle would wait for the garbage collector.
         del self.snapshot, self._on_room
 
     def _saved(self, save: _Save, error: LogError | None) -> None:

@@ -30,7 +30,7 @@ class Reach:
         self._loop = loop
         self._end = -1
         self._is_silent = False
-        """That nobody answers has been logged: once until somebody does."""
+        """That nobody answers has been logged: once until an answer comes."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def receive(self, record: LogRecord) -> None:

@@ -412,7 +412,7 @@ class Receiver:
         self._connection.send(answer)
 
     def _forget(self, packet_id: int) -> None:
-        """Give the place of a QoS 2 exchange in the client's window back."""
+        """Release a QoS 2 exchange from the client's window."""
         if packet_id in self._exchanges:
             del self._exchanges[packet_id]
             self._protocol.unacknowledged -= 1

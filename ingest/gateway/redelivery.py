@@ -1,4 +1,4 @@
-"""Messages of the past that somebody gives to one client: the control record `deliver`.
+"""Messages of the past for one client, on request: the control record `deliver`.
 
 They are sent like any other that the client's subscriptions match, under its window and in its
 queue. They have no offset in the log, so they do not outlive the client's connection.

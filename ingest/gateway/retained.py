@@ -110,7 +110,7 @@ class Retained:
         self._on_kept = on_kept
 
     def published(self, kind: str, tenant: str, name: str) -> tuple[int, int, int]:
-        """Return how many messages of somebody the complete copies have, bytes, and these copies.
+        """Return how many messages of a publisher complete copies have, bytes, and these copies.
 
         Arguments are those of `RetainedStore.published`.
         """
@@ -206,7 +206,7 @@ class Retained:
             ends: Partition of `mqlake.inbound` -> the offset from which on live messages are kept.
 
         Returns:
-            The shards of which something is missing: the log does not hold what the table lacks.
+            Incomplete shards: messages that the table lacks are not in the log either.
 
         Raises:
             LogError: The log cannot be read.

@@ -33,7 +33,7 @@ class RetainedPublisher(NamedTuple):
     tenant: str
     client_id: str
     user: str | None
-    """As whom it has logged in."""
+    """With which it has logged in."""
 
 
 class _Coming(NamedTuple):
@@ -129,7 +129,7 @@ class RetainedPublishers:
                 del self._messages[key], self._bytes[key]
 
     def _has(self, kind: str, tenant: str, name: str) -> tuple[float, float]:
-        """Return how many messages somebody has, and their bytes; of all shards."""
+        """Return how many messages a client or user has, and their bytes; of all shards."""
         messages, size, shards = self._retained.published(kind, tenant, name)
         scale = self._shards / shards if shards else 0.0
         key = tenant, kind, name

@@ -6,10 +6,10 @@ router, the rest is read from the table `retained` and the log. Nobody is fenced
 so any gateway with a complete copy may answer.
 
 A copy that lacks something is not kept: others are asked, and it is tried again until the table has
-caught up. Without tables nothing could be waited for: what the log has is all there is.
+caught up. Without tables nothing could be waited for: there are only the log's messages.
 
-While a shard changes hands it may happen that nobody who is asked has a complete copy. A gateway
-that asks asks again; the gateway that stood by before is mostly one of the two still.
+While a shard changes hands it may happen that no asked gateway has a complete copy. A gateway
+that asks asks again; the standby of before is usually one of the two still.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ async def withdraw_routes_of_ended(
 async def _routes(reader: LogReader) -> list[tuple[bytes, Route]]:
     found = []
     for key in await reader.read_compacted(ROUTES):
-        with contextlib.suppress(InvalidRecord):  # somebody else has written to the topic
+        with contextlib.suppress(InvalidRecord):  # another program has written to the topic
             found.append((key, decode_route_key(key)))
     return found
 

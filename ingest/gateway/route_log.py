@@ -82,7 +82,7 @@ class RouteLog:
         self._unwritten.append(self._route_record(route, value, on_reported))
 
     def add_barriers(self, number: int, on_reported: AppendCallback) -> Barrier:
-        """Have one barrier for each partition written: they stand for all routes so far.
+        """Have one barrier for each partition written: they cover all routes so far.
 
         Args:
             number: Of the round.
@@ -159,7 +159,7 @@ class RouteLog:
         await done
 
     def _new_barrier(self, number: int) -> Barrier:
-        """Return a barrier that stands for all routes so far."""
+        """Return a barrier that covers all routes so far."""
         is_proven = self.last_number <= self.proven_number
         is_reported = self.last_number <= self._reported_number
         return Barrier(

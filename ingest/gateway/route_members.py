@@ -29,7 +29,7 @@ class RoutedFilter:
     since_ms: int = 0
     """When it was announced first."""
     is_withdrawn: bool = False
-    """Somebody else has withdrawn it, its membership begins anew: no count brings it back."""
+    """Another gateway has withdrawn it, its membership begins anew: no count brings it back."""
 
 
 class RouteMembers:
@@ -63,13 +63,13 @@ class RouteMembers:
         self._unused: dict[Route, None] = {}  # in the order in which they became unused
 
     def note_withdrawn(self, route: Route) -> None:
-        """Note that somebody else has withdrawn a route: members are counted when it is renewed."""
+        """Note that another gateway has withdrawn a route: members count when it is renewed."""
         entry = self.entries.get(route)
         if entry is not None:
             entry.is_withdrawn = True
 
     def renew(self, route: Route, round_: Round) -> bool:
-        """Have a round announce a route again if somebody else has withdrawn it.
+        """Have a round announce a route again if another gateway has withdrawn it.
 
         Returns:
             Whether it has to.
@@ -128,8 +128,8 @@ class RouteMembers:
     def take_changed(self, round_: Round) -> list[Route]:
         """Return whose records a round writes.
 
-        A count of members would bring back a route that somebody else has withdrawn, before its
-        gateway is in the group again: the router would give it messages that are nobody's.
+        A count of members would bring back a route that another gateway has withdrawn, before its
+        own is in the group again: the router would give it messages that are nobody's.
         `renew` writes it then as it is; while nobody knows whether that has happened, it waits.
         """
         changed, self.changed = self.changed, {}

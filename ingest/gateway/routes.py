@@ -130,11 +130,11 @@ class Routes:
         return route in self._members.entries
 
     def note_withdrawn(self, route: Route) -> None:
-        """Note that somebody else has withdrawn a route: members are counted when it is renewed."""
+        """Note that another gateway has withdrawn a route: members count when it is renewed."""
         self._members.note_withdrawn(route)
 
     def renew(self, route: Route) -> None:
-        """Announce a route again if somebody else has withdrawn it."""
+        """Announce a route again if another gateway has withdrawn it."""
         if self._members.renew(route, self._next_round):
             self._want()
 

@@ -1,4 +1,4 @@
-"""Memberships of share groups into the log: now and then, at once, or until everybody knows."""
+"""Memberships of share groups into the log: now and then, at once, or until it has them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Charged(Protocol):
     """Limits of a client that is here."""
 
     def delivers(self, count: int) -> None:
-        """Charge for those whom its messages have reached."""
+        """Charge for the clients that its messages have reached."""
 
     def is_sent(self, count: int) -> float:
         """Charge for messages that it has asked for; return in how many seconds nothing is owed."""
@@ -64,7 +64,7 @@ class SharedLimits:
             by the shards of this gateway; set before it begins.
         clients: Limits of the clients that are here, by tenant and client identifier.
         fan_out: Deliveries of this gateway of messages that came by others.
-        counts_deliveries: Whether anybody may be charged for deliveries, here or at others.
+        counts_deliveries: Whether any client may be charged for deliveries, here or at others.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class SharedLimits:
         """Return the limits that a connection takes from; empty: none.
 
         Args:
-            tenant: Whose it is.
-            user: As whom its client has logged in; None: as nobody.
+            tenant: Of its client.
+            user: With which its client has logged in; None: with none.
             listener: By which it came.
         """
         found = [] if user is None or not self._of_users else [self._of_user(user)]
@@ -188,10 +188,10 @@ class SharedLimits:
 
         Args:
             tenant: Whose it is.
-            user: As whom it has logged in.
+            user: With which it has logged in.
             listener: By which it came.
             will_bytes: Of its will.
-            is_further: It takes the place of no other connection of its own.
+            is_further: It replaces no other connection of its own.
         """
         now = self._loop.time()
         if is_further and (whose := self.full("connections", tenant, user, 1)):
@@ -252,7 +252,7 @@ class SharedLimits:
     def is_limited(
         self, kind: str, tenant: str, user: str | None, listener: ListenerInfo | None = None
     ) -> bool:
-        """Tell whether somebody limits how much there is of a kind."""
+        """Tell whether a tenant, user or listener limits the stock of a kind."""
         return any(kind in shares.stocks for _, shares in self._sharing(tenant, user, listener))
 
     def full(
@@ -341,7 +341,7 @@ class SharedLimits:
         return told, most
 
     def _has(self, kind: str, name: str) -> int:
-        """Return how much of a kind counts for somebody at this gateway."""
+        """Return how much of a kind counts for a user, tenant or listener at this gateway."""
         here = self._here[kind][name]
         return here + self._absent.get(name, 0) if kind == "subscriptions" else here
 

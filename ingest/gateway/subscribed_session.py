@@ -44,8 +44,8 @@ class SubscribedSession:
         will: To be published when the connection ends without DISCONNECT; None once it was, or
             when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
         progress: Of a session that outlives its connection, else None.
-        floor: Per partition the first offset that is not dealt with, where that is more than the
-            gateway has come to.
+        floor: Per partition the first offset that is not dealt with, where that is beyond the
+            gateway's deliveries.
         state: See `ingest.session.states`.
         epoch: Under which it is held; of one that is not written it may not be known yet.
         is_written: The log has, or will have, a record of it.

@@ -1,6 +1,6 @@
 """Spans of messages that come through this gateway, when traces are asked for.
 
-In place of the publisher and the delivery without spans, so that those pay nothing.
+Used instead of the publisher and the delivery without spans, so that those pay nothing.
 """
 
 from __future__ import annotations

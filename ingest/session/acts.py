@@ -109,7 +109,7 @@ async def ask(
 
 
 async def refuse(key: Key, claim: Claim, *, is_anothers: bool = False) -> None:
-    """Tell a claimant that somebody else has claimed the session behind it, or that it is his."""
+    """Tell a claimant that the session has a later claim, or is another principal's."""
     members: dict[str, Any] = {"is_anothers": True} if is_anothers else {}
     value = _encode(
         tenant=key[0],
@@ -122,7 +122,7 @@ async def refuse(key: Key, claim: Claim, *, is_anothers: bool = False) -> None:
 
 
 async def end_claim(shard: OwnedShard, key: Key, claim: Claim) -> None:
-    """End a claim that was read before anybody could know that the session is another's."""
+    """End a claim that was read before it was known that the session is another's."""
     stamp = stamp_headers(shard.me.incarnation, claim.epoch, shard.owner_epoch)
     await AppendRecords([ShardRecord(claim_key(*key), None, stamp)])
     await refuse(key, claim, is_anothers=True)
@@ -372,7 +372,7 @@ async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired
         records += _tombstones(key, stamp)
         if entry is None or (entry.claim is None and entry.granted is None):
             # Its last holder may have died before it had ended its claim. Left alone in the log
-            # that would be a session that somebody holds.
+            # that would be a session that has a holder.
             records.append(ShardRecord(claim_key(*key), None, stamp))
     await AppendRecords(records)
 

@@ -27,7 +27,7 @@ UNBOUNDED: Final = 2**63
 
 @dataclass(slots=True, eq=False)
 class Missed:
-    """Messages that somebody has not been given.
+    """Messages that a reader has not been given.
 
     Attributes:
         cursor: Per partition the next offset; everything before it was handed over.

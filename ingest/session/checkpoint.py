@@ -22,7 +22,7 @@ packet leaves when the log has the state that it tells of:
 In the progress of a session with shared subscriptions messages have packet identifiers only; their
 groups are in its member record, which therefore precedes it. A record of progress that
 stands alone is written thousands of times a second: `ClientSession.next_progress` keeps that order
-by itself. What a shard's owner appends is in the order of its act (`ingest.session.acts`).
+by itself. Records of a shard's owner are in the order of its act (`ingest.session.acts`).
 """
 
 from __future__ import annotations

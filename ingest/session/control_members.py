@@ -1,4 +1,4 @@
-"""Members of the control records by which owners of shards and holders of sessions speak."""
+"""Members of the control records between owners of shards and holders of sessions."""
 
 from __future__ import annotations
 

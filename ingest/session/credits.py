@@ -3,7 +3,7 @@
 Pure, in seconds of the caller's clock. So many a second flow as `CreditRate` says; a client that
 has none left gets `GRANT` at once while there are some, else in turn: all have the same part,
 whatever they send. A client that has had none for longer than such a turn takes publishes less than
-its part: it does not wait, and is first of all when there are none for anybody.
+its part: it does not wait, and is first of all when there are none left.
 
 While all is well more flow than a gateway can use: then they only see to it that no turn of the
 event loop has more than `BURST_SECONDS` of them, as they flow when `take` is called and at no other

@@ -128,7 +128,7 @@ class PassOn(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded(Effect[None]):
-    """Note that a session has ended; whether its time was over or somebody asked for it."""
+    """Note that a session has ended; whether its time was over or its end was asked for."""
 
     key: Key
     is_expired: bool

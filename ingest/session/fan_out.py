@@ -15,7 +15,7 @@ MAX_TOLD: Final = 256
 MAX_COUNTED: Final = 10_000
 """Publishers told apart between two heartbeats; further ones are counted by tenant."""
 THE_REST: Final = ""
-"""In place of a client identifier."""
+"""Stands for a client identifier."""
 
 Publisher = tuple[str, str]
 """Tenant and client identifier."""

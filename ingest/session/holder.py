@@ -238,7 +238,7 @@ class Holder(Generic[Opening]):
             claiming.subscriptions[row["filter"]] = row
 
     def refused(self, value: dict[str, Any]) -> None:
-        """Take it that somebody else has claimed the session since, or that it is another user's.
+        """Take a refusal: the session has a later claim, or is another user's.
 
         Raises:
             InvalidRecord: A member is missing.
@@ -261,7 +261,7 @@ class Holder(Generic[Opening]):
     # A session goes
 
     def asked_to_let_go(self, value: dict[str, Any]) -> None:
-        """Let go of a session that somebody else has claimed.
+        """Let go of a session for which another claim waits.
 
         Raises:
             InvalidRecord: A member is missing.

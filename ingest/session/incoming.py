@@ -78,7 +78,7 @@ class IncomingMessages:
         """Return per partition an offset below which none of `storing` is; empty without any.
 
         The log answers in the order of each partition, so those that wait for their answer are not
-        below what it has answered for; those that are looked for may be.
+        below the offsets that it has answered for; those that are looked for may be.
 
         Args:
             next_offsets: The first that the log has not answered for.

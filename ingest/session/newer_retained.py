@@ -22,7 +22,7 @@ class _Watched:
 
 
 class NewerMessages:
-    """Ranks of retained messages by shard, of shards that somebody watches.
+    """Ranks of retained messages by shard, of shards that are watched.
 
     Attributes:
         rounds: Shard -> how often its ranks were forgotten while they were watched.

@@ -94,7 +94,7 @@ class Shard:
         self.me = me
         self._start = start
         self._marks: dict[str, bytes] = {}
-        # Clients for whom a coroutine acts.
+        # Clients for which a coroutine acts.
         self._busy: set[Key] = set()
         # How many coroutines act.
         self._acting = 0

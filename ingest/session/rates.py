@@ -11,8 +11,8 @@ class SlidingWindowCounter:
     """So many a window, wherever the window begins, by the counts of two fixed ones.
 
     The count of the fixed window before is taken as spread evenly: that part of it counts which the
-    sliding window still covers. So two numbers stand for all times; a burst at the end of one
-    window and one at the begin of the next are seen together as soon as they are read together.
+    sliding window still covers. So two numbers replace all times; a burst at the end of one
+    window and one at the start of the next count together as soon as they are read together.
 
     Args:
         most: In a window, at least 1.
@@ -98,7 +98,7 @@ class Strikes:
     """Finds names that do something too often.
 
     Args:
-        most: Times in a window that are borne.
+        most: Times in a window that are allowed.
         window_seconds: As of `SlidingWindowCounter`.
         names: Remembered at most; the one noted longest ago goes first.
     """
@@ -110,7 +110,7 @@ class Strikes:
         self._counters: dict[str, SlidingWindowCounter] = {}
 
     def note(self, name: str, now: float) -> bool:
-        """Count that somebody does it; return whether that is too often, and begin anew then."""
+        """Count one time; return whether that is too often, and begin anew then."""
         counter = self._counters.pop(name, None)
         if counter is None:
             counter = SlidingWindowCounter(self._most, self._window_seconds)

@@ -34,7 +34,7 @@ class JoinStart(NamedTuple):
     starts: list[int] | None
     """Where the group became live; None: it is the first."""
     given: list[int] | None = None
-    """Of the first: up to where somebody was given something; None: there was nobody."""
+    """Of the first: up to where earlier ones were given messages; None: there were none."""
     since_ms: int | None = None
     """When the last one left."""
 

@@ -7,7 +7,7 @@
 Messages given to a membership and not dealt with are in its record, `h/...`; a membership that
 has left stays in the log until another takes it over. A session that outlives its connection is a
 member as long as it has its record `m/...`: that says which messages of the group it has in flight.
-All records of a group are in one shard, so their order is the same for everybody who reads it.
+All records of a group are in one shard, so their order is the same for every reader.
 """
 
 from __future__ import annotations

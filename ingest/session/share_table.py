@@ -261,7 +261,7 @@ class GroupTable:
         """Tell whether the route of a membership that leaves, or is settled, may be withdrawn.
 
         The router has another gateway for the group then, or no other one is to come: one that
-        begins beside a membership has no route yet, and until then the membership's stands for it.
+        begins beside a membership has no route yet, and until then the membership's counts for it.
         """
         group = self._groups[membership.group]
         awaited = [

@@ -141,7 +141,7 @@ class SessionsOfShard:
             self._void(key, entry, claim)
         elif entry.holder is None:
             self._grant(key, entry, claim)
-        elif claim.goes_on:  # somebody has come since, and its gateway lets go of it
+        elif claim.goes_on:  # another has come since, and its gateway lets go of it
             if entry.claim is not None:
                 self._shadow(CLAIM, key, entry, epoch)
         else:
@@ -216,7 +216,7 @@ class SessionsOfShard:
             run = Run(session.gateway, session.incarnation)
             granted, entry.granted = entry.granted, None
             if stamp.epoch < entry.epoch and granted is not None and granted.run != run:
-                entry.claim = granted  # compaction had removed that somebody holds it
+                entry.claim = granted  # compaction had removed the record of its holder
             elif entry.claim is not None and entry.claim.epoch <= stamp.epoch:
                 entry.claim = None  # it does not wait: compaction had removed the release before it
             entry.epoch, entry.holder = stamp.epoch, run

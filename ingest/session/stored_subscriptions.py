@@ -1,4 +1,4 @@
-"""Subscriptions that have records of their own, as a shard reads them: which count, and for whom.
+"""Subscriptions with records of their own, as a shard reads them: which count, for which session.
 
 A session's record holds a bounded number of subscriptions (`ingest.session.subscription_records`),
 each further one has a record that names its session. A record counts as those of the session do,

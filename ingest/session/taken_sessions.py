@@ -23,7 +23,7 @@ class FreeSessions(Protocol):
     """Holds the sessions that a gateway has begun without a claim, as owner of their shard."""
 
     def let_go(self, key: Key) -> None:
-        """End the connection of one that somebody claims; `Shard.untake` when that is done."""
+        """End the connection of one that is claimed; `Shard.untake` when that is done."""
         ...
 
     def claimed(self, key: Key, number: int, epoch: int) -> None:
@@ -90,7 +90,7 @@ class TakenSessions:
             claim: Of this gateway, or of another.
             me: This run of this gateway.
             owner: Run that owns the shard.
-            is_held: Whether somebody held the session before it.
+            is_held: Whether the session had a holder before it.
         """
         if claim.run == me and claim.number in self._claimed:
             self._claimed.discard(claim.number)

@@ -44,9 +44,9 @@ class Authorizer:
         """Return the rights of a client; None: it may do everything.
 
         Args:
-            tenant: Whose it is.
-            client_id: Which it has.
-            username: As whom it has logged in; None: as nobody.
+            tenant: Of the client.
+            client_id: Of the client.
+            username: With which it has logged in; None: with none.
             grants: Of its login.
         """
         rights = self._rights

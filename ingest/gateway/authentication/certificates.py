@@ -40,7 +40,7 @@ def attributes_of_certificate(transport: BaseTransport | None) -> dict[str, str]
 
 
 def username_of_certificate(transport: BaseTransport, identity: Identity) -> str | None:
-    """Return the user name that a client's certificate stands for, in the form SASLprep gives it.
+    """Return the user name in a client's certificate, in the form SASLprep gives it.
 
     Args:
         transport: Of the client; knows the certificate, if that was verified.

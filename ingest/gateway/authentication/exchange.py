@@ -31,7 +31,7 @@ class EnhancedAuthentication:
         authenticator: The gateway's.
         method: Of the CONNECT; all AUTH packets have the same. [MQTT5-4.12.0-5]
         username: Of the CONNECT, None without one; only that user may log in. From the
-            first success on it is the one who has logged in, and stays it.
+            first success on it is the one that has logged in, and stays it.
         address: The peer's, without its port.
         prefix: Of the names of users that may log in.
     """

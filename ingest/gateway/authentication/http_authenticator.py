@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mqlake.rights.grants import Grants
 
 MAX_WAITING: Final = 1_000
-"""Clients about whom nobody is asked yet; further ones are told that the server is busy."""
+"""Clients whose request waits to be sent; further ones are told that the server is busy."""
 MAX_ANSWER_BYTES: Final = 64 * 1024
 MAX_REMEMBERED: Final = 10_000
 

@@ -150,7 +150,7 @@ class KeySet:
         return tuple(key for key in self._keys if kid is None or key.kid == kid)
 
     async def _renew(self) -> None:
-        """Fetch the keys, once for all who ask meanwhile; nothing if it is too soon."""
+        """Fetch the keys, once for all callers meanwhile; nothing if it is too soon."""
         if self._fetching is None:
             if self._clock.monotonic() - self._tried_at < self._settings.refetch_seconds:
                 return

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
 
 MAX_WAITING: Final = 1_000
-"""Clients about whom nobody is asked yet; further ones are told that the server is busy."""
+"""Clients whose request waits to be sent; further ones are told that the server is busy."""
 
 DENIED: Final = frozenset({48, 49, 50, 53})
 """Results of a bind that deny: inappropriateAuthentication, invalidCredentials,

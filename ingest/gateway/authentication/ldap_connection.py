@@ -72,7 +72,7 @@ class LdapConnection:
         if not isinstance(found, LdapResult) or found.code != SUCCESS:
             raise ConnectionRefusedError(f"the server does not start TLS: {found}")
         loop = asyncio.get_running_loop()
-        # A reader of its own: bytes that somebody in between has put behind the answer, in the
+        # A reader of its own: bytes that an attacker in between has put behind the answer, in the
         # clear, must not be taken for bytes of TLS.
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -131,7 +131,7 @@ class LdapConnection:
         return entries, found.code
 
     def close(self) -> None:
-        """Hang up; nobody waits until the server has."""
+        """Close the connection; nobody waits until the server has."""
         self._writer.write(encode_unbind(self._number + 1))
         self._writer.transport.abort()
 

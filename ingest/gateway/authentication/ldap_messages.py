@@ -26,7 +26,7 @@ _START_TLS: Final = b"1.3.6.1.4.1.1466.20037"
 _SIMPLE, _AND, _EQUALS = 0x80, 0xA0, 0xA3
 _WHOLE_SUBTREE, _NEVER_DEREFERENCE = 2, 0
 _NOTICE: Final = 0
-"""Message number of the server's unsolicited notice: that it hangs up."""
+"""Message number of the server's notice of disconnection, which is unsolicited."""
 
 
 class LdapMessageError(MqlakeError):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ingest.gateway.authentication.settings import PostgresAuthenticatorSettings
 
 MAX_WAITING: Final = 1_000
-"""Clients about whom nobody is asked yet; further ones are told that the server is busy."""
+"""Clients whose query waits to be sent; further ones are told that the server is busy."""
 
 
 class PostgresAuthenticator:

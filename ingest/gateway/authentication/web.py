@@ -112,7 +112,7 @@ class WebServer:
 
 
 class Answering:
-    """Tells in the log that somebody does not answer, once, and that he does again.
+    """Logs that a server does not answer, once, and that it does again.
 
     Args:
         name: Of the authenticator.

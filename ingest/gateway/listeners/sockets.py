@@ -75,7 +75,7 @@ def open_unix_socket(file: Path, mode: int) -> socket.socket:
             )
         file.unlink(missing_ok=True)
         listener.bind(str(file))
-        file.chmod(mode)  # before anybody can connect
+        file.chmod(mode)  # before any client can connect
         listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as exc:

@@ -361,7 +361,7 @@ class RetainedStore:
                 self._database.create(f"CREATE TRIGGER published_{name}_{kind} {what};")
 
     def published(self, kind: str, tenant: str, name: str) -> list[tuple[int, int, int]]:
-        """Return how many messages somebody has published that are retained, and their bytes.
+        """Return how many retained messages a publisher has, and their bytes.
 
         Args:
             kind: `CLIENT` or `USER`.
