@@ -1,7 +1,7 @@
 """How often Python looks for unreachable cycles of objects.
 
 A client that goes leaves no such cycle: its objects go with the last reference. The remaining ones
-are accidents, tracebacks say, which may wait. So the collector does not run each time that 700
+are accidents, such as tracebacks, which may wait. So the collector does not run each time that 700
 objects more are there, which is after each fiftieth client, and passes over all that a gateway has
 once it is made.
 """

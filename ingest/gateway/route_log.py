@@ -1,7 +1,7 @@
 """Route records and barriers of one gateway on their way into the log.
 
 Route records have numbers. A barrier names the last one that was made, for its offset is not known
-yet, or the last one that the log or the router is known to have.
+yet, or the last one known to be in the log or at the router.
 """
 
 from __future__ import annotations

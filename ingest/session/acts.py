@@ -218,8 +218,8 @@ async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]
     """Write a dead gateway's last records for it: the state of its sessions, and their release.
 
     Its QoS 2 messages that were on their way into the log are looked for there; the marks that it
-    wrote move the cursors of those that had nothing on their way. Its last sent messages may be in
-    no record: the present end of the log is, for the next holder (`ingest.session.maybe_sent`).
+    wrote move the cursors of those that had nothing on their way. Messages that it sent last may
+    be in no record: the next holder finds the present end of the log (`ingest.session.maybe_sent`).
 
     Args:
         shard: Is this gateway's.

@@ -12,15 +12,15 @@ packet leaves when the log has the state that it tells of:
   stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
   begun anew that the client has finished, none is thought finished that it has not seen. Of a share
-  group, the group's shard has before that the message's owner, the member's record and behind it
-  the membership's without the message: a crash between shard and progress leaves it to others.
+  group, the group's shard names the message's client before that: by the member's record, and
+  behind it the membership's without the message. A crash before the progress leaves it to others.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
-- *End*: a session ends with its own tombstone, the last: until then its other records stand.
+- *End*: a session ends with its own tombstone, the last: while it stands, so do its parts.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
   and of every membership: messages that they pass must stand in a record before them.
 
 In the progress of a session with shared subscriptions messages have packet identifiers only; their
-groups are in its member record, which therefore precedes it. A record of progress that
+subscriptions are in its member record, which therefore precedes it. A record of progress that
 stands alone is written thousands of times a second: `ClientSession.next_progress` keeps that order
 by itself. Records of a shard's owner are in the order of its act (`ingest.session.acts`).
 """

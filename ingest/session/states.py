@@ -8,11 +8,11 @@
 *Connecting*: a client has sent CONNECT and may have a session; its claim is on its way through its
 shard. *Claimed*: this gateway holds the session. Nothing that it does before the log has it may be
 seen by anybody. *Saved*: the log has the session as it is now, in a record of it or in the claim,
-and then the record is on its way; so CONNACK tells the truth even after a crash. A
-session that is new, or of which neither subscriptions nor exchanges are stored, is live at once: it
-has missed nothing. Any other has its filters routed first (*routing*): from some offset on the
-router brings its messages. Those before are read (*catching up*), and at exactly the offset where
-reading stopped its subscriptions come into force (*live*); only then is the client heard.
+and then the record is on its way; so CONNACK tells the truth in any event. A session that is new,
+or of which neither subscriptions nor exchanges are stored, is live at once: it has missed nothing.
+Any other has its filters routed first (*routing*): from some offset on the router brings its
+messages. Those before are read (*catching up*), and at exactly the offset where reading stopped its
+subscriptions come into force (*live*); only then is the client heard.
 
 The connection may end in each of these states. A session that ends with it has *ended*: late
 messages and answers for it are ignored. One that outlives it is *leaving* while the log has not

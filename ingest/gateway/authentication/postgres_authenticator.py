@@ -72,7 +72,7 @@ class PostgresAuthenticator:
         try:
             password = prepare(attempt.password.decode(), "password").encode()
         except (UnpreparableText, UnicodeDecodeError):
-            password = b""  # nobody's either
+            password = b""  # of no user either
         if self._asking >= self._settings.max_connections + MAX_WAITING:
             return BUSY
         self._asking += 1
