@@ -49,7 +49,7 @@ def test_a_skipped_place_is_a_dead_letter_and_the_next_record_is_evaluated(
     engine: Engine, poison: Poison, routing_jvm: Any
 ) -> None:
     engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="skipped")
-    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="other")
+    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="unharmed")
     routing_jvm.mqlake.rules.Places.skip("default/skipped i:0:17")
     letter, output = engine.publish("a", b"payload", offset=17)
     assert isinstance(letter, DeadLetter)
