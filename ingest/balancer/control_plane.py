@@ -301,7 +301,7 @@ class ControlPlane:
                 problem = ""
                 self._wake()
             except DnsError as exc:
-                # What is known stays: an answer that is missing says nothing of nodes.
+                # Known nodes stay: an answer that is missing says nothing of them.
                 if problem != str(exc):
                     problem = str(exc)
                     fields = {"name": key, "reason": problem}

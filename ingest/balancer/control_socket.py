@@ -55,7 +55,7 @@ class ControlSocket:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (OSError, TimeoutError, ValueError):
-            pass  # whoever asked is gone
+            pass  # the client is gone
         finally:
             writer.close()
 

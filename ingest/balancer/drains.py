@@ -75,7 +75,7 @@ class Drains:
             LogError: A gateway cannot be asked.
         """
         self._stop(node.name)
-        # What the gateway last said may be older than the drain.
+        # The gateway's last record may be older than the drain.
         is_asked = self._drains.pop(node.name, None) is not None
         if node.is_gateway and (is_asked or not node.serves):
             await self._ask(node.name, "serve", {})

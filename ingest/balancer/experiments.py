@@ -1,9 +1,9 @@
 """The published experiments of balancing MQTT clients over a cluster, repeated by a load model.
 
-The nodes are made up (`load_model`), and what decides is the code that places real clients: `Fleet`
-makes the snapshots, from CPU that it is told every 5 s; HAProxy's part (who is next by weight, who
-has the fewest connections, which slot a bucket has) is done here as HAProxy does it. Live
-connections stay.
+The nodes are made up (`load_model`), and the code that places real clients decides: `Fleet` makes
+the snapshots, from CPU that it is told every 5 s; HAProxy's part (the next by weight, the one with
+the fewest connections, the slot of a bucket) is done here as HAProxy does it. Live connections
+stay.
 """
 
 from __future__ import annotations

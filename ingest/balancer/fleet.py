@@ -97,7 +97,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Memory:
-    """What of the last snapshot still counts."""
+    """State of the last snapshot that still counts."""
 
     slots: dict[str, int] = field(default_factory=dict)
     taking: set[str] = field(default_factory=set)
@@ -112,12 +112,12 @@ class Fleet:
 
     Args:
         policy: How to decide.
-        last: The last good snapshot, from before a restart: until something is known of a node,
-            what that says of it counts.
+        last: The last good snapshot, from before a restart: it counts for a node of which nothing
+            else is known yet.
 
     Attributes:
         left_out: Nodes for which there is no slot.
-        expected: What is expected of clients; None: not known yet.
+        expected: The expected load of clients; None: not known yet.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Fleet:
         self._is_settling = False
         """Something is not known yet that decides where clients are gathered."""
         self._parts: dict[str, float] = {}
-        """What part of the load each node is to have that takes clients."""
+        """Part of the load that each node is to have, of those that take clients."""
         self._placed_for: tuple[Any, ...] | None = None
         self._places: _Places = ((), ())
         self._draining = set(draining)
@@ -146,7 +146,7 @@ class Fleet:
 
     @property
     def draining(self) -> frozenset[str]:
-        """The nodes that are to have no new clients, whatever else is so."""
+        """The nodes that are to have no new clients in any case."""
         return frozenset(self._draining)
 
     @property

@@ -1,4 +1,4 @@
-"""What clients make of nodes: a load model, for experiments with nodes that are made up.
+"""Load that clients put on nodes: a model, for experiments with nodes that are made up.
 
 A node has so many cores, which do the work of `waves`. Work beyond them waits; more than
 `QUEUE_SECONDS` of it is lost. A message waits for that and takes, as in a queue with one server,
@@ -59,7 +59,7 @@ class ModelNode:
 
     @property
     def cpu_percent(self) -> float:
-        """What it would tell of its processor, 0 to 100."""
+        """Use of its processor that it would report, 0 to 100."""
         return min(100.0, self.utilisation * 100)
 
 

@@ -1,10 +1,10 @@
-"""What is expected of clients: from their rates, such as those of last week, and what they hear.
+"""Expected load of clients: from their rates, such as those of last week, and subscriptions.
 
 A file of lines `<tenant>,<client_id>,<rate>,<topic>`, with a header or without, in any order and
 any unit of rates. A line says that
 
 - `t,c,0.5,` or `t,c,0.5`: a client publishes so many messages;
-- `t,,2.5,a/b`: so many messages come to a topic, whoever publishes them;
+- `t,,2.5,a/b`: so many messages come to a topic, from all publishers;
 - `t,c,,a/+`: a client is subscribed to a topic filter.
 
 An apostrophe before what a spreadsheet would take for a formula, as the API's CSV has it (`'+/a`),
@@ -32,8 +32,8 @@ FLOOR: Final = 0.5
 """Part of the load that is spread evenly: over clients that the file does not know, and over what a
 client costs that sends nothing."""
 DELIVERY: Final = 0.5
-"""What a message that a client hears costs a gateway, of one that a client publishes: 5 of 11 µs,
-as they were measured."""
+"""Cost to a gateway of a message that a client gets, relative to one that a client publishes: 5 of
+11 µs, as they were measured."""
 MOST_LINES: Final = 1_000_000
 """With a topic; they are in memory while the file is read."""
 _ESCAPED: Final = re.compile(r"^'(?=[=@\t\r+-])")

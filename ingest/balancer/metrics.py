@@ -1,4 +1,4 @@
-"""What the balancer tells Prometheus: read from what it knows anyway, when somebody looks."""
+"""Metrics of the balancer for Prometheus, read from its state at each scrape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_metrics(plane: ControlPlane, families: Families) -> None:
-    """Add all there is to tell; what it reads is replaced, never changed, so any thread may."""
+    """Add all metrics; the state that it reads is replaced, never changed, so any thread may."""
     snapshot = plane.snapshot
     for node in snapshot.nodes:
         families.add("mqlake_balancer_node_weight", node.weight, node.name)

@@ -7,10 +7,10 @@ Of the four strategies only `predicted` is decided here; HAProxy carries out the
 of that of the shards, so bucket modulo shards is the shard, and a bucket's first choice is the
 gateway that is to own its shard (`ingest.session.placement`): there a CONNECT waits for nobody.
 The bound: no node is given more than its even part by weight and a slack, as in consistent
-hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018). What does not fit goes to the
-next of an order that is the bucket's own. A bucket stays where it is as long as that node is there
-and within its bound: when a node goes, only its clients move, though owners of other shards may
-change. When it comes, or is back, it gets the buckets whose first choice it is.
+hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018). A bucket that does not fit goes
+to the next of an order that is the bucket's own. A bucket stays where it is as long as that node is
+there and within its bound: when a node goes, only its clients move, though owners of other shards
+may change. When it comes, or is back, it gets the buckets whose first choice it is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def place_buckets(
     Args:
         shards: Of `mqlake.sessions`.
         loads: Of each bucket, in any unit; their number is a multiple of `shards`.
-        weights: What part of the load each node is to have, above 0; at least one node.
+        weights: The part of the load that each node is to have, above 0; at least one node.
         slack: A node has at most (1 + slack) times its even part. A bucket that fits nowhere goes
             where the bound is exceeded least.
         before: Node of each bucket until now; empty: none.
@@ -70,7 +70,7 @@ def place_buckets(
     # change no order.
     order = sorted(range(len(loads)), key=lambda one: (-frexp(loads[one])[1], one))
     joined = weights.keys() - set(before)
-    # Small ones stay first: who moves for a bound are few, with much load.
+    # Small ones stay first: those that move for a bound are few, with much load.
     for bucket in reversed(order) if before else ():
         node, owner = before[bucket], places[bucket % shards].owner
         stays = node in weights and (owner == node or owner not in joined)

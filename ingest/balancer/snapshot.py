@@ -37,7 +37,7 @@ class PlacedNode:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What all proxies are to have."""
+    """State that all proxies are to have."""
 
     nodes: tuple[PlacedNode, ...] = ()
     """By name."""

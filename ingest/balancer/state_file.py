@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a control plane that starts knows of the one before."""
+    """State that a control plane takes over from the one before."""
 
     snapshot: Snapshot = Snapshot()  # noqa: RUF009 - frozen
     draining: frozenset[str] = frozenset()

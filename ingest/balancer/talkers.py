@@ -3,9 +3,9 @@
 *Gathered* they are by streaming, as Linear Deterministic Greedy does it (Stanton, Kliot, 2012),
 several times over (Nishimura, Ugander, 2013): one client after the other goes to the node that
 draws it most, times what that node has left of its bound. A circle draws a client by its rate and
-the part of the others that is there; so it gathers, though no single move may save a copy. Who is
-placed already moves only for copies that this saves, and few at a time. *Settled* they are
-when nodes or bounds have changed: those move that have to, nobody else.
+the part of the others that is there; so it gathers, though no single move may save a copy. A client
+placed already moves only for copies that this saves, and few at a time. *Settled* they are when
+nodes or bounds have changed: those move that have to, nobody else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def gather(talks: Talks, bounds: Mapping[str, float], before: Mapping[str, str])
 
     Args:
         talks: Of whom.
-        bounds: What load each node may have of them; at least one node.
+        bounds: The load that each node may have of them; at least one node.
         before: Node of those who have a place already.
     """
     placement = _Placement(talks, bounds)
@@ -53,8 +53,8 @@ def settle(talks: Talks, bounds: Mapping[str, float], before: Mapping[str, str])
     Only those move whose node is gone, or above its bound.
 
     Args:
-        talks: Of whom; who is not among them has no place any longer.
-        bounds: What load each node may have of them; at least one node.
+        talks: Of whom; a client not among them has no place any longer.
+        bounds: The load that each node may have of them; at least one node.
         before: Node of each until now.
     """
     placement = _Placement(talks, bounds)
@@ -79,7 +79,7 @@ class _Placement:
     def keep(self, before: Mapping[str, str]) -> list[int]:
         """Place those whose node is there and not full; return the others.
 
-        Whole circles stay, as far as may be: who is full loses those at the end of the order.
+        Whole circles stay, as far as may be: a full node loses those at the end of the order.
         """
         others = []
         full = set()

@@ -1,8 +1,8 @@
-"""Who hears the same topics: the clients that are worth a place of their own.
+"""Clients that hear the same topics, and so are worth a place of their own.
 
 The router copies a message once for each node with a subscriber, wherever its publisher is. So
-those count who hear, not those who say: a *circle* is a set of clients that hear the same topics,
-with the messages a second that come to these, and a message costs as many copies as its circle has
+subscribers count, not publishers: a *circle* is a set of clients that hear the same topics, with
+the messages a second that come to these, and a message costs as many copies as its circle has
 nodes. `Talks` is the hypergraph of the circles; `ingest.balancer.talkers` places it.
 """
 
@@ -28,7 +28,7 @@ KEY_BYTES: Final = 8
 
 
 def key_of(tenant: str, client_id: str) -> str:
-    """Return how a client is named in HAProxy's map, whatever characters its identifier has.
+    """Return the name of a client in HAProxy's map, for any characters in its identifier.
 
     HAProxy computes the same: `sha1,bytes(0,8),hex`.
     """

@@ -1,7 +1,7 @@
-"""What happens in the published experiments of balancing MQTT clients: who comes, and when.
+"""Published experiments of balancing MQTT clients: the clients that come, and their times.
 
-Beside it the work that clients make: how long a core takes for what they do. How fast a core is, is
-chosen so that all clients together are `FULL` of all nodes.
+Beside it the work that clients make: the time of a core for each of their actions. How fast a core
+is, is chosen so that all clients together are `FULL` of all nodes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ RATE_SECONDS: Final = 10.0
 
 
 class CacheNeed:
-    """What `cache_size` should be.
+    """The value that `cache_size` should have.
 
     Args:
         least_seconds: The shortest outage that is allowed for.

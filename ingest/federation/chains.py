@@ -1,4 +1,4 @@
-"""What a site has had of each chain: duplicates out, order kept, holes found.
+"""Messages that a site has had of each chain: duplicates out, order kept, holes found.
 
 A message names the one before it in its chain (`after`), so a site knows that something is missing
 as soon as the next message is there; no origin has to number its messages per neighbour, and a
@@ -32,7 +32,7 @@ class Hole(NamedTuple):
 
     key: ChainKey
     after: int
-    """What the site has had; 0 when that is nothing."""
+    """The last sequence that the site has had; 0: none."""
     upto: int
     """The last sequence that may be missing."""
     source: int
@@ -166,7 +166,7 @@ class Chains:
             message: It.
             sender: The neighbour that sent it.
             now: Monotonic seconds.
-            wanted_since: What was published before that is none of this site's business: a chain
+            wanted_since: Messages published before are none of this site's business: a chain
                 that is not known begins there.
         """
         key = message.key

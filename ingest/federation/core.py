@@ -1,4 +1,4 @@
-"""One site of a federation: events in, what is to be done out; no socket and no clock.
+"""One site of a federation: events in, effects out; no socket and no clock.
 
 The host calls `step` with what has happened and `tick` ten times a second, both with the time of a
 monotonic clock, and after each takes from `ready` what to do: packets for neighbours, messages for
@@ -68,9 +68,9 @@ class Federator:
         site: Its identifier; the lowest one of those that want the same filter becomes its core.
         epoch: Of this run, higher than that of any before.
         neighbours: Sites it has links to.
-        limits: What it may hold.
+        limits: Of its memory and its intervals.
         timing: Of its meshes.
-        interest_filters: What local subscribers may get from other sites.
+        interest_filters: Of messages that local subscribers may get from other sites.
         seed: For the moment in a second at which it looks at its meshes.
         now: The time.
     """
@@ -117,7 +117,7 @@ class Federator:
         """Of a new mesh: above those of all that were, as others may remember their ends."""
         self._swept_at = now - SWEEP_SECONDS * (seed * 0x9E3779B1 % 1000) / 1000
 
-    # What happens.
+    # Events.
 
     def step(self, event: StepEvent, now: float) -> None:
         """Take one event."""
@@ -142,7 +142,7 @@ class Federator:
             effects.append(Send(site, packet))
         return effects
 
-    # What outlives a run.
+    # State that outlives a run.
 
     def restore(self, saved: SavedSite, now: float) -> None:
         """Go on where a former run was, before anything else happens.
@@ -169,7 +169,7 @@ class Federator:
         ages = {one: now - known.since for one, known in self.interests.items()}
         return SavedSite(list(marks.items()), messages, ages, self._stamp)
 
-    # What others may ask.
+    # Queries.
 
     def neighbours(self) -> dict[int, bool]:
         """Return the neighbours, and which of them are there."""
@@ -352,7 +352,7 @@ class Federator:
     def _process_neighbours(self, event: Neighbours, now: float) -> None:
         self._neighbours.become(event.sites, now)
 
-    # What meshes and the repair say (`meshes.Out`, `repair.Site`).
+    # Calls of meshes and of the repair (`meshes.Out`, `repair.Site`).
 
     def say(self, neighbour: int, word: Word) -> None:
         """Tell a neighbour, if it is there."""

@@ -1,4 +1,4 @@
-"""What a 3.1.1 broker sends back to who has published it.
+"""Echoes: messages that a 3.1.1 broker sends back to their publisher.
 
 A 5.0 subscription with No Local never brings a client its own messages [MQTT5-3.8.3-3]; a 3.1.1
 subscription does. So each message published at the own broker is expected back once. A client that

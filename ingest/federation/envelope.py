@@ -1,4 +1,4 @@
-"""What a message carries from site to site, the same on each kind of hop.
+"""The envelope of a message between sites, the same on each kind of hop.
 
 `write` makes one line of text of it, the only function that does; `read` reads it. Where the text
 stands depends on the hop alone:
@@ -54,7 +54,7 @@ class InvalidEnvelope(MqlakeError):  # noqa: N818 - it names the thing refused
 
 
 class ChainKey(NamedTuple):
-    """What keeps its order: the messages of one topic from one run of one site."""
+    """Key of a chain: messages of one topic from one run of one site, which keep their order."""
 
     origin: int
     """Identifier of the site where a client published them."""

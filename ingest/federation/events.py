@@ -1,4 +1,4 @@
-"""What happens to a site of a federation, what it does, what it may hold and what it counts."""
+"""Events, effects, limits and counters of a site of a federation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ingest.protocol.properties import NO_PROPERTIES, Properties
 
 @dataclass(frozen=True, slots=True)
 class SiteLimits:
-    """What a site may hold; durations in seconds."""
+    """Limits and intervals of a site; durations in seconds."""
 
     redundancy: int = 2
     beacon_interval: float = 5.0
@@ -152,7 +152,7 @@ class MeshCounters:
 
 @dataclass(slots=True)
 class SavedSite:
-    """What one run leaves to the next."""
+    """State that one run leaves to the next."""
 
     marks: Sequence[tuple[ChainKey, int]] = ()
     messages: Sequence[SiteMessage] = ()

@@ -97,8 +97,8 @@ def uncovered(filters: Iterable[str]) -> set[str]:
 def disjoint(filters: Iterable[str]) -> set[str]:
     """Return filters that cover these, of which no two match the same topic name.
 
-    A client that subscribes to them gets each message once, whatever its broker does about
-    overlapping subscriptions; it then gets some that it has to leave out itself.
+    A client that subscribes to them gets each message once, however its broker treats overlapping
+    subscriptions; it then gets some that it has to leave out itself.
     """
     found = uncovered(filters)
     while True:
@@ -121,8 +121,8 @@ def summarise(filters: Collection[str], most: int) -> set[str]:
     """Return at most so many filters that cover these.
 
     A filter that another one covers is left out. While they are too many, the level that tells
-    most of them apart becomes `+`, those of the same shape together; what differs in its shape is
-    cut to `#` at its deepest level. The same filters give the same summary at every site, so that
+    most of them apart becomes `+`, those of the same shape together; those that differ in shape are
+    cut to `#` at their deepest level. The same filters give the same summary at every site, so that
     sites with the same interest share their meshes.
     """
     found = uncovered(filters)

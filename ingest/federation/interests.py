@@ -1,4 +1,4 @@
-"""What local subscribers want, and the few filters that tell other sites of it.
+"""Filters that local subscribers want, and the few that tell other sites of them.
 
 A filter that another covers is left out; of more than `most` those of the same shape become one. A
 filter that leaves this *summary* is wanted for a while longer when others overlap it, until the
@@ -14,7 +14,7 @@ from ingest.federation.filters import covers, meet, summarise, uncovered
 from mqlake.matching import TopicFilterTrie
 
 SLACK_SECONDS: Final = 0.05
-"""Ages are in whole milliseconds: what was published about when it began to be wanted is wanted."""
+"""Ages are in whole milliseconds: a message published about when interest began is wanted."""
 
 
 @dataclass(slots=True)
@@ -29,9 +29,9 @@ class Interests:
     """The filters of one site's subscribers.
 
     Args:
-        allowed: What they may get from other sites.
+        allowed: Filters of messages that they may get from other sites.
         most: Filters of the summary.
-        linger_seconds: How long what left the summary is wanted.
+        linger_seconds: How long a filter that left the summary is wanted.
         clock_skew: By what part of itself the age of a message may be told too high.
     """
 

@@ -52,7 +52,7 @@ SESSION_SECONDS: Final = 3600
 
 
 class LinkOwner(Protocol):
-    """Who is told what becomes of a link."""
+    """Owner of links, told of their events."""
 
     def link_is_up(self, link: Link) -> None:
         """Connected and subscribed."""
@@ -73,9 +73,9 @@ class Link(asyncio.Protocol):
     Args:
         broker: Where, and with which credentials.
         client_id: As which client.
-        owner: Who is told.
+        owner: Told of its events.
         subscriptions: At the own broker; none at a neighbour's.
-        will: What the broker publishes when the connection breaks.
+        will: Message that the broker publishes when the connection breaks.
         keep_alive_seconds: Between signs of life.
         max_queued: Packets that may wait; further ones are dropped and counted.
         max_inflight: Packets that may be unacknowledged.
@@ -162,7 +162,7 @@ class Link(asyncio.Protocol):
             self._write(b"".join(encode_puback(one) for one in packet_ids))
 
     async def settled(self) -> None:
-        """Wait until all that was given so far is acknowledged, whatever becomes of the link."""
+        """Wait until all that was given so far is acknowledged, even if the link breaks."""
         if self._done < self._given:
             future = self._loop.create_future()
             self._settled.append((self._given, future))
@@ -292,7 +292,7 @@ class Link(asyncio.Protocol):
             _logger.warning("a broker cannot be reached", extra={"fields": fields})
         self.reason = reason
 
-    # What asyncio says.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by class
@@ -325,7 +325,7 @@ class Link(asyncio.Protocol):
         for future in (self._answer, self._lost):
             if future is not None and not future.done():
                 future.set_exception(exc)
-                future.exception()  # who waits gets it; nobody need
+                future.exception()  # a caller that waits gets it; none need
 
     def _receive(self, packet: Packet) -> None:
         if isinstance(packet, Publish):

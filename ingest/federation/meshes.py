@@ -27,8 +27,8 @@ Where the published protocol waits for three announcements that do not come, thi
 - A core without subscribers stays one while it has children, then it resigns and says so. A member
   that leaves says so too.
 
-`TRANSITIONS` is the whole automaton; `docs/federation.md` draws it from here. What leads to an
-event is in the methods, what follows from one in `_ENTERED`.
+`TRANSITIONS` is the whole automaton; `docs/federation.md` draws it from here. The causes of an
+event are in the methods, its effects in `_ENTERED`.
 """
 
 from collections.abc import Collection, Iterator
@@ -43,7 +43,7 @@ EARLIER_SECONDS: Final = 1.0
 
 
 class MeshState(Enum):
-    """What a site is in a mesh."""
+    """State of a site in a mesh."""
 
     UNKNOWN = "unknown"
     """It knows no core."""
@@ -57,7 +57,7 @@ class MeshState(Enum):
 
 
 class MeshEvent(Enum):
-    """What may happen to a mesh."""
+    """Event of a mesh."""
 
     NEEDED = "needed"
     """There are local subscribers or children (without a core: local subscribers)."""
@@ -172,7 +172,7 @@ class Mesh:
     """Site -> its last announcement that does not count any more, and until when that is known."""
     next_sequence: int = 1
 
-    # What others may ask.
+    # Queries.
 
     def targets(self) -> Collection[int]:
         """Return where messages go, the neighbour they come from not left out."""
@@ -185,7 +185,7 @@ class Mesh:
         """Whether nothing here is worth remembering."""
         return self.state is MeshState.UNKNOWN and not self.is_wanted and not self.buried
 
-    # What may happen.
+    # Events.
 
     def want(self, out: Out, now: float, *, is_wanted: bool) -> None:
         """Hear whether there are local subscribers."""
@@ -353,7 +353,7 @@ class Mesh:
         self._hear_wanted(told.wanted_ms, out, now)
 
     def _hear_wanted(self, wanted_ms: int, out: Out, now: float) -> None:
-        """Hear how long messages have been wanted; who joins late may have wanted them earlier.
+        """Hear how long messages have been wanted; a late joiner may have wanted them earlier.
 
         Then those before are told of, too, wherever this comes to.
         """
@@ -455,7 +455,7 @@ class Mesh:
     def _wanted_ms(self, now: float) -> int:
         return max(round((now - self.known_since) * 1000), 0)
 
-    # What follows from being somewhere.
+    # Effects of entering a state.
 
     def _enter_core(self, _event: MeshEvent, out: Out, now: float) -> None:
         self.core = Core(self.site, self.epoch, self.next_sequence)

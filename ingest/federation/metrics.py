@@ -1,4 +1,4 @@
-"""What a federator tells Prometheus: read from what it counts anyway, when somebody looks."""
+"""Metrics of a federator for Prometheus, read from its counters at each scrape."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ BEACONS_MISSED: Final = 3
 
 
 class NeighbourHost(Protocol):
-    """Who hears of neighbours that come and go."""
+    """Host of the neighbours, told of those that come and go."""
 
     def neighbour_came(self, site: int, now: float) -> None:
         """Hear that one is there."""
@@ -68,7 +68,7 @@ class Neighbourhood:
         there = self._known.get(site)
         return there is not None and there.epoch == epoch
 
-    # What happens to them.
+    # Their events.
 
     def hear(self, sender: int, now: float, epoch: int | None = None) -> bool:
         """Note that a neighbour has said something.
@@ -136,7 +136,7 @@ class Neighbourhood:
             neighbour.is_there = False
             self._host.neighbour_went(site, now)
 
-    # What they are told.
+    # Packets to them.
 
     def say(self, site: int, word: Word) -> None:
         """Tell a neighbour, if it is there."""

@@ -5,13 +5,13 @@ Brokers with Dynamic Topology Control, J. Computer Science 19(11), 2023) builds 
 network that the meshes run on. Here no site manages the others. Each learns a map of all
 (`overlay_map`) from its neighbours and has between `least` and `most` links:
 
-- **Apart.** It asks sites that it knows and has no way to: seeds at first, whoever was lost later,
-  each again after pauses that grow. Who is asked says yes if there is room. A site that has no room
-  itself tells them its map instead, so that they ask those that have.
+- **Apart.** It asks sites that it knows and has no way to: seeds at first, lost sites later, each
+  again after pauses that grow. The site that is asked says yes if there is room. A site that has no
+  room itself tells them its map instead, so that they ask those that have.
 - **Too few links.** It asks sites that have room, chosen by chance.
-- **No room**, and who asks is apart, or has too few: a link that is the heaviest of a circle goes
-  for it. Where all sites of a part are full there is a circle, so one of them can; who asks is told
-  of all of them.
+- **No room**, and the site that asks is apart, or has too few: a link that is the heaviest of a
+  circle goes for it. Where all sites of a part are full there is a circle, so one of them can; the
+  site that asks is told of all of them.
 - **More than it wants.** Of two ends that both have more than `least`, one drops such a link.
 
 Both ends tell each other with each packet for what they take the other (`Stance`), so no answer
@@ -126,7 +126,7 @@ class Overlay:
         self._trim_at = now + self._jitter(TRIM_BEACONS)
         self.become(fixed, now)
 
-    # What happens.
+    # Events.
 
     def step(self, event: OverlayPacket | WayUp | WayDown | Away, now: float) -> None:
         """Take one event."""
@@ -193,7 +193,7 @@ class Overlay:
             told = members[start : start + MOST_MEMBERS]
             yield OverlayPacket(self.site, site, self.epoch, self._number, stance, told)
 
-    # What others may ask.
+    # Queries.
 
     @property
     def neighbours(self) -> list[int]:
@@ -358,7 +358,7 @@ class Overlay:
                 self.counters.lost += peer.state is NeighbourState.LINKED
                 self._enter(site, peer, OverlayEvent.LOSE, now)
 
-    # What is wanted.
+    # Links to ask for and to drop.
 
     def _look(self, now: float) -> None:
         """Ask for what is missing, and drop what is too much."""

@@ -1,4 +1,4 @@
-"""What may happen between two sites of an overlay, and what one wants to have: data, no code.
+"""States and events between two sites of an overlay, and the bounds of one: data, no code.
 
 `TRANSITIONS` is the whole automaton of one other site as this one sees it (`overlay` goes by it);
 `docs/federation.md` draws it from here.
@@ -13,7 +13,7 @@ from ingest.federation.overlay_packets import Stance
 
 
 class NeighbourState(Enum):
-    """What another site is to this one."""
+    """State of another site, as this one sees it."""
 
     KNOWN = "known"
     ASKED = "asked"
@@ -24,7 +24,7 @@ class NeighbourState(Enum):
 
 
 class OverlayEvent(Enum):
-    """What may happen between two sites."""
+    """Event between two sites."""
 
     ASK = "ask"
     """This one wants a link."""
@@ -75,7 +75,7 @@ COUNTED: Final = (NeighbourState.GRANTED, NeighbourState.LINKED)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a site wants to have; durations in seconds."""
+    """Bounds that a site keeps to; durations in seconds."""
 
     least: int = 3
     most: int = 6

@@ -19,7 +19,7 @@ Weight = tuple[int, int, int]
 
 
 class SiteMember(NamedTuple):
-    """What a site tells of itself."""
+    """Entry of a site, as it tells of itself."""
 
     site: int
     epoch: int
@@ -37,7 +37,7 @@ class SiteMember(NamedTuple):
 
     @property
     def age(self) -> tuple[int, int]:
-        """What tells the later of two words of a site."""
+        """Order of the words of a site: the later one is greater."""
         return self.epoch, self.sequence
 
 

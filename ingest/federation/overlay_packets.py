@@ -1,9 +1,9 @@
-"""What sites of an overlay tell each other: where they stand, and who there is.
+"""Packets between sites of an overlay: where they stand, and which sites there are.
 
 A packet is `<HMAC-SHA256 of the rest in hex> <JSON>`, by the secret that all sites of the overlay
-have. So nobody joins, or tells of sites, who does not know it, whatever a broker lets him publish;
-who knows it is trusted. In it stand the site that it is for and a number that rises with each
-packet of a run: a copy counts for nothing.
+have. So nobody joins, or tells of sites, who does not know it, even if a broker lets him publish
+anything; one who knows it is trusted. In it stand the site that it is for and a number that rises
+with each packet of a run: a copy counts for nothing.
 """
 
 import hmac
@@ -27,7 +27,7 @@ _MAC: Final = 64
 
 
 class Stance(Enum):
-    """What the sender takes the other side for."""
+    """The other side's state, as the sender sees it."""
 
     ASK = "ask"
     """It wants a link."""

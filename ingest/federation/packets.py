@@ -1,4 +1,4 @@
-"""What neighbours tell each other beside messages: many words of many meshes in one packet.
+"""Control packets between neighbours: many words of many meshes in one packet.
 
 A packet is JSON, `{"v": 1, "from": site, "epoch": run, <kind>: [word, …], …}`; a word is an array
 of its fields. A packet without words is a hello. So ten thousand meshes cost as many packets as
@@ -34,7 +34,7 @@ class Core(NamedTuple):
 
     @property
     def age(self) -> tuple[int, int]:
-        """What tells the later of two announcements of a site."""
+        """Order of the announcements of a site: the later one is greater."""
         return self.epoch, self.sequence
 
 
@@ -95,9 +95,9 @@ class Want(NamedTuple):
     after: int
     upto: int
     within_ms: int
-    """Only `upto`, and what was published so long ago at most; 0: whatever there is."""
+    """Only `upto`, and messages published so long ago at most; 0: of any age."""
     wave: Wave | None = None
-    """None: the answer is wanted at once. Else who has nothing asks its own neighbours first."""
+    """None: answer at once. Else a site that has nothing asks its own neighbours first."""
 
 
 class Lack(NamedTuple):

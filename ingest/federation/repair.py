@@ -1,9 +1,9 @@
-"""What a site misses, and what its neighbours miss: how it is found, asked for and given.
+"""Messages that a site and its neighbours miss: how they are found, asked for and given.
 
 Two things show that something is missing. A message names the one before it in its chain, so
 `Marks` knows its *holes*. And when a chain has been quiet for a while (`HEAD_SECONDS`) neighbours
 tell each other how far it has come; they do so for all that they hold when one becomes parent or
-child of the other, which is what follows when a broker or a federator has died. Who hears of more
+child of the other, which follows the death of a broker or a federator. A site that hears of more
 than it has, has a *tail* to fetch.
 
 Holes and tails are asked for until they are there, or until `patience_seconds` are over: first of
@@ -30,11 +30,11 @@ HEAD_SECONDS: Final = (0.5, 3.0, 10.0)
 """After a chain has been quiet for so long, neighbours are told how far it has come."""
 
 MOST_REPAIRED: Final = 500
-"""Messages that one Want brings; what is above is asked for when they are there."""
+"""Messages that one Want brings; those above are asked for when these are there."""
 
 
 class Site(Protocol):
-    """What repairing needs of the site."""
+    """The site, as the repair needs it."""
 
     counters: MeshCounters
 
@@ -74,9 +74,9 @@ class _Tail:
     upto: int
     teller: int
     after: int
-    """What is wanted of a chain that this site knows nothing of: from where on,"""
+    """Of a chain that this site knows nothing of: from where on messages are wanted,"""
     since: float | None
-    """and since when it was published; None: whenever."""
+    """and since when they were published; None: at any time."""
     told_at: float
     asked_at: float = float("-inf")
     asked_after: int = UNKNOWN
@@ -90,8 +90,8 @@ class Repair:
     Args:
         name: The site, and the epoch of its run.
         limits: Of the site.
-        marks: What it has had.
-        store: What it has.
+        marks: Messages that it has had.
+        store: Messages that it has.
         host: The site itself.
     """
 

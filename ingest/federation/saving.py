@@ -1,4 +1,4 @@
-"""What outlives a federator's process, in one SQLite file: marks, messages, interests, the epoch.
+"""State of a federator beyond its process, in one SQLite file: marks, messages, interests, epoch.
 
 Written in one transaction some forty times a second while messages flow, without waiting for the
 disk: it survives the death of the process, not of the machine.

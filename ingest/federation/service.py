@@ -1,9 +1,9 @@
 """The federator's process: `core.Federator` between MQTT brokers.
 
-All comes in by the link to the own broker: what local clients publish, their beacons, what
-neighbours publish there. It goes out by the links to the neighbours' brokers. A message from the
-own broker is acknowledged when what it has led to is saved and, if it was delivered, delivered: so
-the broker keeps what a federator had that was killed.
+All comes in by the link to the own broker: messages of local clients, their beacons, messages of
+neighbours. It goes out by the links to the neighbours' brokers. A message from the own broker is
+acknowledged when its effects are saved and, if it was delivered, delivered: so the broker keeps
+what a federator had that was killed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ LAST_SAVE_SECONDS: Final = 2.0
 BEACON: Final = "beacon"
 GONE: Final = "gone"
 CONTROL_EXPIRY_SECONDS: Final = 10
-"""What a neighbour's broker keeps for longer tells of a world that has gone on."""
+"""A packet that a neighbour's broker keeps for longer tells of a state that is past."""
 
 ECHO_SECONDS: Final = 60.0
 _NOT_PASSED_ON: Final = ("topic_alias", "subscription_identifier")
@@ -261,7 +261,7 @@ class FederationService:
         if packet_ids and connection == self.host.connections:
             self.host.acknowledge(packet_ids)
 
-    # What links say.
+    # Callbacks of links.
 
     def link_is_up(self, link: Link) -> None:
         """Take a neighbour's link for usable, once its answers can be heard."""
@@ -348,10 +348,10 @@ class FederationService:
             properties,
         )
 
-    # What the core says.
+    # The core.
 
     def step(self, event: StepEvent) -> None:
-        """Take an event; what follows from it is done in the same turn of the loop."""
+        """Take an event; its effects are carried out in the same turn of the loop."""
         self.federator.step(event, self._clock.monotonic())
         if not self._is_due:
             self._is_due = True
@@ -407,7 +407,7 @@ class FederationService:
             )
         )
 
-    # What people ask.
+    # Health and status.
 
     def health(self) -> tuple[bool, str]:
         """Whether it does what it is for, and one line."""

@@ -1,7 +1,7 @@
 """The messages that a site has passed on lately, for neighbours that miss one.
 
-Bounded by age, number and bytes; what goes before its age is counted. The latest retained message
-of each topic is kept beyond that, for sites that join later.
+Bounded by age, number and bytes; messages that go before their age are counted. The latest retained
+message of each topic is kept beyond that, for sites that join later.
 """
 
 from collections import OrderedDict, deque
@@ -15,7 +15,7 @@ MESSAGE_OVERHEAD_BYTES: Final = 500
 
 
 class MeshStore:
-    """What neighbours may ask for.
+    """Messages that neighbours may ask for.
 
     Args:
         seconds: How long a message is kept.
@@ -80,7 +80,7 @@ class MeshStore:
             after: Only what comes after this sequence.
             upto: And not after this one.
             since: And was published since then; None: whenever. `upto` itself counts whenever it
-                was: who asks knows of it, and two clocks need not agree.
+                was: the asker knows of it, and two clocks need not agree.
             most: How many at once.
         """
         found = [
@@ -89,7 +89,7 @@ class MeshStore:
             if after < one.sequence <= upto
             and (since is None or one.since >= since or one.sequence == upto)
         ]
-        # What was repaired has come out of order.
+        # Repaired messages have come out of order.
         found.sort(key=_sequence)
         if not found:
             latest = self.retained.get(key.topic)

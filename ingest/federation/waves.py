@@ -1,4 +1,4 @@
-"""Asking everybody: who has not what is wanted asks its own neighbours before it says so.
+"""Asking everybody: a site without the messages asks its own neighbours before it says so.
 
 This is the echo algorithm (Chang, IEEE Trans. Software Eng. 8(4), 1982). A wave begins at the site
 that misses something and goes over all links. A site that takes part for the first time remembers
@@ -6,9 +6,9 @@ who asked it and asks all its other neighbours; that one of them asks it for the
 one's answer. When all have answered it answers too. So a wave ends, over any redundant paths, and
 its end at the site that began it says that none of those that it reached has the messages.
 
-Who has them sends them instead of an answer: they go back the way that the wave has come, and the
-wave does not end. Nor does it when a neighbour is lost meanwhile: nobody can say then, and the site
-that began it begins another one.
+A site that has them sends them instead of an answer: they go back the way that the wave has come,
+and the wave does not end. Nor does it when a neighbour is lost meanwhile: nobody can say then, and
+the site that began it begins another one.
 
 Each wave stands alone. Two sites that miss the same message would otherwise take each other's
 question for the answer that there is none.
@@ -23,7 +23,7 @@ from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.packets import Want, Wave
 
 OWN: Final = -1
-"""Who asked, of a wave that begins here."""
+"""Asker of a wave that begins here."""
 
 
 class WaveEnded(NamedTuple):

@@ -1,7 +1,7 @@
 """Decode the body, variable header and payload, of every control packet but PUBLISH.
 
-A body is exactly the bytes that Remaining Length counts. What can be judged from one packet alone
-is judged here; what needs the connection or the session is not.
+A body is exactly the bytes that Remaining Length counts. Rules that one packet alone can break are
+checked here; rules that need the connection or the session are not.
 """
 
 from collections.abc import Callable

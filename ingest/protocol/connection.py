@@ -1,6 +1,6 @@
 """The server's end of one MQTT connection, without its socket.
 
-Bytes come in by `receive_data`, packets come out by `next_packet`, what is to be sent comes back as
+Bytes come in by `receive_data`, packets come out by `next_packet`, packets to send come back as
 bytes. That the first packet is CONNECT and the only one is the decoder's fact; here live those that
 belong to a connection and not to a packet: the handshake, topic aliases, the client's and the
 server's Receive Maximum, the client's Maximum Packet Size.
@@ -33,7 +33,7 @@ from ingest.protocol.reason_codes import (
 ALL_LEVELS: Final = frozenset({MQTT_3_1, MQTT_3_1_1, MQTT_5_0})
 
 MAX_RECEIVE_MAXIMUM: Final = 65_535
-"""What a client without the property allows (5.0: 3.1.2.11.3)."""
+"""Receive Maximum of a client without the property (5.0: 3.1.2.11.3)."""
 
 _FOR_PEOPLE: Final = frozenset({"reason_string", "user_property"})
 

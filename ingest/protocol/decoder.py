@@ -3,8 +3,8 @@
 `Decoder.receive_data` takes bytes as they arrive, `Decoder.next_packet` gives one packet or
 `NEED_DATA`, in the manner of h11. Nothing here knows a socket or the time.
 
-How the bytes are held. `_buffer` is the chunk being read, `_offset` the position in it. What
-arrives while a packet is incomplete waits in `_waiting`, and is joined once, when the packet is
+How the bytes are held. `_buffer` is the chunk being read, `_offset` the position in it. Bytes that
+arrive while a packet is incomplete wait in `_waiting`, and are joined once, when the packet is
 whole: a large packet in small chunks costs linear time, and a chunk of whole packets is not copied
 at all.
 """
@@ -215,7 +215,7 @@ class Decoder:
         self._first_bytes = FIRST_BYTES[self._role, connect.protocol_level]
 
     def _fail(self, error: RemoteProtocolError) -> RemoteProtocolError:
-        """Finish the decoder: what follows a broken packet has no meaning."""
+        """Finish the decoder: bytes after a broken packet have no meaning."""
         self._error = error
         self._buffer = b""
         self._offset = 0

@@ -1,7 +1,7 @@
-"""Control packets in, bytes out. What cannot be encoded is our bug: `LocalProtocolError`.
+"""Control packets in, bytes out. A packet that cannot be encoded is our bug: `LocalProtocolError`.
 
-What a version does not know, No Local at level 4 or any property below level 5, is left out: the
-same packet goes to peers of all versions. A message to many subscribers goes through
+Fields that a version does not know, No Local at level 4 or any property below level 5, are left
+out: the same packet goes to peers of all versions. A message to many subscribers goes through
 `ingest.protocol.publish_template`.
 """
 

@@ -1,4 +1,4 @@
-"""What goes wrong on the wire, by the peer's fault or by ours.
+"""Errors on the wire, by the peer's fault or by ours.
 
 The names say what is wrong with the packet, as the specification does, hence no suffix `Error`.
 """

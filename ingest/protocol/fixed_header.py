@@ -26,7 +26,7 @@ from ingest.protocol.violations import (
 
 
 class Role(Enum):
-    """Who we are on this network connection; the packets decoded are those of the other side."""
+    """Our role on this network connection; the packets decoded are those of the other side."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -57,7 +57,7 @@ SENT_FROM_LEVEL: Final[dict[PacketType, tuple[int, int]]] = {
 }
 
 # Packet type -> the flags (bits 3 to 0) it must have, and the rule that says so. PUBLISH has flags
-# of its own; what is not listed must have none. [MQTT5-2.1.3-1] [MQTT311-2.2.2-1]
+# of its own; types not listed must have none. [MQTT5-2.1.3-1] [MQTT311-2.2.2-1]
 REQUIRED_FLAGS: Final[dict[PacketType, tuple[int, Violation]]] = {
     PacketType.PUBREL: (0b0010, PUBREL_FLAGS),
     PacketType.SUBSCRIBE: (0b0010, SUBSCRIBE_FLAGS),

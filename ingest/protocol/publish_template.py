@@ -76,7 +76,7 @@ class PublishTemplate:
             length = encode_variable_byte_integer(len(self._properties))
             self._tail = b"".join((length, self._properties, payload))
         self._qos_0: list[bytes] = [b"", b""]  # by retain; made when first asked for
-        # What stands between the first byte and the packet identifier: the same for QoS 1 and 2.
+        # Bytes between the first byte and the packet identifier: the same for QoS 1 and 2.
         remaining = encode_variable_byte_integer(len(self._topic) + 2 + len(self._tail))
         self._packet_id_head = remaining + self._topic
 

@@ -47,7 +47,7 @@ class Srv:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server says of a name; aliases are followed by it, not by us."""
+    """The answer of a server for a name; the server follows aliases, not this process."""
 
     addresses: tuple[str, ...]
     services: tuple[Srv, ...]

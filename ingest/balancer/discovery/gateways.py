@@ -1,4 +1,4 @@
-"""Nodes from `mqlake.gateways`: what each gateway says of itself twice a second."""
+"""Nodes from `mqlake.gateways`: each gateway writes its state there twice a second."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class GatewaySource:
                 continue
             before = self._heard.get(name)
             is_changed |= before is None or before[0] != node
-            # Also what was said before this process listened: who is not there says no more.
+            # Also records from before this process listened: a gateway that is gone writes no more.
             self._heard[name] = (node, now)
         if is_changed:
             self._on_change()

@@ -25,7 +25,7 @@ MAP_LINES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class ServerSlot:
-    """A slot of one backend: what it is, or is to be."""
+    """A slot of one backend, as it is or as it is to be."""
 
     address: str
     port: int
@@ -105,7 +105,7 @@ def commands(layout: ProxyLayout, wanted: Servers, found: Servers) -> Iterator[s
         if has_moved:
             yield f"set server {server} addr {after.address} port {after.port}"
             if backend in sticky and (before.address, before.port) != NOWHERE:
-                # Who was at the node before is not to follow the slot's number to another one.
+                # Clients of the node before are not to follow the slot's number to another one.
                 yield f"clear table {backend} data.server_id eq {slot}"
         if before.weight != after.weight:
             yield f"set server {server} weight {after.weight}"

@@ -99,7 +99,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyLayout:
-    """What is the same for all proxies."""
+    """Settings that all proxies share."""
 
     strategy: Strategy
     frontends: tuple[Frontend, ...]

@@ -1,6 +1,6 @@
 """Keeps one HAProxy at the snapshot that is in force.
 
-What the proxy has is read back after each change and every few seconds; the version that it runs
+The proxy's state is read back after each change and every few seconds; the version that it runs
 is that of the snapshot only when it has just that. So one that was restarted, reloaded or changed
 by hand is brought back.
 """
@@ -42,7 +42,7 @@ _NEW_VERSION: Final = re.compile(r"New version created: (\d+)")
 
 @dataclass(slots=True)
 class ProxyState:
-    """What is known of one proxy, for people."""
+    """State of one proxy, for people."""
 
     name: str
     version: str = ""
@@ -58,7 +58,7 @@ class Driver:
     """Drives one proxy.
 
     Args:
-        layout: What is declared in its configuration.
+        layout: The declarations in its configuration.
         proxy: Which.
         repair_seconds: How often it is looked at.
     """
@@ -87,7 +87,7 @@ class Driver:
         self._changed.set()
 
     async def settled(self) -> None:
-        """Wait until the proxy has the last snapshot; whoever waits sets the time for it."""
+        """Wait until the proxy has the last snapshot; the caller sets the time for it."""
         await self._settled.wait()
 
     async def run(self) -> None:

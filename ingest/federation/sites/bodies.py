@@ -4,10 +4,10 @@ On redundant paths each message would come once for each path. A neighbour whose
 told that it is *spare* for that origin: from then on it offers messages, by their positions alone,
 and gets its acknowledgement when the message has come whole from another. When that does not come
 in time, or cannot because a neighbour is away, the spare one is told to send whole again, beginning
-with what it has offered and what is not acknowledged: so each path keeps its order. One whose
-offers are there before the messages, time after time, is the faster path: it is told so, too. This
-is the eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007) and its optimization of
-the tree, with an offset behind it.
+with unacknowledged messages that it has offered: so each path keeps its order. One whose offers are
+there before the messages, time after time, is the faster path: it is told so, too. This is the
+eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007) and its optimization of the
+tree, with an offset behind it.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Final
 from ingest.federation.sites.streams import StreamKey
 
 PATIENCE_SECONDS: Final = 0.5
-"""How long what is offered may take by the other path before it is asked for."""
+"""How long an offered message may take by the other path before it is asked for."""
 STEADY_SECONDS: Final = 60.0
 """How long a neighbour that had to be asked stays no spare: other paths may lack filters."""
 EARLIER: Final = 20
@@ -34,7 +34,7 @@ class _Offer:
 
 
 class Bodies:
-    """What one site has told its neighbours to send, and what they offer.
+    """Origins that each neighbour of a site sends whole, and the messages that they offer.
 
     Times are monotonic seconds. Nothing outlives a connection: a new one sends all messages whole.
     """

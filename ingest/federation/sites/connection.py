@@ -1,6 +1,6 @@
 """The wire between two federators: one MQTT 5.0 connection that carries messages both ways.
 
-Who connects is the client, who is connected to the server; that is all in which they differ. Each
+The side that connects is the client, the other one the server; they differ in nothing else. Each
 says at once what is wanted, in PUBLISHes with QoS 0 to `<prefix>/control/<site>` (`words`);
 messages follow with QoS 1.
 """
@@ -34,7 +34,7 @@ CONNECT_SECONDS: Final = 10.0
 
 
 class ConnectionOwner(Protocol):
-    """Who is told what becomes of a connection."""
+    """Owner of connections, told of their events."""
 
     def authenticate(self, connect: Connect) -> int | None:
         """Return which site a client is; None: none that may connect."""
@@ -69,8 +69,8 @@ class SiteConnection(asyncio.Protocol):
     """One connection between two sites.
 
     Args:
-        owner: Who is told.
-        connect: What a client says; None for a server.
+        owner: Told of its events.
+        connect: The packet of a client; None for a server.
         site: To whom a client connects; a server learns who connects.
         window: Messages that the other side may have unacknowledged.
         max_packet_bytes: Largest packet taken.
@@ -162,7 +162,7 @@ class SiteConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio says.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by class

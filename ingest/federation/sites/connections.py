@@ -28,7 +28,7 @@ class SiteConnections:
 
     Args:
         settings: Of the process.
-        owner: Who is told what becomes of each.
+        owner: Told of the events of each.
 
     Attributes:
         made: Those that have not ended.

@@ -1,4 +1,4 @@
-"""What becomes of links, as records of `mqlake.events`: rows of the table `events`."""
+"""Events of links, as records of `mqlake.events`: rows of the table `events`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a federator beside a log tells of itself: heartbeat, `federation status`, API, doctor."""
+"""Figures of a federator beside a log, for heartbeat, `federation status`, API and doctor."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Way = tuple[int, str]
 
 
 class SiteGroups:
-    """What one site does with the groups of the federation; nothing here knows a log.
+    """Share groups of the federation at one site; nothing here knows a log.
 
     Args:
         interest: Of all sites.

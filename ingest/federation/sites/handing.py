@@ -1,9 +1,10 @@
 """Messages that sites hand over to each other for a share group, one way each.
 
-Who takes such a message appends it to its log, for that group alone: its router gives it to a
-member, or to the next neighbour. Who has neither says so, after it has said what it wants now; the
-sender then appends the message to its own log again, behind ways that do without that neighbour.
-Either way the record names the position that the message was handed over from, so it is taken once.
+The site that takes such a message appends it to its log, for that group alone: its router gives it
+to a member, or to the next neighbour. A site that has neither says so, after it has said what it
+wants now; the sender then appends the message to its own log again, behind ways that do without
+that neighbour. Either way the record names the position that the message was handed over from, so
+it is taken once.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Handing:
         settings: Of the process.
         prefixes: Names of topics in the federation.
         writer: Of the site's log.
-        inlet: Returns what this site has had.
-        groups: Who has members.
+        inlet: Returns the inlet: messages that this site has had.
+        groups: Share groups, with the sites that have members.
         routes: The ways of this site.
-        spreading: Tells others what is wanted here.
+        spreading: Tells others the interest of this site.
         on_failure: Called when the log has not taken a message.
     """
 
@@ -109,7 +110,7 @@ class Handing:
         """
         carried = of_publish(publish, prefix=self._prefix)
         assert carried.handed is not None
-        # What it names as the one before went to this neighbour: others had what is between.
+        # The one that it names as before it went to this neighbour: others had those between.
         carried.handed = carried.handed._replace(after=carried.handed.sequence - 1)
         inlet = self._inlet()
         self._routes.update()

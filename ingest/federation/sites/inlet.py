@@ -1,9 +1,9 @@
-"""What this site takes from its neighbours: each message once into its log.
+"""Intake of a site: each message of its neighbours once into its log.
 
 A message is had when the log has it, not before: until then copies of it wait for the same answer.
-So what a neighbour is told to be acknowledged is durable here, and what a process that dies had not
-appended comes again. A new run learns what was had from the checkpoint and, behind it, from the log
-itself: the records bear the envelopes.
+So a message acknowledged to a neighbour is durable here, and one that a process had not appended
+when it died comes again. A new run learns of messages had from the checkpoint and, behind it, from
+the log itself: the records bear the envelopes.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ Acknowledge = Callable[[], None]
 
 
 class InletVerdict(Enum):
-    """What becomes of a message of a neighbour."""
+    """Verdict on a message of a neighbour."""
 
     NEW = auto()
     """Append it, then call `appended`."""
@@ -54,7 +54,7 @@ class Inlet:
     """All messages of other sites that one site has.
 
     Args:
-        streams: What it has had.
+        streams: Numbers that it has had.
         read: Up to where of its log that is known.
     """
 

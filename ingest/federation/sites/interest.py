@@ -1,13 +1,13 @@
-"""Who wants what, and by which neighbour it is reached: interest between the sites of a federation.
+"""Interest between the sites of a federation: filters of each, and the neighbours on the way.
 
-Each site tells its neighbours the few filters that cover what its subscribers want, under a number
+Each site tells its neighbours the few filters that cover those of its subscribers, under a number
 that grows with each change. Neighbours pass that on, and with it the *path*: the sites from the one
-that tells to the one that wants. Nobody is told of a path that he is on, so interest neither goes
+that tells to the one that wants. No site is told of a path that it is on, so interest neither goes
 round nor outlives its site, and a neighbour behind whom nobody wants anything is asked for nothing.
 
     site 3 wants f/#     site 2 hears  3: [3] f/#        site 1 hears  3: [2, 3] f/#
 
-What was heard stays while a link is down: the neighbour gets all of it when it is back.
+Interest that was heard stays while a link is down: the neighbour gets all of it when it is back.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ News = dict[int, InterestEntry | None]
 
 
 class Interest:
-    """What one site knows of the interest of all.
+    """Interest of all sites, as one site knows it.
 
     Args:
         site: This one.
@@ -88,7 +88,7 @@ class Interest:
         self._found = None
 
     def close(self, neighbour: int) -> None:
-        """Hear that a neighbour is away: what it has said stays, ways by others come first."""
+        """Hear that a neighbour is away: its interest stays, ways by others come first."""
         self._up.discard(neighbour)
         self._found = None
 
@@ -112,7 +112,7 @@ class Interest:
     def complete(self, neighbour: int) -> bool:
         """Hear that a neighbour has said all since `open`; return whether it has less than before.
 
-        What it had said before and has not repeated does not count any more.
+        Interest from before that it has not repeated does not count any more.
         """
         heard = self._heard.setdefault(neighbour, {})
         gone = heard.keys() - self._repeated.get(neighbour, set())
@@ -221,7 +221,7 @@ class Interest:
         path = (self._site, *self._heard[neighbour][site].path)
         return self._newest(site)._replace(path=path, away=away)
 
-    # What a new run begins with, and the wire.
+    # State for a new run, and the wire.
 
     def to_json(self) -> dict[str, Any]:
         """Return what `restore` reads."""
@@ -270,9 +270,9 @@ def read_news(found: Any) -> News:
 
 
 class NeighbourInterest:
-    """What each neighbour gets: of what it may get, what somebody behind it wants.
+    """Topics that each neighbour gets: of those that it may get, those wanted behind it.
 
-    Retained messages it gets all of what it may, for who subscribes later is to have them.
+    It gets all retained messages that it may get, for later subscribers are to have them.
     """
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class NeighbourInterest:
         self._interested.set(neighbour, permitted)
 
     def may_get(self, neighbour: int, topic: str) -> bool:
-        """Tell whether a neighbour may get messages of a topic, whoever wants them."""
+        """Tell whether a neighbour may get messages of a topic, wanted or not."""
         return neighbour in self._permitted.match(topic)
 
     def want(self, neighbour: int, filters: Iterable[str]) -> None:

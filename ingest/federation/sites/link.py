@@ -1,4 +1,4 @@
-"""The link to one neighbour: what it keeps over connections, and a reader of the log for each.
+"""The link to one neighbour: its state over connections, and a reader of the log for each.
 
 Of two connections between the same sites one stays: the one that the site with the lower
 identifier has made, unless only the other is there.
@@ -82,12 +82,12 @@ class SiteLink:
         self.detached = asyncio.Event()
         self.detached.set()
         self.allows = _or(neighbour.filters_in, settings.filters_in)
-        """What it may bring here."""
+        """Filters of messages that it may bring here."""
         self._may_bring: TopicFilterTrie[None] = TopicFilterTrie()
         for one in self.allows:
             self._may_bring.insert(one, None)
         self.allowed = _or(neighbour.filters_out, settings.filters_out)
-        """What it may get."""
+        """Filters of messages that it may get."""
         self._log = log
         self._open_reader = open_reader
         self._clock = clock
@@ -222,7 +222,7 @@ class SiteLink:
             self._send()
 
     def detach(self, connection: SiteConnection) -> None:
-        """Do without a connection; what was not acknowledged goes over the next one."""
+        """Do without a connection; unacknowledged messages go over the next one."""
         if connection is not self.connection:
             return
         if self._outlet is not None:
@@ -354,7 +354,7 @@ class SiteLink:
 
 
 class _Taken:
-    """What the reader of one connection gives; after the connection nobody takes it."""
+    """Consumer of the reader of one connection; after the connection nothing is taken."""
 
     def __init__(self, link: SiteLink, outlet: Outlet) -> None:
         self._link = link

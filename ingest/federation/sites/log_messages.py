@@ -1,6 +1,6 @@
 """A message between a record of `mqlake.inbound` and a PUBLISH between two sites.
 
-What is of the message goes along: payload, QoS, RETAIN, properties, and with them its identifier,
+The message's own fields go along: payload, QoS, RETAIN, properties, and with them its identifier,
 the client that published it and the gateway that accepted it. So the rows of one message at all
 sites have the same `id` and `origin`. The time of a record is that of the site whose log it is in.
 """

@@ -1,11 +1,11 @@
-"""What one neighbour gets of this site's log, and how far it has it.
+"""Messages of this site's log that one neighbour gets, and how far it has them.
 
 The log is read from the cursor on, each partition in its order. A message that the neighbour wants
 becomes a PUBLISH, at most `window` of them unacknowledged; the cursor of a partition stands before
-the first that is. So a link that breaks, or a process that dies, repeats what was not acknowledged
-and leaves out nothing, however long it takes.
+the first that is. So a link that breaks, or a process that dies, repeats unacknowledged messages
+and leaves out none, however long it takes.
 
-What came from the neighbour, or began there, does not go back to it.
+Messages that came from the neighbour, or began there, do not go back to it.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ NOBODY: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class SiteLog:
-    """What is the same for all links of a site."""
+    """State that all links of a site share."""
 
     site: int
     epoch: int
@@ -60,7 +60,7 @@ class SiteLog:
     hop_limit: int
     prefixes: Prefixes
     wanted: NeighbourInterest
-    """Who gets what: what one neighbour does not get may come to it on another path."""
+    """Topics of each neighbour: other messages may come to it on another path."""
     hear: Callable[[tuple[StreamKey, int], Acknowledge], InletVerdict]
     """Tells whether this site has had a number; of one on its way it says when it is there."""
 
@@ -159,7 +159,7 @@ class Outlet:
         return len(self._queue) >= self._window
 
     def skip(self) -> None:
-        """Hear that records were left out: what is missing may come on another path."""
+        """Hear that records were left out: they may come on another path."""
         self._told.clear()
 
     def take_retained(self, records: Iterable[LogRecord], now_ms: int) -> None:
@@ -259,7 +259,7 @@ class Outlet:
     def direct(self, spare: Collection[int], whole: Collection[int]) -> None:
         """Hear of which origins messages are to be offered only, and of which not any more.
 
-        What is offered and not acknowledged of these goes whole, before all that comes later.
+        Their messages that are offered and not acknowledged go whole, before all later ones.
 
         Args:
             spare: Origins.

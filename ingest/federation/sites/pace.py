@@ -1,7 +1,8 @@
 """How fast messages may cross a link in one direction: pure, in seconds of a clock of the caller.
 
-Nobody loses anything by a rate. What is not sent waits in the log of the site that sends, and what
-a neighbour brings too fast is acknowledged later, so that its window is full and it waits, too.
+Nobody loses anything by a rate. Messages not sent wait in the log of the site that sends, and those
+that a neighbour brings too fast are acknowledged later, so that its window is full and it waits,
+too.
 """
 
 from ingest.protocol.packets import Publish
@@ -13,7 +14,7 @@ class SendingPace:
 
     Args:
         messages_per_second: On average, and as many at once; 0: any number.
-        bytes_per_second: Likewise of topics and payloads. What is larger is owed.
+        bytes_per_second: Likewise of topics and payloads. The excess of one message is owed.
 
     Attributes:
         free_at: When the next message may cross.

@@ -1,10 +1,10 @@
 """How far it is known what a site wants: a subscription may be acknowledged when all others know.
 
-Each number of a site's interest (`interest.Entry.version`) is answered by who hears of it. The
-neighbour from whom it was heard first is *owed* the answer until all have answered who were told of
-it from here; whoever else tells of it is answered at once, so nobody waits in circles. That is the
-diffusing computation of Dijkstra and Scholten (1980). A neighbour whose link ends is not waited
-for: it cannot be reached, and hears of it when it is back.
+Each number of a site's interest (`interest.Entry.version`) is answered by each site that hears of
+it. The neighbour from whom it was heard first is *owed* the answer until all have answered who were
+told of it from here; any other that tells of it is answered at once, so nobody waits in circles.
+That is the diffusing computation of Dijkstra and Scholten (1980). A neighbour whose link ends is
+not waited for: it cannot be reached, and hears of it when it is back.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ingest.federation.sites.interest import News
 
 OURSELVES: Final = -1
-"""In the place of a neighbour: who subscribes here waits for it."""
+"""In place of a neighbour: the subscribers of this site wait for it."""
 
 
 class Debt(NamedTuple):
@@ -28,7 +28,7 @@ class Debt(NamedTuple):
 
 
 class SiteReach:
-    """What one site waits for. Nothing outlives a connection."""
+    """Answers that one site waits for. Nothing outlives a connection."""
 
     def __init__(self) -> None:
         self._told: dict[int, dict[int, int]] = {}
@@ -94,7 +94,7 @@ class SiteReach:
         before.update({site: max(one, before.get(site, 0)) for site, one in known.items()})
 
     def settled(self) -> list[Debt]:
-        """Return, once, who is to be told now."""
+        """Return, once, the debts that are to be paid now."""
         paid = [one for one in self._debts if not self._is_awaited(one)]
         if paid:
             self._debts = [one for one in self._debts if one not in paid]

@@ -1,4 +1,4 @@
-"""What a new run of a federator knows: the checkpoint, and what the log has beyond it."""
+"""State of a new run of a federator: from the checkpoint, and from the log beyond it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recovered(NamedTuple):
     ends: Offsets
     """Where the log ended when the run began."""
     interest: dict[str, Any]
-    """What neighbours wanted; empty: nothing is known."""
+    """Interest of neighbours; empty: nothing is known."""
     retained: LinkPosition | None
     """Up to where `latest` goes; None: nothing is known."""
     latest: dict[str, list[Any]]
@@ -75,7 +75,7 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
             before = FederationCheckpoint(
                 epoch, dict.fromkeys(ends, 0), before.streams, {}, before.interest
             )
-            # What it had is nowhere in this log; what other sites have is as late as it was.
+            # Its messages are nowhere in this log; those of other sites are as late as they were.
             latest = {topic: [rank, None, None] for topic, (rank, *_) in latest.items()}
     inlet = Inlet(Streams.from_json(before.streams), before.read)
 

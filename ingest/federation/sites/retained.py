@@ -70,7 +70,7 @@ class _Topic:
 
 
 class SiteRetained:
-    """What one site knows of retained messages.
+    """Retained messages of the federation, as one site knows them.
 
     Args:
         site: This one.

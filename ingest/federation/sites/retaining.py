@@ -1,6 +1,6 @@
 """Retained messages at work: the log is followed, so that a neighbour's older one is known for it.
 
-What is known is kept in `mqlake.federation`, one record for each topic, before the checkpoint that
+The state is kept in `mqlake.federation`, one record for each topic, before the checkpoint that
 counts on it.
 """
 
@@ -49,7 +49,7 @@ class Retaining:
         on_failure: Called when the log can be followed no longer, or does not take something.
 
     Attributes:
-        retained: What is known; another one when the run has begun.
+        retained: The state; another one when the run has begun.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Retaining:
         """Learn what the log has, and follow it.
 
         Args:
-            found: What the run before has known.
+            found: State of the run before.
 
         Raises:
             LogError: The log does not answer.
-            InvalidRecord: What was known cannot be read.
+            InvalidRecord: The state of the run before cannot be read.
         """
         self._epoch = found.epoch
         position = found.retained or LinkPosition(dict(found.ends))
@@ -195,7 +195,7 @@ class Retaining:
             fields = {"reason": str(error)}
             _logger.warning("retained messages cannot be followed", extra={"fields": fields})
 
-    # What is shown again.
+    # Messages shown again.
 
     def _show(self) -> None:
         for topic, (position, rank) in self.retained.wrong().items():

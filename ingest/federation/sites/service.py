@@ -165,8 +165,8 @@ class SiteService:
         """Run until it is told to stop.
 
         Raises:
-            MqlakeError: The log fails, or the port is taken. What is not known to be in the log
-                then is found out by the next run.
+            MqlakeError: The log fails, or the port is taken. The next run finds out which of the
+                unacknowledged messages are in the log.
         """
         found = await recover(self._log, self._clock.now_ms())
         self._epoch, self.taking.inlet, self._ends = found.epoch, found.inlet, found.ends
@@ -291,7 +291,7 @@ class SiteService:
 
     async def _checkpoints(self) -> None:
         while True:
-            # Who wants something may be away when the next run begins: that is kept at once.
+            # A site that wants something may be away when the next run begins: kept at once.
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECKPOINT_SECONDS):
                     await self._due.wait()
@@ -310,7 +310,7 @@ class SiteService:
         finally:
             await reader.close()
         if was_idle:
-            # What is appended after the question was asked is behind these.
+            # Records appended after the question was asked are behind these.
             for partition, end in ends.items():
                 self.inlet.read[partition] = max(end, self.inlet.read.get(partition, 0))
         self._ends = ends
@@ -353,7 +353,7 @@ class SiteService:
                 f"another federator of site {self.site} writes to this log: there must be one"
             )
 
-    # What connections say.
+    # Callbacks of connections.
 
     def authenticate(self, connect: Connect) -> int | None:
         """Let in neighbours that know the password of the link."""
@@ -451,12 +451,12 @@ class SiteService:
         return None if connection.site is None else self.links.get(connection.site)
 
     def _fail(self, error: BaseException) -> None:
-        """End the run: what the log has of what was appended is known by the next one."""
+        """End the run: the next one learns which of the appended messages the log has."""
         if not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # who waits gets it; nobody need
+            self._failed.exception()  # a caller that waits gets it; none need
 
-    # What people ask.
+    # Health and status.
 
     def health(self) -> tuple[bool, str]:
         """Whether it does what it is for, and one line."""
@@ -480,7 +480,7 @@ class SiteService:
 
     @property
     def inlet(self) -> Inlet:
-        """What this site has had of others."""
+        """Messages that this site has had of others."""
         return self.taking.inlet
 
     @property

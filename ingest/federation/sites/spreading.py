@@ -1,7 +1,7 @@
-"""Interest at work: what this site's subscribers want goes to its neighbours, theirs comes here.
+"""Interest at work: that of this site's subscribers goes to its neighbours, theirs comes here.
 
 It reads the log topics that say who has subscribed, to their end before a neighbour is spoken to:
-else a federator that starts would seem to want less. What neighbours have said is kept in
+else a federator that starts would seem to want less. The interest of neighbours is kept in
 `mqlake.federation`, for they may be away when the next run begins.
 """
 
@@ -120,7 +120,7 @@ class Spreading:
         """Learn what is wanted here, and follow it.
 
         Args:
-            known: What the run before has kept, `Interest.to_json`; empty for nothing.
+            known: State of the run before, `Interest.to_json`; empty for nothing.
 
         Raises:
             LogError: The log does not answer, or there is no such log topic.
@@ -267,7 +267,7 @@ class Spreading:
         connection.publish(Publish(self._topic, one) for one in encode_news(news))
         self.sent += len(news)
 
-    # Who knows.
+    # Answers of the sites that know.
 
     def _note_asked(self, log_topic: str, records: list[LogRecord]) -> bool:
         """Note the last route whose gateway asks; return whether there is one."""
@@ -285,7 +285,7 @@ class Spreading:
         return bool(asking)
 
     def _settle(self) -> None:
-        """Tell whoever waits for it that all who can be reached know."""
+        """Tell sites and gateways that wait for it that all reachable sites know."""
         told: dict[int, dict[int, int]] = {}
         for asker, site, version in self._reach.settled():
             known = told.setdefault(asker, {})

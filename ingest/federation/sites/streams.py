@@ -7,9 +7,9 @@ there plus one.
     ──────────────4────7───────11───15────────►  number in the origin's log
                   └ gap ┘       └ gap ┘
 
-A message says from which number on nothing else comes before it on its link (`after`); what is not
-covered by that may come on another path and is a gap. Gaps that are never filled are forgotten, the
-lowest first, when there are too many.
+A message says from which number on nothing else comes before it on its link (`after`); numbers not
+covered by that may come on another path and are a gap. Gaps that are never filled are forgotten,
+the lowest first, when there are too many.
 """
 
 from bisect import bisect_left
@@ -52,7 +52,7 @@ class NumberedStream:
         self._lasts: list[int] = []
         # Invariant: _firsts[i] <= _lasts[i] < _firsts[i + 1] - 1, and _lasts[-1] < mark.
         self.forgotten = 0
-        """Gaps that were too many: what comes of them is taken for a repetition."""
+        """Gaps that were too many: their messages are taken for repetitions."""
         for first, last in gaps:
             self._firsts.append(first)
             self._lasts.append(last)

@@ -1,11 +1,12 @@
-"""What the subscribers of one mqlake site want of the federation, from the records of its log.
+"""Interest of the subscribers of one mqlake site, from the records of its log.
 
 Three log topics say it: `mqlake.routes` of the clients that are connected, `mqlake.sessions` of
 those that have a session and may be away, `mqlake.rules` of the rules that run. A filter, or a
 share group (`group_names`), counts for as long as one record names it.
 
-The summary grows by what it does not cover. To see what it covers in vain all filters are looked at
-(a second for 100,000), so that is done seldom, and by somebody who may be interrupted.
+The summary grows by filters that it does not cover. To see those that it covers in vain all filters
+are looked at (a second for 100,000), so that is done seldom, and by somebody who may be
+interrupted.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class SiteSubscriptions:
     def keeps(self, group: str) -> bool:
         """Tell whether a group has sessions here that outlive their connections.
 
-        What nobody is there for waits for these.
+        Messages for which nobody is there wait for these.
         """
         return group in self._kept
 

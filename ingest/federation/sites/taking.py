@@ -1,4 +1,4 @@
-"""What neighbours bring goes into the log of this site, each message once."""
+"""Messages of neighbours go into the log of this site, each once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Taking:
         on_failure: Called when the log has not taken a message.
 
     Attributes:
-        inlet: What this site has had; another one when that is known.
+        inlet: Messages that this site has had; another one when these are known.
         sent: Packets that told neighbours how to send.
     """
 

@@ -1,8 +1,8 @@
-"""What two federators say to each other beside messages: JSON in PUBLISHes with QoS 0.
+"""Control packets between two federators: JSON in PUBLISHes with QoS 0.
 
 A connection begins with interest, one packet for each site that wants something, and then the
-hello: what the other side may bring. So whoever hears the hello knows all that is wanted. News of
-interest follow when there are any.
+hello: the filters that the other side may bring. So a site that hears the hello knows all that is
+wanted. News of interest follow when there are any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InvalidWord(MqlakeError):  # noqa: N818 - it names the thing refused
 
 
 class Hello(NamedTuple):
-    """What a site says when it has said all that it wants."""
+    """Hello of a site, sent when it has said all that it wants."""
 
     site: int
     allows: tuple[str, ...]
