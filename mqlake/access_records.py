@@ -16,12 +16,12 @@ Role = Literal["viewer", "editor", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 SubjectKind = Literal["token", "key", "account"]
-"""What a caller has shown: the token in `<data-dir>/api-token`, a key, an account's password."""
+"""Credentials of a caller: the token in `<data-dir>/api-token`, a key, an account's password."""
 
 AccessKind = Literal["key", "account", "session"]
 
 TOKEN_NAME: Final = "api-token"  # noqa: S105 - a name
-"""Of whoever shows the token in `<data-dir>/api-token`; no account has it."""
+"""Of a caller with the token in `<data-dir>/api-token`; no account has it."""
 _KEY_PREFIX: Final = "key:"
 """No name of an account holds a colon."""
 

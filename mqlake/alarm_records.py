@@ -1,7 +1,7 @@
-"""The records of `mqlake.alarms`: what is wrong, and who has said that he looks after it.
+"""The records of `mqlake.alarms`: alarms, and acknowledgements of those who look after them.
 
-`docs/records.md` is this module in prose. What is wrong and who looks after it are two records: the
-process that sees an alarm writes the one again and again, whoever acknowledges it the other.
+`docs/records.md` is this module in prose. An alarm and its acknowledgement are two records: the
+process that sees an alarm writes the one again and again, its acknowledger the other.
 """
 
 import json
@@ -41,7 +41,7 @@ class Alarm:
     cleared_at: int | None = None
     """None: it is open."""
     told: dict[str, Told] = field(default_factory=dict)
-    """Channel -> what of this alarm it was told last."""
+    """Channel -> its last notice of this alarm."""
 
 
 @dataclass(slots=True, frozen=True)

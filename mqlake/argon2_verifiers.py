@@ -41,12 +41,12 @@ class CheckWork(NamedTuple):
 
 
 DEFAULT_WORK: Final = CheckWork(19 * 1024, 2, 1)
-"""What OWASP recommends: some tens of milliseconds of one core, and 19 MiB."""
+"""As OWASP recommends: some tens of milliseconds of one core, and 19 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argon2Verifier:
-    """What a server needs to check a user's password; repr shows none of it."""
+    """Data by which a server checks a user's password; repr shows none of it."""
 
     work: CheckWork
     salt: bytes

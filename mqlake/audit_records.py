@@ -1,4 +1,4 @@
-"""A record of `mqlake.events` that becomes a row of the table `audit_log`: who has changed what."""
+"""A record of `mqlake.events` that becomes a row of `audit_log`: a change and its author."""
 
 import json
 from dataclasses import asdict, dataclass

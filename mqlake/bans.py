@@ -1,6 +1,7 @@
-"""Who is banned, client identifiers, users and addresses, for a time or for good.
+"""Bans of client identifiers, users and addresses, for a time or for good.
 
-A file of a gateway says so, and for all gateways records of `mqlake.gateways` that the API writes.
+A file of a gateway holds them, and for all gateways records of `mqlake.gateways` that the API
+writes.
 """
 
 import json
@@ -80,7 +81,7 @@ class KeptBan(Ban):
     at: int
     """When it was made, UTC epoch in milliseconds."""
     by: str
-    """Who made it: a caller of the API, or a gateway."""
+    """Its author: a caller of the API, or a gateway."""
 
     @property
     def _is_for_anybody(self) -> bool:

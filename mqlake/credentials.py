@@ -1,4 +1,4 @@
-"""Who may log in: a file of verifiers, from which no password can be read back.
+"""Users that may log in: a file of verifiers, from which no password can be read back.
 
 One line a user, `name:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>` (base64; the
 verifier as PostgreSQL writes it), or
@@ -56,7 +56,7 @@ class CredentialsError(MqlakeError):
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What a server needs to check a user's password (RFC 5802, 3); repr shows none of it."""
+    """Data by which a server checks a user's password (RFC 5802, 3); repr shows none of it."""
 
     salt: bytes
     iterations: int
@@ -338,7 +338,7 @@ def _rewrite(
             before = len(read_credentials(path))
             lines = _read_lines(path)
             if not lines[-1]:
-                lines.pop()  # what follows the end of the last line
+                lines.pop()  # empty, after the end of the last line
         lines = change(lines)
         _write(path, "".join(f"{line}\n" for line in lines))
     return before, sum(_name_in(line) is not None for line in lines)

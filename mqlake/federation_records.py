@@ -44,9 +44,9 @@ class LinkPosition:
     cursor: Offsets
     """The first offset that it may not have."""
     clock: Offsets = field(default_factory=dict)
-    """What a retained message from there on is stamped with at least, milliseconds UTC."""
+    """The least stamp of a retained message from there on, milliseconds UTC."""
     is_new: bool = False
-    """It has not got yet what was retained before."""
+    """It has not got yet the messages retained before."""
     handed: int = 0
     """The first offset of its delivery topic that it may not have."""
 
@@ -56,7 +56,7 @@ class FederationCheckpoint:
     epoch: int
     """Of the log: another one when its offsets have begun anew."""
     read: Offsets
-    """What other sites have sent is in `streams` up to here."""
+    """Messages of other sites are in `streams` up to here."""
     streams: list[Any]
     """As `ingest.federation.sites.streams` writes them."""
     links: dict[int, LinkPosition]

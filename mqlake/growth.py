@@ -135,14 +135,14 @@ def check_growth(now: int, wanted: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a gateway has said of partitions in its last heartbeat.
+    """Partitions of a gateway, from its last heartbeat.
 
     Attributes:
         partitions: Its messages go into so many, and nothing of it comes into fewer any more; None:
             of a release that does not say it.
         is_fixed: It chooses them itself.
         lease_seconds: It is gone after so long without a heartbeat.
-        heard_at: By the clock of who has heard it.
+        heard_at: By the clock of the process that has heard it.
     """
 
     partitions: int | None

@@ -1,7 +1,7 @@
 """How a process of the one-machine system says that it is well.
 
-Each process writes a small JSON file about once a second, replaced atomically; whoever asks
-(`mqlake status`, the supervisor, the API) reads it and takes a stale one for a process in trouble.
+Each process writes a small JSON file about once a second, replaced atomically; its readers (`mqlake
+status`, the supervisor, the API) take a stale one for a process in trouble.
 """
 
 import json

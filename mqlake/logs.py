@@ -29,7 +29,7 @@ _lines: Final[Counter[str]] = Counter()
 
 
 _INFO: Final = vars(logging.LogRecord("", logging.INFO, "", 0, "", (), None))
-"""What all lines of level INFO have in common."""
+"""Attributes that all lines of level INFO share."""
 
 
 def log_often(logger: logging.Logger, message: str, fields: Mapping[str, object]) -> None:
@@ -175,7 +175,8 @@ def set_up_logging(
     handler.setFormatter(formatter)
     handler.addFilter(_count)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # What our lines do not show is a fifth of their cost (Python's logging how-to, "Optimization").
+    # Fields that our lines do not show are a fifth of their cost (Python's logging how-to,
+    # "Optimization").
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 

@@ -1,10 +1,10 @@
-"""The query application as those see it who have a question: it runs while somebody uses it.
+"""The query application, as its clients see it: it runs while a client uses it.
 
 A *use* is a connection to its Unix socket, `<data_dir>/query.sock`. Both sides say objects of JSON,
-one a line. Who wants a use says `{"use": true}`. The keeper starts Spark for it, and says when it
-can be asked (`{"ready": <port of Spark Connect>, "pid": <of its Java>}`) and why it has ended
-(`{"ended": <reason>, "cause": …, "alone": <nobody else had a use>}`). Who has a use may end Spark
-(`{"end": <reason>}`): of a query that does not stop, nothing else is left to do.
+one a line. A client that wants a use says `{"use": true}`. The keeper starts Spark for it, and says
+when it can be asked (`{"ready": <port of Spark Connect>, "pid": <of its Java>}`) and why it has
+ended (`{"ended": <reason>, "cause": …, "alone": <nobody else had a use>}`). A client that has a use
+may end Spark (`{"end": <reason>}`): of a query that does not stop, nothing else is left to do.
 """
 
 import json

@@ -360,8 +360,8 @@ class Route(NamedTuple):
     """One line of `mqlake.routes`: a gateway has subscribers for a filter.
 
     Key `<gateway>/<tenant>/<topic filter as subscribed>` (shared ones with their `$share/<name>/`),
-    value the member count in ASCII; no value means no subscribers. What a gateway writes of itself
-    says by which run and the how-manieth it is: a barrier names it so.
+    value the member count in ASCII; no value means no subscribers. A record that a gateway writes
+    of itself bears its run and its number: a barrier names it so.
     """
 
     gateway: str

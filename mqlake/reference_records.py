@@ -1,4 +1,4 @@
-"""The records of reference tables, in `mqlake.rules`: what is asked for, and what came of it.
+"""The records of reference tables, in `mqlake.rules`: requests, and their results.
 
 `docs/records.md` is this module in prose. The API appends requests, the lake,
 which writes all tables, carries them out and appends a state. The rows themselves are in a file
@@ -55,7 +55,7 @@ def decode_reference_key(data: bytes) -> ReferenceKey | None:
 
 @dataclass(slots=True, frozen=True)
 class ReferenceRequest:
-    """What the API asks for.
+    """Request of the API.
 
     Attributes:
         number: Counts up with each request for this reference, deleted or not.
@@ -80,13 +80,13 @@ class ReferenceRequest:
 
 @dataclass(slots=True, frozen=True)
 class ReferenceState:
-    """What came of a request, and the table as it is now.
+    """Result of a request, and the table as it is now.
 
     Attributes:
         number: Of the newest request that was carried out or given up.
         state: `failed` is about that request; the table then is as it was before.
         error: Why it failed.
-        version: Of the table; None when there is none. What follows is of this version.
+        version: Of the table; None when there is none. The fields below are of this version.
         at: When that version was asked for, milliseconds UTC.
         created_at: When the first version was.
     """

@@ -6,8 +6,8 @@ one shard: modulo the number of shards all partitions of a shard are the same. O
 one topic the later one has the greater *rank* (`rank_of`).
 
 A question goes through all partitions of the shard that it asks about, and the router passes it on
-in its places: who has read all has everything that was accepted before. The answer is a control
-record of the gateway that asks; a page in one record, its payloads as they are.
+at its positions in order: a reader of all has everything that was accepted before. The answer is a
+control record of the gateway that asks; a page in one record, its payloads as they are.
 
     4 bytes: length of the JSON object │ JSON object │ of each message its properties, its payload
 """
@@ -59,7 +59,7 @@ class RetainedQuestion:
     """A gateway asks another one for a page of one shard's retained messages."""
 
     gateway: str
-    """Who asks."""
+    """The one that asks."""
     incarnation: str
     """Run of that gateway: a later one is not interested."""
     number: int
@@ -95,7 +95,7 @@ class RetainedAnswer:
     """A page, or the answer that the gateway has no complete copy of the shard."""
 
     gateway: str
-    """Who answers."""
+    """The one that answers."""
     incarnation: str
     """Of the question."""
     number: int

@@ -27,7 +27,7 @@ _MOST_DIGITS: Final = 18  # as many as fit in 64 bits
 
 @dataclass(slots=True)
 class Fact:
-    """What a record says; without a value, that what it is about is deleted."""
+    """Content of a record; without a value, its subject is deleted."""
 
     kind: Kind
     name: tuple[str, str]

@@ -36,7 +36,7 @@ RULES_BARRIER_PREFIX: Final = b"\0rules/"
 """Followed by the number of the change; in every partition of the rules' sources."""
 
 DECIDED_KEY: Final = b"c"
-"""In `mqlake.rules`, value `{"v":1,"change":n}`: what came of changes up to n stands before it."""
+"""In `mqlake.rules`, value `{"v":1,"change":n}`: results of changes up to n stand before it."""
 
 HEADER_MAC: Final = "mac"
 """Of an activation: HMAC-SHA-256 of the length of its key (4 bytes), key and value, by a key that
@@ -49,7 +49,7 @@ MAX_CHAIN: Final = 16
 """Rules a message may have come through; beyond, it is taken for a loop."""
 
 UNNAMED_RULE: Final = "*"
-"""Stands in a chain for a rule that is not known by name: what a stateful rule makes is of many
+"""Stands in a chain for a rule that is not known by name: an output of a stateful rule is of many
 messages, and only through how many rules they have come is remembered."""
 
 EVENTS_PREFIX: Final = "$events/"
@@ -62,8 +62,8 @@ MAX_FAILURES_TOLD: Final = 10
 SOURCE_INBOUND: Final = "i"
 SOURCE_EVENTS: Final = "e"
 RERUN: Final = "r"
-"""Source of what comes of dead letters that are run again. Who does that looks first what there is
-already: these outputs come once, in any order, and readers keep no mark of them."""
+"""Source of outputs of dead letters that are run again. That job looks first for outputs that are
+there already: these come once, in any order, and readers keep no mark of them."""
 
 KeyKind = Literal["definition", "version", "activation"]
 ActivationState = Literal["running", "stopped", "failed", "paused"]
@@ -161,7 +161,7 @@ class Span:
 
 @dataclass(slots=True, frozen=True)
 class Activation:
-    """What the engine has made of a rule's definition."""
+    """State that the engine has given to a rule's definition."""
 
     tenant: str
     rule: str
@@ -173,7 +173,7 @@ class Activation:
     spans: tuple[Span, ...] = ()
     """In order of their offsets; those that no replay needs any more are left out."""
     updated_at: int = 0
-    """Of that version; that of a rule deleted and made again is another, whatever its number."""
+    """Of that version; another one in a rule deleted and made again, even for the same number."""
     schemas: dict[str, int] = field(default_factory=dict)
     """Of those that the rule names without a version, the version it was compiled with; 0 for one
     that was not there."""
@@ -306,8 +306,9 @@ class Position:
 
     source: str
     """`SOURCE_INBOUND`, `SOURCE_EVENTS`, `b` and a job's identifier for a backfill,
-    `run_name` for a stateful rule; what such a rule fails on comes from `i.` or `e.` and its
-    run. Each is an order of its own in every partition. `r` for what was run again, see `RERUN`."""
+    `run_name` for a stateful rule; records that such a rule fails on come from `i.` or `e.` and its
+    run. Each is an order of its own in every partition. `r` for outputs that were run again, see
+    `RERUN`."""
     partition: int
     """Of the source record; of a stateful rule that of the output itself."""
     offset: int
@@ -321,7 +322,7 @@ class Position:
     def order(self, partition: int) -> str:
         """Name the order that it is of, among those of a partition of `mqlake.outputs`.
 
-        What comes of a partition that was added to `mqlake.inbound` is beside that of an older one.
+        Outputs of a partition that was added to `mqlake.inbound` are beside those of an older one.
         """
         return self.source if partition == self.partition else f"{self.source}:{self.partition}"
 
@@ -368,7 +369,7 @@ class Output:
 
     @property
     def mark(self) -> tuple[int, str, int]:
-        """What grows within one source and partition; an output not above the last came before.
+        """Mark that grows within a source and partition; an output not above the last came before.
 
         Rules are evaluated in the order of their identifiers, so a rule that gives another number
         of rows when it is evaluated again does not hide those of the next.
@@ -439,7 +440,7 @@ def decode_chain(data: bytes) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class DeadLetter:
-    """What a rule or an action could not deal with: a record of `mqlake.dead_letters`."""
+    """Message or output that a rule or an action failed on: a record of `mqlake.dead_letters`."""
 
     tenant: str
     rule: str

@@ -20,7 +20,7 @@ _PROHIBITED: Final[tuple[tuple[Callable[[str], bool], str], ...]] = (
     (stringprep.in_table_c7, "a character that composes others"),
     (stringprep.in_table_c8, "a character that changes the display"),
     (stringprep.in_table_c9, "a tagging character"),
-    # RFC 4013 allows these in a query; what is stored has none, so no query with one finds it.
+    # RFC 4013 allows these in a query; stored names have none, so no query with one finds them.
     (stringprep.in_table_a1, "a character that Unicode 3.2 does not assign"),
 )
 

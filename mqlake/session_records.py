@@ -1,10 +1,10 @@
-r"""What the log holds of sessions: the records of `mqlake.sessions`, from and to bytes.
+r"""Sessions in the log: the records of `mqlake.sessions`, from and to bytes.
 
 Told apart by the key, each a JSON object (a reader ignores members it does not know):
 
-    s/<tenant>/<client_id>   the session: who, where, subscriptions, will
+    s/<tenant>/<client_id>   the session: client, gateway, subscriptions, will
     u/<tenant>/<client_id>\0<filter>   a subscription that has no room in the session's record
-    p/<tenant>/<client_id>   its progress: what it was given and has not acknowledged
+    p/<tenant>/<client_id>   its progress: messages that it was given and has not acknowledged
     g/<gateway>              marks: how far all settled sessions of a gateway have come
 
 Those that say who may write them are in `mqlake.shard_records`.
@@ -78,12 +78,12 @@ class StoredWill:
     properties: Properties = field(default_factory=dict)
     will_delay_interval: int = 0
     grants: dict[str, Any] = field(default_factory=dict)
-    """What its client's login has brought along (`mqlake.rights.grants`), for when it is due."""
+    """Grants of its client's login (`mqlake.rights.grants`), for when it is due."""
 
 
 @dataclass(slots=True)
 class SessionRecord:
-    """A session, as whoever takes it over must know it."""
+    """A session, as the gateway that takes it over must know it."""
 
     session_id: str
     """16 hexadecimal digits; another session of the same client has another."""
@@ -131,7 +131,7 @@ class SessionRecord:
 
 
 class SessionOutline(NamedTuple):
-    """What orders and times a session; the rest of it is only handed on."""
+    """Fields that order and time a session; the rest of it is only handed on."""
 
     tenant: str
     client_id: str
@@ -186,7 +186,7 @@ class RetainedScan:
 
 @dataclass(slots=True)
 class HistoryRecord:
-    """What subscriptions that asked for history have not got yet; they are not in force before."""
+    """History that subscriptions asked for and have not got yet; they are not in force before."""
 
     topic_filters: list[str]
     from_ms: int
@@ -213,14 +213,14 @@ class ProgressRecord:
     storing_from: list[int] = field(default_factory=list)
     """Per partition the offset below which none of these is; empty when there are none."""
     scans: list[RetainedScan] = field(default_factory=list)
-    """What new subscriptions have not got yet of the retained messages."""
+    """Retained messages that new subscriptions have not got yet."""
     shared: dict[int, str] = field(default_factory=dict)
     """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
     histories: list[HistoryRecord] = field(default_factory=list)
     """Whose subscriptions count from their own cursors."""
     sent_before: list[int] = field(default_factory=list)
-    """Per partition: of what is between the cursor and this offset a holder that has died may have
-    sent messages of QoS 1; empty when there are none."""
+    """Per partition: between the cursor and this offset a holder that has died may have sent
+    messages of QoS 1; empty when there are none."""
     last_packet_id: int | None = None
     """Of a member of share groups: of what was in flight for it, this record knows up to here."""
 
@@ -313,7 +313,7 @@ def resume_cursor(
 
 
 def exchange_name(session_id: str, packet_id: int, incarnation: str) -> bytes:
-    """Return the header `exchange` of a QoS 2 message: what it is looked for by after a crash.
+    """Return the header `exchange` of a QoS 2 message, by which it is looked for after a crash.
 
     Packet identifiers are used again, by other runs of gateways too, whose messages may be behind
     the offset from which on is looked. One run knows where its own last message is.

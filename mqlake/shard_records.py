@@ -44,7 +44,7 @@ OWNER_KEY: Final = b"o/owner"
 ORDERING_KEYS: Final = tuple(
     f"{kind}/".encode() for kind in (CLAIM, OWNER, LEFT, QUESTION, MEMBERSHIP, MEMBER)
 )
-"""Keys of records that gateways alone read begin so: who may write, and share groups."""
+"""Keys of records that gateways alone read begin so: the right to write, and share groups."""
 
 NO_EPOCH: Final = -1
 """Before every epoch: of a record without one, as version 0.1 wrote them."""
@@ -87,7 +87,7 @@ class Claim:
     goes_on: bool = False
     """The session began before, without a claim: a client that has come since has it instead."""
     principal: str | None = ANYBODY
-    """Who has logged in; None: nobody. Version 0.1 did not write it, so `ANYBODY` then."""
+    """Principal of the login; None: nobody. Version 0.1 did not write it, so `ANYBODY` then."""
     session: dict[str, Any] | None = None
     """JSON of the session's record as it is with this connection, if nothing is stored of it: with
     that the claim is all that CONNACK needs. None: a record of the session is written before."""
@@ -98,7 +98,7 @@ class Claim:
 
 
 class Stamp(NamedTuple):
-    """What the headers say of who wrote a record."""
+    """Writer of a record, from its headers."""
 
     by: str
     """Incarnation of the gateway."""

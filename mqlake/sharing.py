@@ -16,7 +16,7 @@ from mqlake.errors import InvalidRecord
 
 _MASK: Final = 2**64 - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance."""
+"""2^64 divided by the golden ratio: multiples of it spread evenly, at any distance."""
 
 
 class ShareStrategy(StrEnum):
@@ -37,7 +37,7 @@ class ShareStrategy(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class ShareWeight:
-    """What the route of a share group says of its gateway.
+    """Weight of a gateway in the route of a share group.
 
     As text: the three fields with spaces between; a number alone is a count of members.
     """

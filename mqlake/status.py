@@ -1,4 +1,4 @@
-"""What runs on this machine for one data directory, as its supervisor last wrote it down.
+"""Processes of one data directory on this machine, as its supervisor last wrote them down.
 
 The supervisor replaces `<data-dir>/state.json` when something changes and at least every few
 seconds; the command line and the API read it here. A process is known by its pid together with the

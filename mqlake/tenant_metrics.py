@@ -1,4 +1,4 @@
-"""What each tenant's clients do at a gateway, as records of `mqlake.metrics`.
+"""Counters of each tenant's clients at a gateway, as records of `mqlake.metrics`.
 
 One record for each gateway and tenant, written anew while its numbers change: a run of a gateway
 begins at zero, under the same key.
@@ -23,14 +23,14 @@ _KIND: Final = "tenants"
 
 
 class TenantMetricsKey(NamedTuple):
-    """A key of `mqlake.metrics`: what clients of a tenant do at a gateway."""
+    """A key of `mqlake.metrics`: counters of a tenant's clients at a gateway."""
 
     gateway: str
     tenant: str
 
 
 class TenantMetrics(NamedTuple):
-    """What a gateway says of a tenant's clients."""
+    """Counters of a tenant's clients at a gateway."""
 
     incarnation: str
     """The run of the gateway that says so."""

@@ -34,7 +34,7 @@ STOCKS: Final = ("connections", "subscriptions", "session_bytes", "queued_bytes"
 
 
 class TenantLimits(BaseModel):
-    """What all clients of a tenant share, at all gateways together; 0: any number."""
+    """Limits that all clients of a tenant share, at all gateways together; 0: any number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,7 +99,7 @@ NO_LIMITS: Final = TenantLimits()
 
 
 class Tenant(BaseModel):
-    """What an operator says of a tenant."""
+    """Settings of a tenant, by an operator."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -117,7 +117,7 @@ class KeptTenant(Tenant):
     at: int
     """When it was changed last."""
     by: str
-    """Who changed it last: a caller of the API."""
+    """The caller of the API that changed it last."""
 
 
 class TenantsFile(BaseModel):

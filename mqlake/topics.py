@@ -1,4 +1,4 @@
-"""Topic names and topic filters: what is valid, how they split, what `$share` means.
+"""Topic names and topic filters: their validity, their levels, and the meaning of `$share`.
 
 The clauses are section 4.7 and 4.8.2 of MQTT 5.0 and section 4.7 of MQTT 3.1.1. Matching is in
 `mqlake.matching`.

@@ -1,8 +1,8 @@
 """Traces as an option: which message went where and when, told to an OpenTelemetry collector.
 
-The context goes with the message as the log header `traceparent`, in the form of the W3C. What is
-not sampled has no header, so whoever comes later looks for nothing. Without an endpoint nothing of
-this is loaded.
+The context goes with the message as the log header `traceparent`, in the form of the W3C. A message
+that is not sampled has no header, so later processes look for nothing. Without an endpoint nothing
+of this is loaded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Tracer:
             name: Of the span.
             kind: Of the span: SERVER, CONSUMER and so on.
             traceparent: Of the span that caused it; ignored when it is malformed.
-            attributes: What is known.
+            attributes: Those that are known.
             at_ms: When it began, UTC epoch; without it now.
         """
         parent = self._context(traceparent)

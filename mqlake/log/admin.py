@@ -463,9 +463,9 @@ class _Admin:
                     raise LogError(f"{doing}: {error.str()}", definite=True) from exc
                 self._pause(f"{doing}: {error.str()}")
                 if error.code() in {KafkaError._NOENT, KafkaError._TIMED_OUT}:
-                    # One broker heard of a new topic later than others: what it said then, that
-                    # there is no leader, a client does not ask again. And it goes on asking one
-                    # that stands still; with that one a new client has no connection.
+                    # One broker heard of a new topic later than others: a client that it then told
+                    # that there is no leader does not ask again. And it goes on asking one that
+                    # stands still; with that one a new client has no connection.
                     self._client = self._connect()
             except TimeoutError:
                 self._pause(doing)

@@ -257,7 +257,7 @@ class BlockingReader(_Client[KafkaRangeReader]):
             take: Called on another thread; returns whether it is enough.
 
         Returns:
-            What retention has removed before it was read.
+            Records that retention has removed before they were read.
 
         Raises:
             LogError: The log does not answer, or there is no such topic or partition.

@@ -1,4 +1,4 @@
-"""What is asked of a log: append, follow partitions, read ranges, read a compacted topic.
+"""Interface of a log: append, follow partitions, read ranges, read a compacted topic.
 
 The modules `mqlake.log.kafka_*` keep this contract with a real cluster, `mqlake.log.memory` in
 memory; both pass the tests in `tests/mqlake/log/test_contract.py`. Every object belongs to the
@@ -19,7 +19,7 @@ BEGINNING: Final = -2
 """Position: the oldest record that the log still holds."""
 
 END: Final = -1
-"""Position: what is appended after `LogReader.start` was called."""
+"""Position: of records appended after `LogReader.start` was called."""
 
 DELIVERY_SECONDS: Final = 60.0
 """A record that is not in the log so long after its append is given up, and not sent any more, also
@@ -126,10 +126,10 @@ class LogWriter(Protocol):
         ...
 
     async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
-        """Put keys into so many partitions of a log topic, whatever it has or gets.
+        """Put keys into so many partitions of a log topic, even if it has or gets others.
 
-        Returns when the log has so many. Nothing else runs between that and what follows the call:
-        the next append is the first that goes by it.
+        Returns when the log has so many. Nothing else runs between that and the code after the
+        call: the next append is the first that goes by it.
 
         Args:
             log_topic: Which.
@@ -317,7 +317,7 @@ class LogRangeReader(Protocol):
                 the log included; the consumer's own time does not count.
 
         Returns:
-            What retention had removed before it could be read.
+            Records that retention had removed before they could be read.
 
         Raises:
             LogError: The log gave nothing for too long, there is no such topic or partition, or the

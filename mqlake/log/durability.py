@@ -1,4 +1,4 @@
-"""What an acknowledgement promises, as a class that is set and told.
+"""Classes of durability that an acknowledgement promises, as they are set and told.
 
 PUBACK and PUBREC go out when the log has a record on all in-sync replicas. Whether that is one copy
 in the memory of a machine or several on disks is the configuration of its topics.
@@ -14,7 +14,7 @@ COPIES: Final = 3
 
 
 class Durability(StrEnum):
-    """What an acknowledged message outlives."""
+    """Failures that an acknowledged message outlives."""
 
     D1 = "D1"
     """Every process: one broker has it, in the page cache of its machine."""

@@ -1,7 +1,7 @@
 """Has the log grow (`mqlake.growth`) as far as it takes no reader: announced, added, moved.
 
-Router and lake take the steps that follow. Whoever stops in between begins again: what is
-done is found in the log.
+Router and lake take the steps that follow. A process that stops in between begins again: the log
+says which steps are done.
 """
 
 import time

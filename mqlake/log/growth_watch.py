@@ -1,7 +1,7 @@
-"""What `mqlake.gateways` says of the log's growth, for whoever is no gateway.
+"""Growth of the log from `mqlake.gateways`, for processes that are no gateway.
 
-The log's client fetches on a thread of its own, so to look costs microseconds when that is done now
-and then. All that is here blocks for no longer than it is told to.
+The log's client fetches on a thread of its own, so a look costs microseconds when that is done now
+and then. All functions here block for no longer than they are told to.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, R
 _MOST_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1
 IDLE_SECONDS: Final = 10.0
-"""After so long without a look the log is asked where its end is: the client does not fetch
-without bound what nobody takes."""
+"""After so long without a look the log is asked where its end is: the client does not fetch without
+bound records that nobody takes."""
 LEASE_SECONDS: Final = 60.0
 """Of a gateway that does not say how long its own is."""
 GRACE_SECONDS: Final = 1.0

@@ -1,4 +1,4 @@
-"""What librdkafka's error codes mean to us: is the record certainly not in the log?"""
+"""Meaning of librdkafka's error codes: is the record certainly not in the log?"""
 
 from typing import Final
 

@@ -58,7 +58,7 @@ _Outcome = LogError | _Unfinished | None
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """One call of `read_range`: what is left of it, shared by the loop and the thread."""
+    """One call of `read_range`: the rest of it, shared by the loop and the thread."""
 
     log_topic: str
     timeout_seconds: float
@@ -75,7 +75,7 @@ class _Read:
     silent_seconds: float = 0.0
     """How long the log has given nothing, over all turns."""
     problem: str = ""
-    """What the log last complained of."""
+    """The log's last error."""
     handed: int = 0
     taken: int = 0
     """Batches given to the consumer, and those of them that it is done with."""
@@ -113,7 +113,7 @@ class KafkaRangeReader:
                 # A read that begins waits until the last fetch of the one before has its answer.
                 "fetch.min.bytes": 1,
                 "fetch.wait.max.ms": 2,
-                # What is fetched ahead of a busy consumer, and for nothing behind a range's end.
+                # Records fetched ahead of a busy consumer, and for nothing behind a range's end.
                 "queued.min.messages": 20_000,
                 "queued.max.messages.kbytes": 32_768,
                 "fetch.queue.backoff.ms": 5,
@@ -121,7 +121,7 @@ class KafkaRangeReader:
             },
         )
         self._reads: set[_Read] = set()  # the loop's
-        # Guards what follows and `_Read.parked`; tells the thread of new ones.
+        # Guards the fields below and `_Read.parked`; tells the thread of new ones.
         self._changed = threading.Condition()
         self._waiting: deque[_Read] = deque()
         self._closed = False

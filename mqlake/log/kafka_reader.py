@@ -128,7 +128,7 @@ class KafkaLogReader:
                 # The broker answers when there is so much, else after this: 2 requests/s when idle.
                 "fetch.min.bytes": LATE_BYTES if late_seconds else 1,
                 "fetch.wait.max.ms": round(late_seconds * 1000) or 500,
-                # What is fetched ahead of a paused loop; the default backoff stops it for 1 s.
+                # Records fetched ahead of a paused loop; the default backoff stops it for 1 s.
                 "queued.min.messages": 20_000,
                 "queued.max.messages.kbytes": 32_768,
                 "fetch.queue.backoff.ms": 10,
@@ -346,7 +346,7 @@ class KafkaLogReader:
                 self._stalls.doubt(now)
             if self._follows or self._stop.is_set():
                 return
-            consumer.poll(0)  # what the client library has to say of errors
+            consumer.poll(0)  # callbacks of the client library for errors
             self._changed.wait(POLL_SECONDS)
 
     def _look_for_stalls(self, log_topic: str) -> None:

@@ -60,8 +60,8 @@ LOG_TIME: Final[Mapping[str, str]] = {"message.timestamp.type": "LogAppendTime"}
 
 COMPACTED_LATER: Final[Mapping[str, str]] = {
     **COMPACTED,
-    # In sessions a record that does not count may stand behind the one that does: whoever reads
-    # within this time sees both, and the owner of the shard writes again what counts. Of routes a
+    # In sessions a record that does not count may stand behind the one that does: a reader within
+    # this time sees both, and the owner of the shard writes again the one that counts. Of routes a
     # router that begins again needs share groups as they were where it begins.
     "min.compaction.lag.ms": str(60 * 60 * 1000),
     "max.compaction.lag.ms": str(2 * 60 * 60 * 1000),
@@ -74,7 +74,7 @@ KEPT_A_DAY: Final[Mapping[str, str]] = {
     "segment.bytes": str(8 * MIB),
     "segment.ms": str(6 * 60 * 60 * 1000),
 }
-"""What a router needs that begins again: it does so where it was not long ago."""
+"""For a router that begins again: it does so where it was not long ago."""
 
 COMPACTED_LOG_TOPICS: Final = (RULES, METRICS, JOBS, ACCESS, ALARMS)
 LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
@@ -93,8 +93,8 @@ ACKNOWLEDGED_LOG_TOPICS: Final = (
     *PARTITIONED_LOG_TOPICS,
     *(SESSIONS, GATEWAYS, ROUTES, ROUTES_IN_FORCE, RULES, JOBS, ACCESS, ALARMS, DEAD_LETTERS),
 )
-"""Of those, the ones with what somebody was told to be kept, what is made of it, or what fences.
+"""Of those, the ones with records that were acknowledged, that are made of these, or that fence.
 
-The others are said again, like metrics, or are made again of these: a gateway that comes back reads
+The others are written again, like metrics, or made again of these: a gateway that comes back reads
 from `mqlake.inbound` what its delivery topic does not have.
 """

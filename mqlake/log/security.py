@@ -38,7 +38,7 @@ _MOST_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """What a file says.
+    """Content of a file of TLS settings.
 
     Attributes:
         ca_certificates: PEM; without it those of the machine.
@@ -147,7 +147,7 @@ class LogServers(str):
 
     @property
     def security(self) -> ClientSecurity:
-        """What the file says now.
+        """The content of the file now.
 
         Raises:
             SettingsError: It cannot be read.

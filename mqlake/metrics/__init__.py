@@ -1,1 +1,1 @@
-"""What processes offer to Prometheus: the names, and how they are served."""
+"""Metrics of processes for Prometheus: their names, and the server of a process."""

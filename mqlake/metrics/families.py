@@ -13,7 +13,7 @@ from mqlake.metrics.names import MOST, NAMES, OTHER
 
 
 class Families:
-    """What one look at a process finds.
+    """Metrics of one scrape of a process.
 
     Names that are not in the table are refused. A metric with too many different labels is added up
     under `OTHER`.
@@ -49,7 +49,7 @@ class Families:
         Args:
             name: Which.
             bounds: Upper bounds of the classes in seconds.
-            counts: Of each class, and of what is above them all.
+            counts: Of each class, and of values above them all.
             sum_seconds: Of all.
             labels: In the order of the table.
         """

@@ -45,12 +45,12 @@ class _Reader(Collector):
 
 
 def new_registry(name: str, is_healthy: Callable[[], bool], read: Read) -> CollectorRegistry:
-    """Return what is served for a process.
+    """Return the metrics that are served for a process.
 
     Args:
         name: Of the process.
         is_healthy: Whether it does what it is for.
-        read: What else it tells.
+        read: Adds its own metrics.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

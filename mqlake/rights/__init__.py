@@ -1,1 +1,1 @@
-"""What a client may do: rules in a file, compiled to quick answers. Pure; no socket, no clock."""
+"""Rights of a client: rules in a file, compiled to quick answers. Pure; no socket, no clock."""

@@ -23,11 +23,11 @@ class AppliedRights(RightsFile):
     at: int
     """When it was applied, UTC epoch in milliseconds."""
     by: str
-    """Who applied it: a caller of the API."""
+    """The caller of the API that applied it."""
 
     @property
     def content(self) -> RightsFile:
-        """What a file would say."""
+        """Its rights, as content of a file."""
         return RightsFile.model_construct(roles=self.roles, rules=self.rules)
 
 

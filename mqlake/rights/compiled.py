@@ -76,7 +76,7 @@ class Rights:
     """All rules of a file.
 
     Args:
-        file: What it says.
+        file: Its content.
     """
 
     def __init__(self, file: RightsFile) -> None:
@@ -108,13 +108,13 @@ class Rights:
         *,
         tenant: str = DEFAULT_TENANT,
     ) -> "ClientRights":
-        """Return the rights of somebody.
+        """Return the rights of a client.
 
         Args:
-            client_id: Which the client has.
+            client_id: Of the client.
             username: As whom it has logged in, prepared; None: as nobody.
-            grants: What its login has brought along.
-            tenant: Whose it is; its users' names may begin with it and a slash.
+            grants: Of its login.
+            tenant: Of the client; its users' names may begin with it and a slash.
         """
         return ClientRights(self, client_id, username, grants, tenant)
 
@@ -183,14 +183,14 @@ class Rights:
 
 
 class ClientRights:
-    """What one client may do.
+    """Rights of one client.
 
-    The rules that its login has brought along are asked where none of the file decides.
+    The rules of its login are asked where none of the file decides.
 
     Attributes:
         client_id: Which it has.
         username: As whom it has logged in; None: as nobody.
-        grants: What its login has brought along.
+        grants: Of its login.
         roles: Of that user, and of that login.
         tenant: Whose it is.
         bare_name: The user's without the tenant: `%u`.
@@ -231,7 +231,7 @@ class ClientRights:
 
     @property
     def attributes(self) -> Attributes:
-        """What its login, or its certificate, says of it."""
+        """Texts by name from its login, or from its certificate."""
         return self.grants.attributes
 
     def may_connect(self) -> bool:

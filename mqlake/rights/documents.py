@@ -1,4 +1,4 @@
-"""Rights as the text of a file, each rule always in the same words: what one compares."""
+"""Rights as the text of a file, each rule always in the same words, to be compared."""
 
 import json
 import re

@@ -1,9 +1,9 @@
-"""What a login brings along: roles, attributes, and rules that allow, beside those of the file.
+"""Grants of a login: roles, attributes, and rules that allow, beside those of the file.
 
 A claim of a token holds rules as a file of rights does, as JSON: `{"actions": ["publish"],
-"topics": ["devices/%c/#"]}`. They are only for who brings them and only allow, so they say neither
-whom they are for nor `effect`, unless that is `allow`. Attributes are texts by name, for which
-`%{name}` stands in topics of all rules.
+"topics": ["devices/%c/#"]}`. They are only for the client that brings them and only allow, so they
+say neither whom they are for nor `effect`, unless that is `allow`. Attributes are texts by name,
+for which `%{name}` stands in topics of all rules.
 """
 
 import re
@@ -30,7 +30,7 @@ _KEYS: Final = frozenset({"effect", "actions", "topics", "client_ids", "qos", "r
 
 
 class GrantsError(MqlakeError):
-    """What a login brings along is no roles, rules or attributes; says which, counted from 1."""
+    """A login's grants are no roles, rules or attributes; says which, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a file of rights may say (`docs/rights.md`): roles, and rules of which the first decides."""
+"""Content of a file of rights (`docs/rights.md`): roles, and rules of which the first decides."""
 
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
@@ -77,7 +77,7 @@ class RightsFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     roles: dict[RoleName, tuple[UserName, ...]] = {}
-    """Who has a role."""
+    """Role -> its users."""
     rules: tuple[RightsRule, ...] = Field(max_length=MAX_RULES)
 
     @model_validator(mode="after")

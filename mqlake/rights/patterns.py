@@ -1,6 +1,6 @@
-"""Patterns of topics and client identifiers, in which `%c`, `%u` and `%{name}` stand for who asks.
+"""Patterns of topics and client identifiers, in which `%c`, `%u` and `%{name}` stand for a client.
 
-Whatever a client is named, its name is only text: it is no wildcard and makes no level. A name that
+The name of a client is only text: it is no wildcard and makes no level. A name that
 could be either (`+`, `#`, `a/b`, as the first level `$a`), and one that is missing or empty, makes
 a pattern that nothing matches. So it is with attributes, `%{site}` say, that its login has brought.
 """
