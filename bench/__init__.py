@@ -1,1 +1,1 @@
-"""`mqlake bench`: what the system does and takes, measured on this machine."""
+"""`mqlake bench`: performance and resource use of the system, measured on this machine."""

@@ -1,4 +1,4 @@
-"""What the balancer costs: a CONNECT through HAProxy, and a control plane with many nodes."""
+"""Cost of the balancer: a CONNECT through HAProxy, and a control plane with many nodes."""
 
 import statistics
 import tempfile

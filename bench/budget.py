@@ -4,10 +4,10 @@ Each process is charged with what it uses beyond its idle load, up to the moment
 is quiet again: tables are written later than messages are delivered. Gateways are told apart by
 having publishers on one and subscribers on another.
 
-Log and router have a part in both halves of the way. What is published is put on once more, at the
-rate that was reached, and nobody subscribes: what they use then is *in* (the log takes a message
-and gives it to router and lake, the router finds nobody), and what they used more before is *out*
-(the router sends it to a gateway's log topic, the gateway reads it there).
+Log and router have a part in both halves of the way. The load of publishers is put on once more, at
+the rate that was reached, and nobody subscribes: the time that they use then is *in* (the log takes
+a message and gives it to router and lake, the router finds nobody), and the time that they used
+more before is *out* (the router sends it to a gateway's log topic, the gateway reads it there).
 
 Of each process it is also told which kinds of threads it was, by the names that Linux keeps of them
 (`/proc/<pid>/task/<tid>/comm`, 15 characters).
@@ -47,12 +47,12 @@ KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     GATEWAY_OUT: {"log client": ("rdk:",)},
 }
 """By stage the kinds of threads, each with how their names begin. The network and request threads
-of a broker have the same 15 characters. What is left of a gateway is its event loop."""
+of a broker have the same 15 characters. The rest of a gateway is its event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one load has cost, in seconds of processor time."""
+    """Cost of one load, in seconds of processor time."""
 
     messages: int
     processes: Mapping[str, float]

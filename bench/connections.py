@@ -1,4 +1,4 @@
-"""What connections cost: time to open and close them, memory to hold them."""
+"""Cost of connections: time to open and close them, memory to hold them."""
 
 import time
 from functools import partial
@@ -46,8 +46,8 @@ def measure_connects(bench: Bench) -> Figures:
 def connects(programs: LoadPrograms, address: str, pid: int, what: str, kind: str) -> Figures:
     """CONNECT, CONNACK, perhaps SUBSCRIBE and SUBACK, DISCONNECT, closed by the gateway; no TLS.
 
-    3.1, 3.1.1 and 5.0 in turn. The load tool shares the processor: so it is told, too, what a
-    connect takes of the gateway's own time.
+    3.1, 3.1.1 and 5.0 in turn. The load tool shares the processor: so the gateway's own time for a
+    connect is told, too.
 
     Args:
         programs: Of the bench.
@@ -77,10 +77,10 @@ def connects(programs: LoadPrograms, address: str, pid: int, what: str, kind: st
 
 
 def measure_connection_memory(bench: Bench) -> Figures:
-    """What a gateway grows by when 5,000 clients connect, and when each then subscribes.
+    """Growth of a gateway when 5,000 clients connect, and when each then subscribes.
 
-    It has served nobody before, and other clients come first: what starting has left free in the
-    process is used up by them, so the 5,000 are not counted too low.
+    It has served nobody before, and other clients come first: they use up the memory that starting
+    has left free in the process, so the 5,000 are not counted too low.
     """
     with fresh_gateway(bench.state) as gateway:
         process = psutil.Process(gateway.pid)

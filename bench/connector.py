@@ -12,7 +12,7 @@ from bench.loader import Latency
 from mqlake.errors import OperationalError
 
 CYCLES_SECONDS: Final = 120.0
-"""What a run of cycles may take at most."""
+"""Limit of a run of cycles."""
 
 END_SECONDS: Final = 20.0
 

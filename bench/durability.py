@@ -1,4 +1,4 @@
-"""What the durability of the log costs: PUBACK of each class, and a flush of this disk.
+"""Cost of the log's durability: PUBACK of each class, and a flush of this disk.
 
 A log of one broker and one of three, each with a gateway, on this machine and its disk; nothing is
 routed. The classes take turns within a run, each run in another order. Three brokers of one machine

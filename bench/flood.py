@@ -36,7 +36,7 @@ MiB: Final = 2**20
 
 @dataclass(slots=True)
 class FloodSeen:
-    """What came of one flood.
+    """Outcome of one flood.
 
     Attributes:
         outcomes: Of its connections.

@@ -29,7 +29,7 @@ class Flood:
     """Many connections to one address.
 
     Attributes:
-        outcomes: What became of how many.
+        outcomes: Connections by outcome.
     """
 
     def __init__(self, address: str, kind: str) -> None:

@@ -10,12 +10,12 @@ from typing import Any, Final
 from mqlake.errors import OperationalError
 
 _GRACE_SECONDS: Final = 60.0
-"""What a run may take beyond its own seconds: connecting, and giving up."""
+"""Limit of a run beyond its own seconds: for connecting, and giving up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the loader is to do; the names are its options. See the head of `loader.c`."""
+    """Load of one run; the names are the loader's options. See the head of `loader.c`."""
 
     publish_to: Sequence[str] = ()
     """host:port of gateways; publishers take turns."""
@@ -64,7 +64,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What the loader saw; rates and latencies without the warm-up, counts with it."""
+    """Result of the loader; rates and latencies without the warm-up, counts with it."""
 
     published: int
     acknowledged: int

@@ -1,4 +1,4 @@
-"""What is measured: functions from a bench to figures, listed in `MEASUREMENTS`."""
+"""Measurements: functions from a bench to figures, listed in `MEASUREMENTS`."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ CODEC_REPETITIONS: Final = 5
 MOST_LATE_SECONDS: Final = 0.5
 """A rate is sustained when the last message came at most so long after the end of publishing."""
 LEAST_PACE: Final = 0.98
-"""Of the rate asked for: what publishers must have got through."""
+"""Part of the rate asked for that publishers must have reached."""
 
 
 def measure_ready(bench: Bench) -> Figures:
@@ -279,7 +279,7 @@ def _sustained(bench: Bench, load: Load) -> float:
 
 
 Measurement = Callable[[Bench], Sequence[Figures]]
-"""What is taken several times comes several times; the figures are medians."""
+"""One taken several times returns several figures; medians of these are told."""
 
 
 def times(count: int, take: Callable[[Bench], Figures]) -> Measurement:
@@ -338,6 +338,6 @@ MEASUREMENTS: Final[Mapping[str, Measurement]] = {
 }
 """In the order of a run: idle before any load, memory after all of it.
 
-The memory of connections is that of gateways of their own, which come and go. What kills gateways,
-fills the log and stops the system comes at the end.
+The memory of connections is that of gateways of their own, which come and go. Those that kill
+gateways, fill the log and stop the system come at the end.
 """

@@ -1,7 +1,7 @@
 """MQTT nodes whose processor is made up: real connections, messages and metrics, modelled load.
 
-A node takes clients and gives subscribers what others publish, at whichever node these are. What it
-tells of its processor is what `ingest.balancer.load_model` makes of the clients that it has.
+A node takes clients and gives subscribers the messages of publishers at any node. The CPU that it
+reports is computed by `ingest.balancer.load_model` from the clients that it has.
 """
 
 from __future__ import annotations

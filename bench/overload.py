@@ -1,7 +1,7 @@
 """Clients that publish as fast as they can, and a log that stands still in between.
 
 A gateway and a log of one broker, without the rest of the system. A client of its own publishes
-some messages a second all the time: what others do should hardly concern it.
+some messages a second all the time: the others should hardly concern it.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Seconds:
 
 @dataclass(slots=True)
 class OverloadSeen:
-    """What came of it.
+    """Outcome of an overload.
 
     Attributes:
         quiet: Seconds from due to PUBACK of the well behaved client, sorted.

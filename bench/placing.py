@@ -188,7 +188,7 @@ class _Crowd:
             one = _Client(self, client, self._random.random())
             await loop.create_connection(partial(_as_it_is, one), "127.0.0.1", self._port)
             self._clients.append(one)
-        # Who is not let in would be missing from the load.
+        # A client that is not let in would be missing from the load.
         async with asyncio.timeout(LAST_SECONDS):
             while not all(one.is_connected for one in self._clients):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)

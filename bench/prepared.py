@@ -1,7 +1,7 @@
-"""What a measurement needs to find, put into the log as a gateway would have written it.
+"""Records that a measurement needs, put into the log as a gateway would have written them.
 
-Much faster than by clients, and the same records. What tables are to hold of it the streaming
-application brings there, as always.
+Much faster than by clients, and the same records. The streaming application brings rows of them
+into the tables, as always.
 """
 
 import time

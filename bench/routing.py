@@ -1,6 +1,6 @@
-"""The route function alone: what a match costs, a change, a filter's memory; in a JVM of its own.
+"""The route function alone: cost of a match, a change, a filter's memory; in a JVM of its own.
 
-The processor's time of one thread, so that what else the machine does counts little.
+The processor's time of one thread, so that other work of the machine counts little.
 """
 
 import os

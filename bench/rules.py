@@ -26,11 +26,11 @@ from mqlake.errors import OperationalError
 from mqlake.heartbeat import read_heartbeat
 
 COLUMNS: Final = "payload.due AS due, payload.publisher AS publisher, payload.number AS number"
-"""What the loader looks for in what it gets."""
+"""Columns that the loader looks for in messages that it gets."""
 PAYLOAD_BYTES: Final = 150
 
 WARM: Final = 1
-"""Runs before those that count: Java compiles what evaluates rules, as it does once for months."""
+"""Runs before those that count: Java compiles their evaluation, as it does once for months."""
 
 IN_FORCE_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.05
@@ -38,7 +38,7 @@ METRICS_SECONDS: Final = 30.0
 """How long the engine may take to evaluate and to say so."""
 REQUESTS_AT_ONCE: Final = 4
 DRAIN_SECONDS: Final = 60.0
-"""What comes after so long counts as lost."""
+"""A message later than that counts as lost."""
 
 FEW: Final = 10
 FEW_RATE: Final = 1_000
@@ -321,11 +321,11 @@ def _history(name: str, total: int) -> Iterator[PastMessage]:
         yield PastMessage(f"{name}/{number % HISTORY_TOPICS}", payload, at_ms)
 
 
-# What follows is of rules and their outputs.
+# Rules and their outputs.
 
 
 def _rule(topic_filter: str, condition: str, topic_name: str) -> dict[str, Any]:
-    """Return a rule that publishes what the loader can recognise."""
+    """Return a rule that publishes messages that the loader can recognise."""
     sql = f"SELECT {COLUMNS} FROM '{topic_filter}' WHERE {condition}"  # noqa: S608
     return {
         "sql": sql,

@@ -1,7 +1,7 @@
-"""MQTT clients whose sessions outlive their connections: what they get, and when.
+"""MQTT clients whose sessions outlive their connections: the messages they get, and when.
 
-In Python, by the gateway's own codec: what is measured with them takes milliseconds at the broker,
-and 2,000 of them a second of one processor here.
+In Python, by the gateway's own codec: operations measured with them take milliseconds at the
+broker, and 2,000 of them a second of one processor here.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ KEEP_ALIVE: Final = 300
 class SessionClient(asyncio.Protocol):
     """One client of MQTT 3.1.1, on one connection after another; acknowledges what comes at once.
 
-    Whatever fails, the end of the connection included, is a `ConnectionError`.
+    Any failure, the end of the connection included, is a `ConnectionError`.
 
     Attributes:
         arrivals: Payload -> when it came first, by the loop's clock; in the order of coming.

@@ -1,4 +1,4 @@
-"""What stored sessions cost, and what happens to them when gateways come and go.
+"""Cost of stored sessions, also while gateways come and go.
 
 A log and four gateways on this machine, without Spark: nothing here needs a
 message to be routed. Sessions are written into the log as gateways write them.
@@ -101,7 +101,7 @@ def measure_connect_rates(programs: LoadPrograms) -> list[Figures]:
 
 
 def measure_restarts() -> list[Figures]:
-    """What a gateway that has nothing to do takes, before and after many restarts of others."""
+    """Load of an idle gateway, before and after many restarts of others."""
     with (
         tempfile.TemporaryDirectory(prefix="mqlake-bench-") as folder,
         running_fleet(Path(folder)) as fleet,

@@ -1,11 +1,11 @@
 """Three sites in a row that are federated by their logs: time of a hop, and an outage of a link.
 
 Each has a log of its own (an embedded Kafka) and a federator process; there are no gateways and no
-Spark. A client appends to the log of site 1 what a gateway would; who follows the logs of all three
-sees when a message is there. The time of a hop is from when a consumer of site 1's log has a
-message to when one of the next site's log has it. A hop goes through a log, so beside it stands
-how long a log takes by itself: from the append at site 1 to its consumer there. As many messages
-as are measured go ahead of them at the same rate, as logs that have just started are slow.
+Spark. A client appends to the log of site 1 as a gateway would; another one follows the logs of all
+three and sees when a message is there. The time of a hop is from when a consumer of site 1's log
+has a message to when one of the next site's log has it. A hop goes through a log, so beside it
+stands how long a log takes by itself: from the append at site 1 to its consumer there. As many
+messages as are measured go ahead of them at the same rate, as logs that have just started are slow.
 
 For the outage the federator of site 2 is killed (SIGKILL) and started again when the messages of
 the outage are in the log of site 1. Then sites 1 and 3 become neighbours, too, and the bytes are

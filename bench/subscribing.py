@@ -1,6 +1,6 @@
-"""A gateway's tree of subscriptions alone: who gets a message, also while others subscribe.
+"""A gateway's tree of subscriptions alone: subscribers of a message, also while clients subscribe.
 
-The processor's time of this thread, so that what else the machine does counts little.
+The processor's time of this thread, so that other work of the machine counts little.
 """
 
 import time
@@ -26,9 +26,9 @@ class _Client:
 
 
 def measure_gateway_match() -> Figures:
-    """Measure what it takes to say who gets a message of 1,000 topics, 10,000 subscriptions.
+    """Measure the look-up of a message's subscribers: 1,000 topics, 10,000 subscriptions.
 
-    One in ten of them has `+`; who comes and goes has a filter of its own, or one with `#`.
+    One in ten of them has `+`; clients that come and go have filters of their own, or with `#`.
     """
     tree: Subscriptions[_Client] = Subscriptions()
     for number in range(SUBSCRIPTIONS):

@@ -37,7 +37,7 @@ class Bench:
 
     @property
     def state(self) -> SystemState:
-        """What runs now: processes may have come and gone."""
+        """State of the system now: processes may have come and gone."""
         return read_state(self.data_dir)
 
     @property

@@ -25,7 +25,7 @@ def tell(data_dir: Path, operation: str, tenant: str, asked: Any) -> None:
 
 
 def tell_log(servers: str, operation: str, tenant: str, asked: Any) -> None:
-    """Append a row: who of this machine has run which command; say when that is not possible.
+    """Append a row: a command and its user on this machine; say when that is not possible.
 
     Args:
         servers: Of the log that takes it.

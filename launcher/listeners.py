@@ -1,4 +1,4 @@
-"""What each gateway of a one-machine system listens on beside its MQTT port."""
+"""Listeners of each gateway of a one-machine system beside its MQTT port."""
 
 from collections.abc import Iterable
 

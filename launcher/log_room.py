@@ -20,12 +20,12 @@ LEAST_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LogRoomFinding:
-    """What was found.
+    """Room of the log, as it was found.
 
     Attributes:
         taken_bytes: On the disk, with indexes.
         room_bytes: How much more it may take before publishers are refused.
-        growth_bytes_per_second: What comes less what goes; None while it is not known.
+        growth_bytes_per_second: Bytes that come less those that go; None while it is not known.
     """
 
     taken_bytes: int

@@ -1,4 +1,4 @@
-"""What the supervisor tells Prometheus of the processes, and where it finds those of each.
+"""Metrics of the supervisor for Prometheus, and the addresses of those of each process.
 
 The supervisor alone knows of a process that is down.
 """

@@ -27,7 +27,7 @@ class DataDirectory:
     def make(self) -> None:
         """Make it if it is missing, for its owner alone; one that others could open is closed.
 
-        What is in it (the log, the tables, keys) is whatever clients have sent.
+        It holds messages of clients (the log, the tables) and keys.
 
         Raises:
             OSError: It cannot be made, or belongs to somebody else.
@@ -69,7 +69,7 @@ class DataDirectory:
 
     @property
     def restarts(self) -> Path:
-        """What is asked of the supervisor, and what came of it (`launcher.requests`)."""
+        """Requests to the supervisor, and their results (`launcher.requests`)."""
         return self.run / "restart"
 
     @property
@@ -106,5 +106,5 @@ class DataDirectory:
         return self.run / f"{process}.json"
 
     def output(self, process: str) -> Path:
-        """What the process wrote to standard output and error."""
+        """Standard output and error of the process."""
         return self.logs / f"{process}.out"

@@ -1,4 +1,4 @@
-"""What must hold before anything starts. Each check touches nothing and refuses in one sentence."""
+"""Checks before anything starts. Each touches nothing and refuses in one sentence."""
 
 import errno
 import os

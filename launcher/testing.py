@@ -176,7 +176,7 @@ def await_condition(
 ) -> None:
     """Poll until something holds of another process.
 
-    A look is followed by a rest as long as it took: what is waited for needs the processors, too.
+    A look is followed by a rest as long as it took: the other process needs the processors, too.
 
     Raises:
         OperationalError: It does not within the time.

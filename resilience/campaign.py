@@ -33,9 +33,9 @@ UNSURVIVED: Final = {
     "bit-flip": ("survives_damage", TAKEN_BY_DAMAGE),
     "truncate": ("survives_damage", TAKEN_BY_DAMAGE),
 }
-"""By fault: a promise, and what a target that says `false` to it promises no more in such a run."""
+"""By fault: a promise, and those that a target which denies it does not make in such a run."""
 WORKLOADS: Final = {"features": some_features, "mixed": mixed}
-"""What `generate` of a scenario names."""
+"""Workloads by the name in `generate` of a scenario."""
 
 TRIES: Final = 3
 """A schedule that does not fail in so many runs counts as one that does not fail."""
@@ -70,8 +70,8 @@ class Stage:
     unless such a disk is among what it has for all.
 
     Args:
-        needs: What its machines have for all runs, of `machines.machine.NEEDS`; other runs get what
-            they need themselves.
+        needs: Those of `machines.machine.NEEDS` that its machines have for all runs; other runs get
+            their own.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Stage:
         self._needs: set[str] = set()
         self._count = 0
         self.usage: dict[str, int] = {}
-        """What the target took at the end of the last run."""
+        """Usage of the target at the end of the last run."""
 
     def run(
         self, plan: RunPlan, header: dict[str, Any], path: Path, seed: int, driver: str
     ) -> list[str]:
-        """Run a plan, and write its history; return what did not go as planned."""
+        """Run a plan, and write its history; return deviations from the plan."""
         faults = [strike.fault for strike in plan.strikes]
         needs = needed(faults)
         is_whole = bool(self._definition.system.start)

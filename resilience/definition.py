@@ -79,9 +79,9 @@ class RightsDefinition:
 
     Attributes:
         actions: Its words for `publish` and `subscribe`, in place of `{action}`.
-        denied: What stands in its document for each right that is taken away, with `{client_id}`,
+        denied: Text in its document for each right that is taken away, with `{client_id}`,
             `{action}` and `{filter}`.
-        others: What allows all the rest, after these.
+        others: Text that allows all the rest, after these.
         apply: Puts the document `{dir}/rights` in force, and ends when it is.
     """
 
@@ -105,7 +105,7 @@ class TenantsDefinition:
 
     Attributes:
         username: Of a client: `{tenant}` and `{client_id}` stand in it.
-        tenant: What stands in its document for each tenant, with `{tenant}` and `{state}`.
+        tenant: Text in its document for each tenant, with `{tenant}` and `{state}`.
         is_open: The state of one whose clients are let in.
         is_shut: The state of one whose clients are cut off.
         apply: Puts the document `{dir}/tenants` in force, and ends when it is.
@@ -158,7 +158,7 @@ class Definition:
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The names of all machines, in the order of the parts: what others need comes first."""
+        """Names of all machines, in the order of the parts: those that others need come first."""
         return tuple(dict.fromkeys(part.machine for part in self.parts.values()))
 
 

@@ -1,4 +1,4 @@
-"""Histories: what clients asked of a broker and what they saw, one JSON line per operation.
+"""Histories: operations of clients of a broker and their results, one JSON line each.
 
 The format is a promise to other programs (`docs/resilience.md`). The first line is a header, each
 further line one operation. The order of the lines is the order of events: an `invoke` is written
@@ -44,7 +44,7 @@ class Writer:
 
     Args:
         stream: Open for text.
-        header: What is known before the first operation; `history` is added.
+        header: Fields known before the first operation; `history` is added.
         clock: Seconds, monotonic; the first operation is not necessarily at 0.
     """
 

@@ -3,8 +3,8 @@
 Scenarios that need a network, a clock or a disk of the tool's own come first, each kind in one job.
 The rest run on any system: a job that has nothing else to do takes the next of them, last those
 that leave a system spoiled. Scenarios wait most of their time, and starting a system takes the most
-of the processor's: in quick runs a job has one system for all, with whatever one of its scenarios
-needs. What is measured so is no figure to compare.
+of the processor's: in quick runs a job has one system for all, with all that one of its scenarios
+needs. Figures measured so are not to be compared.
 """
 
 import json

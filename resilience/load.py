@@ -1,4 +1,4 @@
-"""The load experiment: what does a broker take for so many clients, and for one message?
+"""The load experiment: the cost to a broker of so many clients, and of one message.
 
 A quarter of the clients subscribes to one topic, a quarter to another one, and a quarter each
 publishes to them, one message at the same moment. Each number of clients is measured several

@@ -48,7 +48,7 @@ class LocalTarget:
     """A target whose parts are processes of this machine; see `target.Target`.
 
     Args:
-        needs: What the faults of the run need, of `machines.machine.NEEDS`.
+        needs: Those of `machines.machine.NEEDS` that the faults of the run have.
         rng: Decides which packets are lost.
     """
 
@@ -308,7 +308,7 @@ class LocalTarget:
     async def _end_part(self, part: str, number: signal.Signals) -> None:
         """Signal a part, and wait for its end; nobody starts it until it is to be launched.
 
-        What it has started hears only what cannot be caught.
+        Processes that it has started get only signals that cannot be caught.
         """
         process = self._processes.get(part)
         if process is None:
@@ -515,7 +515,7 @@ class LocalTarget:
         await self._until_done(tenants.apply, RIGHTS_SECONDS)
 
     async def _until_done(self, command: Command, seconds: float) -> None:
-        """Run a command until it succeeds: what it asks may be away."""
+        """Run a command until it succeeds: the part that it asks may be away."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while True:

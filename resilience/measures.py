@@ -145,7 +145,7 @@ class Measures:
         )
 
     def finish(self) -> None:
-        """Count deliveries that were due by QoS, owed or not: what a user sees arriving."""
+        """Count deliveries that were due by QoS, owed or not, as a user sees them arrive."""
         sessions = [session for session in self._world.sessions if session.all]
         matching: dict[str, list[Any]] = {}
         for message in self._world.messages.values():

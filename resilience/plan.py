@@ -1,4 +1,4 @@
-"""What a run does, as data: clients with steps, faults with their moments.
+"""Plan of a run, as data: clients with steps, faults with their moments.
 
 A scenario's TOML becomes a plan, the random workload makes one, the runner executes it, against
 the double as against a broker.
@@ -27,7 +27,7 @@ STEPS: Final[dict[str, frozenset[str]]] = {
     "rights": frozenset({"client_id", "action", "filter", "allowed"}),
     "tenant": frozenset({"tenant", "is_open"}),
 }
-"""What a client can do, and the settings of each step."""
+"""Steps of a client, and the settings of each."""
 
 COUNTS: Final = ("count",)
 
@@ -104,7 +104,7 @@ class RunPlan:
         drain_seconds: It waits no longer than that for the quiet.
         late_seconds: When something is missing once it is quiet, the run waits for so much longer.
         limit_seconds: The clients' steps may take so long.
-        unbroken: No connection may break: what happens is not for the clients to notice.
+        unbroken: No connection may break: the clients are not to notice the faults.
     """
 
     clients: tuple[ClientPlan, ...]
@@ -140,8 +140,8 @@ class RunPlan:
     def hurried(self, factor: float) -> "RunPlan":
         """Return the plan of a quick run: fewer messages, shorter faults, a shorter quiet.
 
-        What is missing when it is quiet is waited for as long as in any run. Of QoS 0 nobody knows
-        what is missing: the quiet is as long as ever then.
+        Messages missing when it is quiet are waited for as long as in any run. Of QoS 0 nobody
+        knows which are missing: the quiet is as long as ever then.
         """
         scaled = self.scaled(factor)
         quiet = self.quiet_seconds
@@ -229,7 +229,7 @@ class Scenario:
         workload_seed: Draws that workload always by this seed; a shrunk schedule needs it.
         needs: Promises that a target must make, else the scenario does not apply to it.
         quick: The counts of messages are multiplied by that in a quick run (`RunPlan.hurried`).
-        published: Figures of others, one mapping each: `broker`, what was measured, `delay_ms` of
+        published: Figures of others, one mapping each: `broker`, the figures, `delay_ms` of
             a delivery.
         header: Further fields for the headers of the histories.
     """

@@ -76,7 +76,7 @@ def leave_no_room(pids: Iterable[int], *, room: bool = False) -> None:
 
 
 class PartKeeper:
-    """Who starts the parts of a system again; it stands still while a part is to stay away."""
+    """Process that starts the parts of a system again; stopped while a part is to stay away."""
 
     def __init__(self) -> None:
         self._pid = 0

@@ -16,7 +16,7 @@ FIGURES: Final[dict[str, str]] = {
     "out_of_order_percent": "out of order %",
     "delivered_percent": "delivered %",
 }
-"""What published figures and ours are compared by."""
+"""Figures by which published results and ours are compared."""
 
 SILENCE: Final = "nothing delivered at a fault, p50 / longest"
 

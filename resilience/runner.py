@@ -60,7 +60,7 @@ class PlanRunner:
         self._busy: dict[str, asyncio.Lock] = {}
 
     async def go(self) -> None:
-        """Run it to its end; what did not go as planned is in `problems`."""
+        """Run it to its end; deviations from the plan are in `problems`."""
         keepers = [asyncio.create_task(actor.keep()) for actor in self.actors.values()]
         strikes = [asyncio.create_task(self._strike(strike)) for strike in self.plan.strikes]
         steps = [asyncio.create_task(actor.play()) for actor in self.actors.values()]
@@ -95,7 +95,7 @@ class PlanRunner:
             for task in (*keepers, *strikes, *steps):
                 task.cancel()
             results = await asyncio.gather(*keepers, *strikes, *steps, return_exceptions=True)
-            # What ended it is among these.
+            # The exception that ended it is among these.
             await asyncio.gather(played, return_exceptions=True)
             for result in results:
                 if isinstance(result, Exception):

@@ -1,4 +1,4 @@
-"""What a run asks of a target: parts that can be struck, and clients that reach them."""
+"""Interface of a target: parts that can be struck, and clients that reach them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,12 +28,12 @@ class Network(Protocol):
 
 
 class Machine(Protocol):
-    """What a part runs on; parts may share it."""
+    """Machine of a part; parts may share it."""
 
     name: str
 
     def degrade(self, direction: str, conditions: Conditions, other: str = CLIENTS) -> None:
-        """Change what happens to packets between it and the clients, or another machine.
+        """Change the conditions of packets between it and the clients, or another machine.
 
         The direction is "in" to it, "out" of it, or "both".
         """
@@ -53,7 +53,7 @@ class Target(Protocol):
 
     Attributes:
         parts: Their names; clients connect to those in `nodes`.
-        promises: What it says of itself; a checker whose promise is false is not blamed.
+        promises: Those that it makes; a checker whose promise is false is not blamed.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Target(Protocol):
     def machine(self, part: str) -> Machine: ...
 
     async def lose_power(self, part: str) -> None:
-        """Take the power from its machine: what was not synced is gone, all parts on it are."""
+        """Take the power from its machine: unsynced data is gone, and so are all parts on it."""
 
     async def crash(self, part: str) -> None:
         """End all processes of its machine at one moment (SIGKILL)."""

@@ -1,4 +1,4 @@
-"""What processes take: processor time and memory, read from `/proc` beside the run."""
+"""Usage of processes: processor time and memory, read from `/proc` beside the run."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class UsageTaken:
 
     Attributes:
         cpu_seconds: Since they began.
-        memory_bytes: Resident; what they share counts for each.
+        memory_bytes: Resident; shared memory counts for each.
         files: Open ones.
     """
 

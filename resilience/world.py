@@ -1,11 +1,11 @@
-"""All that the checkers share: who is connected, subscribed and owed, as the history tells it.
+"""State that the checkers share: connections, subscriptions, messages owed, from the history.
 
 One pass over the operations keeps it up to date; a checker sees it as it is after the operation
 that it is called for. Lines count from 1, the header, as editors do. Times are microseconds.
 
 Two notions carry the checkers. A *session* is judged from the side of its client: it goes on until
-the client lets it end (clean start, no expiry, expiry over), whatever the broker says or loses. A
-message is *resent* when its publisher had to connect again before it was acknowledged: the broker
+the client lets it end (clean start, no expiry, expiry over), even if the broker denies or loses it.
+A message is *resent* when its publisher had to connect again before it was acknowledged: the broker
 may then have it twice, rightly.
 """
 
@@ -160,7 +160,7 @@ class KnownConnection:
 
 @dataclass(slots=True, eq=False)
 class KnownClient:
-    """What is known of one client identifier."""
+    """State of one client identifier."""
 
     session: Session | None = None
     latest: KnownConnection | None = None

@@ -1,4 +1,4 @@
-"""Who may come to the gateways and the API, and do what."""
+"""Access to the gateways and the API: logins, rights and encryption."""
 
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address

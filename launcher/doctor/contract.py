@@ -1,4 +1,4 @@
-"""What a check is told and what it finds."""
+"""Input and findings of a check."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ class Finding:
     check: str
     level: Level
     detail: str
-    """What was found."""
+    """The finding in words."""
     advice: str = ""
-    """What to do; empty when there is nothing to."""
+    """Steps to take; empty when there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Patient:
 
     Attributes:
         data: Its folder.
-        state: What its supervisor wrote last; None when it does not run.
+        state: Last state from its supervisor; None when it does not run.
         username: With whom to connect to the gateways; None for nobody.
         password: Likewise.
     """

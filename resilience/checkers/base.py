@@ -1,6 +1,6 @@
-"""What a checker is, and what it says.
+"""Checkers and their verdicts.
 
-A checker looks at each operation through methods named `on_<f>_<type>` and says the rest in
+A checker looks at each operation through methods named `on_<f>_<type>` and tells the rest in
 `finish`. It never guesses: a case that the history does not decide is counted as unknown.
 """
 
@@ -14,7 +14,7 @@ from resilience.world import World
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one checker found in one history, or in several.
+    """Findings of one checker in one history, or in several.
 
     Attributes:
         checked: Cases that the history decides.

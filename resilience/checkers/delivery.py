@@ -200,7 +200,7 @@ class DuplicateWithoutDup(Checker):
             return
         if count <= len(session.matching(message.topic)) or is_shared(session, message.topic):
             return
-        # What comes late on a connection that was taken over was not sent again there.
+        # A late message on a connection that was taken over was not sent again there.
         if message.resent or world.connection is not session.connection:
             self.unknown += 1
         else:

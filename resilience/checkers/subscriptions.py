@@ -1,4 +1,4 @@
-"""What a client must not be given: expired, unsubscribed, of another tenant, not its right."""
+"""Messages that a client must not get: expired, unsubscribed, of another tenant, not its right."""
 
 from typing import ClassVar
 

@@ -1,6 +1,6 @@
 """The double: a correct MQTT broker of several nodes in memory, and all that can be wrong with it.
 
-It has the clauses that the checkers test, and nothing else; what a crash leaves is all there, as if
+It has the clauses that the checkers test, and nothing else; a crash leaves all that it had, as if
 each step were on disk. Every defect is one condition, named as in `defects`.
 """
 

@@ -30,7 +30,7 @@ class DoubleLink:
     ) -> None:
         self.node = node
         self.state: Any = None
-        """Whatever the broker keeps for this connection."""
+        """State that the broker keeps for this connection."""
         self._rng = rng
         self._receive = receive
         self._on_frame = on_frame
@@ -58,7 +58,7 @@ class DoubleLink:
         self._loop.call_at(self._up_at, self._arrive, None)
 
     def abort(self) -> None:
-        """Cut it; what is on its way to the broker may be lost, or still arrive."""
+        """Cut it; frames on their way to the broker may be lost, or still arrive."""
         if self._rng.random() < 0.5:
             self._up_cut = True
         self._down_cut = True

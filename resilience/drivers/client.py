@@ -170,7 +170,7 @@ class MqttClient:
 
         self._keep_alive = loop.call_later(keep_alive / 2, tick)
 
-    # What comes from the broker.
+    # Frames from the broker.
 
     def _on_end(self, number: int) -> Callable[[str], None]:
         def on_end(reason: str) -> None:
@@ -284,7 +284,7 @@ class MqttClient:
         if not request.done.done():
             request.done.set_result(type_)
 
-    # What the user of the client asks for.
+    # Requests of the client's user.
 
     def _next_packet_id(self) -> int:
         while True:

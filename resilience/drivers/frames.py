@@ -43,7 +43,7 @@ class WillOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """What a client says in CONNECT.
+    """Options of a client in CONNECT.
 
     Attributes:
         node: Name of the part that it connects to.
@@ -70,7 +70,7 @@ class Transport(Protocol):
     def send(self, frame: Frame) -> None: ...
 
     def end(self) -> None:
-        """Close it in order: what was sent still arrives."""
+        """Close it in order: frames that were sent still arrive."""
 
     def abort(self) -> None:
         """Cut it."""

@@ -1,1 +1,1 @@
-"""What the parts of a target run on, as far as the tool can strike it: network, disk, power."""
+"""Machines of the parts of a target, as far as the tool can strike them: network, disk, power."""

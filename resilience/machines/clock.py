@@ -43,7 +43,7 @@ class MachineClock:
         """Set it right.
 
         Raises:
-            TargetError: What processes are to load does not compile.
+            TargetError: The library that processes are to load does not compile.
         """
         words = [COMPILER, "-shared", "-fPIC", "-O1", "-o", str(self._sleep), str(SLEEP), "-ldl"]
         done = subprocess.run(

@@ -18,7 +18,7 @@ PACKETS: Final = "packets"
 DISK: Final = "disk"
 CLOCK: Final = "clock"
 NEEDS: Final = (PROXY, PACKETS, DISK, CLOCK)
-"""What a fault may need: a proxy before the part, a network of packets, a disk that can fail, a
+"""Needs of faults: a proxy before the part, a network of packets, a disk that can fail, a
 clock that can be set."""
 
 DIRECTIONS: Final[dict[str, tuple[bool, bool]]] = {
@@ -133,7 +133,7 @@ class LocalMachine:
     async def lose_power(self) -> None:
         """End all its processes, with all that they wrote and did not sync; mount its disk again.
 
-        Nobody answers any more when the disk stops: what is acknowledged was so before.
+        Nobody answers any more when the disk stops: acknowledgements are from before.
         """
         kept, powered, boot = self._with_disk()
         powered.freeze()

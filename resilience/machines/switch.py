@@ -1,7 +1,7 @@
 """A network of the tool's own: machines are network namespaces, joined by a switch in user space.
 
 Each machine has one TUN device, the clients have one in the namespace of the tool, and the switch
-carries IP packets between them: what happens to a packet is decided here, by a seed, and not by
+carries IP packets between them: the fate of a packet is decided here, by a seed, and not by
 `tc netem`, which many kernels lack. TCP is the kernel's own, and sees packets that are lost, late
 or in another order.
 """
@@ -47,7 +47,7 @@ _CAP_SYS_ADMIN: Final = 21
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What happens to packets one way between the clients and a machine, or two machines.
+    """Conditions of packets one way between the clients and a machine, or two machines.
 
     Attributes:
         loss: Share of packets that are dropped, 0 to 1; 1 is a partition.
