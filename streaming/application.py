@@ -1,4 +1,4 @@
-"""What router and lake have in common: a JVM with Spark, queries that are kept running, an end."""
+"""Common part of router and lake: a JVM with Spark, queries that are kept running, an end."""
 
 import logging
 import math
@@ -46,7 +46,7 @@ class StoppedEarly(BaseException):
 
 
 class Stop:
-    """What SIGTERM and SIGINT do: end the start-up at once, later ask the main loop to end.
+    """Handler of SIGTERM and SIGINT: ends the start-up at once, later asks the main loop to end.
 
     Attributes:
         asked: Set when it is to end.

@@ -1,4 +1,4 @@
-"""What is kept of streaming queries: the one place that knows where, and how Spark does it.
+"""Checkpoints of streaming queries: the one module that knows where they are, and Spark's format.
 
 Each query has a folder, `<data_dir>/checkpoints/<query>`; those of stateful rules are one level
 below (`stateful`). For most it is Spark's checkpoint: `commits/<batch>` says that a batch is done.
@@ -229,7 +229,7 @@ def move_past(folder: Path, gaps: Iterable[LogGap]) -> None:
 
     No record is in a gap, so the last batch may as well end behind it: one that is done leaves
     nothing out, one that comes again has the same records. The note of positions goes: it may be of
-    what was lost.
+    lost records.
 
     Raises:
         OSError: The checkpoint cannot be read or written.

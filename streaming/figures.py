@@ -1,4 +1,4 @@
-"""What streaming queries do, as numbers: how far behind the log they are, how fast, how large.
+"""Figures of streaming queries: how far behind the log they are, how fast, how large.
 
 Of a real-time query Spark tells only when a batch ends, so how far it has come is asked of its own
 functions (`Positions.java`).
@@ -45,7 +45,7 @@ class Watched:
     restarts: int
     real_time: bool = False
     more: dict[str, Any] = field(default_factory=dict)
-    """What else there is to say of it."""
+    """Further figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Heap:
     """Of the JVM."""
 
     used_bytes: int = 0
-    """What was garbage already is among it."""
+    """Garbage included."""
     max_bytes: int = 0
 
     @property

@@ -57,7 +57,7 @@ def write_first_commit(folder: Path, table: Table, properties: Mapping[str, str]
         {"protocol": protocol},
         *({"domainMetadata": one} for one in domains),
     ]
-    # What the table is at this version: Delta reads it in place of a job over all commits.
+    # State of the table at this version: Delta reads it in place of a job over all commits.
     checksum = {
         "txnId": transaction,
         "tableSizeBytes": 0,

@@ -1,4 +1,4 @@
-"""The part of router and lake in the log's growth (`mqlake.growth`): who reads what, cut and end.
+"""The part of router and lake in the log's growth (`mqlake.growth`): readers, cut and end.
 
 Each query that needs the order of topics reads the partitions that it is assigned, and no others.
 It reads those that are new once it has passed the cut: it is started again for that. History needs

@@ -62,7 +62,8 @@ class LogRetention:
         log_dir: Holds the log's partitions; without it the size of a log topic does not count.
 
     Attributes:
-        held_by: Who still needs what might go otherwise, by log topic; as of the last look.
+        held_by: Readers that keep records that might go otherwise, by log topic; as of the last
+            look.
     """
 
     def __init__(

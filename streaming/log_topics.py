@@ -1,4 +1,4 @@
-"""What the application must know of the log's topics before its queries start."""
+"""Facts of the log topics that the application needs before its queries start."""
 
 from typing import Final
 

@@ -25,9 +25,9 @@ def pass_over_lost_end(
 ) -> None:
     """Move positions out of the gaps that are noted; before any query starts.
 
-    What queries had taken of it is told as rows of `drops`; nobody knows of more. The lake, which
-    waits for that, moves its own checkpoints (`pass_over_what_is_told`). An application that is
-    killed meanwhile may tell it again.
+    Records of it that queries had taken are told as rows of `drops`; nobody knows of more. The
+    lake, which waits for that, moves its own checkpoints (`pass_over_what_is_told`). An application
+    that is killed meanwhile may tell it again.
 
     Args:
         checkpoints: Where queries are kept.

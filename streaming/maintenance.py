@@ -1,4 +1,4 @@
-"""What tables need now and then.
+"""Maintenance of tables.
 
 Expired retained messages go each minute, if there are any, and the table that has them says how far
 the log is read. Small files are joined when a table has gathered many, for its queries would grow
@@ -42,7 +42,7 @@ VACUUM_SECONDS: Final = 12 * 3600.0
 CHECK_SECONDS: Final = 5.0
 
 FILE_BYTES: Final = 64 * 1024 * 1024
-"""What is as large stays as it is; so joining costs what came in, not what is there."""
+"""Files of that size stay as they are; so joining costs as much as new rows, not as the table."""
 MOST_SMALL_FILES: Final = 200
 """So a table never has more files than these, those that come until the next look, and one for each
 `FILE_BYTES` of its data."""

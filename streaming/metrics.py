@@ -1,4 +1,4 @@
-"""What router and lake tell Prometheus."""
+"""Metrics of router and lake for Prometheus."""
 
 from typing import Final
 

@@ -69,7 +69,7 @@ class PoisonPlace:
 
 @dataclass(frozen=True, slots=True)
 class PoisonEntry:
-    """What is known of a place.
+    """Deaths of the engine at one place.
 
     Attributes:
         version: Of the rule, when the engine last died there; 0 when an operator named it.
@@ -97,13 +97,13 @@ class PoisonEntry:
 
 
 class Poison:
-    """What a data directory has of it."""
+    """The file of a data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / POISON_FILE
 
     def entries(self) -> list[PoisonEntry]:
-        """Return what is known, the last deaths last.
+        """Return the entries, the last deaths last.
 
         Raises:
             OperationalError: The file is damaged.

@@ -26,8 +26,8 @@ from streaming.checkpoints import (
 _logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 60.0
-"""A note is settled after so long: the kernel writes to the disk within half of it, and with it
-what the query has made."""
+"""A note is settled after so long: the kernel writes to the disk within half of it, and with it the
+query's output."""
 
 Asked = Callable[[str], dict[int, int]]
 

@@ -1,4 +1,4 @@
-"""Who reads the log for deliveries, tables and rules, and what each of them still needs of it."""
+"""Readers of the log for deliveries, tables and rules, and the records that each still needs."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

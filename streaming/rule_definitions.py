@@ -2,8 +2,8 @@
 
 rules(key, value, offset) -> one row for each rule that a batch says something of
 
-A definition comes from the API, an activation, what became of it, from the engine. The formats are
-those of `docs/records.md`; a record that does not follow them is left out. Actions are masked as
+A definition comes from the API, its activation from the engine. The formats are those of
+`docs/records.md`; a record that does not follow them is left out. Actions are masked as
 `rules/masking.py` does for those who may not change rules: everybody who may ask reads the table.
 """
 
@@ -81,11 +81,11 @@ def _masked_url(url: str) -> str:
 
 
 def rule_changes(records: DataFrame) -> DataFrame:
-    """Return the last that is said of each rule: its definition, what became of it, or both.
+    """Return the last records of each rule: its definition, its activation, or both.
 
     Returns:
-        The columns of the table; `is_defined` and `is_deleted`: what is said of the definition,
-        `is_answered`: something is said of the activation.
+        The columns of the table; `is_defined` and `is_deleted`: of the definition, `is_answered`:
+        the activation is there.
     """
     parts = F.split(F.col("key").cast("string"), "/")
     named = records.where(F.is_valid_utf8(F.col("key").cast("string"))).select(

@@ -46,7 +46,7 @@ _INITIAL: Final = {
     "cursor": "NULL",
     "progress_offset": "NULL",
 }
-"""What a session's progress is before it has made any."""
+"""Progress of a session before it has made any."""
 _PROGRESS_COLUMNS: Final = tuple(_INITIAL)
 _SESSION_COLUMNS: Final = tuple(
     column.name for column in SESSIONS.columns if column.name not in (*_KEY, *_PROGRESS_COLUMNS)
@@ -59,7 +59,7 @@ _SUBSCRIPTION_ASSIGNMENTS: Final[_Assignments] = {
 
 
 def last_sessions(records: DataFrame) -> DataFrame:
-    """Return the last that is said of each session: what it is, how far it is, or both.
+    """Return the last records of each session: the session, its progress, or both.
 
     Returns:
         (tenant, client_id), `session` (null: nothing was said), `ended`, `progress` (null: nothing

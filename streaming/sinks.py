@@ -16,7 +16,7 @@ from streaming.sources import client_config
 
 LOG_SINK: Final = "mqlake.log.LogSink"
 _SENDERS_CLASS: Final = "mqlake.log.LogSenders"
-# Once a record waits, what it was made of may be deleted: it is kept as well as any may be.
+# Once a record waits, the one that it was made of may be deleted: it is kept as well as any may be.
 _CONFIG: Final = {**KEPT_UNTIL_READ, "flush.messages": "1"}
 
 

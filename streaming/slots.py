@@ -1,4 +1,4 @@
-"""How many tasks run at once, and which queries can have what real-time mode needs.
+"""How many tasks run at once, and which queries can have the slots that real-time mode needs.
 
 A real-time query keeps one slot for each partition it reads, as long as it runs.
 """
@@ -15,7 +15,7 @@ SPARE_SLOTS: Final = 1
 
 
 class SlotSettings(Protocol):
-    """What the router is told of it."""
+    """Settings of the router for slots."""
 
     @property
     def master(self) -> str: ...

@@ -59,8 +59,9 @@ def read_log(
         **which,
         "startingOffsets": "earliest",
         "includeHeaders": "true",
-        # Nothing goes before it is read (`streaming.log_retention`). What somebody else deletes is
-        # gone: a query goes on with the oldest record left, and `streaming.unread` tells.
+        # Nothing goes before it is read (`streaming.log_retention`). Records that somebody else
+        # deletes are gone: a query goes on with the oldest record left, and `streaming.unread`
+        # tells.
         "failOnDataLoss": "false",
         "kafka.allow.auto.create.topics": "false",
     }

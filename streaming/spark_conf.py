@@ -1,4 +1,4 @@
-"""What every JVM with Spark is configured with: its options, its jars, its logging.
+"""Configuration of every JVM with Spark: its options, its jars, its logging.
 
 Nothing here imports pyspark: a caller that talks to such a JVM otherwise does not load it.
 """
@@ -19,8 +19,8 @@ from streaming.settings.spark import SparkSettings
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 _FUNCTIONS: Final = "mqlake.log.HeaderFunction,mqlake.decoding.DecodingFunctions"
 
-# One machine, small batches: what Spark does for clusters (many partitions, statistics, replanning)
-# costs more than it brings. Real-time mode refuses adaptive execution.
+# One machine, small batches: Spark's means for clusters (many partitions, statistics, replanning)
+# cost more than they bring. Real-time mode refuses adaptive execution.
 _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -58,7 +58,7 @@ _TABLES: Final[dict[str, str]] = {
 _LOCAL_ENVIRONMENT: Final = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "SPARK_LOCAL_HOSTNAME": "localhost",
-    # What local-cluster needs to start its executors.
+    # For local-cluster, to start its executors.
     "SPARK_HOME": str(PYSPARK_JARS.parent),
     "SPARK_SCALA_VERSION": "2.13",
 }
@@ -71,7 +71,7 @@ _LOCAL_DEFAULTS: Final[dict[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager"
     ),
-    # Hadoop sets modes of its own, whatever umask the process has.
+    # Hadoop sets modes of its own, not by the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""One batch of the log into the state tables: what foreachBatch of the state query calls.
+"""One batch of the log into the state tables: the function for foreachBatch of the state query.
 
 records(key, value, headers, topic, partition, offset, timestamp) of `mqlake.inbound`,
 `mqlake.sessions`, `mqlake.events` and `mqlake.rules`
@@ -83,7 +83,7 @@ class StateWriter:
         self.lock = threading.Lock()
         """Held while state tables are written; maintenance takes it, too: no commit meets one."""
         self.next_offsets = committed_offsets(table_path(settings, RETAINED))
-        """What the last commit of `retained` says."""
+        """From the last commit of `retained`."""
         self._ends = (committed(checkpoint) or {}).get(INBOUND, self.next_offsets)
         """Where the last batch ended in `mqlake.inbound`."""
         self.retained_changed = True
@@ -107,7 +107,7 @@ class StateWriter:
     def note(self, spark: SparkSession) -> None:
         """Have `retained` say where the last batch ended, if none has followed that could.
 
-        What has been read of the log is kept until then.
+        Records that have been read of the log are kept until then.
         """
         with self.lock:
             if not self._is_closed and self._is_note_due(self._ends):

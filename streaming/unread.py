@@ -1,7 +1,7 @@
-"""What the log no longer had when a query came to it: told once, as rows of `drops`.
+"""Records that the log no longer had when a query came to them: told once, as rows of `drops`.
 
-Only `streaming.log_retention` deletes, and never what a query has not read. But somebody may delete
-with a tool of Kafka's, set a retention, or lose a disk.
+Only `streaming.log_retention` deletes, and never records that a query has not read. But somebody
+may delete with a tool of Kafka's, set a retention, or lose a disk.
 """
 
 import logging
@@ -90,8 +90,8 @@ class Unread:
             for partition, at in offsets.items():
                 position = (query, log_topic, partition)
                 begin = begins.get(partition, 0)
-                # A query passes over what is gone: it may be behind the gap already. What we delete
-                # ourselves was before all positions that were seen then.
+                # A query passes over records that are gone: it may be behind the gap already. Those
+                # that we delete ourselves were before all positions that were seen then.
                 first = self._seen.get(position, at)
                 if first < begin:
                     records.append(self._record(query, log_topic, partition, first, begin))

@@ -79,14 +79,14 @@ def start(
 
 
 class Outputs:
-    """What foreachBatch calls: a batch into the tables, each row once.
+    """Function for foreachBatch: a batch into the tables, each row once.
 
     Args:
         settings: Where tables and checkpoints are.
         clock: For the rest after a batch.
         find: Returns where the rows of a version go.
         wait: Waits so many seconds, less when the application stops.
-        metrics: What the actions have done.
+        metrics: Of the actions.
         runs: Returns the names of the runs of stateful rules; None while they are not known.
     """
 

@@ -129,7 +129,8 @@ def _session(spark: SparkSession, settings: LakeSettings, run: StatefulRun) -> S
     for key, value in _CONF.items():
         session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(settings.stateful_partitions))
-    # With ticks the next batch comes soon; without, what the last message completes comes at once.
+    # With ticks the next batch comes soon; without, outputs that the last message completes come
+    # at once.
     more = "false" if run.has_receive_time else "true"
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", more)
     return session

@@ -1,7 +1,7 @@
 """Compile our Java with the Eclipse compiler, one jar that runs on any Java: no JDK, no build tool.
 
 In a JVM of its own, so that the jar exists before the application's JVM starts: its classes then
-have one class loader there, hence one route table, whatever session or query uses them.
+have one class loader there, hence one route table for all sessions and queries.
 """
 
 import hashlib
@@ -56,9 +56,9 @@ def build_jar(
     """Return the jar of some classes; compiled once for each state of the source.
 
     Args:
-        name: What the jar's name begins with.
+        name: Beginning of the jar's name.
         sources: All of them.
-        target_dir: Where the jar is kept; its name carries the hash of all that it is made from.
+        target_dir: Where the jar is kept; its name carries the hash of all its inputs.
         jars_dir: As in `build_routing_jar`.
         beside: Other jars that the classes need.
 

@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
 """Loaded before a process is forked: afterwards another thread's lock may be in the way."""
 
-# What Spark's own launcher passes (JavaModuleOptions); a test compares. Left out: the incubator
+# Options of Spark's own launcher (JavaModuleOptions); a test compares. Left out: the incubator
 # module for vector arithmetic, which only machine learning uses and a trimmed Java need not have.
 MODULE_OPTIONS: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions",

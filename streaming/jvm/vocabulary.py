@@ -1,4 +1,4 @@
-"""What both languages know, said once, in Python: a class of constants is written for Java from it.
+"""Constants of both languages, said once, in Python: a Java class is written from them.
 
 It is compiled with our sources (`streaming.jvm.compiler`). For an editor,
 `python -m streaming.jvm.vocabulary FOLDER` writes it into a folder.

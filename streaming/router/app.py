@@ -75,7 +75,7 @@ from streaming.unread import Unread
 _logger = logging.getLogger(__name__)
 
 JAVA: Final = ("-Xms256m", "-Xmn128m")
-"""What a message makes dies young, so the pauses of the collector are short; and not more memory is
+"""Objects of a message die young, so the pauses of the collector are short; and not more memory is
 taken at the start than is used."""
 LOG_TOPICS: Final = (INBOUND, ROUTES, EVENTS, RULES, OUTPUTS, DEAD_LETTERS, METRICS, GATEWAYS)
 _GIVES_WAY: Final = 5

@@ -1,1 +1,1 @@
-"""The rule engine: what evaluates rules on records, and what puts versions of rules in force."""
+"""The rule engine: evaluates rules on records, and puts versions of rules in force."""

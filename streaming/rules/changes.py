@@ -1,4 +1,4 @@
-"""What a change of rules does: definitions and what was active to what is active from now on.
+"""Changes of rules: from definitions and earlier activations to those from now on.
 
 Pure: no log, no Spark, no clock.
 """
@@ -46,14 +46,14 @@ class RuleProgram:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStep:
-    """What is to become of one rule.
+    """Step of a change, for one rule.
 
     Attributes:
         key: Which rule.
         state: Its state from now on.
         version: The version of its definition that was looked at.
         updated_at: Of that version.
-        program: What runs from now on; None when nothing does.
+        program: Runs from now on; None when none does.
         error: Why it does not run.
         schemas: See `Activation`.
         created_at: Of the rule; 0 where there is none.
@@ -107,15 +107,15 @@ def next_activation(
     """Return what is active after a change.
 
     Args:
-        step: What is to become of the rule.
-        activation: What was active before.
+        step: For the rule.
+        activation: The one before.
         change: Its number.
         barriers: Where the change stands in the sources.
         now_ms: When they were written.
     """
     spans = () if activation is None else activation.spans
     ended = tuple(span if span.is_ended else _end(span, barriers, now_ms) for span in spans)
-    # A rule that was deleted and made again is another one, whatever its number.
+    # A rule that was deleted and made again is another one, even with the same number.
     goes_on = activation is not None and activation.updated_at == step.updated_at
     before = activation.current if activation is not None and goes_on else None
     is_same = activation is not None and step.created_at <= activation.updated_at

@@ -71,7 +71,7 @@ COMPILING_THREADS: Final = 2
 
 
 class ControllerSettings(Protocol):
-    """What the controller may be told."""
+    """Settings of the controller."""
 
     @property
     def rules_pause_failures(self) -> int: ...
@@ -103,8 +103,8 @@ class RuleController:
         runs: All stateful versions, ended ones too; None while they are not known. Another
             thread reads it.
         refused: How many activations were not signed as ours are.
-        begun: Number of the change with which the engine has begun: what it then withdrew is not
-            to be evaluated. Another thread reads it, once `first` is known.
+        begun: Number of the change with which the engine has begun: versions that it then withdrew
+            are not to be evaluated. Another thread reads it, once `first` is known.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class RuleController:
     def pause_version(self, rule: RuleKey, version: int, error: str) -> None:
         """Ask for a rule to be paused, if that version is still in force; from any thread.
 
-        Whoever asks before the rules are read asks in vain.
+        A request before the rules are read is in vain.
         """
         self._asked[rule, error] = lambda span: span.version == version
 
@@ -168,7 +168,7 @@ class RuleController:
                 logger.warning("rules not changed", extra={"fields": {"reason": str(error)}})
                 stopping.wait(1.0)
             except Exception:
-                # Whatever is wrong with a rule, the next change must find a controller.
+                # Even when something is wrong with a rule, the next change must find a controller.
                 logger.exception("rules not changed")
                 stopping.wait(1.0)
         self._threads.shutdown()
@@ -470,8 +470,8 @@ class RuleController:
         try:
             self._write(activations, change)
         except LogError:
-            # What of it is in the log is read from there, and decides. Its number stays the next
-            # one, so that never more than one is open.
+            # The part of it that is in the log is read from there, and decides. Its number stays
+            # the next one, so that never more than one is open.
             self._remember(steps)
             self._is_ready = False
             raise

@@ -41,9 +41,9 @@ class RuleCosts:
             del self._limits[tenant]
 
     def add(self, at: float, key: RuleMetricsKey, counters: Mapping[str, Any] | None) -> None:
-        """Take what a process has counted of a rule by now; None: it counts it no more.
+        """Take the counters of a rule from a process; None: it counts it no more.
 
-        What it had counted when it was heard first is of an unknown time, and counts for nothing.
+        Its first counters are of an unknown time, and count for nothing.
 
         Args:
             at: Seconds of a monotonic clock.

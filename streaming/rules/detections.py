@@ -26,7 +26,7 @@ def detected(
     Args:
         spark: Of the DataFrame.
         dataframe: The relation of the detection's stream; if it streams, with a watermark.
-        detection: What is looked for.
+        detection: To be looked for.
         until: For a table, see `batch_query`.
         keep_ms: When a key is forgotten.
     """

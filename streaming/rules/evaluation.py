@@ -1,4 +1,4 @@
-"""What rules make of records, by the rule functions.
+"""Evaluation of rules on records, by the rule functions.
 
 records(key, value, headers, topic, partition, offset, timestamp) of `mqlake.inbound` and
 `mqlake.events` -> records(topic, partition, key, value, headers) for `mqlake.outputs` and

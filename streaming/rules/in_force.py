@@ -1,7 +1,7 @@
 """Which rules are in force, for an application that does not put them there itself.
 
-It follows the activations that the rule controller writes to `mqlake.rules`. What they made is in
-the log behind them, so who reads that and catches up here knows every version that it is of.
+It follows the activations that the rule controller writes to `mqlake.rules`. Their outputs are in
+the log behind them, so a reader of these that catches up here knows every version that they are of.
 """
 
 import logging
@@ -28,7 +28,7 @@ _LOOK_SECONDS: Final = 0.02
 
 
 class ActivationLog(Protocol):
-    """What is needed of a log; `streaming.rules.log.RuleLog` has it."""
+    """The part of a log that is needed; `streaming.rules.log.RuleLog` has it."""
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]: ...
 

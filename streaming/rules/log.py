@@ -41,10 +41,10 @@ class RuleRecord(NamedTuple):
 
 
 class RuleLog(Protocol):
-    """What the controller needs of a log."""
+    """The log, as the controller needs it."""
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]:
-        """Return what is new, all of `mqlake.rules` and `mqlake.access`; wait for it a while."""
+        """Return new records, all of `mqlake.rules` and `mqlake.access`; wait for some a while."""
 
     def is_caught_up(self) -> bool:
         """Tell whether all was read that these two had at this moment."""

@@ -8,7 +8,7 @@ from streaming.rules.changes import RuleProgram, tables_of
 
 
 class RuleMakers:
-    """What the controller knows of those who have made its rules.
+    """Authors of the rules, with their rights, as the controller knows them.
 
     Args:
         clock: Says which keys have expired.
@@ -23,14 +23,14 @@ class RuleMakers:
         """Take a record of `mqlake.access`.
 
         Raises:
-            InvalidRecord: It cannot be read; whose it is has no rights any more.
+            InvalidRecord: It cannot be read; its owner has no rights any more.
         """
         self._makers.apply(key, value)
 
     def note(self, definition: Rule) -> None:
-        """Look at the rights of who has made a rule from now on."""
+        """Look at the rights of a rule's author from now on."""
         if definition.made_by is not None:
-            # Whatever he may not do by now is news for a rule that is in force.
+            # Any right that its author lacks by now is news for a rule that is in force.
             self._rights.setdefault(definition.made_by, ALL)
 
     def is_known(self, definition: Rule) -> bool:

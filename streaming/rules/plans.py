@@ -84,7 +84,7 @@ def log_topic(stream: StatefulStream) -> str:
 
 COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
 DETECTED_COLUMNS: Final = {AT_COLUMN: "TIMESTAMP", STATE: "STRING", SINCE: "TIMESTAMP"}
-"""What a detection adds to the columns of its stream."""
+"""Columns that a detection adds to those of its stream."""
 
 
 def stream_columns(stream: StatefulStream) -> dict[str, str]:
@@ -159,7 +159,7 @@ class Relations:
     Args:
         run: Which.
         records: Of all log topics that it reads.
-        ticks: A row now and then, whatever comes of messages.
+        ticks: A row now and then, with messages or without.
         config: How a Kafka client in the executors reaches the log.
         checkpoint: Folder of the query's checkpoint.
         partitions: How many tasks the query's state is shared out to.
@@ -193,8 +193,8 @@ class Relations:
             rows = rows.coalesce(1)
         rows = rows.withWatermark(EVENT_TIME, f"{stream.lateness_ms} milliseconds")
         if stream.is_receive_time:
-            # Ticks are to move the watermark. What names the time is not put below it, and what is
-            # not deterministic lets no condition of the query (on a key, say) pass.
+            # Ticks are to move the watermark. A condition that names the time is not put below it,
+            # and one that is not deterministic lets no condition of the query (on a key, say) pass.
             is_message = f"NOT ({_IS_TICK} AND {EVENT_TIME} IS NOT NULL)"
             rows = rows.where(f"{is_message} AND spark_partition_id() >= 0").drop(_IS_TICK)
         return rows

@@ -28,7 +28,7 @@ Compile = Callable[[Rule, SchemaLookup, Mapping[str, Columns]], RuleProgram]
 """From a definition, the schemas and the columns of the reference tables there are."""
 
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
-"""What Delta takes in no name of a column."""
+"""Characters that Delta takes in no name of a column."""
 TABLE_FUNCTION: Final = "table"
 
 
@@ -67,11 +67,11 @@ class Programs:
 
         Args:
             rule: Its definition.
-            schemas: What payloads are decoded by.
+            schemas: By which payloads are decoded.
             references: Columns of each table that it may join; None: not checked.
 
         Raises:
-            RuleError: It is not a statement, or Spark does not take what it means.
+            RuleError: It is not a statement, or Spark does not take its meaning.
         """
         compiled = compile_rule(rule.sql, references, schemas=schemas)
         actions = rule.actions

@@ -63,7 +63,7 @@ Name = tuple[str, str]
 
 
 class ReferenceLog(Protocol):
-    """What `References` needs of a log; `streaming.rules.log.RuleLog` has it."""
+    """The part of a log that `References` needs; `streaming.rules.log.RuleLog` has it."""
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]: ...
 
@@ -134,7 +134,7 @@ class References:
             try:
                 self.step()
             except Exception as error:
-                # Whatever is wrong with one table, the next request must find somebody.
+                # Even when something is wrong with one table, the next request must find this loop.
                 if not stopping.is_set():
                     fields = {"reason": str(error)}
                     logger.exception("reference tables not changed", extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""What is noted of runs of stateful rules, by files in their folders: router and lake see it."""
+"""Marks of runs of stateful rules, files in their folders: router and lake see them."""
 
 from pathlib import Path
 from typing import Final

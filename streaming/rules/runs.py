@@ -41,7 +41,7 @@ _LOG_AWAY: Final = "the log did not take"
 
 
 class RunStore(Protocol):
-    """What is kept of runs."""
+    """Store of runs."""
 
     def has_done(self, run: StatefulRun) -> bool: ...
 
@@ -79,7 +79,7 @@ class Runs:
         clock: For the time between starts.
         wanted: Returns all runs there are; None while that is not known.
         start: Starts the query of one.
-        store: What is kept of them; told of a run whose rule fails, and why.
+        store: Of their state; told of a run whose rule fails, and why.
         interval_seconds: From one batch to the next, at least.
     """
 
@@ -109,7 +109,7 @@ class Runs:
             except Exception:
                 if stopping.is_set():
                     break
-                # Whatever is wrong with one, the others must go on.
+                # Even when something is wrong with one, the others must go on.
                 logger.exception("stateful rules not checked")
         for kept in self._kept.values():
             self._stop(kept)

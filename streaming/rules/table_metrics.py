@@ -1,4 +1,4 @@
-"""What the tables of rules have taken, in `mqlake.metrics` as what other actions have done."""
+"""Counters of the tables of rules, in `mqlake.metrics` like those of other actions."""
 
 import logging
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""What rules make of messages, as rows of tables.
+"""Outputs of rules, as rows of tables.
 
 outputs(key, value, headers, partition, offset, timestamp) -> rows of `rule_<name>`
 dead_letters(the same) -> columns of `mqlake.tables.DEAD_LETTERS` or `LATE`
 
-The evaluation repeats after a crash what it did since its last checkpoint. What comes of one source
-and partition is in order, so whatever is not above the last mark (offset, rule, index) came before.
-Only what comes of dead letters that are run again is in no order, and comes once.
+The evaluation repeats after a crash its outputs since its last checkpoint. Those of one source and
+partition are in order, so all not above the last mark (offset, rule, index) came before. Only those
+of dead letters that are run again are in no order, and come once.
 """
 
 import re

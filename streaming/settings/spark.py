@@ -8,7 +8,7 @@ from mqlake.settings import LogSettings, ProcessSettings
 
 
 class SparkSettings(ProcessSettings):
-    """What every process with Spark may be told."""
+    """Settings of every process with Spark."""
 
     data_dir: Path = Field(
         default=Path("data"),
@@ -33,7 +33,7 @@ class SparkSettings(ProcessSettings):
 
 
 class StreamingSettings(SparkSettings):
-    """What those may be told that read the log: router and lake."""
+    """Settings of the processes with Spark that read the log: router and lake."""
 
     log: LogSettings = LogSettings()
 
