@@ -1,4 +1,4 @@
-"""The records of `mqlake.access`: who may use the API. `docs/records.md` is this module in prose.
+"""The records of `mqlake.access`: users of the API. `docs/records.md` is this module in prose.
 
 No record holds a secret: of keys and sessions there is a SHA-256 (their secrets are 256 random
 bits, which nobody guesses), of passwords a SCRAM verifier with its many rounds.
@@ -12,7 +12,7 @@ from mqlake.errors import InvalidRecord
 from mqlake.record_versions import RECORD_VERSION, check_version
 
 Role = Literal["viewer", "editor", "admin"]
-"""Each may do what those before it may."""
+"""Each has the rights of those before it."""
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 SubjectKind = Literal["token", "key", "account"]
@@ -42,9 +42,9 @@ class ApiKey:
     created_by: str
     expires_at: int | None = None
     topic_filters: tuple[str, ...] | None = None
-    """Of what whoever has the key may read and publish; None: all topics."""
+    """Of messages that a caller with the key may read and publish; None: all topics."""
     tenants: tuple[str, ...] | None = None
-    """Of whose whoever has the key may ask, and of nothing else; None: of all."""
+    """Of those that a caller with the key may ask, and of no others; None: of all."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,7 +70,7 @@ class LoginSession:
 
     subject_kind: SubjectKind
     subject: str
-    """Identifier of the key, name of the account; of the token what it leaves: a keyed hash."""
+    """Identifier of the key, name of the account; of the token a keyed hash."""
     hash: str
     """SHA-256 of the secret in the cookie, hexadecimal."""
     created_at: int
@@ -86,7 +86,7 @@ _CLASSES: Final[dict[AccessKind, type[AccessValue]]] = {
 
 
 def key_name(key_id: str) -> str:
-    """Return the name of whoever has shown a key."""
+    """Return the name of a caller with a key."""
     return f"{_KEY_PREFIX}{key_id}"
 
 

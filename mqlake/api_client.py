@@ -69,7 +69,7 @@ class ApiClient:
             raise OperationalError(f"the API's token {path} cannot be read: {exc}") from exc
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Return what a path answers; parameters that are None are left out.
+        """Return the answer of a path; parameters that are None are left out.
 
         Raises:
             ApiError: The API answers with an error; the other methods raise it too.
@@ -209,7 +209,7 @@ def _text(value: Any) -> Any:
 
 
 def _problem(error: urllib.error.HTTPError) -> str:
-    """Return what the API says is wrong."""
+    """Return the error that the API tells."""
     with error:
         try:
             found = json.load(error)

@@ -1,7 +1,7 @@
 """Argon2id verifiers of passwords (RFC 9106), as everybody writes them: `$argon2id$v=19$m=…`.
 
-They cost whoever guesses memory as well as time, more than SCRAM's; but a user who has one cannot
-log in by SCRAM, for which the server needs a key that this is not.
+They cost an attacker who guesses memory as well as time, more than SCRAM's; but a user who has one
+cannot log in by SCRAM, for which the server needs a key that this is not.
 """
 
 import base64
@@ -29,7 +29,7 @@ PATTERN: Final = (
 
 
 class Argon2Error(MqlakeError):
-    """An Argon2id verifier that cannot be used; never says what stands in it."""
+    """An Argon2id verifier that cannot be used; never shows its content."""
 
 
 class CheckWork(NamedTuple):
@@ -76,7 +76,8 @@ def make_argon2_verifier(password: str, work: CheckWork = DEFAULT_WORK) -> Argon
     """Make the verifier of a password, with a new salt.
 
     Raises:
-        UnpreparableText: The password is empty, too long, or holds what SASLprep forbids.
+        UnpreparableText: The password is empty, too long, or holds characters that SASLprep
+            forbids.
         Argon2Error: The work is less or more than is allowed.
     """
     _check(work)
@@ -86,7 +87,7 @@ def make_argon2_verifier(password: str, work: CheckWork = DEFAULT_WORK) -> Argon
 
 
 def argon2_verifier(found: re.Match[str]) -> Argon2Verifier:
-    """Return what a match of `PATTERN` says.
+    """Return the verifier of a match of `PATTERN`.
 
     Raises:
         Argon2Error: It is less or more work than is allowed, or not base64.

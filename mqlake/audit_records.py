@@ -10,7 +10,7 @@ AUDIT_EVENT: Final = "audit"
 """Its `event`; no rule can ask for it, and it is no row of `events`."""
 
 MAX_TEXT: Final = 2_000
-"""Characters of what whoever asks says of himself."""
+"""Characters of texts that a caller tells of himself."""
 MAX_STATE: Final = 64 * 1024
 """Characters of a state as JSON; of a larger one only its size is told."""
 

@@ -30,7 +30,7 @@ class BansError(MqlakeError):
 
 
 class Ban(BaseModel):
-    """An entry: for whoever one of its names or networks is of."""
+    """An entry: for clients with one of its names or networks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -220,7 +220,7 @@ def read_bans(path: Path) -> tuple[Ban, ...]:
 
 
 def parse_bans(text: str) -> tuple[Ban, ...]:
-    """Return what the text of a file says.
+    """Return the bans in the text of a file.
 
     Raises:
         BansError: It is no TOML, or a ban is none; says which, counted from 1.

@@ -101,7 +101,8 @@ def make_verifier(
     """Make the verifier of a password, with a new salt unless one is given.
 
     Raises:
-        UnpreparableText: The password is empty, too long, or holds what SASLprep forbids.
+        UnpreparableText: The password is empty, too long, or holds characters that SASLprep
+            forbids.
     """
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
     salted = hashlib.pbkdf2_hmac("sha256", prepare(password, "password").encode(), salt, iterations)
@@ -129,7 +130,7 @@ def read_password_verifier(text: str) -> PasswordVerifier:
     """Undo `str` of a verifier of either kind.
 
     Raises:
-        CredentialsError: It is of another form; never says what stands in it.
+        CredentialsError: It is of another form; never shows its content.
     """
     found = _ARGON2_VERIFIER.fullmatch(text)
     if found is None:
@@ -156,7 +157,7 @@ class Credentials:
         self._secret = secret
         scram = [one for one in verifiers.values() if isinstance(one, Verifier)]
         argon2 = [one for one in verifiers.values() if isinstance(one, Argon2Verifier)]
-        # An unknown user costs what most users cost.
+        # An unknown user costs as much as most users.
         self._usual_iterations = _most([one.iterations for one in scram], DEFAULT_ITERATIONS)
         self._usual_work = (
             _most([one.work for one in argon2], DEFAULT_WORK) if len(argon2) > len(scram) else None
@@ -200,7 +201,7 @@ def read_credentials(path: Path) -> Credentials:
 
     Raises:
         CredentialsError: It cannot be read, others than its owner can, or a line is not as
-            described above; with the line's number, and never what stands in it.
+            described above; with the line's number, and never with its content.
     """
     verifiers: dict[str, PasswordVerifier] = {}
     secret = b""
@@ -317,7 +318,7 @@ def _read_lines(path: Path) -> list[str]:
                     f"credentials file {path} is open to others (mode {mode:04o}): "
                     f"run chmod 600 {path}"
                 )
-            # Not splitlines(): a name may hold what it takes for the end of a line.
+            # Not splitlines(): a name may hold characters that it takes for the end of a line.
             return [line.removesuffix("\r") for line in file.read().decode().split("\n")]
     except UnicodeDecodeError as exc:
         raise CredentialsError(f"credentials file {path} is not UTF-8 text") from exc
@@ -379,7 +380,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _keep_owner(path: Path, descriptor: int) -> None:
-    """Give a new file the owner of the old one: root may edit what the gateway's user reads."""
+    """Give a new file the owner of the old one: root may edit a file that the gateway reads."""
     old, new = path.stat(), os.fstat(descriptor)
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         os.fchown(descriptor, old.st_uid, old.st_gid)

@@ -1,7 +1,7 @@
 """Write files that a power failure leaves whole: the old one or the new one, never a part.
 
-Written bytes are in the kernel's memory for half a minute, and a new name may reach the disk
-before what it names. So the file is synced before it gets its name, and the folder after.
+Written bytes are in the kernel's memory for half a minute, and a new name may reach the disk before
+its file. So the file is synced before it gets its name, and the folder after.
 """
 
 import os

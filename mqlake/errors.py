@@ -1,7 +1,7 @@
 """The root of every error mqlake raises on purpose; a layer's own errors derive from it.
 
 Each layer translates a foreign error once (`raise … from exc`) into one of these; messages are
-lower case and say what was expected and what came.
+lower case and say the expected and the actual value.
 """
 
 

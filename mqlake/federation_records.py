@@ -1,9 +1,9 @@
 """How far a federator has come with the log of its site: one record of `mqlake.federation`.
 
 It is written once a second while something changes, and at the end. Three things follow from it:
-where each link goes on, from where on a new run looks in `mqlake.inbound` for what it has taken
-from other sites already, and what neighbours want that are away when it begins. Nothing before the
-cursors may go from the log.
+where each link goes on, from where on a new run looks in `mqlake.inbound` for messages that it has
+taken from other sites already, and the interest of neighbours that are away when it begins. Nothing
+before the cursors may go from the log.
 """
 
 import json
@@ -129,7 +129,8 @@ def encode_reach(routes_offset: int) -> bytes:
     """Return the value of the record that answers gateways which ask whether other sites know.
 
     Args:
-        routes_offset: Of `mqlake.routes`; all that can be reached know what is wanted up to there.
+        routes_offset: Of `mqlake.routes`; all sites that can be reached know the interest up to
+            there.
     """
     return json.dumps({"v": RECORD_VERSION, "routes": routes_offset}).encode()
 

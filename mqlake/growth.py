@@ -3,7 +3,7 @@
 A key is in the partition that its hash gives, modulo the number of partitions. That number only
 grows to a multiple: so a topic stays where it is, or moves to a partition that was not there
 before, and each new partition has topics of one old one. Numbers of partitions are never used
-anew, so cursors, high-water marks and positions stay what they are.
+anew, so cursors, high-water marks and positions stay as they are.
 
     announced ──► partitions added ──► moved ──► cut ──► done
 
@@ -115,7 +115,7 @@ def generations(made_with: int, partitions: int) -> Iterator[range]:
 
 
 def check_growth(now: int, wanted: int) -> None:
-    """Refuse what a log of so many partitions cannot grow to.
+    """Refuse a number of partitions that a log of so many cannot grow to.
 
     Raises:
         OperationalError: The reason is for people.
@@ -152,7 +152,7 @@ class Heard:
 
 
 def waits_for(growth: Growth, heard: Mapping[str, Heard], now: float) -> list[str]:
-    """Return the gateways that have not done yet what the step asks of them."""
+    """Return the gateways that have not done their part of the step yet."""
     return sorted(
         name
         for name, one in heard.items()

@@ -22,7 +22,7 @@ class Heartbeat:
     pid: int
     healthy: bool
     detail: str
-    """One line: what the process is doing, or what is wrong."""
+    """One line: its present work, or its trouble."""
     written_at: float
     """Seconds since the UTC epoch."""
     figures: dict[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ BOUNDS_MS: Final = (
     *(25.0, 30.0, 40.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1_000.0, 2_000.0, 5_000.0),
     *(10_000.0, 30_000.0),
 )
-"""Upper bounds of the classes; one more takes what is above."""
+"""Upper bounds of the classes; one more takes times above."""
 
 CLASSES: Final = len(BOUNDS_MS) + 1
 
@@ -18,7 +18,7 @@ ACCEPT: Final = "accept"
 ROUTE: Final = "route"
 """From the log to the delivery topic of a gateway: the router has chosen it."""
 DELIVER: Final = "deliver"
-"""From the PUBLISH, at whatever gateway, to the PUBLISH to subscribers."""
+"""From the PUBLISH, at any gateway, to the PUBLISH to subscribers."""
 STAGES: Final = (ACCEPT, ROUTE, DELIVER)
 
 
@@ -43,7 +43,7 @@ class Latencies:
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Return below what a share of all lies; None without any.
+    """Return the time below which a share of all lies; None without any.
 
     As if each class were filled evenly; times above all bounds count as the last bound.
     """
@@ -66,5 +66,5 @@ def added_up(all_counts: Iterable[Sequence[int]]) -> list[int]:
 
 
 def since(now: Sequence[int], before: Sequence[int]) -> list[int]:
-    """Return what was counted meanwhile."""
+    """Return the counts from meanwhile."""
     return [max(0, new - old) for new, old in zip(now, before, strict=False)]

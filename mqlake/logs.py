@@ -33,9 +33,9 @@ _INFO: Final = vars(logging.LogRecord("", logging.INFO, "", 0, "", (), None))
 
 
 def log_often(logger: logging.Logger, message: str, fields: Mapping[str, object]) -> None:
-    """Do what `logger.info(message, extra={"fields": fields})` does, in less time.
+    """Do the same as `logger.info(message, extra={"fields": fields})`, in less time.
 
-    For what each client that comes and goes has logged. The level is the caller's to look at.
+    For lines of each client that comes and goes. The level is the caller's to look at.
     """
     record = logging.LogRecord.__new__(logging.LogRecord)
     created = time.time()
@@ -155,7 +155,7 @@ def set_up_logging(
     """Send the root logger to a rotated file, or to standard error without one.
 
     Args:
-        level: Of what is written.
+        level: Of lines that are written.
         log_file: Where to.
         log_format: Of its lines.
         process: Name in JSON lines.

@@ -40,7 +40,7 @@ def read_operator_file(path: Path, what: str, error: type[MqlakeError]) -> str:
 def parse_operator_file(
     text: str, model: type[Model], error: type[MqlakeError], table: str
 ) -> Model:
-    """Return what a text says.
+    """Return the model that a text holds.
 
     Args:
         text: TOML.

@@ -107,7 +107,7 @@ class Use:
         self._connection.sendall(json.dumps(what).encode() + b"\n")
 
     def _line(self, seconds: float) -> dict[str, Any] | None:
-        """Return what the keeper says next; None when it says nothing for so long.
+        """Return the keeper's next word; None when it says nothing for so long.
 
         Raises:
             ConnectionError: It is gone.

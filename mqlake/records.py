@@ -100,7 +100,7 @@ REACH_KEY: Final = b"\0reach"
 GROWTH_KEY: Final = b"\0growth"
 """In `mqlake.gateways`: of the record of the log's growth, `mqlake.growth`."""
 RETIRING: Final = "retiring"
-"""In a heartbeat: another process has the name of a gone gateway, and settles what that left."""
+"""In a heartbeat: another process has the name of a gone gateway, and settles its remains."""
 NO_GATEWAY: Final = b"\0"
 """In `mqlake.gateways`: begins the keys that are not of a gateway's heartbeat."""
 
@@ -126,7 +126,7 @@ class LogRecord(NamedTuple):
 
 
 def delivery_topic(gateway: str) -> str:
-    """Return the log topic that carries what the router chose for one gateway."""
+    """Return the log topic with the messages that the router chose for one gateway."""
     return DELIVERY_PREFIX + gateway
 
 
@@ -299,7 +299,7 @@ IS_MESSAGE: Final = (
 def is_message(key: bytes | None, headers: Mapping[str, bytes]) -> bool:
     """Tell whether a record of `mqlake.inbound` is a message.
 
-    Barriers are none, nor is what others may write there: readers pass over it.
+    Barriers are none, nor are records that others may write there: readers pass over them.
     """
     return not _reason_for_none(key, headers)
 

@@ -41,7 +41,7 @@ class KeepingPolicy:
     """At least so long; at most a day longer, and until the next VACUUM on disk."""
 
     def check(self) -> None:
-        """Refuse what is no policy.
+        """Refuse a value that is no policy.
 
         Raises:
             SettingsError: The message names the key.

@@ -1,4 +1,4 @@
-"""The one reader of `mqlake.rules`: a record's key and value to what it says.
+"""The one reader of `mqlake.rules`: from a record's key and value to a fact.
 
 `docs/records.md` says which records there are. A key alone tells which fact it is; the value is
 decoded where somebody wants it (`Fact.content`), so that nobody pays for facts of other kinds.

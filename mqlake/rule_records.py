@@ -480,7 +480,7 @@ def dead_letter_headers(letter: DeadLetter) -> Headers:
 
 
 STAGE_FALLBACK: Final = b"fallback"
-"""Header `stage` of what is no dead letter: an output that goes to a table instead."""
+"""Header `stage` of an output that goes to a table instead; it is no dead letter."""
 
 
 def table_row_headers(output: Output, action: int, table: str) -> Headers:

@@ -37,7 +37,8 @@ def prepare(text: str, what: str) -> str:
         what: Its name in messages.
 
     Raises:
-        UnpreparableText: If it is empty, too long, or holds what RFC 4013, 2.3 to 2.5 forbids.
+        UnpreparableText: If it is empty, too long, or holds characters that RFC 4013, 2.3 to 2.5
+            forbids.
     """
     _check_length(text, what)
     if text.isascii() and text.isprintable():

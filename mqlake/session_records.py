@@ -222,7 +222,7 @@ class ProgressRecord:
     """Per partition: between the cursor and this offset a holder that has died may have sent
     messages of QoS 1; empty when there are none."""
     last_packet_id: int | None = None
-    """Of a member of share groups: of what was in flight for it, this record knows up to here."""
+    """Of a member of share groups: of messages in flight for it, this record knows up to here."""
 
 
 @dataclass(slots=True)
@@ -407,7 +407,7 @@ def to_session(found: dict[str, Any]) -> SessionRecord:
 
 
 def read_outline(data: bytes) -> SessionOutline:
-    """Read of the value of a session what its shard goes by: a usual one is not parsed.
+    """Read from the value of a session the fields that its shard needs; a usual one is not parsed.
 
     Raises:
         InvalidRecord: Not JSON, another version, or one of these members is missing.
@@ -710,7 +710,7 @@ def _list_of(item: bytes) -> bytes:
     return rb"\[(?:%b(?:,%b)*)?\]" % (item, item)
 
 
-# As `encode_progress` writes what is not owed history, and has nothing of share groups.
+# As `encode_progress` writes progress without history owed and without share groups.
 _VERSION: Final = b"[%d-%d]" % (OLDEST_READ, RECORD_VERSION)
 _NUMBER: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _PACKET_ID: Final = (  # 1 to 65,535

@@ -1,4 +1,4 @@
-"""How a process gets its settings: a TOML file, the environment, and what its caller insists on.
+"""How a process gets its settings: a TOML file, the environment, and overrides of its caller.
 
 Every process has one frozen class derived from `ProcessSettings`. Its environment variables are
 `MQLAKE_<PROCESS>_<KEY>`, with two underscores between the parts of a nested key:
@@ -239,7 +239,7 @@ def _refuse_unknown_variables(settings_class: type[ProcessSettings]) -> None:
 def _explain(
     error: ValidationError, settings_class: type[ProcessSettings], path: Path | None
 ) -> str:
-    """Return what is wrong with the first key, and where it is set.
+    """Return the error of the first key, and where it is set.
 
     The values of a group, which may be secret, stay out.
     """

@@ -50,7 +50,7 @@ NO_EPOCH: Final = -1
 """Before every epoch: of a record without one, as version 0.1 wrote them."""
 
 ANYBODY: Final = "\0"
-"""The principal of a claim that may have whoever's session; no text of MQTT is this."""
+"""The principal of a claim that may have anybody's session; no text of MQTT is this."""
 
 Key = tuple[str, str]
 """Tenant and client identifier."""
@@ -83,7 +83,7 @@ class Claim:
     at_ms: int
     """When it was appended, by the log's time."""
     clean_start: bool = False
-    """The client wants nothing of what is stored."""
+    """The client wants nothing of the stored session."""
     goes_on: bool = False
     """The session began before, without a claim: a client that has come since has it instead."""
     principal: str | None = ANYBODY

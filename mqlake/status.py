@@ -32,7 +32,7 @@ class ProcessReport:
     pid: int | None
     healthy: bool
     detail: str
-    """One line: what it does, or what is wrong."""
+    """One line: its present work, or its trouble."""
     restarts: int = 0
     last_exit: str | None = None
     """Why it ended last time; None when it never did."""
@@ -139,7 +139,7 @@ def url_host(host: str) -> str:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from others; process ids begin anew with each."""
+    """Return the identifier of this boot of the machine; process ids begin anew with each."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -155,7 +155,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def load_state(data_dir: Path) -> SystemState | None:
-    """Return what was last written down, whether or not that system still runs; None without any.
+    """Return the last state written, whether or not that system still runs; None without any.
 
     Raises:
         OperationalError: The file is damaged.
@@ -189,7 +189,7 @@ def read_state(data_dir: Path) -> SystemState:
 
 
 def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
-    """Return what `mqlake status --json` prints and `/api/v1/processes` answers."""
+    """Return the content of `mqlake status --json` and of `/api/v1/processes`."""
     age = (time.time() if now is None else now) - state.written_at
     processes = []
     for process in state.processes:

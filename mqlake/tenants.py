@@ -30,7 +30,7 @@ RATES: Final = ("messages", "deliveries", "bytes", "filters", "connects")
 """Kinds of limits that are of a second."""
 RETAINED: Final = ("retained_messages", "retained_bytes")
 STOCKS: Final = ("connections", "subscriptions", "session_bytes", "queued_bytes", *RETAINED)
-"""Kinds of limits of what stays until it is given back."""
+"""Kinds of limits of resources that stay taken until they are given back."""
 
 
 class TenantLimits(BaseModel):
@@ -153,7 +153,7 @@ def decode_tenant(value: bytes) -> KeptTenant:
 
 
 def parse_tenants(text: str) -> dict[str, Tenant]:
-    """Return what the text of a file says, by name.
+    """Return the tenants in the text of a file, by name.
 
     Raises:
         TenantsError: It is no TOML, or a tenant is none; says which.

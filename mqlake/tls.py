@@ -38,7 +38,7 @@ def server_context(
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, password: str) -> None:
-    """Give a context what connections from now on are shown.
+    """Give a context the certificate that connections from now on are shown.
 
     Raises:
         OperationalError: As of `server_context`.
@@ -55,7 +55,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pass
 def pinned_context(certificate: Path) -> ssl.SSLContext:
     """Return the context for asking a server of this machine: it shows this certificate, no other.
 
-    Its name does not count, nor who has signed it: the file is what the server itself reads.
+    Its name does not count, nor who has signed it: the server itself reads the same file.
 
     Raises:
         OperationalError: The file cannot be read or holds something else.

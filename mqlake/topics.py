@@ -15,7 +15,7 @@ DEFAULT_MAX_LEVELS: Final = 128
 no limit, so one would be 65,536."""
 SHARE_PREFIX: Final = "$share/"
 SYSTEM_LEVEL: Final = "$SYS"
-"""First level of what a gateway tells of itself."""
+"""First level of topics on which a gateway tells of itself."""
 
 
 class SharedFilter(NamedTuple):

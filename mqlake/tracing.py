@@ -102,7 +102,7 @@ class Tracer:
             found.end(max(from_ms, to_ms) * NS_PER_MS)
 
     def traceparent(self, span: Span) -> str:
-        """Return what the log header of a span's message says."""
+        """Return the value of the log header of a span's message."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, self._set_in_context(span))
         return carrier[HEADER_TRACEPARENT]
@@ -119,19 +119,19 @@ class Tracer:
         span.end()
 
     def close(self) -> None:
-        """Send what is left; blocks."""
+        """Send the remaining spans; blocks."""
         self._provider.shutdown()
 
     def _context(self, traceparent: str | None) -> Context:
         from opentelemetry.context import Context
 
         carrier = {} if traceparent is None else {HEADER_TRACEPARENT: traceparent}
-        # Not the context of whoever runs this: each message has its own.
+        # Not the context of the running code: each message has its own.
         return self._propagator.extract(carrier, Context())
 
 
 def open_tracer(settings: TracingSettings, process: str) -> Tracer | None:
-    """Return what makes the spans of a process; None when there is nobody to tell.
+    """Return the tracer of a process; None when there is nobody to tell.
 
     Raises:
         SettingsError: The packages of the extra `tracing` are not there.

@@ -67,7 +67,7 @@ def ensure_log_topics(
 
     The number of partitions of an existing `mqlake.inbound` stays: it decides which partition a
     topic is in, as that of `mqlake.sessions` does for a client. `mqlake.outputs` is like it, so
-    that what a rule makes of a partition stays in order.
+    that outputs of a rule from a partition stay in order.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
@@ -76,7 +76,7 @@ def ensure_log_topics(
         retention_bytes: How much is to be kept of accepted messages; of little the log makes small
             segments, for space comes back in whole ones.
         timeout_seconds: For everything together.
-        durability: Of what is acknowledged; existing topics get it, too.
+        durability: Of acknowledged records; existing topics get it, too.
 
     Raises:
         LogError: The log does not answer in time, refuses, or has too few brokers.
@@ -117,7 +117,7 @@ def ensure_log_topics(
 def check_durability(
     bootstrap_servers: str, wanted: Durability, timeout_seconds: float = REQUEST_SECONDS
 ) -> None:
-    """Look whether the log keeps what is acknowledged as somebody relies on.
+    """Look whether the log keeps acknowledged records as somebody relies on.
 
     Raises:
         LogError: It does not, or does not answer in time.
@@ -408,7 +408,7 @@ class _Admin:
         }
 
     def until_flushed(self, log_topics: Collection[str]) -> None:
-        """Wait until what was configured is in force: brokers hear of it a moment later."""
+        """Wait until the configuration is in force: brokers hear of it a moment later."""
         while not all(found.is_flushed for found in self.keepings(log_topics).values()):
             self._pause("log topics that are to be flushed are not")
 

@@ -55,13 +55,13 @@ RangeConsumer = Callable[[list[LogRecord]], Awaitable[None]]
 """Takes one batch as `RecordsCallback` does, and is awaited before it gets the next."""
 
 ErrorCallback = Callable[[LogError], None]
-"""Takes what went wrong; the reader itself goes on trying."""
+"""Takes an error; the reader itself goes on trying."""
 
 
 def settle(
     appended: Future[tuple[int, int]], partition: int, offset: int, error: LogError | None
 ) -> None:
-    """Pass a report on to whoever awaits it: with a future bound to it, an `AppendCallback`."""
+    """Pass a report on to its waiter: with a future bound to it, an `AppendCallback`."""
     if appended.done():  # its waiter was cancelled
         return
     if error is None:
@@ -160,7 +160,7 @@ class LogWriter(Protocol):
         ...
 
     async def close(self, timeout_seconds: float = 5.0) -> None:
-        """Flush for at most the given time, then report what is left as failed and let go."""
+        """Flush for at most the given time, then report the rest as failed and let go."""
         ...
 
 
@@ -174,7 +174,7 @@ def queue(
     timestamp_ms: int = 0,
     partition: int = ANY_PARTITION,
 ) -> Future[tuple[int, int]]:
-    """Queue a record as `LogWriter.append` does; return what its partition and offset come in.
+    """Queue a record as `LogWriter.append` does; return a future of its partition and offset.
 
     Raises:
         LogError: As `LogWriter.append`.
@@ -215,7 +215,7 @@ class LogReader(Protocol):
 
         Returns:
             The offset per partition from which it reads; `BEGINNING` and `END` have become numbers,
-            so that whatever is appended after `start` has returned is read for certain.
+            so that records appended after `start` has returned are read for certain.
 
         Raises:
             LogError: The log does not answer, or there is no such topic or partition.
@@ -249,7 +249,7 @@ class LogReader(Protocol):
         ...
 
     def hurry(self) -> None:
-        """Say that somebody waits for what comes now: it is not to wait until more is there."""
+        """Say that somebody waits for the next records: it is not to wait until more are there."""
         ...
 
     async def partition_count(self, log_topic: str) -> int:
@@ -339,11 +339,11 @@ class LogAccess:
     """Each reader follows one log topic; its opener closes it."""
     ranges: LogRangeReader
     spare: LogWriter | None = None
-    """Of a gateway: for what must be said even when messages have filled `writer`."""
+    """Of a gateway: for records that must go out even when messages have filled `writer`."""
     open_paced_reader: Callable[[], LogReader] | None = None
     """Opens one that takes a stream of records later, at less cost, while nobody waits for it
     (`LogReader.hurry`); None: as `open_reader`."""
     open_late_reader: Callable[[], LogReader] | None = None
-    """Opens one for what nobody waits for; None: as `open_reader`."""
+    """Opens one for records that nobody waits for; None: as `open_reader`."""
     open_loader: Callable[[], LogReader] | None = None
     """Opens one that reads what there is and follows more and more; None: as `open_reader`."""

@@ -18,7 +18,7 @@ class Segment(NamedTuple):
 
 
 def taken_bytes(log_dir: Path) -> int:
-    """Return how much of the disk a log takes, with its indexes and what is being deleted."""
+    """Return how much of the disk a log takes, with its indexes and files about to be deleted."""
     taken = 0
     for folder, _, names in os.walk(log_dir):
         for name in names:

@@ -1,4 +1,4 @@
-"""Has a writer of messages follow the log's growth, for whoever is no gateway."""
+"""Has a writer of messages follow the log's growth, in processes that are no gateway."""
 
 import asyncio
 import contextlib

@@ -48,7 +48,7 @@ def grow(
         watch: Says how far it is.
         admin: Adds partitions.
         say: Writes a step, and waits until it is safe.
-        tell: Told what is waited for, whenever that changes.
+        tell: Told the processes waited for, whenever these change.
         partitions: Wanted.
         timeout_seconds: For everything together.
         monotonic: Clock of `watch`, in seconds.

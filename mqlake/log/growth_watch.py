@@ -31,7 +31,7 @@ GRACE_SECONDS: Final = 1.0
 
 
 class GrowthWatch:
-    """Reads what there is when it is made, and from then on what comes; from any thread.
+    """Reads what there is when it is made, and from then on new records; from any thread.
 
     Args:
         servers: host:port[,host:port…].
@@ -82,7 +82,7 @@ class GrowthWatch:
         return self.made_with if self.growth is None else self.growth.used
 
     def look(self, timeout_seconds: float = 0.0) -> None:
-        """Take what has come; wait for it so long."""
+        """Take new records; wait for some so long."""
         with self._lock:
             self._looked_at = time.monotonic()
             while messages := self._consumer.consume(_MOST_RECORDS, timeout_seconds):
@@ -91,7 +91,7 @@ class GrowthWatch:
                 timeout_seconds = 0.0
 
     def heard(self) -> dict[str, Heard]:
-        """Return what each gateway has said last; those that have left say nothing."""
+        """Return the last state of each gateway, without those that have left."""
         with self._lock:
             return dict(self._heard)
 

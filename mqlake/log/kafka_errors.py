@@ -52,6 +52,6 @@ def to_log_error(error: KafkaError, doing: str) -> LogError:
 
 
 def error_of(exc: KafkaException) -> KafkaError:
-    """Return what a `KafkaException` carries."""
+    """Return the error in a `KafkaException`."""
     error: KafkaError = exc.args[0]
     return error

@@ -1,9 +1,9 @@
 """Read ranges of a Kafka-compatible cluster over one connection that stays warm, by librdkafka.
 
 One thread owns the consumer. The reads take turns on it: a turn assigns the partitions at the
-offsets where the read stands, takes what comes, and ends when the read is complete, when others
-wait and it has had its time, or when whoever awaits it is busy: it is then parked until there is
-room for its next batch. An assignment to a warm consumer costs a few milliseconds.
+offsets where the read stands, takes records, and ends when the read is complete, when others wait
+and it has had its time, or when its consumer is busy: it is then parked until there is room for its
+next batch. An assignment to a warm consumer costs a few milliseconds.
 """
 
 import asyncio
@@ -235,7 +235,7 @@ class KafkaRangeReader:
         started = time.monotonic()
         heard = started
         while read.unread:
-            # As in `KafkaLogReader`: wait for one, then take what is there without waiting.
+            # As in `KafkaLogReader`: wait for one, then take those that are there without waiting.
             first = poll(POLL_SECONDS)
             for message in () if first is None else (first, *consume(more, 0)):
                 if message.error() is None:
@@ -312,7 +312,7 @@ class KafkaRangeReader:
         consumer.incremental_assign([position])
 
     def _check_partitions(self, consumer: Consumer, read: _Read) -> None:
-        """Refuse what is not there; librdkafka would go on looking for it for half a minute."""
+        """Refuse a partition that is not there; librdkafka would look for it for half a minute."""
         count = self._partitions.get(read.log_topic, 0)
         if max(read.unread) < count:
             return
@@ -339,7 +339,7 @@ class KafkaRangeReader:
         return oldest
 
     def _offer(self, read: _Read) -> bool:
-        """Hand over what is ready; False when there is no room: the read is then parked."""
+        """Hand over ready records; False when there is no room: the read is then parked."""
         deadline = time.monotonic() + TURN_SECONDS
         while not read.free.acquire(timeout=PATIENCE_SECONDS):
             if not (self._waiting or self._closed or time.monotonic() > deadline):

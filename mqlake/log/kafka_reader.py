@@ -1,9 +1,9 @@
 """Follow partitions of a Kafka-compatible cluster, by librdkafka.
 
-librdkafka fetches ahead on threads of its own. A reader has one Python thread that takes what is
-there, builds records and hands them to the event loop in batches; it waits while the loop has
-enough. That thread alone uses the consumer: a call from another one waits until no poll is under
-way, and with polls in a row that may be for ever.
+librdkafka fetches ahead on threads of its own. A reader has one Python thread that takes messages
+that are there, builds records and hands them to the event loop in batches; it waits while the loop
+has enough. That thread alone uses the consumer: a call from another one waits until no poll is
+under way, and with polls in a row that may be for ever.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from mqlake.log.stalls import StallWatch
 from mqlake.records import LogRecord
 
 POLL_SECONDS: Final = 0.2
-"""How long the thread polls before it looks what it should do; bounds the time of a close, and of
-a change of what is followed."""
+"""How long the thread polls before it looks for orders; bounds the time of a close, and of a change
+of the partitions that are followed."""
 
 RETRY_SECONDS: Final = 0.5
 """Before another consumer takes the place of one that has failed."""
@@ -42,15 +42,15 @@ PACED_AFTER: Final = 20
 """So many batches more than a pace has are a stream that is to be paced."""
 
 HURRIED_SECONDS: Final = 1.0
-"""How long somebody waits for what comes, once it was said that he does."""
+"""How long somebody waits for records, once it was said that he does."""
 
 LIVELY_SECONDS: Final = 1.0
-"""For so long after a change of what is followed the thread looks for the next one at once."""
+"""For so long after a change of its partitions the thread looks for the next one at once."""
 
 LIVELY_POLL_SECONDS: Final = 0.01
 
 LATE_BYTES: Final = 256 * 1024
-"""So much is fetched at once by who is late."""
+"""So much is fetched at once by a reader that is late."""
 
 MAX_WAITING_BATCHES: Final = 2
 """One that the loop is working on, one ready for it."""
@@ -72,7 +72,7 @@ class Pace:
         self._hurried_until = 0.0
 
     def hurry(self, now: float) -> None:
-        """Note that somebody waits for what comes."""
+        """Note that somebody waits for records."""
         self._hurried_until = now + HURRIED_SECONDS
 
     def after_batch(self, now: float, *, is_full: bool) -> float:
@@ -137,7 +137,7 @@ class KafkaLogReader:
         )
         self._thread: threading.Thread | None = None
         self._log_topic = ""
-        # Of what is followed: librdkafka lets only the thread that polls change it.
+        # Of partitions followed: librdkafka lets only the thread that polls change them.
         self._changes: deque[Callable[[Consumer], None]] = deque()
         self._changed = threading.Event()
         # The thread's: of each partition that is followed the next offset to be handed over.
@@ -272,7 +272,7 @@ class KafkaLogReader:
         }
 
     def _open(self, log_topic: str) -> Consumer:
-        """Return a consumer that goes on with what is to be handed over next."""
+        """Return a consumer that goes on with the records to be handed over next."""
         consumer = Consumer({**self._options, "error_cb": self._take_client_error})
         self._warm(consumer, log_topic)
         consumer.assign([TopicPartition(log_topic, p, offset) for p, offset in self._next.items()])
@@ -311,8 +311,8 @@ class KafkaLogReader:
                 self._look_for_stalls(log_topic)
             if not self._unpaused.wait(POLL_SECONDS):
                 continue
-            # `consume` waits until it has all it was asked for or the time is over: to get what
-            # is there at once, wait for one record and then take the rest without waiting.
+            # `consume` waits until it has all it was asked for or the time is over: to get those
+            # there at once, wait for one record and then take the rest without waiting.
             first = poll(self._poll_seconds())
             if first is None:
                 continue
@@ -334,7 +334,7 @@ class KafkaLogReader:
                 self._hurried.wait(rest)
 
     def _take_changes(self, consumer: Consumer) -> None:
-        """Follow what is to be followed; while that is nothing, wait for a change."""
+        """Follow the partitions asked for; while there are none, wait for a change."""
         while True:
             self._changed.clear()
             if self._changes:
@@ -482,7 +482,7 @@ _new: Final = tuple.__new__  # half the cost of LogRecord(...)
 
 
 def to_record(message: Message) -> LogRecord:
-    """Return as a record what librdkafka has read; of an error only the position counts."""
+    """Return librdkafka's message as a record; of an error only the position counts."""
     return _new(
         LogRecord,
         (

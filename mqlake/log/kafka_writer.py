@@ -39,7 +39,7 @@ POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""
 REQUEST_SECONDS: Final = 10.0
 PRESENT_SECONDS: Final = 2.0
-"""How long a partition may take to be known to every broker; then whoever waits tries again."""
+"""How long a partition may take to be known to every broker; then its waiter tries again."""
 RETRY_SECONDS: Final = 0.05
 _MOST_PARTITIONS: Final = 1 << 31
 
@@ -132,7 +132,7 @@ class KafkaLogWriter:
         except KafkaException as exc:
             if error_of(exc).code() != KafkaError._FATAL:
                 raise to_log_error(error_of(exc), f"appending to {log_topic}") from exc
-            # Idempotent producers give up for good when the broker lost what it had acknowledged.
+            # Idempotent producers give up for good when the broker lost acknowledged records.
             self._open_producer()
             self.append(
                 log_topic,
@@ -217,7 +217,7 @@ class KafkaLogWriter:
             await self.flush(timeout_seconds)
         except LogError:
             self._producer.purge()
-            with contextlib.suppress(LogError):  # a purge reports every record; close come what may
+            with contextlib.suppress(LogError):  # a purge reports every record; close in any case
                 await self.flush(1.0)
         self._stop.set()
         self._produce = _refuse

@@ -35,7 +35,7 @@ INBOUND_SEGMENT_BYTES: Final = 256 * MIB
 
 COMPACTED: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
-    # Few keys that change often: compact early and keep what a starting reader reads small.
+    # Few keys that change often: compact early, so that a starting reader has little to read.
     "segment.bytes": str(8 * MIB),
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.3",
@@ -48,7 +48,7 @@ KEPT_UNTIL_READ: Final[Mapping[str, str]] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
-"""Nothing goes by itself: the lake deletes what is old and read by everybody
+"""Nothing goes by itself: the lake deletes records that are old and read by everybody
 (`streaming/log_retention.py`)."""
 KEPT_A_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
 KEPT_A_WEEK_BYTES: Final = 1024 * MIB

@@ -1,13 +1,13 @@
 """After a crash the embedded log gives no offset a second time.
 
-Kafka acknowledges what is in the page cache. When the machine loses power the end of a partition is
+Kafka acknowledges records in the page cache. When the machine loses power the end of a partition is
 gone, and Kafka would give the next records the offsets of lost ones. But sessions, checkpoints and
-tables remember those: they would take what is new for what they have had. So a partition goes on
-`SKIPPED` offsets later, in a segment of its own. That begins with a record by which consumers know
-where they are: one that they are not shown, or, where somebody waits to see the last record of all,
-one with `SKIPPED_KEY`.
+tables remember those: they would take new records for ones that they have had. So a partition goes
+on `SKIPPED` offsets later, in a segment of its own. That begins with a record by which consumers
+know where they are: one that they are not shown, or, where somebody waits to see the last record of
+all, one with `SKIPPED_KEY`.
 
-A `LogGap` is what was passed over so. Gaps are noted in a file until the router has moved its
+A `LogGap` is the range passed over so. Gaps are noted in a file until the router has moved its
 positions behind them; then in another one, until the lake has moved its checkpoints.
 """
 
@@ -164,7 +164,7 @@ def noted_gaps(checkpoints: Path, file: str = GAPS_FILE) -> list[LogGap]:
 
 
 def forget_gaps(checkpoints: Path, file: str = GAPS_FILE) -> None:
-    """Delete what is noted."""
+    """Delete the notes."""
     (checkpoints / file).unlink(missing_ok=True)
     sync(checkpoints)
 

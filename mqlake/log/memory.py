@@ -72,7 +72,7 @@ class MemoryLog:
         self._topics.setdefault(log_topic, [_Partition() for _ in range(partitions)])
 
     def grow(self, log_topic: str, partitions: int) -> None:
-        """Do what a cluster does when it tells of further partitions: there are so many then."""
+        """Act as a cluster that tells of further partitions: there are so many then."""
         known = self.partitions(log_topic)
         known.extend(_Partition() for _ in range(partitions - len(known)))
 
@@ -81,13 +81,13 @@ class MemoryLog:
         return [record for partition in self.partitions(log_topic) for record in partition.records]
 
     def remove_before(self, log_topic: str, partition: int, offset: int) -> None:
-        """Do what retention does: forget the records of a partition before an offset."""
+        """Act as retention: forget the records of a partition before an offset."""
         found = self.partitions(log_topic)[partition]
         found.begin = offset
         del found.records[: found.at(offset)]
 
     def skip_offset(self, log_topic: str, partition: int) -> None:
-        """Do what the end of a transaction does: take an offset without a record."""
+        """Act as the end of a transaction: take an offset without a record."""
         self.partitions(log_topic)[partition].end += 1
         for reader in self._readers:
             reader.schedule()
@@ -100,7 +100,7 @@ class MemoryLog:
         self._held = log_topic
 
     def hold_reports_of(self, writer: "MemoryLogWriter") -> None:
-        """Likewise what one writer appends: its process stands still."""
+        """Likewise the records of one writer: its process stands still."""
         self._held_writer = writer
 
     def delay_reports(self) -> None:
@@ -141,7 +141,7 @@ class MemoryLog:
         timestamp_ms: int,
         partition: int,
     ) -> tuple[int, int]:
-        """Append and return partition and offset, or raise what `fail_next` put in the way."""
+        """Append and return partition and offset, or raise the error set by `fail_next`."""
         partitions = self.partitions(log_topic)
         if partition == ANY_PARTITION:
             partition = _partition_of(key or b"", len(partitions))
@@ -267,7 +267,7 @@ class MemoryLogWriter:
         )
 
     def kill(self) -> None:
-        """Lose what is queued and take no more: the process has died."""
+        """Lose queued records and take no more: the process has died."""
         self._closed = True
         self._waiting.clear()
         self._reports.clear()

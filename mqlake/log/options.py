@@ -72,8 +72,8 @@ def producer_options(
         # Java's default: a key goes where the user's own Kafka programs would put it.
         "partitioner": "murmur2_random",
         # One: when the broker dies, the second of two may be sent again before the first. After
-        # that error librdkafka counts anew in all partitions, and what is under way
-        # in another may be stored twice. Records that come meanwhile make the next batch.
+        # that error librdkafka counts anew in all partitions, and records under way in another may
+        # be stored twice. Records that come meanwhile make the next batch.
         "max.in.flight.requests.per.connection": 1,
         "message.max.bytes": MAX_RECORD_BYTES,
         # An unknown log topic is our mistake, not a broker that is about to learn of it.
@@ -83,4 +83,4 @@ def producer_options(
 
 
 def _ignore(_error: KafkaError) -> None:
-    """Take what librdkafka says of its connections: it tries again by itself."""
+    """Take librdkafka's errors of connections: it tries again by itself."""

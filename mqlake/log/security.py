@@ -30,8 +30,8 @@ _LOGIN_MODULES: Final = {
 }
 MECHANISMS: Final = tuple(_LOGIN_MODULES)
 GENERATED_MECHANISM: Final = "SCRAM-SHA-512"
-"""Neither side of it sends what would let somebody else in: so does not who listens in the place of
-a log that does not run."""
+"""Neither side of it sends a secret that would let somebody else in, not even to a process that
+listens in place of a log that does not run."""
 GENERATED_USERNAME: Final = "mqlake"
 _MOST_BYTES: Final = 65_536
 
@@ -190,7 +190,7 @@ def read_security(path: Path) -> ClientSecurity:
     """Read a security file.
 
     Raises:
-        SettingsError: It is not there, others may write it, or it does not say what is expected.
+        SettingsError: It is not there, others may write it, or its content is not as expected.
     """
     try:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """Finds partitions that a consumer has left aside: the log has more of them, and it gives nothing.
 
-librdkafka drops an order to fetch that another one overtakes, as may happen when what is assigned
+librdkafka drops an order to fetch that another one overtakes, as may happen when the assignment
 changes while it connects anew; nobody orders it again (confluentinc/librdkafka#5591). Pure; time
 comes in.
 """
@@ -16,7 +16,7 @@ LOOKS: Final = 3
 
 
 class StallWatch:
-    """Looks only after something has happened, so whoever just follows pays nothing."""
+    """Looks only after something has happened, so a reader that just follows pays nothing."""
 
     def __init__(self) -> None:
         self._due_at: float | None = None
@@ -24,7 +24,7 @@ class StallWatch:
         self._found: dict[int, int] = {}
 
     def doubt(self, now: float) -> None:
-        """Note a change of what is followed, or an error."""
+        """Note a change of the partitions followed, or an error."""
         self._due_at = now + DOUBT_SECONDS
         self._seen.clear()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Read = Callable[[Families], None]
-"""Adds what there is to be shown; called at each look, from any thread."""
+"""Adds a process's metrics; called at each scrape, from any thread."""
 
 
 class _Reader(Collector):
@@ -49,7 +49,7 @@ def new_registry(name: str, is_healthy: Callable[[], bool], read: Read) -> Colle
 
     Args:
         name: Of the process.
-        is_healthy: Whether it does what it is for.
+        is_healthy: Whether it does its work.
         read: Adds its own metrics.
     """
     registry = CollectorRegistry()

@@ -16,7 +16,7 @@ _VERSION_PREFIX: Final = RIGHTS_KEY + b"/"
 
 
 class AppliedRights(RightsFile):
-    """A version of the rights; all that a file says, and who applied it."""
+    """A version of the rights: the content of a file, and the caller that applied it."""
 
     version: int
     """Counts up from 1 and is never used twice."""

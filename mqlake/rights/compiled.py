@@ -150,7 +150,7 @@ class Rights:
     def overlapping(
         self, action: Action, client: "ClientRights", topic_filter: str
     ) -> Iterator[tuple[_Compiled, str]]:
-        """Yield the rules that have a topic in common with a filter, with what they match.
+        """Yield the rules that have a topic in common with a filter, with their own filters.
 
         In the order of the file.
         """

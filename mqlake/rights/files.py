@@ -26,7 +26,7 @@ def read_rights(path: Path) -> Rights:
 
 
 def parse_rights(text: str) -> RightsFile:
-    """Return what the text of a file says.
+    """Return the rights in the text of a file.
 
     Raises:
         RightsError: It is no TOML, or a rule is none; says which, counted from 1.

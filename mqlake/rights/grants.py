@@ -56,7 +56,7 @@ NO_GRANTS: Final = Grants()
 
 
 def read_grants(roles: object, rules: object, attributes: object = None) -> Grants:
-    """Return what claims say.
+    """Return the grants in claims.
 
     Args:
         roles: A list of names, or one name; None: no roles.

@@ -29,7 +29,7 @@ RoleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class RightsRule(BaseModel):
-    """Whom it is for (all that is said must hold), what it is about, and how it decides."""
+    """Its clients (all conditions must hold), actions and topics, and its effect."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 

@@ -29,7 +29,7 @@ class TopicPattern:
     """A topic filter, perhaps with placeholders; `%%` is a percent sign.
 
     Attributes:
-        superset: A plain topic filter that matches whatever it matches, for whomever.
+        superset: A plain topic filter that matches all that it matches, for any client.
         is_plain: It is the same for everybody: that filter.
 
     Raises:
