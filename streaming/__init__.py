@@ -1,1 +1,1 @@
-"""Spark: the router, the lake, the query application, and what they have in common."""
+"""Spark: the router, the lake, the query application, and their common parts."""

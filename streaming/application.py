@@ -88,7 +88,7 @@ class Heart:
 
     @contextmanager
     def during(self, detail: str) -> Iterator[None]:
-        """Say all the time what is being done in a `with` block, which may take long."""
+        """Tell all the time of the work in a `with` block, which may take long."""
         is_over = threading.Event()
 
         def go_on() -> None:
@@ -117,7 +117,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Spark while it runs, and who looks after it."""
+    """Spark while it runs, and the threads that look after it."""
 
     settings: StreamingSettings
     spark: SparkSession
@@ -151,7 +151,7 @@ class Engine:
             time.sleep(INTERVAL_SECONDS / 2)
 
     def figures(self, watched: Callable[[], list[Watched]]) -> QueryFigures:
-        """Return what reads the figures of queries, in a thread of its own."""
+        """Return the reader of the figures of queries, which has a thread of its own."""
         found = QueryFigures(
             self.clock,
             watched,
@@ -175,7 +175,7 @@ class Engine:
         Args:
             queries: Of the application.
             measured: Their figures.
-            look: Told what is wrong with them; does what is due about once a second, and returns
+            look: Told of their trouble; does its work about once a second, and returns
                 how the application is.
             archive_after: After so many seconds Java writes the archive of its classes, unless
                 there is one; None: never.

@@ -6,9 +6,10 @@ below (`stateful`). For most it is Spark's checkpoint: `commits/<batch>` says th
 for each source. `metadata` names the query.
 
 Router and rules keep nothing but positions, and their batches may be as long as a day. So theirs
-has what Spark does not know (`streaming.positions`): per log topic and partition the first offset
-that is not done, as of a second ago (`positions.json`, with the boot of the machine) and as of a
-minute or two ago (`settled.json`). Spark's checkpoint of them is elsewhere, and new at each start.
+has positions that Spark does not know (`streaming.positions`): per log topic and partition the
+first offset that is not done, as of a second ago (`positions.json`, with the boot of the machine)
+and as of a minute or two ago (`settled.json`). Spark's checkpoint of them is elsewhere, and new at
+each start.
 """
 
 import json
@@ -60,14 +61,14 @@ def emptied(folder: Path) -> Path:
 
 
 def forget_batches(folder: Path) -> None:
-    """Remove what Spark has kept of a query that goes by `settled.json` now."""
+    """Remove Spark's files of a query that goes by `settled.json` now."""
     for name in _OF_SPARK:
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / _METADATA).unlink(missing_ok=True)
 
 
 def query_id(folder: Path) -> str:
-    """Return what tells this query from one with another checkpoint, which counts from 0 again."""
+    """Return the identifier of this query; one with another checkpoint counts from 0 again."""
     identifier: str = json.loads((folder / _METADATA).read_text(encoding="utf-8"))["id"]
     return identifier
 
@@ -94,7 +95,7 @@ def committed(folder: Path) -> Offsets | None:
 def settled(folder: Path) -> Offsets | None:
     """Return how far it has come for all times, also when the machine loses power.
 
-    The log may then have lost what the query has made in the last half minute, or of its own end.
+    The log may then have lost the query's output of the last half minute, or its own end.
     """
     return _furthest_known(last_batch(folder), _read_settled(folder))
 
@@ -139,7 +140,7 @@ def write_settled(folder: Path, positions: Offsets) -> None:
 
 
 def _read_positions(folder: Path) -> Offsets | None:
-    """Return them, unless the machine was started again: the log may have lost what was last."""
+    """Return them, unless the machine was started again: the log may have lost its last records."""
     return _read(folder / POSITIONS, {"boot": boot_id()})
 
 
@@ -181,7 +182,7 @@ def by_text(ends: Offsets) -> dict[str, dict[str, int]]:
 
 
 def later(first: Offsets, done: Offsets) -> Offsets:
-    """Return `first`, or of each partition what is done when that is more."""
+    """Return `first`, or of each partition the offset in `done` when that is more."""
     return {
         log_topic: {
             partition: max(offset, done.get(log_topic, {}).get(partition, 0))
@@ -200,7 +201,7 @@ def with_added(first: Offsets, known: Offsets) -> Offsets:
 
 
 def furthest(first: Offsets, second: Offsets) -> Offsets:
-    """Return the later of two positions, partition by partition; of what only one knows, that."""
+    """Return the later of two positions, partition by partition, also those in only one."""
     return {
         log_topic: {
             partition: max(

@@ -58,7 +58,7 @@ class Heap:
 
     @property
     def figures(self) -> dict[str, int]:
-        """Return what a heartbeat says of it, as `bin/mqlake doctor` reads it."""
+        """Return its figures for a heartbeat, as `bin/mqlake doctor` reads them."""
         return {"heap_used_bytes": self.used_bytes, "heap_max_bytes": self.max_bytes}
 
 
@@ -92,12 +92,12 @@ class QueryFigures:
         ends: Returns per partition of a log topic the offset that its next record will get.
         positions: Returns by query how far the functions of real-time queries have come.
         heap: Returns how much of the Java heap is in use.
-        undelivered: Returns what waits for partitions that do not take it.
+        undelivered: Returns records that wait for partitions that do not take them.
 
     Attributes:
         latest: The figures of each query, by name, as they were read last.
         heap: Likewise.
-        undelivered: Likewise what waits.
+        undelivered: Likewise the waiting records.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class QueryFigures:
 
 
 def progress_of(query: StreamingQuery | None) -> Callable[[], Progress | None] | None:
-    """Return what tells a query's last progress, in one call; pyspark's own takes a hundred."""
+    """Return the reader of a query's last progress, in one call; pyspark's own takes a hundred."""
     if query is None:
         return None
 

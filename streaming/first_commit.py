@@ -1,7 +1,7 @@
 """The first commit of a Delta table, as CREATE TABLE writes it, written without Delta.
 
 Delta takes a second of a processor for each table while Java has compiled nothing yet, and a new
-system has ten. A test holds what is written here to what Delta writes.
+system has ten. A test holds this commit to that of Delta.
 """
 
 import json

@@ -111,7 +111,7 @@ class Cut:
         watch: Says how far the growth is.
         ends: Returns the offset that the next record of each partition of a log topic gets.
         append: Appends records to the log, and waits until they are safe.
-        clock: For who has been silent.
+        clock: To find those that have been silent.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Cut:
             self._moved_at = now
         if now - self._moved_at < OTHERS_SECONDS:
             return False
-        # All heartbeats that come after what is read now are of gateways that know of this step.
+        # All heartbeats after those that are read now are of gateways that know of this step.
         self._watch.read_to_end()
         return self._watch.growth == growth and not waits_for(growth, self._watch.heard(), now)
 

@@ -1,4 +1,4 @@
-"""Deletes from the log what is old enough, and never what a query has not read.
+"""Deletes from the log records that are old enough, and none that a query has not read.
 
 The log topics below keep everything by themselves (`mqlake.log.admin`). A record goes when it is
 beyond the retention of its log topic and every query that reads the log topic has committed past
@@ -27,14 +27,14 @@ CHECK_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RetainingReader:
-    """Somebody whose records must stay."""
+    """Reader whose records must stay."""
 
     name: str
     positions: Mapping[str, dict[int, int] | None]
     """By log topic that it reads: per partition the first offset that it still needs; None while
     that is not known, and then it needs all."""
     misses: bool = True
-    """Whether it would miss what is deleted before it, and nobody else tells of it."""
+    """Whether it would miss records deleted before it, and nobody else tells of them."""
 
     @property
     def known(self) -> Offsets:
@@ -51,13 +51,13 @@ class Retention(NamedTuple):
 
 
 class LogRetention:
-    """Deletes now and then what nobody needs.
+    """Deletes now and then records that nobody needs.
 
     Args:
         admin: Asks the log, and deletes.
         retention: By log topic.
         readers: Returns those of all log topics; None while they are not known, and nothing goes.
-        unread: Told where readers are, to find out what somebody else has deleted.
+        unread: Told where readers are, to find records that somebody else has deleted.
         clock: For the age of records.
         log_dir: Holds the log's partitions; without it the size of a log topic does not count.
 
@@ -88,7 +88,7 @@ class LogRetention:
         look_again(self.check, CHECK_SECONDS, stopping, _logger, "nothing deleted")
 
     def check(self) -> None:
-        """Delete what may go.
+        """Delete records that may go.
 
         Raises:
             LogError: The log does not answer, or refuses.
@@ -147,6 +147,6 @@ class LogRetention:
 
 
 def figures(retention: LogRetention | None) -> dict[str, Any]:
-    """Return who holds up which log topic, for the heartbeat."""
+    """Return the reader that holds up each log topic, for the heartbeat."""
     held = {} if retention is None else {k: v for k, v in retention.held_by.items() if v}
     return {"log_held_by": held}

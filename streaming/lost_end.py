@@ -1,7 +1,7 @@
-"""Go on behind what the log has lost of its end, and tell what is known to be lost.
+"""Go on behind the lost end of the log, and tell of records that are known to be lost.
 
-`mqlake.log.lost_end` says when the embedded log loses its end and what is done about it there. Here
-the router comes first: it tells what all queries had taken, and the lake waits until it has.
+`mqlake.log.lost_end` says when the embedded log loses its end and how it goes on there. Here the
+router comes first: it tells of records that all queries had taken, and the lake waits until it has.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def pass_over_what_is_told(checkpoints: Path, others: Sequence[str]) -> dict[str
         others: Names of the queries that are not the lake's.
 
     Returns:
-        By query, how many offsets of gaps are before it: to be added to what a batch may take.
+        By query, how many offsets of gaps are before it: to be added to the limit of a batch.
 
     Raises:
         OSError: A checkpoint cannot be read or written.

@@ -74,7 +74,7 @@ class _Duty:
 
 
 class Maintenance:
-    """Does what is due when `check` is called."""
+    """Does due work when `check` is called."""
 
     def __init__(
         self, spark: SparkSession, settings: LakeSettings, state: StateWriter, clock: Clock
@@ -96,13 +96,13 @@ class Maintenance:
         }
 
     def run(self, stopping: threading.Event) -> None:
-        """Do what is due until told to stop; for a thread of its own."""
+        """Do due work until told to stop; for a thread of its own."""
         use_pool(self._spark, MAINTENANCE_POOL)
         while not stopping.wait(CHECK_SECONDS):
             self.check(stopping.is_set)
 
     def check(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Do what is due; a failed step is logged and due again at its time."""
+        """Do due work; a failed step is logged and due again at its time."""
         for name, duty in self._duties.items():
             if self._clock.monotonic() < duty.due_at or is_stopping():
                 continue
@@ -169,9 +169,9 @@ class Maintenance:
 
 
 def small_files(path: Path) -> int:
-    """Return about how many files a table has above what its size needs.
+    """Return about how many files a table has more than its size needs.
 
-    From what Delta writes beside its newest commit; a query would cost a second.
+    From the file that Delta writes beside its newest commit; a query would cost a second.
     """
     checksums = sorted((path / "_delta_log").glob("*.crc"), reverse=True)
     if not checksums:

@@ -13,11 +13,11 @@ FIGURES: Final = {
     "state_rows": ("query_state_rows", 1.0),
     "restarts": ("query_restarts_total", 1.0),
 }
-"""Figure of a query -> its name there, and what it is multiplied with."""
+"""Figure of a query -> its name there, and its factor."""
 
 
 def add_queries(families: Families, figures: QueryFigures, clock: Clock) -> None:
-    """Add what was read last; from any thread."""
+    """Add the figures read last; from any thread."""
     for query, found in figures.latest.items():
         labels = (query, found.get("tenant", ""), found.get("rule", ""))
         families.add("mqlake_query_active", int(found["active"]), *labels)

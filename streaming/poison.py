@@ -1,4 +1,4 @@
-"""Has the engine pass over what it has died of, and the rules of it paused."""
+"""Has the engine pass over records on which it has died, and their rules paused."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ class PoisonGuard:
         self._problem = ""
 
     def find(self, ended: Iterable[Path] = ()) -> None:
-        """Look what earlier engines died of; before the next one starts.
+        """Find the records on which earlier engines died; before the next one starts.
 
         Args:
             ended: Folders of others that do not run.
@@ -58,7 +58,7 @@ class PoisonGuard:
         self.look(spark)
 
     def look(self, spark: SparkSession) -> list[PoisonEntry]:
-        """Take up what an operator has changed; return what is skipped."""
+        """Take up an operator's changes; return the entries that are skipped."""
         try:
             skipped = self._poison.skipped()
         except OperationalError as error:
@@ -75,7 +75,7 @@ class PoisonGuard:
         return skipped
 
     def pause(self, skipped: list[PoisonEntry], pause: Pause) -> None:
-        """Ask for the rules to be paused, again and again; not for what an operator has named.
+        """Ask for the rules to be paused, again and again; not for an operator's entries.
 
         One that is asked for before the rules are known, or while it changes, may stay in force.
         """

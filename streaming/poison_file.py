@@ -122,7 +122,7 @@ class Poison:
         return [entry for entry in self.entries() if entry.skipped]
 
     def take_deaths(self, places: Path, now_ms: int) -> list[PoisonEntry]:
-        """Count what an engine that died was about; return those places, as they are known now."""
+        """Count the places at which an engine died; return their entries as they are now."""
         found = list(_noted(places))
         taken = []
         if found:
@@ -151,7 +151,7 @@ class Poison:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[PoisonPlace, PoisonEntry]]:
-        """Give what is known, and write it as it then is; one process at a time does that."""
+        """Give the entries, and write them as they then are; one process at a time does that."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -163,7 +163,7 @@ class Poison:
 
 
 def forget_places(places: Path) -> None:
-    """Take away what an engine notes: it has ended as it should."""
+    """Take away an engine's notes: it has ended as it should."""
     with suppress(FileNotFoundError, NotADirectoryError):
         places.unlink()
 

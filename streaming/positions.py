@@ -1,7 +1,7 @@
 """Keeps how far router and rules have come (`streaming.checkpoints`).
 
 They keep nothing else, so they may begin at any positions before which all is done, each time
-without what Spark has kept: after a crash comes again what came since the last note, a second ago.
+without Spark's checkpoint: after a crash all outputs since the last note, a second ago, come again.
 """
 
 import logging
@@ -93,7 +93,7 @@ class Positions:
         self._noted = first
 
     def take_over(self) -> None:
-        """Go on from what another process has noted since, which has ended."""
+        """Go on from the notes of another process, which has ended."""
         if self._noted:
             self._noted = furthest(self._noted, committed(self._folder) or {})
 

@@ -33,10 +33,10 @@ class Readers:
     Args:
         settings: Where checkpoints are.
         in_force: Knows which rules are.
-        retained: Returns from where on of `mqlake.inbound` gateways read what is retained, beside
+        retained: Returns from where on of `mqlake.inbound` gateways read retained messages, beside
             the table.
-        runner: Returns what the runner of actions is done with in `mqlake.outputs`; None while
-            that is not known.
+        runner: Returns the positions of the runner of actions in `mqlake.outputs`; None while they
+            are not known.
         federation: Returns the federator; None when there was never one.
     """
 
@@ -81,7 +81,7 @@ class Readers:
         of_rules = known(checkpoint(self._settings.data_dir, queries.RULES)) or {}
         needed = self._in_force.needed(of_rules)
         found = [
-            # It tells itself what it misses, as the query of rules does.
+            # It tells itself of records that it misses, as the query of rules does.
             self._query(known, queries.ROUTER, (INBOUND,), misses=False),
             self._query(known, queries.HISTORY, (INBOUND,)),
             self._query(known, queries.STATE, (INBOUND, EVENTS)),
@@ -153,7 +153,7 @@ class LastRecord:
 
 
 class RunnerPositions:
-    """Says what the runner of actions is done with."""
+    """Says how far the runner of actions is."""
 
     def __init__(self, last: Callable[[], bytes | None]) -> None:
         self._last = last
@@ -168,7 +168,7 @@ class RunnerPositions:
 
 
 class FederationPositions:
-    """Says what other sites have of this one's log."""
+    """Says how far other sites have this one's log."""
 
     def __init__(self, last: Callable[[], bytes | None]) -> None:
         self._last = last

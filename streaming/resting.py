@@ -1,7 +1,7 @@
 """When the queries that keep tables rest: messages come before tables, but tables keep up.
 
 A batch keeps a processor busy for a second, however few rows it has. So it is followed by a rest of
-some times what it took, if it has taken all that was there when it began. One that could not leaves
+some times its own time, if it has taken all that was there when it began. One that could not leaves
 the next no time: records wait in the log until they are read.
 """
 
@@ -21,7 +21,7 @@ class Rest:
     Args:
         checkpoint: Folder of its checkpoint.
         most_records: Of one batch (`maxOffsetsPerTrigger`).
-        factor: How long a rest is, in times of what the batch took.
+        factor: How long a rest is, in times of the batch's own.
         most_seconds: The longest.
         wait: Waits so many seconds, less when the application stops.
     """

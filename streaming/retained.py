@@ -65,10 +65,10 @@ def last_retained(inbound: DataFrame) -> DataFrame:
 
 
 def merge_retained(changes: DataFrame, next_offsets: Offsets) -> None:
-    """Bring what `last_retained` gave into the table; a second time changes nothing.
+    """Bring the rows of `last_retained` into the table; a second time changes nothing.
 
-    A row only changes to what stands behind it in the log. Another partition number is that of a
-    log that was set up anew.
+    A row only changes to one that stands behind it in the log. Another partition number is that of
+    a log that was set up anew.
     """
     is_newer = "change.log_offset > row.log_offset OR change.log_partition <> row.log_partition"
     merge = (

@@ -42,7 +42,7 @@ _OF_DEFINITION: Final = tuple(
 
 
 def masked_actions(actions: str) -> Column:
-    """Return the JSON of a rule's actions without what may be secret in them.
+    """Return the JSON of a rule's actions without values that may be secret.
 
     Args:
         actions: Column with the JSON as it was defined.
@@ -132,7 +132,7 @@ def rule_changes(records: DataFrame) -> DataFrame:
 
 
 def merge_rules(changes: DataFrame) -> None:
-    """Bring what `rule_changes` gave into the table; a second time changes nothing."""
+    """Bring the rows of `rule_changes` into the table; a second time changes nothing."""
     is_new = "change.log_offset > row.log_offset"
     is_new_answer = (
         "change.is_answered AND change.activation_offset > coalesce(row.activation_offset, -1)"

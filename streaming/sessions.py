@@ -122,7 +122,7 @@ def session_rows(last: DataFrame) -> DataFrame:
 
 
 def merge_sessions(changes: DataFrame) -> None:
-    """Bring what `session_rows` gave into the table; a second time changes nothing.
+    """Bring the rows of `session_rows` into the table; a second time changes nothing.
 
     Progress counts only for the session it names: a client that started anew has none yet.
     """
@@ -186,7 +186,7 @@ def subscription_rows(last: DataFrame) -> DataFrame:
 
 
 def merge_subscriptions(changes: DataFrame) -> None:
-    """Bring what `subscription_rows` gave into the table: a session's rows go, its new ones come.
+    """Bring the rows of `subscription_rows` into the table: a session's rows go, its new ones come.
 
     Those with records of their own go with the session that they are of. A second time it takes
     away and brings the same rows.
@@ -250,7 +250,7 @@ def own_record_rows(records: DataFrame) -> DataFrame:
 
 
 def merge_own_records(changes: DataFrame) -> None:
-    """Bring what `own_record_rows` gave into the table."""
+    """Bring the rows of `own_record_rows` into the table."""
     is_same = f"row.own_record AND row.filter = change.filter AND {_SAME_CLIENT}"
     is_newer = "change.log_offset > row.log_offset"
     (

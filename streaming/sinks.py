@@ -29,7 +29,7 @@ def append_to_log(
     sink: str = LOG_SINK,
     **options: str,
 ) -> DataStreamWriter:
-    """Return what appends records to log topics, without gaps; each start needs another.
+    """Return the writer of records to log topics, without gaps; each start needs another.
 
     One sender in each JVM does it (`LogSender.java`). Records that a target does not take wait in a
     log topic of the query, which is made here.
@@ -99,7 +99,7 @@ class Waiting:
 
 
 def read_undelivered(spark: SparkSession) -> list[Waiting]:
-    """Return what waits of the tasks in the driver's JVM, which are all with a local master."""
+    """Return records that wait in the driver's JVM, where all tasks are with a local master."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     return parse_undelivered(getattr(jvm, _SENDERS_CLASS).waiting())
@@ -115,7 +115,7 @@ def parse_undelivered(text: str) -> list[Waiting]:
 
 
 def undelivered_figures(waiting: Iterable[Waiting], now_ms: int) -> dict[str, Any]:
-    """Return what waits by the name of its partition, for the heartbeat."""
+    """Return the waiting records by the name of their partition, for the heartbeat."""
     found: dict[str, Any] = {}
     for one in waiting:
         figures = found.setdefault(

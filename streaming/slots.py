@@ -86,7 +86,7 @@ def rules_mode(settings: SlotSettings, router: QueryMode, partitions: int, more:
 
 
 def slots_advice(settings: SlotSettings, partitions: int) -> str:
-    """Say what would let the router run in real time."""
+    """Return advice that would let the router run in real time."""
     return (
         f"Spark master {settings.master}: give it {partitions + SPARE_SLOTS} slots, one for each "
         f"partition of {INBOUND} and {SPARE_SLOTS} spare"

@@ -66,7 +66,7 @@ def start_spark(
 
 
 def use_pool(spark: SparkSession, pool: str) -> None:
-    """Let what this thread starts from now on run in a scheduler pool of `pools.xml`."""
+    """Let jobs that this thread starts from now on run in a scheduler pool of `pools.xml`."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
 
 

@@ -140,7 +140,7 @@ def java_options(settings: SparkSettings, folder: Path, heap_mb: int) -> list[st
 
 
 def local_environment(settings: SparkSettings, folder: Path) -> dict[str, str]:
-    """Return what the environment of a JVM with Spark has beside our own."""
+    """Return the environment variables of a JVM with Spark beside our own."""
     if not settings.master.startswith("local"):
         return {}
     return {**_LOCAL_ENVIRONMENT, "SPARK_WORKER_DIR": str(folder / "work")}
@@ -189,10 +189,10 @@ _SILENCED: Final = (
     "org.apache.spark.rdd.MapPartitionsRDD",
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler",
-    # Reports to the log what it sends to the client as well.
+    # Reports to the log errors that it sends to the client as well.
     "org.apache.spark.sql.connect.utils.ErrorUtils",
     "org.apache.spark.sql.execution.datasources.v2",
-    # Report what a query that is cancelled leaves undone.
+    # Report work that a query that is cancelled leaves undone.
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
     "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",

@@ -49,7 +49,7 @@ LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
 REST: Final = 12.0
-"""A batch is followed by a rest of so many times what it took (`streaming.resting`)."""
+"""A batch is followed by a rest of so many times its own time (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 15.0
 
 
@@ -120,7 +120,7 @@ class StateWriter:
             self.lock.release()
 
     def _apply(self, batch: DataFrame, batch_id: int) -> None:
-        # One task reads and filters; most of what is there concerns nobody here.
+        # One task reads and filters; most of the records concern nobody here.
         wanted = batch.where((F.col("topic") != INBOUND) | is_retained()).coalesce(1).persist()
         try:
             counts = {row[0]: row[1] for row in wanted.groupBy("topic").count().collect()}

@@ -67,14 +67,14 @@ class _Supervised:
 
 
 class QuerySupervisor:
-    """Starts the queries given and starts again what fails.
+    """Starts the queries given and starts again those that fail.
 
-    Not a thread: `check` does what is due; its caller says when.
+    Not a thread: `check` does due work; its caller says when.
 
     Args:
         clock: For the time between starts.
         jobs: The queries.
-        use_pool: Lets what this thread starts run in a scheduler pool.
+        use_pool: Lets jobs that this thread starts run in a scheduler pool.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class QuerySupervisor:
         self._jobs = {job.name: _Supervised(job) for job in jobs}
 
     def check(self) -> None:
-        """Start what is due and notice what has failed."""
+        """Start due queries and notice failed ones."""
         now = self._clock.monotonic()
         for name, one in self._jobs.items():
             if one.is_ending and one.query is not None and not one.query.isActive:
@@ -108,7 +108,7 @@ class QuerySupervisor:
                     _logger.info("query started", extra={"fields": {"query": name}})
 
     def restart(self, name: str) -> None:
-        """Have a query read what it is to read by now; `check` starts it when it has ended.
+        """Have a query read its present partitions; `check` starts it when it has ended.
 
         To stop one that rests between two batches takes as long as the rest.
         """

@@ -17,7 +17,7 @@ _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 1 day",
     "delta.deletedFileRetentionDuration": "interval 1 day",
 }
-# Statistics on what queries ask for; not on payloads.
+# Statistics on columns that queries ask for; not on payloads.
 _STATISTICS: Final = (
     "tenant",
     "topic",
@@ -55,7 +55,7 @@ def make_tables(settings: StreamingSettings) -> frozenset[str]:
 def create_tables(
     spark: SparkSession, settings: StreamingSettings, made: Collection[str] = ()
 ) -> None:
-    """Create what is missing: tables, columns, and their names in the catalog.
+    """Create missing tables, columns, and their names in the catalog.
 
     The catalog lives in the JVM's memory and is the same for all sessions.
 
@@ -78,7 +78,7 @@ def create_tables(
 
 
 def _add_missing(spark: SparkSession, name: str, columns: Iterable[Column]) -> None:
-    """Add what a table lacks that an earlier version has made."""
+    """Add columns that a table of an earlier version lacks."""
     present = set(spark.table(name).columns)
     missing = [column for column in columns if column.name not in present]
     if missing:
@@ -93,7 +93,7 @@ def rule_table_path(settings: StreamingSettings, name: str) -> Path:
 def grow_rule_table(
     spark: SparkSession, settings: StreamingSettings, name: str, columns: Mapping[str, str]
 ) -> dict[str, str]:
-    """Create a table that rules write to, or add what it lacks of these columns.
+    """Create a table that rules write to, or add those of these columns that it lacks.
 
     Args:
         spark: Any session.

@@ -59,7 +59,7 @@ class Unread:
         look_again(look_at_all, LOOK_SECONDS, stopping, _logger, "not looked for gaps")
 
     def look(self, query: str, positions: Offsets | None) -> Offsets | None:
-        """Tell what a query has not read and cannot read any more.
+        """Tell of records that a query has not read and cannot read any more.
 
         Args:
             query: Its name.

@@ -21,13 +21,14 @@ def start(spark: SparkSession, settings: LakeSettings, skipped: int = 0) -> Stre
     """
     options = {
         "maxOffsetsPerTrigger": str(settings.history_max_records + skipped),
-        # A batch reads what is there. After each fetch the connector asks for the partition's
-        # offsets; the broker answers only after the next fetch that waits on the same connection.
+        # A batch reads the records that are there. After each fetch the connector asks for the
+        # partition's offsets; the broker answers only after the next fetch that waits on the same
+        # connection.
         "kafka.fetch.max.wait.ms": "10",
     }
     return (
         messages(read_log(spark, settings, [INBOUND], **options))
-        # One file for each append: small files are what makes a table slow.
+        # One file for each append: small files make a table slow.
         .coalesce(1)
         .writeStream.queryName(queries.HISTORY)
         .format("delta")

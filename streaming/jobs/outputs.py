@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 MOST_RECORDS: Final = 50_000
 KEPT_MARKS: Final = 20
 REST: Final = 6.0
-"""A batch is followed by a rest of so many times what it took (`streaming.resting`)."""
+"""A batch is followed by a rest of so many times its own time (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 10.0
 
 

@@ -27,13 +27,13 @@ from streaming.sources import read_log, starting_offsets
 from streaming.spark import STATEFUL_POOL, use_pool
 
 QUIET_SECONDS: Final = 5.0
-"""Without a new batch for so long, none is to come of what was taken."""
+"""Without a new batch for so long, none is to come of records taken."""
 _TICKS: Final = {"rowsPerSecond": "1", "numPartitions": "1"}
 _CONF: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # A batch saves what it changed, not the whole state.
+    # A batch saves its changes, not the whole state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # All states of the process share these.
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
@@ -164,7 +164,7 @@ class RunCheckpoints:
         return len(passed) > 1 or age_seconds(folder, passed[0]) > QUIET_SECONDS
 
     def end(self, name: str) -> None:
-        """Note that a run has nothing more to do, and throw away what it remembered."""
+        """Note that a run has nothing more to do, and throw away its state."""
         folder = self._folder / name
         # First of all: without it, and without its checkpoint, the run would begin anew.
         note_end(folder)
@@ -181,7 +181,7 @@ class RunCheckpoints:
         return is_ended(self._data_dir, name)
 
     def forget(self, known: set[str]) -> None:
-        """Delete what is left of runs that nobody knows any more."""
+        """Delete the remains of runs that nobody knows any more."""
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)

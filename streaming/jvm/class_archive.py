@@ -1,6 +1,6 @@
 """An archive of the classes that a Java program loads: with it the JVM starts with half the work.
 
-Reading and checking classes (Spark has some 20,000, Kafka 5,000) is most of what a start costs.
+Reading and checking classes (Spark has some 20,000, Kafka 5,000) is most of the cost of a start.
 Java can write them to a file and map that file at its next start (JEP 350). So one run writes the
 archive, for its Java and its class path; the next start takes it, and all use it from then on. A
 program writes it when it ends in order, or while it runs, if it may stand still for a while.
@@ -75,7 +75,7 @@ class ClassArchive:
         return [*_QUIET, f"-XX:SharedArchiveFile={self.path}" if self.is_written else without]
 
     def take(self) -> None:
-        """Take what a JVM has finished, and remove what others have left."""
+        """Take the archive that a JVM has finished, and remove the remains of others."""
         name = self.path.name.rpartition("-")[0]
         for left in self.path.parent.glob(f"{name}-*{_UNFINISHED}"):
             if _is_finished(left) and left.name.startswith(f"{self.path.stem}."):

@@ -90,7 +90,7 @@ def build_jar(
 
 
 def _release(java: str) -> tuple[str, ...]:
-    """Return what makes classes for `RELEASE`.
+    """Return the options that make classes for `RELEASE`.
 
     With the interfaces of that release where this Java knows them: a runtime alone leaves out the
     file that has them, and the compiler fails on it instead of saying so.

@@ -19,7 +19,7 @@ def register(spark: SparkSession, name: str, function: Any, arity: int, return_t
     """Make a function known to this session.
 
     Declared as not deterministic: the optimizer would otherwise call it twice for each record, once
-    to filter away what has no result.
+    to filter away records without a result.
 
     Args:
         spark: Its JVM has our classes on the class path (`streaming.spark`).

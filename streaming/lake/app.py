@@ -82,7 +82,7 @@ _logger = logging.getLogger(__name__)
 NAME: Final = "lake"
 """Of the process, and of its folder in the data directory."""
 JAVA: Final = ("-Xms128m",)
-"""Of the heap it takes what it needs, and gives back what it does not."""
+"""It takes as much of the heap as it needs, and gives back the rest."""
 LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, GATEWAYS, RULES, OUTPUTS, DEAD_LETTERS, METRICS)
 _STOP_TIMEOUT_SECONDS: Final = 2.0
 _ARCHIVE_AFTER_SECONDS: Final = 30.0
@@ -231,7 +231,7 @@ class _Lake:
         return code
 
     def _await_router(self) -> None:
-        """Wait until the router has told what the log has lost of its end, if it has."""
+        """Wait until the router has told of records that the log has lost of its end, if any."""
         while noted_gaps(checkpoints(self._settings.data_dir)):
             time.sleep(INTERVAL_SECONDS / 2)
             self._engine.heart.beat(
@@ -241,7 +241,7 @@ class _Lake:
     def _begin(
         self, name: str, start: Callable[..., StreamingQuery], *what: object
     ) -> StreamingQuery:
-        """Tell first what a query will pass over, for it does so by itself; then start it."""
+        """Tell first of records that a query will pass over by itself; then start it."""
         self._unread.look(name, committed(checkpoint(self._settings.data_dir, name)))
         skipped = self._skipped.get(name, 0)
         return start(self._engine.spark, self._settings, *what, skipped=skipped)
@@ -266,7 +266,7 @@ class _Lake:
         return stateful.start(spark, settings, run, read, reference, detected, interval_seconds)
 
     def _grow(self) -> None:
-        """Have queries read what is new once they have passed the cut."""
+        """Have queries read new partitions once they have passed the cut."""
         if self._growth.due({queries.STATE: self._done_of_state}):
             self._queries.restart(queries.STATE)
         position = partial(position_of_run, self._settings.data_dir, known=committed)

@@ -1,1 +1,1 @@
-"""The query application: Spark of its own, over the same tables, for whoever has a question."""
+"""The query application: Spark of its own, over the same tables, for queries of users."""

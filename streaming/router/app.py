@@ -83,7 +83,7 @@ _GIVES_WAY: Final = 5
 _GIVES_WAY_SECONDS: Final = 45.0
 """Then a machine has no room for one that gives way."""
 _WARM_SECONDS: Final = 10.0
-"""For which both route: Java compiles by then what each message goes through."""
+"""For which both route: Java compiles by then the code that each message goes through."""
 QUERIES: Final = {queries.ROUTER: (INBOUND,), queries.RULES: rules.SOURCES}
 """The queries of the router, with the log topics that each reads."""
 
@@ -271,7 +271,7 @@ class _Router:
         return name == queries.ROUTER or self._controller.first is not None
 
     def _take_over(self) -> None:
-        """Do from now on what the router alone does."""
+        """Take over from now on the work of the router alone."""
         engine = self._engine
         for positions in self._positions.values():
             positions.take_over()
@@ -345,7 +345,7 @@ class _Router:
         return Look(True, "flows beside the router", {}, waits=True)
 
     def _grow(self) -> None:
-        """Have queries read what is new once they may, and make the cut when it is due."""
+        """Have queries read new partitions once they may, and make the cut when it is due."""
         running = {name: partial(self._noted, name) for name in QUERIES if self._runs(name)}
         for name in self._growth.due(running):
             self._queries.restart(name)

@@ -2,10 +2,10 @@
 
 One process is *the router* of a data directory: it holds the lock, and it alone notes positions,
 changes rules and pauses them. Another may start beside it. It begins at the positions that are
-noted, so it makes from there on all that the first one makes. Readers drop what comes
-twice: gateways, the runner of actions and the tables of rules by their marks. When it has come past
-a place at which the log ended after its start, in each partition, the first one may end. Then the
-lock is free, and who waits for it is the router.
+noted, so it makes from there on all that the first one makes. Readers drop repetitions: gateways,
+the runner of actions and the tables of rules by their marks. When it has come past an offset at
+which the log ended after its start, in each partition, the first one may end. Then the lock is
+free, and the one that waits for it is the router.
 
 Each has a seat: a folder that nobody else uses meanwhile.
 """
@@ -31,7 +31,7 @@ class Seat:
     """A folder of a router, `<data_dir>/router/<seat>`.
 
     Attributes:
-        folder: Empty but for what an engine that died was about.
+        folder: Empty but for the notes of an engine that died.
         lock: Held by the process and its JVM.
         ended: The folders of others that do not run.
 

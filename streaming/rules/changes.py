@@ -104,7 +104,7 @@ def tables_of(plan: Mapping[str, Any] | None) -> frozenset[str]:
 def next_activation(
     step: ChangeStep, activation: Activation | None, change: int, barriers: Offsets, now_ms: int = 0
 ) -> Activation:
-    """Return what is active after a change.
+    """Return the activation after a change.
 
     Args:
         step: For the rule.
@@ -192,9 +192,9 @@ def is_unwanted(definition: Rule | None, activation: Activation) -> bool:
 
 
 def withdrawn(activation: Activation, done: Position | None, change: int) -> Activation:
-    """Return an unwanted rule without what an engine that starts would evaluate again.
+    """Return an unwanted rule without the part that an engine that starts would evaluate again.
 
-    It may be what the last engine died of. A stateless version ends where the evaluation has
+    The last engine may have died of that. A stateless version ends where the evaluation has
     certainly come to. A stateful one ends where it began, so its query has nothing more to do.
 
     Args:

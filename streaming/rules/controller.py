@@ -1,6 +1,6 @@
 """Puts versions of rules in force, and out of it.
 
-The definitions and activations in `mqlake.rules` decide what there is to do, so a controller that
+The definitions and activations in `mqlake.rules` decide the steps to take, so a controller that
 is killed at any point is followed by one that goes on. A change is a barrier through the sources,
 then the activations, then the record that says the change is decided; changes that come together
 share one barrier.
@@ -84,7 +84,7 @@ class ControllerSettings(Protocol):
 
 
 class RuleController:
-    """Follows definitions and writes activations; `step` does what is due.
+    """Follows definitions and writes activations; `step` does due work.
 
     Args:
         log: Where rules are.
@@ -195,7 +195,7 @@ class RuleController:
         return True
 
     def step(self, timeout_seconds: float = READ_SECONDS) -> None:
-        """Read what is new and make the change it asks for.
+        """Read new records and make the change that they ask for.
 
         Raises:
             LogError: The change could not be written; the next step makes it anew.
@@ -279,7 +279,7 @@ class RuleController:
                     self._makers.note(definition)
                 self._changed.add(rule)
             case Fact(Kind.ACTIVATION, rule) if not self._is_ready:
-                # Later on it is one that was written here, and may be older than what is known.
+                # Later on it is one that was written here, and may be older than the one in memory.
                 keep(self._activations, rule, fact.content(decode_activation))
                 self._changed.add(rule)
             case Fact(Kind.UNSIGNED, rule):
@@ -299,7 +299,7 @@ class RuleController:
         self._overwritten.add(rule)
 
     def _overwrite(self) -> None:
-        """Write again what others have written over."""
+        """Write again activations that others have written over."""
         if self._overwritten:
             rules = sorted(self._overwritten)
             self._log.write([_record(rule, self._activations.get(rule)) for rule in rules])
@@ -394,7 +394,7 @@ class RuleController:
         return activation is not None and activation.current is not None
 
     def _steps(self) -> list[ChangeStep]:
-        """Return what is to become of the rules of which something is new."""
+        """Return the steps for the rules of which something is new."""
         steps: list[ChangeStep] = []
         unsettled: list[RuleKey] = []
         for rule in sorted(self._changed):
@@ -491,7 +491,7 @@ class RuleController:
         logger.info("rules changed", extra={"fields": fields})
 
     def _give_up(self, change: int, steps: list[ChangeStep]) -> None:
-        """Say that nothing comes of a change, and come back to what it was to do."""
+        """Say that nothing comes of a change, and come back to its steps."""
         self._remember(steps)
         self._is_ready = False
         self._write({}, change)
@@ -504,7 +504,7 @@ class RuleController:
         self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
 
     def _remember(self, steps: list[ChangeStep]) -> None:
-        """Keep what the next change is to do, because nothing came of this one."""
+        """Keep the steps for the next change, because nothing came of this one."""
         rules = {step.key for step in steps}
         self._changed |= rules
         # Of those that were looked at again nothing else is new.

@@ -13,7 +13,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class RuleCosts:
-    """Adds up what the evaluation of each rule takes; pure, told the time.
+    """Adds up the time that the evaluation of each rule takes; pure, told the time.
 
     Args:
         default_ms: Milliseconds a second that the rules of a tenant without a limit of its own may

@@ -18,7 +18,7 @@ def detected(
     until: str = "NULL",
     keep_ms: int = KEEP_MS,
 ) -> DataFrame:
-    """Return what a detection tells: `…, event_time -> …, event_time, at, state, since`.
+    """Return the rows of a detection: `…, event_time -> …, event_time, at, state, since`.
 
     A stream's messages are told of when its watermark has passed them, so it has to move without
     messages too.

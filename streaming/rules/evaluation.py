@@ -64,7 +64,7 @@ def count_nothing(spark: SparkSession) -> None:
 
 
 def count_from_now(spark: SparkSession) -> None:
-    """Count what is evaluated from now on."""
+    """Count evaluations from now on."""
     getattr(spark.sparkContext._jvm, _METRICS_CLASS).takeOver()
 
 

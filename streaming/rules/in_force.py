@@ -68,7 +68,7 @@ class RulesInForce:
             self._log.close()
 
     def step(self, timeout_seconds: float = 0.0) -> None:
-        """Take what is new, waiting for it a while."""
+        """Take new records, waiting for some a while."""
         with self._lock:
             self._take(self._log.read(timeout_seconds))
 
@@ -112,7 +112,7 @@ class RulesInForce:
         return self._table_actions.setdefault(version, ())
 
     def needed(self, done: Offsets) -> Offsets | None:
-        """Return what the evaluation of stateless rules needs of the log.
+        """Return from where on the evaluation of stateless rules needs the log.
 
         Args:
             done: How far it has certainly come; of a source without that it needs all.

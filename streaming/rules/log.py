@@ -79,7 +79,7 @@ class KafkaRuleLog:
 
     Args:
         bootstrap_servers: host:port[,host:port…].
-        partitions: Returns how many each source has; None for whoever changes no rules.
+        partitions: Returns how many each source has; None for a reader that changes no rules.
         is_controllers: Whether `mqlake.access` and `mqlake.gateways` are followed too, and
             `mqlake.metrics` from its end on.
         signatures: Of activations; None: they have none.

@@ -1,4 +1,4 @@
-"""Whether rules are within the rights of who made them, as `mqlake.access` has these now."""
+"""Whether rules are within the rights of their authors, as `mqlake.access` has these now."""
 
 from mqlake.clock import Clock
 from mqlake.rule_records import Span
@@ -34,18 +34,18 @@ class RuleMakers:
             self._rights.setdefault(definition.made_by, ALL)
 
     def is_known(self, definition: Rule) -> bool:
-        """Tell whether who has made a rule has any rights."""
+        """Tell whether the author of a rule has any rights."""
         return self._of(definition.made_by) is not None
 
     def take_changed(self) -> set[str]:
-        """Return whose rights are others than when this was asked last: changed, or expired."""
+        """Return authors whose rights are others than at the last call: changed, or expired."""
         now = {maker: self._of(maker) for maker in self._rights}
         changed = {maker for maker, rights in now.items() if rights != self._rights[maker]}
         self._rights = now
         return changed
 
     def why_not(self, definition: Rule, made: RuleProgram | Span) -> str | None:
-        """Return why a rule is not within the rights of who made it; None: it is."""
+        """Return why a rule is not within the rights of its author; None: it is."""
         maker = definition.made_by
         why = why_not(
             self._of(maker),

@@ -78,7 +78,7 @@ def runs_of(activations: Mapping[tuple[str, str], Activation]) -> tuple[Stateful
 
 
 def log_topic(stream: StatefulStream) -> str:
-    """Return what a stream reads."""
+    """Return the log topic that a stream reads."""
     return EVENTS if stream.is_events else INBOUND
 
 
@@ -93,7 +93,7 @@ def stream_columns(stream: StatefulStream) -> dict[str, str]:
 
 
 def expressions(stream: StatefulStream) -> list[str]:
-    """Return what is computed of a message: its time in microseconds, then the columns."""
+    """Return the expressions over a message: its time in microseconds, then the columns."""
     columns = [f"CAST({one.expression} AS {one.type})" for one in stream.columns]
     return [f"unix_micros({stream.event_time})", *columns]
 
@@ -105,7 +105,7 @@ def _place_of_hops(stream: StatefulStream) -> int:
 
 
 def compile_stream(spark: SparkSession, stream: StatefulStream) -> None:
-    """Compile what is computed of a message; the layouts of schemas that it names are known then.
+    """Compile the expressions over a message; the layouts of schemas in them are known then.
 
     Raises:
         Py4JJavaError: Spark does not take it.
@@ -256,7 +256,7 @@ class Relations:
         )
 
     def _spec(self, stream: StatefulStream) -> str:
-        """Return what the Java functions are told: StreamSpec.java reads it."""
+        """Return the specification for the Java functions: StreamSpec.java reads it."""
         run = self._run
         return json.dumps(
             {

@@ -1,4 +1,4 @@
-"""From a rule's definition to what the engine evaluates: the language's compiler, then Catalyst."""
+"""From a rule's definition to the engine's program: the language's compiler, then Catalyst."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Programs:
         self._spark = spark
         self._compiler = getattr(spark.sparkContext._jvm, COMPILER_CLASS)
         self._code: dict[tuple[str, str], Any] = {}
-        """Java objects; the compiler forgets what nobody holds."""
+        """Java objects; the compiler forgets those that nobody holds."""
 
     def __call__(
         self,

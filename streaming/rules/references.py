@@ -1,8 +1,8 @@
-"""Reference tables: writes what the API asks for, one Delta table each; reads them for rules.
+"""Reference tables: writes them at requests of the API, one Delta table each; reads them for rules.
 
 A request is carried out once: its number is the transaction of the commit that it makes, so one
 that a killed application had carried out and not answered is only answered. Each version is a
-commit, whose `userMetadata` says what is in it.
+commit, whose `userMetadata` describes it.
 """
 
 import json
@@ -95,13 +95,13 @@ def relation(
 
 
 class References:
-    """Follows requests and carries them out; `step` does what is due.
+    """Follows requests and carries them out; `step` does due work.
 
     Args:
         spark: Any session.
         settings: Where the data directory is.
         log: Where requests are.
-        clock: For what is due now and then.
+        clock: For work that is due now and then.
         retry_seconds: Pause behind the first attempt; twice as long behind each other.
     """
 
@@ -151,7 +151,7 @@ class References:
             }
 
     def step(self, timeout_seconds: float = READ_SECONDS) -> None:
-        """Read what is new and carry out what is asked for.
+        """Read new records and carry out their requests.
 
         Raises:
             LogError: The answer to a request could not be written; the next step writes it.
@@ -284,7 +284,7 @@ class References:
         )
 
     def _rows(self, request: ReferenceRequest, path: str) -> tuple[DataFrame, dict[str, Any]]:
-        """Return the rows of the next version, and what its commit says of them."""
+        """Return the rows of the next version, and the metadata of its commit."""
         if request.kind == "rollback":
             said = self._commit(path, request.version)
             if said is None:
@@ -334,7 +334,7 @@ class References:
         )
 
     def _last_commit(self, path: str) -> dict[str, Any] | None:
-        """Return what the newest commit of a table says; None without a table."""
+        """Return the metadata of a table's newest commit; None without a table."""
         if not DeltaTable.isDeltaTable(self._spark, path):
             return None
         return _said(DeltaTable.forPath(self._spark, path).history(1))
@@ -361,7 +361,7 @@ class References:
 
 
 def _said(history: DataFrame) -> dict[str, Any] | None:
-    """Return what a commit says in its `userMetadata`, its version as `commit`."""
+    """Return a commit's `userMetadata`, with its version as `commit`."""
     row = history.select("version", "userMetadata").first()
     if row is None or row["userMetadata"] is None:
         return None

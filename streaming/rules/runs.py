@@ -115,7 +115,7 @@ class Runs:
             self._stop(kept)
 
     def check(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Start what is due, notice what has failed, end what is over."""
+        """Start due runs, notice failed ones, end those that are over."""
         wanted = self._wanted()
         if wanted is None:
             return
@@ -137,7 +137,7 @@ class Runs:
         self._figures = {name: self._figure(kept) for name, kept in self._kept.items()}
 
     def restart(self, name: str) -> None:
-        """Have a query read what it is to read by now; from any thread."""
+        """Have a query read its present partitions; from any thread."""
         self._again.add(name)
 
     def running(self) -> list[StatefulRun]:

@@ -52,7 +52,7 @@ class Signatures:
 
     @property
     def is_first(self) -> bool:
-        """Whether what is not signed counts."""
+        """Whether unsigned activations count."""
         try:
             return self._note.read_text(encoding="ascii") != self._mark()
         except FileNotFoundError:

@@ -33,7 +33,7 @@ class TableMetrics:
         self.rules = RuleMetrics(PROCESS, uuid4().hex[:8])
 
     def write(self) -> None:
-        """Append what has changed; when the log is away, the next time."""
+        """Append changed counters; when the log is away, the next time."""
         for name in self.rules.rules():
             if not self._is_known(name):
                 self.rules.forget(*name)

@@ -71,7 +71,7 @@ _MARK: Final = ("source_offset", "rule", "index")
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Return what is in key and headers; records of another form are left out.
+    """Return the fields of key and headers; records of another form are left out.
 
     Returns:
         (value, headers, timestamp, partition, offset, tenant, rule, version, source,
@@ -127,7 +127,7 @@ def latencies(
     Args:
         outputs: From `parsed`.
         now_ms: Milliseconds UTC.
-        bounds_ms: Upper bounds of classes; one more takes what is above.
+        bounds_ms: Upper bounds of classes; one more takes times above.
 
     Returns:
         (version of a rule, index of a class, outputs in it, sum of their milliseconds)

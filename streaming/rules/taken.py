@@ -1,4 +1,4 @@
-"""Whether the tables have what a rule has made: until then its versions stay known.
+"""Whether the tables have the outputs of a rule: until then its versions stay known.
 
 The lake looks up in the activation of a version which tables its rows go to. It may be away for
 longer than the router remembers versions, so the router asks where it is.
