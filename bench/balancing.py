@@ -15,7 +15,7 @@ def measure_balancing(seed: int, scale: float = 1.0) -> Figures:
     """Repeat the published experiments; `ingest.balancer.experiments` says how.
 
     Args:
-        seed: Of what is chance.
+        seed: Of all chance.
         scale: Part of the published numbers of clients.
     """
     figures: Figures = {}

@@ -1,6 +1,6 @@
 """How much processor time a message costs at full load, stage by stage.
 
-Each process is charged with what it uses beyond its idle load, up to the moment at which the system
+Each process is charged with its time beyond its idle load, up to the moment at which the system
 is quiet again: tables are written later than messages are delivered. Gateways are told apart by
 having publishers on one and subscribers on another.
 

@@ -25,7 +25,7 @@ KINDS: Final = {
 FIRST_CONNECTIONS: Final = 2_500
 IDLE_CONNECTIONS: Final = 5_000
 SETTLE_SECONDS: Final = 2.0
-"""For whatever a gateway has left to do for a new connection after its last answer."""
+"""For work that a gateway has left for a new connection after its last answer."""
 
 KIB: Final = 1024
 

@@ -108,8 +108,8 @@ class Grid:
     def start_broker(self, node: int, settings: str = "") -> None:
         """Start a node's broker, with further lines of settings, and wait until it listens."""
         path = self.folder / f"mosquitto-{node}.conf"
-        # All limits of what waits are taken away: they are not what is looked at. A broker that is
-        # started by root would become somebody who cannot read its folder.
+        # All limits of waiting messages are taken away: they are not measured here. A broker that
+        # is started by root would become somebody who cannot read its folder.
         path.write_text(
             f"listener {self.ports[node]} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
             "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n" + settings,
@@ -145,7 +145,7 @@ class Grid:
         process.wait()
 
     def status(self, node: int) -> dict[str, Any]:
-        """Return what a federator tells of itself, {} when nothing yet."""
+        """Return the status that a federator tells, {} when none yet."""
         try:
             path = self.folder / f"state-{node}" / "heartbeat.json"
             figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["figures"]

@@ -12,7 +12,7 @@ from bench.loader import Latency
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number: how it is called and what it should be."""
+    """One number: its name and its goal."""
 
     name: str
     unit: str

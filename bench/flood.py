@@ -80,7 +80,7 @@ def measure_flood(note: Callable[[str], None], connections: int = CONNECTIONS) -
 async def flood(
     fleet: BenchFleet, connections: int, quiet_seconds: float
 ) -> tuple[list[float], dict[str, FloodSeen]]:
-    """Return how long the well behaved client waits alone, and what came of each flood."""
+    """Return how long the well behaved client waits alone, and the outcome of each flood."""
     gateway = fleet.gateway(GATEWAY_NAME)
     probe = SessionClient("well-behaved")
     await probe.connect(gateway.address, clean_session=True)

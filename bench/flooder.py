@@ -1,4 +1,4 @@
-"""Opens connections without end, and holds what it gets: the other side of `bench --only flood`.
+"""Opens connections without end, and holds them: the other side of `bench --only flood`.
 
 python -m bench.flooder HOST:PORT COUNT KIND
 

@@ -1,4 +1,4 @@
-"""Gateways and a log without Spark: for what is measured of gateways alone.
+"""Gateways and a log without Spark: for measurements of gateways alone.
 
 A stand-in sends barriers back as the router does, so that routes are answered; it routes nothing.
 """
@@ -83,7 +83,7 @@ class BenchFleet:
         return time.monotonic() - began_at
 
     def keep(self, durability: Durability) -> None:
-        """Have the log keep what is acknowledged so from now on.
+        """Have the log keep acknowledged records so from now on.
 
         Raises:
             LogError: It has too few brokers.
@@ -113,7 +113,7 @@ class BenchFleet:
 
 @dataclass(frozen=True, slots=True)
 class BenchGateway:
-    """A process, with what `mqlake up` gives one."""
+    """A process, with the settings of `mqlake up`."""
 
     name: str
     address: str

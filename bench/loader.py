@@ -44,7 +44,7 @@ class Load:
     prefix: str = ""
     """Of the topics; a new one with each run when none is given."""
     answers: str = ""
-    """Messages are JSON, and subscribers get what rules make of them below this topic."""
+    """Messages are JSON, and subscribers get outputs of rules on them, below this topic."""
     answered: int = 0
     """Publishers whose messages are answered; 0: all."""
 
@@ -93,7 +93,7 @@ class LoadResult:
         )
 
     def completed(self, what: str) -> "LoadResult":
-        """Return it when it is complete; a latency of what came would hide what did not.
+        """Return it when it is complete; latencies of messages that came would hide the others.
 
         Raises:
             OperationalError: It is not; `what` says of which load.
@@ -113,7 +113,7 @@ def new_prefix() -> str:
 
 
 def run_load(command: Sequence[str], load: Load) -> LoadResult:
-    """Put a load on and return what came of it.
+    """Put a load on and return its result.
 
     Raises:
         OperationalError: The loader could not do its work; the message is its own.

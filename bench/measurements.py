@@ -36,7 +36,7 @@ from mqlake.errors import OperationalError
 
 WARM_UP_SECONDS: Final = 60.0
 IDLE_SETTLE_SECONDS: Final = 60.0
-"""Java compiles what a start has used for most of a minute."""
+"""Java compiles the code of a start for most of a minute."""
 IDLE_SECONDS: Final = 15.0
 
 LATENCY_SECONDS: Final = {100: 12.0, 1000: 32.0}
@@ -53,7 +53,7 @@ FAN_OUT_WINDOW: Final = 50
 
 SUSTAINED_SECONDS: Final = 10.0
 SUSTAINED_STEPS: Final = 4
-"""Bisections between nothing and what a closed loop reached: the answer is good to a sixteenth."""
+"""Bisections between nothing and the rate of a closed loop: the answer is good to a sixteenth."""
 CODEC_REPETITIONS: Final = 5
 MOST_LATE_SECONDS: Final = 0.5
 """A rate is sustained when the last message came at most so long after the end of publishing."""
@@ -76,7 +76,7 @@ def measure_idle(bench: Bench) -> Figures:
 
 
 def measure_memory(bench: Bench) -> Figures:
-    """Resident memory of each process, after whatever load was put on before."""
+    """Resident memory of each process, after the loads put on before."""
     usage = usage_of(processes_of(bench.state))
     figures = {figure(f"memory, {name}", "MiB"): use.resident_mib for name, use in usage.items()}
     figures[figure("memory, whole system", "MiB")] = sum(u.resident_mib for u in usage.values())
@@ -97,7 +97,7 @@ def _steady(publish_to: str, subscribe_to: str, rate: int, seconds: float) -> Lo
 
 
 def warm_up(bench: Bench) -> None:
-    """Have messages flow until Java has compiled what they pass: a system runs for months."""
+    """Have messages flow until Java has compiled their code: a system runs for months."""
     load = _steady(bench.gateways[0], bench.gateways[-1], 1000, WARM_UP_SECONDS)
     bench.run(load).completed("messages to warm up")
 
@@ -243,8 +243,8 @@ def measure_acknowledged(bench: Bench) -> Figures:
 def measure_sustained(bench: Bench) -> Figures:
     """Most messages a second from publisher to subscriber across gateways, none lost, none late.
 
-    A closed loop, in which each publisher waits for deliveries, finds about what is possible; lower
-    rates are then tried in an open loop, which proves one.
+    A closed loop, in which each publisher waits for deliveries, finds about the rate that is
+    possible; lower rates are then tried in an open loop, which proves one.
     """
     flow = Load(
         publish_to=bench.gateways[:1],

@@ -1,7 +1,7 @@
 """The published experiments with real HAProxy, control plane and clients, before modelled nodes.
 
 Each client is a connection through HAProxy, the control plane is a process that probes and scrapes
-the nodes, and what a node tells of its processor is modelled from the clients that it has. Scaled:
+the nodes, and the CPU that a node reports is modelled from the clients that it has. Scaled:
 `SCALE` of the published numbers of clients and topics; the time of the model, in which clients
 come, nodes work and the control plane looks, is `HASTE` times as fast. A part of the messages is
 sent, acknowledged and delivered, `SENT` of those that the model counts.
@@ -49,7 +49,7 @@ WINDOW_SECONDS: Final = 60.0
 GATHERED_SECONDS: Final = 2.0
 """In which the control plane has placed those who hear the same, at the nodes that it has."""
 LAST_SECONDS: Final = 30.0
-"""For what is on its way at the end."""
+"""For messages on their way at the end."""
 LOOK_AGAIN_SECONDS: Final = 0.1
 
 
@@ -59,7 +59,7 @@ def measure_placing(
     """Repeat the experiments with every strategy.
 
     Args:
-        seed: Of what is chance.
+        seed: Of all chance.
         strategies: Of these alone.
         scale: Part of the published numbers of clients.
 

@@ -27,7 +27,7 @@ def processes_of(state: SystemState) -> dict[str, int]:
 
 
 def usage_of(pids: Mapping[str, int]) -> dict[str, ProcessUsage]:
-    """Return what each process and its children use; a child with its own name counts there."""
+    """Return the usage of each process and its children; a child with its own name counts there."""
     named = set(pids.values())
     found = {}
     for name, pid in pids.items():

@@ -36,7 +36,7 @@ def control_plane(folder: Path, settings: str) -> Iterator["ProxiedProcess"]:
 
 @dataclass(frozen=True, slots=True)
 class ProxiedProcess:
-    """A process, and the file that has what it says."""
+    """A process, and the file with its output."""
 
     process: subprocess.Popen[bytes]
     log: Path

@@ -15,7 +15,7 @@ MESSAGES: Final = 2_000_000
 DAYS: Final = 10
 TOPICS: Final = 5_000
 WARM: Final = 3
-"""Questions before those that count: Spark compiles what it has seen often."""
+"""Questions before those that count: Spark compiles plans that it has seen often."""
 TIMES: Final = 7
 _DAY_MS: Final = 86_400_000
 _PREFIX: Final = "bench-sql/"

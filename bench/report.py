@@ -39,7 +39,7 @@ def summarise(runs: Sequence[Figures]) -> list[Summary]:
 
 
 def to_json(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Return everything, with what the figures were measured on."""
+    """Return everything, with the machine on which the figures were measured."""
     return {
         "machine": {
             "cores": os.cpu_count(),

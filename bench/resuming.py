@@ -1,4 +1,4 @@
-"""How long clients wait for what they have missed."""
+"""How long clients wait for messages that they have missed."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ FILLING: Final = b"x" * 100
 MISSED: Final = 1_000
 MISSED_TOPICS: Final = 10
 RESUME_SECONDS: Final = 60.0
-"""How long a client waits for what it missed."""
+"""How long a client waits for messages that it missed."""
 
 CROWD: Final = 2_000
 CROWD_IN_FLIGHT: Final = 100

@@ -67,7 +67,7 @@ DRY_RUN_SECONDS: Final = 200.0
 
 
 def measure_rules_latency(bench: Bench) -> list[Figures]:
-    """Publish to what a rule publishes of it, at 1,000 messages a second and with 10 rules.
+    """PUBLISH to the output that a rule publishes, at 1,000 messages a second and with 10 rules.
 
     Once each rule is concerned with a tenth of the messages: 1,000 outputs a second. Then all with
     all: 10,000 outputs a second, each of which is routed and delivered as the messages are.

@@ -28,7 +28,7 @@ KEEP_ALIVE: Final = 300
 
 
 class SessionClient(asyncio.Protocol):
-    """One client of MQTT 3.1.1, on one connection after another; acknowledges what comes at once.
+    """One client of MQTT 3.1.1, on one connection after another; acknowledges messages at once.
 
     Any failure, the end of the connection included, is a `ConnectionError`.
 

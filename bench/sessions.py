@@ -52,7 +52,7 @@ CROWD_IN_FLIGHT: Final = 100
 REFUSED_PAUSE_SECONDS: Final = 0.2
 BACK_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 3.0
-"""For what gateways do after one of them has come: shards change their owners."""
+"""For the work of gateways after one of them has come: shards change their owners."""
 SETTLED_PERCENT: Final = 30.0
 """Of a core: a gateway that uses less reads no shard that it is to stand by for."""
 STAND_BY_SECONDS: Final = 900.0
@@ -135,7 +135,7 @@ def _starts(fleet: BenchFleet, size: int) -> Figures:
 
 
 def _await_stand_by(fleet: BenchFleet) -> None:
-    """Wait until gateways have read what they stand by for: they do that beside their clients."""
+    """Wait until gateways have read the shards that they stand by for, beside their clients."""
     deadline = time.monotonic() + STAND_BY_SECONDS
     pids = {name: fleet.gateway(name).pid for name in fleet.names}
     while max(cpu_percent_of(pids, SETTLE_SECONDS).values()) > SETTLED_PERCENT:
@@ -357,7 +357,7 @@ def _rates(fleet: BenchFleet, programs: LoadPrograms) -> Figures:
 
 
 def _pings(fleet: BenchFleet, programs: LoadPrograms) -> Figures:
-    """A ping waits for whatever the loop does: its time is that of a message through the loop."""
+    """A ping waits for all work of the loop: its time is that of a message through the loop."""
     with hold_connections(programs.connector, fleet.addresses(), IDLE_CONNECTIONS):
         time.sleep(SETTLE_SECONDS)
         latency = asyncio.run(_ping(fleet.addresses()[0]))

@@ -120,7 +120,7 @@ class Row:
             self._processes[one].send_signal(signal.SIGHUP)
 
     def figures(self, site: int, after: float = 0.0) -> dict[str, Any] | None:
-        """Return what a federator has said of itself after a time; None: nothing."""
+        """Return a federator's last status after a time; None: none."""
         heartbeat = read_heartbeat(self._heartbeat(site))
         return None if heartbeat is None or heartbeat.written_at <= after else heartbeat.figures
 
@@ -215,7 +215,7 @@ def measure_sites(messages: int, rate: float, outage: int) -> dict[str, Any]:
         outage: Messages while site 2 has no federator.
 
     Returns:
-        Milliseconds of each hop, and what became of the outage's messages.
+        Milliseconds of each hop, and the fate of the outage's messages.
 
     Raises:
         OperationalError: The sites do not find each other, or messages do not arrive.
@@ -263,7 +263,7 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
         await writer.flush(START_SECONDS)
         begin = time.perf_counter()
         row.start_federator(2)
-        # Each topic keeps its order, so what is lost or comes twice does so before these.
+        # Each topic keeps its order, so a message that is lost or comes twice does so before these.
         last = [publish(f"last {number}") for number in range(TOPICS)]
         await _until(
             lambda: _have(followers, last),
@@ -349,7 +349,7 @@ def _twice_told(row: Row) -> int | None:
 
 
 def _sent_to(row: Row, site: int, after: float = 0.0) -> dict[int, dict[str, int]]:
-    """Return what its neighbours have sent a site; without those that say nothing."""
+    """Return the counts that its neighbours have sent a site; without those that say nothing."""
     found = {}
     for neighbour in SITES:
         for link in (row.figures(neighbour, after) or {}).get("links", []):

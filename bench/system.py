@@ -17,7 +17,7 @@ from mqlake.status import SystemState, read_state
 
 QUIET_PERCENT: Final = 60.0
 QUIET_SECONDS: Final = 20.0
-"""How long to wait at most until the system has done what an earlier load left it to do."""
+"""How long to wait at most until the system has done the work that an earlier load left."""
 
 GATEWAY_NAME: Final = "bench"
 
@@ -31,7 +31,7 @@ class Bench:
     ready_seconds: float | None = None
     """From the command to the line that says ready; None when it ran already."""
     own: LocalSystem | None = None
-    """Started for the bench, which may do with it what it likes; None: somebody uses it."""
+    """Started for the bench, which may do anything with it; None: somebody uses it."""
     note: Callable[[str], None] = print
     """Tells the user something beside the figures."""
 
@@ -54,7 +54,7 @@ class Bench:
         return run_load(self.programs.loader, load)
 
     def await_quiet(self) -> None:
-        """Wait until the system has done what an earlier load left it to do, within limits."""
+        """Wait until the system has done the work that an earlier load left, within limits."""
         pids = processes_of(self.state)
         deadline = time.monotonic() + QUIET_SECONDS
         while time.monotonic() < deadline:

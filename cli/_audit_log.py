@@ -1,4 +1,4 @@
-"""Tells the table `audit_log` of what commands change without a request of the API."""
+"""Tells the table `audit_log` of changes that commands make without a request of the API."""
 
 import getpass
 import time
@@ -30,7 +30,7 @@ def tell_log(servers: str, operation: str, tenant: str, asked: Any) -> None:
     Args:
         servers: Of the log that takes it.
         operation: The command, without `bin/mqlake`.
-        tenant: Of what was changed.
+        tenant: Of the thing changed.
         asked: Its arguments, as JSON has them.
     """
     record = AuditRecord(

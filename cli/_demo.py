@@ -159,7 +159,7 @@ class _Counter:
 
 
 class _Subscriber:
-    """Takes what arrives of one run; every call but `on` comes on paho's thread."""
+    """Takes messages that arrive of one run; every call but `on` comes on paho's thread."""
 
     SHOWN_SECONDS = 0.2
 

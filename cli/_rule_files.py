@@ -69,7 +69,7 @@ def read_files(paths: Iterable[Path]) -> dict[str, RuleInFile]:
 
 
 def refuse(rule_id: str, path: Path, problem: Mapping[str, Any]) -> NoReturn:
-    """Say what is wrong with a rule of a file, as the API has found it.
+    """Tell the error in a rule of a file, as the API has found it.
 
     Raises:
         DocumentError: Always.
@@ -92,7 +92,7 @@ def read_existing(items: Iterable[Mapping[str, Any]]) -> dict[str, Existing]:
 def plan(
     wanted: Mapping[str, RuleInFile], existing: Mapping[str, Existing], *, prune: bool
 ) -> list[RuleFileChange]:
-    """Return what is to be done, by identifier; deletions only to prune."""
+    """Return the changes to be made, by identifier; deletions only to prune."""
     changes: list[RuleFileChange] = []
     for rule_id in sorted({*wanted, *existing}):
         before = existing.get(rule_id)

@@ -166,7 +166,7 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _alternatives(annotation: object) -> Iterator[object]:
-    """Yield the members of a union, without what they are annotated with."""
+    """Yield the members of a union, without their annotations."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _alternatives(get_args(annotation)[0])

@@ -6,7 +6,7 @@ import click
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under their titles, each column as wide as what it holds.
+    """Print rows under their titles, each column as wide as its content.
 
     Clients choose their names: characters that move a terminal's cursor are shown as escapes.
     """
@@ -18,7 +18,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text of somebody else's without what would move a terminal's cursor."""
+    """Return a text of somebody else's without codes that would move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -110,7 +110,7 @@ def _print(found: list[dict[str, Any]], since: datetime) -> None:
 
 
 def write_metrics(path: Path, tenant: str, found: list[dict[str, Any]]) -> None:
-    """Write what was found as metrics; the file is replaced at once."""
+    """Write the findings as metrics; the file is replaced at once."""
     families = Families()
     for row in found:
         families.add("mqlake_audit_checked", row["checked"], tenant, row["audit"])

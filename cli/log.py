@@ -138,7 +138,7 @@ def grow(
 @_options.security_file
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tell(servers: str, security_file: Path | None, as_json: bool) -> None:
-    """Tell the class of each log topic that has what is acknowledged."""
+    """Tell the class of each log topic that has acknowledged records."""
     from mqlake.log.admin import REQUEST_SECONDS, keepings
     from mqlake.log.log_topics import ACKNOWLEDGED_LOG_TOPICS
 

@@ -371,7 +371,7 @@ def _apply(api: ApiClient, change: RuleFileChange) -> None:
 
 
 def _await_states(api: ApiClient, changes: list[RuleFileChange]) -> dict[str, str]:
-    """Return what the engine says of the rules that were changed; `starting` when it does not."""
+    """Return the engine's states of the rules that were changed; `starting` where it has none."""
     changed = {change.rule_id for change in changes}
     deadline = time.monotonic() + _ENGINE_SECONDS
     while True:
@@ -465,7 +465,7 @@ def _context(text: str) -> dict[str, Any]:
 
 
 def print_result(job: dict[str, Any]) -> None:
-    """Print what a dry run has found; `job` is as the API gives it when it has succeeded."""
+    """Print the results of a dry run; `job` is as the API gives it when it has succeeded."""
     result = job["result"]
     names = ("matched", "passed", "no_result", "failed", "outputs")
     counts = ", ".join(f"{result[name]:,} {name}" for name in names)

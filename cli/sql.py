@@ -160,5 +160,5 @@ def _text(value: Any, type_: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text without what would move a terminal's cursor."""
+    """Return a text without codes that would move a terminal's cursor."""
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

@@ -79,7 +79,7 @@ class Balancing:
         }
 
     def write_files(self, root: Path) -> None:
-        """Write what HAProxy begins with: the last snapshot, or no node.
+        """Write HAProxy's first configuration: the last snapshot, or no node.
 
         Raises:
             OperationalError: It cannot be written.
@@ -124,8 +124,8 @@ def plan_balancing(
         websocket_port: Likewise; 0: none.
 
     Raises:
-        OperationalError: There is no HAProxy, or an old one; or other machines would reach what
-            asks nobody who he is.
+        OperationalError: There is no HAProxy, or an old one; or other machines would reach
+            listeners without a login.
     """
     program = find_haproxy()
     given = load(BalancerSettings, config)
@@ -175,7 +175,7 @@ def plan_balancing(
 
 
 def proxied_listeners(ports: tuple[int, int]) -> tuple[ListenerSettings, ...]:
-    """Return what HAProxy connects to: MQTT over TCP and WebSocket, of this machine alone."""
+    """Return the listeners for HAProxy: MQTT over TCP and WebSocket, of this machine alone."""
     tcp, websocket = ports
     return (
         TcpListener(port=tcp, proxy_protocol=True),

@@ -2,7 +2,7 @@
 
     python3 -I launcher/bootstrap.py LOCK PROGRAM [ARGUMENT…]
 
-`bin/mqlake` and `bin/test` call it with whatever python3 the machine has, so this file must be
+`bin/mqlake` and `bin/test` call it with the python3 that the machine has, so this file must be
 understood by one that is too old (3.6 at least), to say so; it imports the rest of the package only
 after that check.
 """

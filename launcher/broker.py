@@ -1,4 +1,4 @@
-"""One broker of a log of several on this machine, for tests of what outlives one of them.
+"""One broker of a log of several on this machine, for tests of the death of one of them.
 
 python -m launcher.broker FOLDER NUMBER CLUSTER_ID HOST:PORT:CONTROLLER_PORT…
 

@@ -2,7 +2,8 @@
 
 python -m launcher.broker_login FOLDER
 
-compiles it into a folder, in a process of its own: the supervisor does without what this brings.
+compiles it into a folder, in a process of its own: the supervisor does without the modules that
+this loads.
 """
 
 import hashlib

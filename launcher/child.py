@@ -34,7 +34,7 @@ class ChildProgram:
     output: Path
     """Takes its standard output and error."""
     log: Path
-    """Where it says what it does."""
+    """Takes its log."""
     stop_timeout_seconds: float
 
 
@@ -81,7 +81,7 @@ class Child:
         self._process.terminate()
 
     def kill_group(self) -> None:
-        """Kill whatever is left of it and its children, and wait until that is gone."""
+        """Kill the rest of it and its children, and wait until they are gone."""
         deadline = time.monotonic() + _GROUP_TIMEOUT_SECONDS
         while True:
             try:

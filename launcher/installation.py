@@ -1,4 +1,4 @@
-"""Python, Java and jars that the checkout needs, in its `.runtime` folder; standard library only.
+"""Packages, Java and jars of the checkout, in its `.runtime` folder; standard library only.
 
     venv/          packages of one of conf/requirements*.lock, each file checked against its hash
     java/, jdk/    a Java from a wheel, only on machines without one that is new enough
@@ -6,7 +6,7 @@
     *.stamp        the sources of each, written last: without it, or with another content, the
                    part is made again
     lock           held while something is made
-    setup.log      what pip and the resolver printed
+    setup.log      output of pip and the resolver
 
 A complete part is recognised by reading a few small files, so a warm start costs milliseconds.
 """
@@ -88,7 +88,7 @@ class Installation:
         return self.runtime / "venv"
 
     def ensure(self, lock: str) -> Path | None:
-        """Make whatever is missing.
+        """Make missing parts.
 
         Args:
             lock: The lock file in `conf/` whose packages are needed.
@@ -98,10 +98,11 @@ class Installation:
             commands that start Java and say so themselves.
 
         Raises:
-            OperationalError: Something could not be made; says what to do.
+            OperationalError: Something could not be made; names the remedy.
         """
         if self.runtime.is_symlink():
-            # It is another checkout's, and what does not fit this one would be made anew under it.
+            # It is another checkout's, and parts that do not fit this one would be made anew under
+            # it.
             raise OperationalError(
                 f"{self.runtime} is a symbolic link: a checkout needs a folder of its own there, "
                 "remove the link"

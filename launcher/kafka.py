@@ -145,7 +145,7 @@ class KafkaServer:
     """Of a log that is new."""
     host: str = LOOPBACK
     security_file: Path | None = None
-    """Says who may use the log, made at its first start; None: it asks nobody."""
+    """Login of the log, made at its first start; None: it asks nobody."""
 
     @property
     def bootstrap_servers(self) -> LogServers:
@@ -302,7 +302,7 @@ def check_storage(directory: Path, node_id: int = 1) -> None:
     """Refuse a log directory that is damaged or not ours; a missing one is fine.
 
     Raises:
-        OperationalError: Says what is wrong; nothing has been touched.
+        OperationalError: Names the fault; nothing has been touched.
     """
     log_dir = directory / "log"
     if not log_dir.exists():
@@ -439,7 +439,7 @@ def _folder(directory: Path, number: int) -> Path:
 def running_brokers(directory: Path, count: int) -> Iterator[Brokers]:
     """Run a log of so many brokers on free ports for the length of a `with` block.
 
-    For tests, and for what is measured of a log alone. `bin/mqlake up` has one broker: several on
+    For tests, and for measurements of a log alone. `bin/mqlake up` has one broker: several on
     one machine share its disk and its power.
 
     Raises:

@@ -73,7 +73,7 @@ def _log_in(connection: socket.socket, security: ClientSecurity) -> None:
 
     Raises:
         ValueError: It does not let us in, or is another one.
-        KeyError: It does not say what it should.
+        KeyError: A field of its answer is missing.
     """
     mechanism = security.mechanism.encode()
     _ask(connection, _SASL_HANDSHAKE, struct.pack(">h", len(mechanism)) + mechanism)

@@ -89,7 +89,7 @@ def _prepare_log(
         progress.tick()
     kafka.prepare()
     if previous is None or previous.boot_id != boot_id():
-        # Only with the machine's memory goes what processes wrote, however they end.
+        # Written data is lost only with the machine's memory, however processes end.
         recover_log(kafka, plan.log_program(kafka), plan.data.checkpoints, progress)
 
 
@@ -187,7 +187,7 @@ def _entrances(state: SystemState) -> list[str]:
 
 
 def _next_steps(state: SystemState, data: DataDirectory) -> str:
-    """Return what a new user may do now, in lines."""
+    """Return next steps for a new user, in lines."""
     where = f" --data-dir {data.root}"
     return (
         f"try it:     bin/mqlake demo{where}\n"
@@ -256,7 +256,7 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _end_leftovers(state: SystemState | None) -> None:
-    """End what a killed supervisor may have left; a pid that is used again is left alone."""
+    """End processes that a killed supervisor may have left; a pid used again is left alone."""
     if state is None or state.boot_id != boot_id():
         return
     sessions = {

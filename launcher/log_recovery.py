@@ -1,6 +1,6 @@
 """Make the embedded log fit to go on after an end that was not in order.
 
-See `mqlake.log.lost_end` for the reason. Kafka itself finds out what is torn, so it runs once
+See `mqlake.log.lost_end` for the reason. Kafka itself finds torn segments, so it runs once
 alone, which takes some seconds; then offsets are skipped.
 """
 
@@ -26,7 +26,7 @@ def recover_log(
         kafka: Prepared.
         program: Runs it.
         checkpoints: The folder where router and lake find out.
-        progress: Told what takes so long.
+        progress: Told of steps that take long.
 
     Raises:
         OperationalError: The log does not start, or cannot be read or written.

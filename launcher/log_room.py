@@ -84,7 +84,7 @@ class LogRoomMeter:
         self._found: LogRoomFinding | None = None
 
     def read(self) -> LogRoomFinding | None:
-        """Return what was found last; it is measured anew when that is old.
+        """Return the last finding; it is measured anew when that is old.
 
         Returns:
             None when the folder cannot be looked at.

@@ -20,7 +20,7 @@ def metrics_url(host: str, port: int) -> str:
 
 
 class SupervisorMetrics:
-    """Adds what the state says of each process.
+    """Adds the metrics of each process from the state.
 
     Args:
         state: Returns it as it was written last.

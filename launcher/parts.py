@@ -339,7 +339,7 @@ class SystemPlan:
 
 
 def probe_heartbeat(path: Path, pid: int) -> PartHealth:
-    """Return what the process last said of itself; nothing it said in an earlier run counts."""
+    """Return the health in the process's last heartbeat; one of an earlier run does not count."""
     beat = read_heartbeat(path)
     if beat is None or beat.pid != pid:
         return PartHealth(False, "starting")

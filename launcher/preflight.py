@@ -63,7 +63,7 @@ def check_contents(data: DataDirectory, *, embedded: bool) -> None:
         embedded: The log is in it.
 
     Raises:
-        OperationalError: Says what is missing or unreadable.
+        OperationalError: Names the file that is missing or unreadable.
     """
     if embedded:
         _check_log(data)

@@ -16,7 +16,7 @@ class StartProgress(Protocol):
     """Told by the supervisor, from its one thread."""
 
     def part(self, name: str, state: str, *, done: bool = False) -> None:
-        """Say what a part of the system does while it starts."""
+        """Show the state of a part of the system while it starts."""
         ...
 
     def note(self, line: str) -> None:
@@ -28,11 +28,11 @@ class StartProgress(Protocol):
         ...
 
     def ready(self, text: str) -> None:
-        """Say that everything is up, by the first line, and what to do next, by further ones."""
+        """Say that everything is up, by the first line, and next steps, by further ones."""
         ...
 
     def close(self) -> None:
-        """Give back whatever it holds; calling it again does nothing."""
+        """Give back all that it holds; calling it again does nothing."""
         ...
 
 
@@ -152,7 +152,7 @@ class PipeProgress:
 
 
 def replay(lines: Iterable[str], progress: StartProgress) -> None:
-    """Show what a `PipeProgress` sent, until the system is ready.
+    """Show the lines of a `PipeProgress`, until the system is ready.
 
     Raises:
         OperationalError: It did not start.

@@ -66,7 +66,7 @@ class Running:
         self.health = health
 
     def probed(self, health: PartHealth, now: float) -> None:
-        """Take what the present process says of itself."""
+        """Take the health of the present process."""
         is_placed = self.placed_at is not None and now - self.placed_at < PLACED_SECONDS
         if not health.healthy and (self.leaving is not None or is_placed):
             return  # it flows, and says so itself when the other one has ended
@@ -92,7 +92,7 @@ class Running:
             self.placed_at = now
 
     def reports(self, now: float) -> list[ProcessReport]:
-        """Return what others are told of its processes."""
+        """Return the reports of its processes for others."""
         child = self.child
         found = [
             ProcessReport(

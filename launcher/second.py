@@ -2,8 +2,8 @@
 
 python -m launcher.second DATA_DIR GATEWAY
 
-It is given all that the first one was given but what they cannot share. The process becomes the
-gateway; it logs to its standard error output, and so to standard output.
+It is given all that the first one was given but things that they cannot share. The process becomes
+the gateway; it logs to its standard error output, and so to standard output.
 """
 
 import os

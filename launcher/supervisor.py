@@ -195,7 +195,7 @@ class Supervisor:
             self._probe(running, now)
 
     def _waits_for(self, part: Part) -> str:
-        """Say what is to be there before a part starts; empty when it may."""
+        """Return the part that has to be there before a part starts; empty when it may."""
         if part.needs_log_topics and not self._has_topics:
             return "the log"
         before = next((one for one in self._running if one.part.name == part.after), None)
@@ -255,7 +255,7 @@ class Supervisor:
         running.probed_at = now
         running.probed(running.part.probe(running.child.pid), now)
 
-    # Starting again what is asked for
+    # Restarts on request
 
     def _take_requests(self) -> None:
         self._asked.update(dict.fromkeys(self._requests.take()))

@@ -27,7 +27,7 @@ _HEALTHY_TIMEOUT_SECONDS: Final = 150.0
 
 @dataclass(slots=True)
 class LocalSystem:
-    """One system: how to start it, ask it, stop it and look for what is left of it."""
+    """One system: how to start it, ask it, stop it and look for its remains."""
 
     data_dir: Path
     mqtt_port: int
@@ -73,7 +73,7 @@ class LocalSystem:
         """Start it, detached; return the line that says it is ready.
 
         Raises:
-            OperationalError: It did not start; with what it printed.
+            OperationalError: It did not start; with its output.
         """
         result = self.run("up", *self.up_arguments(), "--detach")
         if result.returncode != 0:
@@ -104,11 +104,11 @@ class LocalSystem:
         return read_state(self.data_dir)
 
     def status(self) -> dict[str, Any]:
-        """Return what `status --json` prints."""
+        """Return the output of `status --json`."""
         return report(self.state())
 
     def process(self, name: str) -> dict[str, Any]:
-        """Return what `status` says of one process."""
+        """Return the entry of one process in `status`."""
         found: dict[str, Any] = next(
             process for process in self.status()["processes"] if process["name"] == name
         )

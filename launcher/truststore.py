@@ -1,7 +1,7 @@
 """The certificates that the machine trusts, as a key store that Java reads (JKS, format 2).
 
-For the Java from a wheel, which brings a list of its own and knows nothing of what the machine's
-owner added (a company's proxy, say).
+For the Java from a wheel, which brings a list of its own and knows nothing of those that the
+machine's owner added (a company's proxy, say).
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Memory and processor time of each child with everything it started, from one pass over /proc.
 
-A child leads a session of its own (see `child`), so the session tells what belongs to it. This
+A child leads a session of its own (see `child`), so the session tells its processes. This
 costs one file read a process; walking process trees costs several times that.
 """
 

@@ -65,9 +65,9 @@ class Stage:
     """Where the runs of one target happen.
 
     A target that starts as a whole takes a while to start: one serves all runs that follow each
-    other, as long as its machines have what they need. After a run with which something was wrong,
+    other, as long as its machines meet their needs. After a run with which something was wrong,
     and after one that spoils it, it is started anew; so it is after one with a disk that fails,
-    unless such a disk is among what it has for all.
+    unless such a disk is among those needs that it has for all.
 
     Args:
         needs: Those of `machines.machine.NEEDS` that its machines have for all runs; other runs get
@@ -143,12 +143,12 @@ class Stage:
 
 
 def is_promised(promises: Any, promise: str) -> bool:
-    """Tell whether a target promises what a checker tests; MQTT itself promises the rest."""
+    """Tell whether a target makes the promise that a checker tests; MQTT itself makes the rest."""
     return promises.get(promise, True) is not False
 
 
 def promises_in(promises: Mapping[str, Any], faults: Iterable[str]) -> dict[str, Any]:
-    """Return what a target promises in a run with these faults."""
+    """Return the promises of a target in a run with these faults."""
     left = dict(promises)
     for fault in faults:
         promise, taken = UNSURVIVED.get(fault, ("", ()))
@@ -173,7 +173,7 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
 
 
 def needs_of(scenario: Scenario) -> set[str]:
-    """Return what the faults of a scenario need, of `machines.machine.NEEDS`."""
+    """Return the needs of a scenario's faults, of `machines.machine.NEEDS`."""
     return needed(_faults_of(scenario))
 
 
@@ -188,7 +188,7 @@ def _faults_of(scenario: Scenario) -> list[str]:
 
 
 def order_of(scenario: Scenario) -> list[str]:
-    """Return by what scenarios are sorted, so that those that can share a system are together."""
+    """Return the key that sorts scenarios, so that those that can share a system are together."""
     return sorted(needs_of(scenario) - {PROXY})
 
 
@@ -204,7 +204,7 @@ def spoils(faults: Iterable[str]) -> bool:
 
 
 def needed(faults: Iterable[str]) -> set[str]:
-    """Return what faults of these names need, of `machines.machine.NEEDS`."""
+    """Return the needs of faults of these names, of `machines.machine.NEEDS`."""
     return {FAULTS[name].needs for name in faults if name in FAULTS} - {""}
 
 
@@ -265,7 +265,7 @@ def _short(row: dict[str, Any]) -> str:
 
 
 def scale_of(scenario: Scenario, settings: CampaignSettings) -> float:
-    """Return by what counts of messages are multiplied."""
+    """Return the factor of counts of messages."""
     return scenario.quick if settings.is_quick else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Targets as TOML: parts, how each is started, and what they promise.
+"""Targets as TOML: parts, how each is started, and their promises.
 
 In a target's file stand `{dir}` for a folder of the run, `{disk}` and `{host}` for the disk and the
 address of its machine (`{disk:NAME}`, `{host:NAME}` if there are several), `{port:NAME}` for a
@@ -60,7 +60,7 @@ class SystemDefinition:
     Attributes:
         pids: Prints JSON with `processes`, each with `name` and `pid`.
         keeper: The one of these that starts the parts again.
-        audit: Holds what the target itself has recorded against its promises; its exit code is
+        audit: Holds the target's own records against its promises; its exit code is
             not 0 when one is broken.
         machine: Where it runs, with all its parts.
     """
@@ -75,7 +75,7 @@ class SystemDefinition:
 
 @dataclass(frozen=True, slots=True)
 class RightsDefinition:
-    """How a target is told what clients may do.
+    """How a target is told the rights of clients.
 
     Attributes:
         actions: Its words for `publish` and `subscribe`, in place of `{action}`.

@@ -18,7 +18,7 @@ from resilience.errors import HistoryError
 VERSION: Final = 1
 
 Operation = dict[str, Any]
-"""One line: `process`, `f`, `type`, `time` (microseconds of one clock), and what `f` adds."""
+"""One line: `process`, `f`, `type`, `time` (microseconds of one clock), and the fields of `f`."""
 
 FUNCTIONS: Final[dict[str, str]] = {
     "connect": "CONNECT until CONNACK; ok has session_present",

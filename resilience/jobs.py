@@ -28,7 +28,7 @@ Work = Sequence[One]
 
 
 def split(work: Work, count: int) -> tuple[list[Work], Work]:
-    """Return what each of at most `count` jobs begins with, and what any of them can take.
+    """Return the first work of each of at most `count` jobs, and the work that any can take.
 
     Scenarios that can share a system are together. The largest of these groups first, each to the
     job that has the fewest; of the others those with most faults first, for they take longest.
@@ -105,7 +105,7 @@ def _job(
 
 
 def _work(part: Work, free: Work, taken: "Synchronized[int]") -> Iterator[One]:
-    """Yield what is this job's, then what no job has taken yet."""
+    """Yield this job's scenarios, then those that no job has taken yet."""
     yield from part
     while True:
         with taken.get_lock():

@@ -37,7 +37,7 @@ COLUMNS: Final = ("cpu_percent", "memory_bytes", "cpu_seconds", "seconds")
 
 
 class _Tally(Writer):
-    """Counts what was received, and keeps nothing."""
+    """Counts messages received, and keeps none."""
 
     def __init__(self, expected: int) -> None:
         super().__init__(io.StringIO(), {}, time.monotonic)
@@ -72,8 +72,8 @@ async def measure(
         number: Tells clients from those of other repetitions.
 
     Returns:
-        The peak of the processor in percent of one and that of memory, processor time beyond what
-        it takes without clients, and seconds from the first PUBLISH to the last delivery.
+        The peak of the processor in percent of one and that of memory, processor time beyond that
+        without clients, and seconds from the first PUBLISH to the last delivery.
 
     Raises:
         TargetError: A client does not get in, or not all messages arrived.
@@ -188,7 +188,7 @@ async def _run(
             base = taken_by(pids).memory_bytes
             for repetition in range(repetitions):
                 row = await measure(target, pids, size, qos, len(rows))
-                # An allocator keeps what it once had: all repetitions count from the same.
+                # An allocator keeps memory that it once had: all repetitions count from the same.
                 row["memory_bytes"] -= base if size else 0
                 rows.append(row)
                 tell(f"{definition.name} load {repetition + 1}/{repetitions}: {to_line(row)}")
@@ -207,7 +207,7 @@ def to_line(row: dict[str, Any]) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return median and spread for each number of clients, and what a delivery costs.
+    """Return median and spread for each number of clients, and the cost of a delivery.
 
     `us_per_delivery` is processor time in microseconds, from the numbers of clients with the fewest
     and the most deliveries: connecting is in both, and so is not all of it.

@@ -176,7 +176,7 @@ class LocalTarget:
             machine.start()
 
     async def _start_all(self, machine: str) -> None:
-        """Start what is on this machine: parts that are started one by one, then the system."""
+        """Start the parts on this machine: parts that are started one by one, then the system."""
         system = self._definition.system
         mine = {
             name: part for name, part in self._definition.parts.items() if part.machine == machine
@@ -191,7 +191,7 @@ class LocalTarget:
                 await self.launch(name)
 
     async def _command(self, command: Command, seconds: float) -> str:
-        """Run a command of the target to its end; return what it printed.
+        """Run a command of the target to its end; return its output.
 
         Raises:
             TargetError: It takes longer, or fails.
@@ -202,7 +202,7 @@ class LocalTarget:
         return out
 
     async def _run(self, command: Command, seconds: float) -> tuple[int, str]:
-        """Run a command of the target; return its exit code and what it printed.
+        """Run a command of the target; return its exit code and its output.
 
         Raises:
             TargetError: It takes longer.
@@ -241,7 +241,7 @@ class LocalTarget:
         if self._folder is not None and self._definition.system.stop and self._machines:
             with contextlib.suppress(TargetError):
                 await self._command(self._definition.system.stop, 120)
-        # Nobody needs what they have on their disks, and brokers that end in order wait for others.
+        # Nobody needs the data on their disks, and brokers that end in order wait for others.
         kill_at_once([one.pid for one in self._processes.values() if one.returncode is None])
         for process in self._processes.values():
             await process.wait()
@@ -270,7 +270,7 @@ class LocalTarget:
 
     async def _pids_of_system(self) -> dict[str, int]:
         """Return by name the processes that it says it has."""
-        # Its exit code may say that something is away, which is what was wanted.
+        # Its exit code may say that something is away, as was wanted.
         _, out = await self._run(self._definition.system.pids, 30)
         try:
             rows = json.loads(out)["processes"]
@@ -286,7 +286,7 @@ class LocalTarget:
         return with_descendants(leaders)
 
     async def audit(self) -> tuple[bool, str]:
-        """Have the target held to what it has recorded; return whether all holds, and its words.
+        """Have the target held to its records; return whether all holds, and its words.
 
         One that says nothing and fails could not look: the words are why.
         """
@@ -294,7 +294,7 @@ class LocalTarget:
         return not code, said or f"exit code {code}{self._log()}\n"
 
     async def usage(self) -> dict[str, int]:
-        """Return what the target takes now: bytes of memory and of its disks, open files."""
+        """Return the usage of the target now: bytes of memory and of its disks, open files."""
         taken = taken_by(await self.pids())
         stored = sum(stored_in(machine.disk) for machine in self._machines.values())
         return {"memory": taken.memory_bytes, "files": taken.files, "disk": stored}

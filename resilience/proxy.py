@@ -1,4 +1,4 @@
-"""A TCP proxy between the clients and one part, that can do what networks do."""
+"""A TCP proxy between the clients and one part, that can fail as networks do."""
 
 import asyncio
 import contextlib

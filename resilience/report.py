@@ -64,7 +64,7 @@ def verdicts(result: Result) -> list[Row]:
 
 
 def says(row: Row, promises: dict[str, Any]) -> str:
-    """Say in words what a verdict means for a target with these promises."""
+    """Say in words the meaning of a verdict for a target with these promises."""
     if row["violations"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(row["kinds"].items()))
         word = "broken" if is_promised(promises, row["promise"]) else "not promised"
@@ -105,7 +105,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
-    """Return for each scenario a table: ours per target, then what is published."""
+    """Return for each scenario a table: ours per target, then published figures."""
     tables: list[tuple[str, list[list[str]]]] = []
     for name in dict.fromkeys(result["scenario"] for result in results):
         mine = [result for result in results if result["scenario"] == name]
@@ -192,7 +192,7 @@ def scorecard(results: Sequence[Result]) -> list[list[str]]:
 
 
 def _says_of_all(name: str, results: Sequence[Result]) -> str:
-    """Say what one checker found in all scenarios of a target, each with its own promises."""
+    """Return the findings of one checker in all scenarios of a target, each with its promises."""
     blamed: list[Row] = []
     excused: list[Row] = []
     for result in results:

@@ -395,7 +395,7 @@ def void(_value: object) -> None:
 
 
 async def execute(run: PlanRunner) -> list[str]:
-    """Run a plan against a target that is started; return what did not go as planned."""
+    """Run a plan against a target that is started; return deviations from the plan."""
     with contextlib.suppress(asyncio.CancelledError):
         await run.go()
         return run.problems

@@ -31,7 +31,7 @@ class UsageTaken:
 
 
 def taken_by(pids: Iterable[int]) -> UsageTaken:
-    """Return what processes take; those that have ended take nothing."""
+    """Return the usage of processes; those that have ended use nothing."""
     seconds = 0.0
     pages = files = 0
     for pid in pids:
@@ -104,7 +104,7 @@ class UsageSampler:
     """Looks at processes again and again, in a task of its own.
 
     Attributes:
-        samples: Seconds since the start, with what was taken then.
+        samples: Seconds since the start, with the usage then.
     """
 
     def __init__(self, pids: list[int], seconds: float = SAMPLE_SECONDS) -> None:

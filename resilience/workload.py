@@ -1,4 +1,4 @@
-"""A random workload that uses what the checkers look at: one group of clients for each feature.
+"""A random workload of features that the checkers look at: one group of clients for each feature.
 
 The same plan runs against the double in virtual time and against a broker in real time. A group
 lasts about ten seconds.

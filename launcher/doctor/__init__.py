@@ -1,1 +1,1 @@
-"""`mqlake doctor`: looks over a running system, says what is wrong and what to do."""
+"""`mqlake doctor`: looks over a running system, tells faults and remedies."""

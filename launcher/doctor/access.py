@@ -11,7 +11,7 @@ from mqlake.addresses import is_loopback
 
 
 def look_at_access(patient: Patient) -> Iterator[Finding]:
-    """Are clients of other machines asked who they are, and what they may do?"""
+    """Do clients of other machines need a login, and rights?"""
     entrances: list[str] = []
     if patient.running.entrances:
         listening = _listening()

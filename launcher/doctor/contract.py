@@ -54,7 +54,7 @@ class Patient:
         return next((one for one in processes if one.name == name), None)
 
     def figures(self, name: str) -> dict[str, Any]:
-        """Return what a process says of itself."""
+        """Return the figures in a process's heartbeat."""
         process = self.process(name)
         return {} if process is None else process.figures
 

@@ -45,7 +45,7 @@ CHECKS: Final = (
 def new_patient(
     data_dir: Path, username: str | None = None, password: str | None = None
 ) -> tuple[Patient, list[Finding]]:
-    """Return the system on a data directory, and what is wrong with its state file."""
+    """Return the system on a data directory, and faults of its state file."""
     data = DataDirectory(data_dir.absolute())
     try:
         state = load_state(data.root)
@@ -69,6 +69,6 @@ def examine(patient: Patient) -> Iterator[Finding]:
 
 
 def worst(findings: list[Finding]) -> Level:
-    """Return the worst of what was found."""
+    """Return the worst level of the findings."""
     levels = {finding.level for finding in findings}
     return next((one for one in (Level.ERROR, Level.WARNING) if one in levels), Level.OK)

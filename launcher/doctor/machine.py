@@ -31,7 +31,7 @@ CONNECT_SECONDS: Final = 2.0
 
 
 def look_at_disk(patient: Patient) -> Iterator[Finding]:
-    """Is there room for what comes?"""
+    """Is there room for further data?"""
     root = patient.data.root
     if not root.is_dir():
         return

@@ -110,7 +110,7 @@ def _growth(servers: str, present: int) -> Iterator[Finding]:
 
 
 def look_at_durability(patient: Patient) -> Iterator[Finding]:
-    """Does the log keep what is acknowledged as it was set to?"""
+    """Does the log keep acknowledged records as it was set to?"""
     from mqlake.errors import LogError
     from mqlake.log.admin import check_durability
 
@@ -142,7 +142,7 @@ def look_at_api(patient: Patient) -> Iterator[Finding]:
         ask(patient, "/ready", token)
     except urllib.error.HTTPError as exc:
         problem = exc.read().decode(errors="replace")
-        if exc.code == HTTPStatus.SERVICE_UNAVAILABLE:  # other checks name what is not
+        if exc.code == HTTPStatus.SERVICE_UNAVAILABLE:  # other checks name the cause
             yield warning("api", f"not all is ready: {_detail(problem)}", "see what else is wrong")
         else:
             yield error("api", f"it answers {exc.code}: {_detail(problem)}", f"see {log}")
@@ -296,7 +296,7 @@ def look_at_clock(patient: Patient) -> Iterator[Finding]:
 
 
 def _gateways(patient: Patient) -> list[dict[str, Any]]:
-    """Return what the API says of each; nothing when it does not answer: that is another check."""
+    """Return the API's list; nothing when it does not answer: that is another check."""
     try:
         token = patient.data.api_token.read_text(encoding="ascii").strip()
         gateways: list[dict[str, Any]] = ask(patient, "/gateways", token)["items"]
@@ -328,7 +328,7 @@ def round_trip(
     """Publish a message to ourselves; return the seconds to its PUBACK and to its coming back.
 
     Raises:
-        PermissionError: The gateway wants to know who we are.
+        PermissionError: The gateway wants a login.
         OperationalError: It does not answer in time.
         OSError: It cannot be reached.
     """
@@ -388,7 +388,7 @@ def _await(event: threading.Event, what: str) -> None:
 
 
 def ask(patient: Patient, path: str, token: str) -> Any:
-    """Return what the API answers.
+    """Return the answer of the API.
 
     Raises:
         OSError: It does not, or not well.

@@ -49,7 +49,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
 )
 
 MISSING: Final = frozenset({"lost", "none", "dead member", "missing"})
-"""Violations that are over when what is missing comes."""
+"""Violations that are over when missing messages come."""
 
 _Handler = Callable[[Operation], None]
 

@@ -83,7 +83,7 @@ class Checker:
             self.witness = witness
 
     def finish(self) -> None:
-        """Say what only the end of the history decides."""
+        """Decide the cases that only the end of the history decides."""
 
     def verdict(self) -> Verdict:
         return Verdict(

@@ -101,7 +101,7 @@ class ReceiveMaximum(Checker):
     promise: ClassVar[str] = "receive_maximum"
 
     def on_receive_ok(self, op: Operation) -> None:
-        """Keep what is outstanding, for the checker of packet identifiers too."""
+        """Keep outstanding exchanges, for the checker of packet identifiers too."""
         connection = self.world.connection
         message = self.world.message
         packet_id = op.get("packet_id")

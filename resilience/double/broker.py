@@ -306,7 +306,7 @@ class Double:
             self._leave_group(session, subscription)
 
     def _leave_group(self, session: _Session, subscription: _Subscription) -> None:
-        """Give what a member had not acknowledged to the others."""
+        """Give a member's unacknowledged messages to the others."""
         if not subscription.share:
             return
         group = (session.key[0], subscription.share, subscription.topic_filter)
@@ -529,7 +529,7 @@ class Double:
             self._pump(session)
 
     def _pump(self, session: _Session) -> None:
-        """Send what the window allows."""
+        """Send as many messages as the window allows."""
         now = asyncio.get_running_loop().time()
         while session.queue and session.link is not None:
             delivery = session.queue[0]

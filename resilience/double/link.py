@@ -85,7 +85,7 @@ class DoubleLink:
             self._on_frame(frame)
 
     def close(self) -> None:
-        """End it from the broker's side, behind what was answered."""
+        """End it from the broker's side, behind its answers."""
         self._up_cut = True
         self._down_at = self._at(self._down_at)
         self._loop.call_at(self._down_at, self._closed, "closed by the broker")

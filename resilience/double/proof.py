@@ -101,7 +101,7 @@ def seeds_until_found(defects: Iterable[str], seeds: Iterable[int]) -> tuple[int
     """Run seeds until the checkers of all these defects have found them.
 
     Returns:
-        How many runs it took, None if they were not all found; and what is missing.
+        How many runs it took, None if they were not all found; and the missing ones.
     """
     defects = tuple(defects)
     groups = {group for defect in defects for group in groups_for(defect)}

@@ -2,7 +2,7 @@
 
 The raw driver gives it a socket, the double a link in memory. It does as the specification says,
 no more: it sends again only after it has connected again, with DUP and the same identifiers, and
-forgets what was under way when the broker has forgotten the session.
+forgets exchanges under way when the broker has forgotten the session.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ class MqttClient:
         return present
 
     def _resume(self, options: ConnectOptions, connack: Frame, *, present: bool) -> None:
-        """Go on with what the broker still knows of, and give the rest up."""
+        """Go on with exchanges that the broker still knows, and give the rest up."""
         self.receive_maximum = connack.fields.get("receive_maximum", 65_535)
         for request in self._requests.values():
             self._finish_request(request, "info")

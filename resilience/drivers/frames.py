@@ -148,4 +148,4 @@ class FrameClient(Protocol):
     def abort(self, reason: str) -> None: ...
 
     def give_up(self) -> None:
-        """Write down that what is open stays unknown."""
+        """Write down that open operations stay unknown."""

@@ -23,7 +23,7 @@ class Boot:
         self._path.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
 
     def prefix(self) -> list[str]:
-        """Return what begins a command that is to see it."""
+        """Return the beginning of a command that is to see it."""
         # Of mounts that come and go outside it still sees all, and holds none of them.
         namespace = ["unshare", "--mount", "--propagation", "slave"]
         return [*namespace, "/bin/sh", "-c", _SHOW, str(self._path)]

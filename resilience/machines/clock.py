@@ -61,7 +61,7 @@ class MachineClock:
         new.replace(self._file)
 
     def prefix(self) -> list[str]:
-        """Return what begins a command that is to run with this clock."""
+        """Return the beginning of a command that is to run with this clock."""
         return [
             "/usr/bin/env",
             f"LD_PRELOAD={self._sleep}:{_library()}",

@@ -46,7 +46,7 @@ class ProcessGroup:
         self._path.mkdir()
 
     def prefix(self) -> list[str]:
-        """Return what begins a command that is to run in the group."""
+        """Return the beginning of a command that is to run in the group."""
         return ["/bin/sh", "-c", _JOIN, str(self._path)]
 
     def freeze(self) -> None:

@@ -32,7 +32,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def missing(needs: Iterable[str]) -> str:
-    """Return why this machine cannot give what is needed; empty if it can."""
+    """Return why this machine cannot meet the needs; empty if it can."""
     reasons = []
     for need in needs:
         if need == PACKETS:
@@ -115,7 +115,7 @@ class LocalMachine:
         self._clock.set(seconds)
 
     def degrade(self, direction: str, conditions: Conditions, other: str = CLIENTS) -> None:
-        """Change what happens to packets between it and the clients, or another machine.
+        """Change the conditions of packets between it and the clients, or another machine.
 
         Raises:
             TargetError: No such direction, or no network of packets in this run.

@@ -126,7 +126,7 @@ class Switch:
         return self._addresses[machine]
 
     def prefix(self, machine: str) -> list[str]:
-        """Return what begins a command that is to run on a machine."""
+        """Return the beginning of a command that is to run on a machine."""
         return ["ip", "netns", "exec", self._namespaces[machine]]
 
     def start(self) -> None:
@@ -184,7 +184,7 @@ class Switch:
         self._namespaces.clear()
 
     def change(self, source: str, destination: str, conditions: Conditions) -> None:
-        """Say what happens to packets from one machine to another from now on."""
+        """Set the conditions of packets from one machine to another from now on."""
         self._conditions[source, destination] = conditions
 
     def _carry(self) -> None:

@@ -1,7 +1,7 @@
 """A disk of the tool's own: an ext4 file system in a file, that can lose power and fill up.
 
 Power loss is the file system's own shutdown (`EXT4_IOC_SHUTDOWN`, without a flush of its journal):
-from that moment nothing goes to the disk any more, and what was written and not synced is gone
+from that moment nothing goes to the disk any more, and data that was written and not synced is gone
 when it is mounted again. The disk keeps all that reached it: it has no cache of its own.
 """
 
@@ -23,7 +23,7 @@ UNMOUNT_SECONDS: Final = 20.0
 _SHUTDOWN: Final = 0x8004587D
 _NO_FLUSH: Final = 2
 _JOURNAL_SECONDS: Final = 5
-"""How often ext4 commits by itself; its own default, so that what is lost is what users lose."""
+"""How often ext4 commits by itself; its own default, so that as much is lost as with users."""
 
 _BALLAST: Final = ".ballast"
 
