@@ -112,7 +112,7 @@ class ControlPlane:
                 self._history = BalancerHistory(settings.history, settings.tenants(), file, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until told to stop. Proxies keep what they have.
+        """Run until told to stop. Proxies keep their state.
 
         Raises:
             LogError: The log cannot be read at the start.
@@ -174,7 +174,7 @@ class ControlPlane:
         return ""
 
     def health(self) -> tuple[bool, str]:
-        """Tell whether all is as it should be, and in one line what is not."""
+        """Tell whether all is as it should be, and in one line all that is not."""
         problems = [
             f"proxy {one.state.name}: {one.state.problem}"
             for one in self.drivers
@@ -258,7 +258,7 @@ class ControlPlane:
         if not self.fleet.nodes:
             return
         snapshot = self.fleet.snapshot(self._clock.monotonic())
-        # A version is worked out for what is another snapshot alone, not every second.
+        # A version is worked out only for another snapshot, not every second.
         if snapshot != self.snapshot and snapshot.version != self.snapshot.version:
             self.snapshots += 1
             self._apply(snapshot)

@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 class ControlSocket:
-    """Answers; the file's mode says who may ask."""
+    """Answers clients that the file's mode lets in."""
 
     def __init__(self, path: Path, plane: ControlPlane) -> None:
         self._path = path

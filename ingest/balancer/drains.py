@@ -53,7 +53,7 @@ class Drains:
         self._drains: dict[str, _Drain] = {}
 
     async def run(self) -> None:
-        """Stay until cancelled, then stop what is under way."""
+        """Stay until cancelled, then stop drains under way."""
         try:
             await asyncio.Event().wait()
         finally:

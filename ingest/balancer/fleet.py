@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ANNOUNCED: Final = "announced"
 """Factor of health: the node says of itself that it takes clients."""
 SHARPNESS: Final = 4
-"""Power of what a node has free that decides its part with `predicted`. Clients that are there
+"""Power of a node's free processor that decides its part with `predicted`. Clients that are there
 stay, so new ones have to make up for them; in proportion they never do."""
 MQTT: Final = "mqtt"
 """Factor of health: a client connects, subscribes, publishes and receives."""
@@ -108,7 +108,7 @@ class _Memory:
 
 
 class Fleet:
-    """Takes what is found out, gives the snapshot.
+    """Takes findings on nodes, gives the snapshot.
 
     Args:
         policy: How to decide.
@@ -209,12 +209,12 @@ class Fleet:
         return name in self._nodes
 
     def expect(self, expected: Expected) -> None:
-        """Take the load that is expected of clients, and who talks to each other."""
+        """Take the load that is expected of clients, and the circles that they are in."""
         self.expected = expected
         self._gathered_for = self._placed_for = None
 
     def gathering(self) -> Gathering | None:
-        """Return what is needed to gather clients; None: there is no reason to.
+        """Return the gathering of clients to be run; None: there is no reason to.
 
         There is when other loads are expected, and when a node takes clients that did not, once
         all nodes are known: the first of several would get everybody. It is about the last
@@ -233,12 +233,12 @@ class Fleet:
         return Gathering(talks, bounds, dict(self._memory.talkers))
 
     def gathered(self, talkers: dict[str, str]) -> None:
-        """Take what `Gathering.run` returned."""
+        """Take the result of `Gathering.run`."""
         self._memory.talkers = talkers
         self._placed_for = None
 
     def snapshot(self, now: float) -> Snapshot:
-        """Return what proxies are to have."""
+        """Return the snapshot that proxies are to have."""
         memory = self._memory
         memory.slots, self.left_out = assign_slots(
             set(self._nodes), memory.slots, self._policy.slots
@@ -304,7 +304,7 @@ class Fleet:
 
         When all fail their probes it is more likely that this process cannot reach them: those
         that say that they serve go on then. When all are overloaded there is no better place than
-        any of them: they go on too, and refuse by themselves what is too much.
+        any of them: they go on too, and refuse by themselves clients that are too many.
         """
         wanted = {
             name: known
@@ -338,7 +338,7 @@ class Fleet:
             return self._memory.weights[name]
         weight = weight_of(mean)
         if self._policy.strategy == "predicted":
-            # Work that waits (a late loop, a long queue) is not in what the processor has free.
+            # Work that waits (a late loop, a long queue) is not in the free part of the processor.
             weight = max(LEAST, round(weight * (1 - known.overload.at(now) / MOST_LEVEL)))
             # A scrape that fails must not move clients.
             if mean is not None or known.damped_weight is None:
@@ -390,7 +390,7 @@ class Fleet:
         return self._places
 
     def _bounds(self, weights: Mapping[str, float], own: float) -> dict[str, float]:
-        """Return what each node may have of the clients with a place of their own.
+        """Return the load that each node may have of clients with a place of their own.
 
         They are spread among themselves as evenly as all load, lest those who come later meet full
         nodes; but a few, less than the slack of all load, may all be at one.

@@ -7,8 +7,8 @@ any unit of rates. A line says that
 - `t,,2.5,a/b`: so many messages come to a topic, from all publishers;
 - `t,c,,a/+`: a client is subscribed to a topic filter.
 
-An apostrophe before what a spreadsheet would take for a formula, as the API's CSV has it (`'+/a`),
-is no part of the text.
+An apostrophe before text that a spreadsheet would take for a formula, as the API's CSV has it
+(`'+/a`), is no part of the text.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ingest.balancer.talks import Client
 
 FLOOR: Final = 0.5
-"""Part of the load that is spread evenly: over clients that the file does not know, and over what a
-client costs that sends nothing."""
+"""Part of the load that is spread evenly: over clients that the file does not know, and over the
+cost of a client that sends nothing."""
 DELIVERY: Final = 0.5
 """Cost to a gateway of a message that a client gets, relative to one that a client publishes: 5 of
 11 µs, as they were measured."""
@@ -55,7 +55,7 @@ class Expected:
 def read_expected(
     open_lines: Callable[[], Iterable[str]], buckets: int, most_talkers: int
 ) -> Expected:
-    """Return what a file says.
+    """Return the loads in a file.
 
     Args:
         open_lines: Gives the lines; it is called twice.

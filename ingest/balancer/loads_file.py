@@ -37,7 +37,7 @@ class LoadsFile:
         self.problem = ""
 
     async def changed(self) -> Expected | None:
-        """Return what is expected now; None: the same as before, or it cannot be read."""
+        """Return the loads expected now; None: the same as before, or the file cannot be read."""
         try:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_size)

@@ -1,4 +1,4 @@
-"""Whether a node does what it is for: a client of its own sends itself a message.
+"""Whether a node serves: a client of the probe's own sends itself a message.
 
 CONNECT, SUBSCRIBE to a topic of its own, PUBLISH, the message within the window, DISCONNECT: six
 packets, QoS 0, a clean session that leaves nothing behind.
@@ -84,7 +84,7 @@ class Probe:
         self._credentials = credentials
 
     async def run(self, address: str, port: int) -> ProbeOutcome:
-        """Probe a node; never raises for what the node does."""
+        """Probe a node; never raises for a fault of the node."""
         async with self._places:
             loop = asyncio.get_running_loop()
             began_at = loop.time()

@@ -520,7 +520,7 @@ class BalancerSettings(ProcessSettings):
         return self
 
     def lacking(self) -> list[str]:
-        """Return what has to be set before any client is placed."""
+        """Return the settings that are missing for placing any client."""
         found: list[str] = []
         discovery = self.discovery
         if not (self.nodes or discovery.gateways or discovery.dns):

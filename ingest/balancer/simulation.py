@@ -50,7 +50,7 @@ class _World:
 
 
 def simulate(size: Size, *, slack: float, seed: int) -> dict[str, Any]:
-    """Return what placing costs, and what each change moves.
+    """Return the cost of placing, and the clients that each change moves.
 
     Args:
         size: How much of everything.

@@ -1,4 +1,4 @@
-"""The last good snapshot on disk, so that a start begins with what proxies have."""
+"""The last good snapshot on disk, so that a start begins with the state of the proxies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Remembered:
 
 
 def load_state(path: Path) -> Remembered:
-    """Return what is remembered; nothing when there is no file, or none that can be read."""
+    """Return the remembered state; an empty one without a file that can be read."""
     try:
         found = json.loads(path.read_bytes())
         snapshot = Snapshot.decode(json.dumps(found["snapshot"]).encode())

@@ -2,7 +2,7 @@
 
 *Gathered* they are by streaming, as Linear Deterministic Greedy does it (Stanton, Kliot, 2012),
 several times over (Nishimura, Ugander, 2013): one client after the other goes to the node that
-draws it most, times what that node has left of its bound. A circle draws a client by its rate and
+draws it most, times the rest of that node's bound. A circle draws a client by its rate and
 the part of the others that is there; so it gathers, though no single move may save a copy. A client
 placed already moves only for copies that this saves, and few at a time. *Settled* they are when
 nodes or bounds have changed: those move that have to, nobody else.
@@ -64,7 +64,7 @@ def settle(talks: Talks, bounds: Mapping[str, float], before: Mapping[str, str])
 
 
 class _Placement:
-    """The clients that are placed so far, by index, and what follows from it."""
+    """The clients that are placed so far, by index, and the loads of nodes and circles by them."""
 
     def __init__(self, talks: Talks, bounds: Mapping[str, float]) -> None:
         self._talks = talks

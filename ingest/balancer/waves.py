@@ -30,7 +30,7 @@ _GROUPS: Final = 50
 _MEMBERS: Final = 100
 _HEARD: Final = 2
 _INSIDE: Final = 0.9
-"""Part of what members of a group publish and hear that is of their own group."""
+"""Part of the messages of a group's members that is of their own group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ EXPERIMENTS: Final = (
     "3 heavy, then light",
     "4 groups that talk",
 )
-"""The first three are published; of the fourth only what copies cost."""
+"""The first three are published; of the fourth only the cost of copies."""
 PUBLISHED: Final = ((9, 8, 8), (3, 10, 4), (8, 6, 6))
 """Standard deviations of the three published strategies, by experiment."""
 
 
 def waves_of(number: int, scale: float, random: Random) -> list[ClientWave]:
-    """Return what happens in an experiment, 0 to 3.
+    """Return the waves of an experiment, 0 to 3.
 
     Args:
         number: Which.

@@ -34,7 +34,7 @@ from mqlake.settings import load
 _logger = logging.getLogger(__name__)
 
 RECORD_OVERHEAD_BYTES: Final = 128 * 1024
-"""More than the headers of a record take beside what was in the packet."""
+"""More than the headers of a record take beside the packet's own."""
 
 HEARTBEAT: Final = "heartbeat.json"
 """In the state directory, when no other file is set."""
@@ -158,7 +158,7 @@ async def _write_heartbeats(service: FederationService | SiteService, name: str)
 
 
 def _warn_of_overflow(service: FederationService | SiteService, warned: set[str]) -> None:
-    """Say once for each what is too small for the messages that come."""
+    """Warn once of each limit that is too small for the messages that come."""
     full = _full_site(service) if isinstance(service, SiteService) else _full(service)
     for words, count in full.items():
         if count and words not in warned:

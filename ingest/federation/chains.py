@@ -9,8 +9,9 @@ site that wants one topic of thousands has no holes from the others.
       4      7 ?    9      12
              └ hole: asked for at a neighbour; 9 and 12 are passed on, not delivered
 
-`Chains` is exact: each chain has a high-water mark and what waits above its hole. `RecentIds` is
-the published protocol's: an LRU of identifiers, messages delivered as they come. Both are `Marks`.
+`Chains` is exact: each chain has a high-water mark and the messages that wait above its hole.
+`RecentIds` is the published protocol's: an LRU of identifiers, messages delivered as they come.
+Both are `Marks`.
 """
 
 from collections import OrderedDict
@@ -68,15 +69,15 @@ class Marks(Protocol):
     def admit(
         self, message: SiteMessage, sender: int, now: float, wanted_since: float
     ) -> list[SiteMessage]:
-        """Take a message that is none, return what may be delivered now, in order."""
+        """Take a message that is none, return those that may be delivered now, in order."""
         ...
 
     def holes(self, now: float) -> Iterator[Hole]:
-        """Yield what is to be asked for now."""
+        """Yield the holes to be asked for now."""
         ...
 
     def give_up(self, now: float) -> list[SiteMessage]:
-        """Return what waited in vain for longer than it may, in order."""
+        """Return messages that waited in vain for longer than they may, in order."""
         ...
 
     def hole(self, key: ChainKey) -> Hole | None:
@@ -88,7 +89,7 @@ class Marks(Protocol):
         ...
 
     def lack(self, key: ChainKey, upto: int) -> list[SiteMessage]:
-        """Hear that nobody has anything for a hole; return what need not wait any longer."""
+        """Hear that nobody can fill a hole; return messages that need not wait any longer."""
         ...
 
     def behind(self, key: ChainKey, sequence: int) -> int | None:
@@ -104,7 +105,7 @@ class Chains:
             (`forgotten` counts them).
         ask_seconds: How long a hole is left alone: the missing message may be on another path.
         again_seconds: How long until it is asked for again, of another neighbour.
-        patience_seconds: How long what is above a hole waits in the end.
+        patience_seconds: How long messages above a hole wait in the end.
         most_waiting: Messages that may wait over all chains.
     """
 
@@ -160,7 +161,7 @@ class Chains:
     def admit(
         self, message: SiteMessage, sender: int, now: float, wanted_since: float
     ) -> list[SiteMessage]:
-        """Take a message that is no duplicate, return what may be delivered now, in order.
+        """Take a message that is no duplicate, return those that may be delivered now, in order.
 
         Args:
             message: It.
@@ -237,7 +238,7 @@ class Chains:
         return Hole(key, max(chain.mark, 0), above.after, chain.source, chain.times_asked)
 
     def _close(self, key: ChainKey, chain: _Chain, now: float) -> list[SiteMessage]:
-        """Return what stands on the mark without a hole."""
+        """Return the messages that stand on the mark without a hole."""
         ready: list[SiteMessage] = []
         for sequence in sorted(chain.waiting):
             message = chain.waiting[sequence]
@@ -254,7 +255,7 @@ class Chains:
         return ready
 
     def _release(self, key: ChainKey, *, given_up: bool) -> list[SiteMessage]:
-        """Deliver what waits and go on above it."""
+        """Deliver waiting messages and go on above them."""
         chain = self._with_holes.pop(key)
         ready = [chain.waiting[sequence] for sequence in sorted(chain.waiting)]
         chain.waiting.clear()
@@ -279,7 +280,7 @@ class RecentIds:
 
     Args:
         most: `cache_size`: at least the rate of messages times the longest time that a copy may be
-            on its way. `overflowed` counts what was forgotten.
+            on its way. `overflowed` counts those forgotten.
     """
 
     def __init__(self, most: int) -> None:
@@ -326,7 +327,7 @@ class RecentIds:
 
 
 def new_marks(limits: SiteLimits) -> Chains | RecentIds:
-    """Return what keeps order and finds duplicates, as the limits say."""
+    """Return the marks that keep order and find duplicates, as the limits say."""
     if not limits.keep_order:
         return RecentIds(limits.cache_size)
     return Chains(

@@ -1,9 +1,9 @@
 """One site of a federation: events in, effects out; no socket and no clock.
 
-The host calls `step` with what has happened and `tick` ten times a second, both with the time of a
-monotonic clock, and after each takes from `ready` what to do: packets for neighbours, messages for
-local subscribers, words for the log. Nothing else comes out, so a whole federation runs in one
-process under a clock of its own (`tests/ingest/federation/simulation.py`).
+The host calls `step` with events and `tick` ten times a second, both with the time of a monotonic
+clock, and after each takes the effects from `ready`: packets for neighbours, messages for local
+subscribers, words for the log. Nothing else comes out, so a whole federation runs in one process
+under a clock of its own (`tests/ingest/federation/simulation.py`).
 
 **A message** from a local client gets an identifier, from a neighbour it has one. The first time a
 site sees it, it passes it on at once: to the parents and children of *all* meshes whose filter
@@ -11,7 +11,7 @@ matches, but the neighbour that it came from. One decision for all meshes, made 
 so filters that overlap neither double it nor stop it half-way. Local subscribers get it in the
 order of its chain (`chains`).
 
-**What is missing** is fetched (`repair`).
+**Missing messages** are fetched (`repair`).
 """
 
 from collections import OrderedDict
@@ -133,7 +133,7 @@ class Federator:
             self._sweep(now)
 
     def ready(self, now: float) -> list[Effect]:
-        """Return what is to be done, in this order, and forget it."""
+        """Return the effects to be carried out, in this order, and forget them."""
         self._repair.tell_edges(now)
         effects = self._effects
         self._effects = []
@@ -147,8 +147,8 @@ class Federator:
     def restore(self, saved: SavedSite, now: float) -> None:
         """Go on where a former run was, before anything else happens.
 
-        Its messages are there for neighbours, its marks say what local subscribers have had, and
-        its subscribers count for as long as their beacons would have.
+        Its messages are there for neighbours, its marks say which messages local subscribers have
+        had, and its subscribers count for as long as their beacons would have.
         """
         self._stamp = saved.stamp
         self.marks.load(saved.marks)
@@ -163,7 +163,7 @@ class Federator:
             self._process_beacon(Beacon(topic_filter, age_seconds=age), now)
 
     def unsaved(self, now: float) -> SavedSite:
-        """Return what has changed since this was asked for the last time."""
+        """Return changes since the last call."""
         messages, self.store.unsaved = self.store.unsaved, []
         marks, self.marks.changed = self.marks.changed, {}
         ages = {one: now - known.since for one, known in self.interests.items()}
@@ -371,7 +371,7 @@ class Federator:
         return self._neighbours.present()
 
     def edges_changed(self, mesh: Mesh, neighbour: int) -> None:
-        """Tell a new parent or child later of what it may have missed."""
+        """Tell a new parent or child later of messages that it may have missed."""
         self._repair.edge_changed(mesh.topic_filter, neighbour)
 
     # Meshes and interests.

@@ -177,7 +177,7 @@ def to_mqtt(
 def from_mqtt(
     topic_name: str, payload: bytes, properties: Properties, *, prefix: str
 ) -> tuple[SiteMessage, int]:
-    """Read what `to_mqtt` made, as a broker has passed it on.
+    """Read the topic and properties of `to_mqtt`, as a broker has passed them on.
 
     Raises:
         InvalidEnvelope: It is not such a PUBLISH.
@@ -207,7 +207,7 @@ def to_header(message: SiteMessage, sender: int) -> tuple[str, bytes]:
 
 
 def from_header(value: bytes, topic: str, payload: bytes) -> tuple[SiteMessage, int]:
-    """Read what `to_header` made.
+    """Read the header of `to_header`.
 
     Raises:
         InvalidEnvelope: It is not such a header.

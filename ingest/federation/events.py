@@ -133,7 +133,7 @@ class MeshCounters:
     received: int = 0
     duplicates: int = 0
     echoes: int = 0
-    """Copies of what this site has published itself."""
+    """Copies of messages that this site has published itself."""
     sent: int = 0
     delivered: int = 0
     unwanted: int = 0
@@ -141,7 +141,7 @@ class MeshCounters:
     repaired: int = 0
     """Sent again to neighbours that missed it."""
     waves: int = 0
-    """Times that everybody was asked for what one neighbour had not."""
+    """Times that everybody was asked for messages that one neighbour had not."""
     over_hop_limit: int = 0
     control_sent: int = 0
     control_received: int = 0

@@ -6,7 +6,7 @@ A topic filter is a set of topic names. Three operations on such sets carry the 
 - `meet(f, g)`: the filter of the topics that both have, None when there are none;
 - `join(f, g)`: a filter that covers both, no wider than levels allow.
 
-Topics that begin with `$` are no part of a federation, so a leading wildcard means what it says.
+Topics that begin with `$` are no part of a federation, so a leading wildcard matches all.
 """
 
 from collections.abc import Collection, Iterable
@@ -79,7 +79,7 @@ def join(one: str, other: str) -> str:
 def uncovered(filters: Iterable[str]) -> set[str]:
     """Return the filters that no other of them covers.
 
-    Cost: O(n) times what a match costs: a filter that covers another matches it as if it were the
+    Cost: O(n) times the cost of a match: a filter that covers another matches it as if it were the
     name of a topic.
     """
     distinct = set(filters)

@@ -1,4 +1,4 @@
-"""The overlay of a process: which sites there are, where they are, and what they are told.
+"""The overlay of a process: its sites, their addresses, and packets to them.
 
 With `[overlay]` in the settings links are found; without, set neighbours tell each other the map.
 """
@@ -77,7 +77,7 @@ class SiteOverlay:
         self.overlay.become(self._fixed, now)
 
     def step(self, event: WayUp | WayDown | Away, now: float) -> None:
-        """Take what has become of a way."""
+        """Take an event of a way."""
         self.overlay.step(event, now)
 
     def hear(self, payload: bytes, now: float) -> None:
@@ -89,7 +89,7 @@ class SiteOverlay:
         self.overlay.step(overlay_packets.decode(payload, self._secret), now)
 
     def ready(self, now: float) -> Iterator[tuple[int, bytes]]:
-        """Yield what is to be sent, and to which site; log what has become of links."""
+        """Yield packets to be sent, each with its site; log events of links."""
         for effect in self.overlay.ready(now):
             if isinstance(effect, LinkChange):
                 fields = {"site": effect.site, "links": self.overlay.degree}
@@ -137,11 +137,11 @@ class SiteOverlay:
         return site in self._seeds or self._settings.overlay.allows(site, uri)
 
     def members(self) -> list[SiteMember]:
-        """Return what other sites have told of themselves."""
+        """Return the entries of other sites, as they tell of themselves."""
         return list(self.overlay.map.members.values())
 
     def detail(self) -> str:
-        """Return a few words on what is known."""
+        """Return a few words on the known sites."""
         map_ = self.overlay.map
         reachable = len(map_.reachable()) - 1
         return f"{reachable} of {len(map_.members)} known sites reached"

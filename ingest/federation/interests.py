@@ -78,7 +78,7 @@ class Interests:
         return over
 
     def since(self, topic_filter: str) -> float:
-        """Return since when there are subscribers for what a filter of the summary covers."""
+        """Return since when there are subscribers for filters that one of the summary covers."""
         return min(known.since for one, known in self.known.items() if covers(topic_filter, one))
 
     def have(self, topic: str) -> bool:

@@ -3,7 +3,7 @@
 A `Link` is one MQTT client: the federator has one at its own broker, where it reads and delivers,
 and one at each neighbour's, where it only publishes. Its will there tells the neighbour at once
 when the process has died. Packets to a neighbour end with the connection, as the neighbours tell
-each other afterwards what is missing; deliveries at the own broker stay until they are
+each other afterwards of missing messages; deliveries at the own broker stay until they are
 acknowledged.
 """
 
@@ -48,7 +48,7 @@ _logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0
 SESSION_SECONDS: Final = 3600
-"""How long the own broker keeps what comes while the federator is away."""
+"""How long the own broker keeps messages while the federator is away."""
 
 
 class LinkOwner(Protocol):
@@ -241,7 +241,7 @@ class Link(asyncio.Protocol):
         )
 
     def _accept(self, connack: Connack) -> None:
-        """Take what the broker allows, and send again what a former connection left."""
+        """Take the broker's limits, and send again messages that a former connection left."""
         properties = connack.properties
         self._window = min(self._max_inflight, properties.get("receive_maximum", 65_535))
         self._largest = properties.get("maximum_packet_size")

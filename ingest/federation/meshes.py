@@ -15,9 +15,9 @@ the announcement that deposes it like any other.
 Where the published protocol waits for three announcements that do not come, this one also looks:
 
 - A site that loses its last parent is an *orphan*. It floods a search; the core answers it by an
-  announcement with a new sequence. Neighbours answer with what they know, and a parent that has
-  heard the core as lately and is as near is taken at once. Nothing else is: a neighbour that is
-  farther away may have its way through this site.
+  announcement with a new sequence. Neighbours answer with the core that they know, and a parent
+  that has heard the core as lately and is as near is taken at once. Nothing else is: a neighbour
+  that is farther away may have its way through this site.
 - When no answer comes within `core_patience`, the core is taken for dead, and the orphan floods
   that. All who have heard no later announcement of that core drop it; a core that hears of its own
   death announces itself anew. The announcements up to that one are *buried*: they may still be on
@@ -39,7 +39,7 @@ from typing import Final, Protocol
 from ingest.federation.packets import Announcement, Core, CoreSearch, Membership, Word
 
 EARLIER_SECONDS: Final = 1.0
-"""Less than that may be what clocks differ."""
+"""Less than that may be a difference of clocks."""
 
 
 class MeshState(Enum):
@@ -275,12 +275,12 @@ class Mesh:
         self._settle(out, now)
 
     def greet(self, neighbour: int, out: Out, now: float) -> None:
-        """Tell a neighbour that has come what it cannot know."""
+        """Tell a neighbour that has come of the core."""
         if self.state is not MeshState.ORPHAN and self.core is not None:
             self._tell(neighbour, out, now)
 
     def sweep(self, out: Out, now: float) -> None:
-        """Do what time asks for; about once a second."""
+        """Do work that is due by time; about once a second."""
         for child, until in list(self.children.items()):
             if until <= now:
                 del self.children[child]
@@ -313,7 +313,7 @@ class Mesh:
     # How it is done.
 
     def _happen(self, event: MeshEvent, out: Out, now: float) -> None:
-        """Go where the table says, and do what is to be done there."""
+        """Enter the state that the table says, with its effects."""
         before = self.state
         after = TRANSITIONS[before].get(event)
         if after is None:
@@ -322,7 +322,7 @@ class Mesh:
         _ENTERED[after](self, event, out, now)
 
     def _settle(self, out: Out, now: float) -> None:
-        """Be what subscribers and children ask for."""
+        """Take the state that subscribers and children ask for."""
         if self.is_wanted or (self.children and self.state is not MeshState.UNKNOWN):
             self._happen(MeshEvent.NEEDED, out, now)
         else:

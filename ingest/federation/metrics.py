@@ -50,7 +50,7 @@ class FederationMetrics:
 
 
 def add_overlay(finding: SiteOverlay, families: Families) -> None:
-    """Add what there is to tell of the map, and of links that were found."""
+    """Add metrics of the map, and of links that were found."""
     overlay = finding.overlay
     reached = len(overlay.map.reachable()) - 1
     families.add("mqlake_federation_overlay_links", overlay.degree)

@@ -1,4 +1,4 @@
-"""Which neighbours are there, and what they are to be told next.
+"""Which neighbours are there, and the words for them in the next packet.
 
 A neighbour is there when its link is up and it was heard within three beacon intervals; each says
 something every beacon interval. One that is not there hears nothing.
@@ -74,7 +74,7 @@ class Neighbourhood:
         """Note that a neighbour has said something.
 
         Returns:
-            False for a stranger, and for what a neighbour said before its restart.
+            False for a stranger, and for a word of a neighbour from before its restart.
         """
         neighbour = self._known.get(sender)
         if neighbour is None:
@@ -151,7 +151,7 @@ class Neighbourhood:
                 neighbour.words.append(word)
 
     def packets(self, sender: int, epoch: int, now: float) -> Iterator[tuple[int, ControlPacket]]:
-        """Yield what is to be sent, and to whom, and forget it."""
+        """Yield packets to be sent, each with its receiver, and forget them."""
         for site, neighbour in self._known.items():
             if neighbour.link_is_up and (neighbour.words or neighbour.owes_hello):
                 words, neighbour.words = neighbour.words, []

@@ -14,8 +14,8 @@ network that the meshes run on. Here no site manages the others. Each learns a m
   site that asks is told of all of them.
 - **More than it wants.** Of two ends that both have more than `least`, one drops such a link.
 
-Both ends tell each other with each packet for what they take the other (`Stance`), so no answer
-needs to be waited for twice: an end that has forgotten the link says so with its next word.
+Both ends tell each other with each packet the state in which they see the other (`Stance`), so no
+answer needs to be waited for twice: an end that has forgotten the link says so with its next word.
 `overlay_events` has the whole automaton of one other site as a table.
 
 Like the rest of the core it has no socket and no clock: `step`, `tick`, `ready`. The host has a way
@@ -172,7 +172,7 @@ class Overlay:
         self._renew(now)
 
     def ready(self, now: float) -> list[OverlayPacket | LinkChange]:
-        """Return what is to be sent and what people may want to know, and forget it."""
+        """Return packets to be sent and changes of links, and forget them."""
         effects, self._effects = self._effects, []
         for site, peer in self._peers.items():
             if not peer.is_up:
@@ -215,7 +215,7 @@ class Overlay:
         return sum(peer.state in COUNTED for peer in self._peers.values())
 
     def state_of(self, site: int) -> NeighbourState:
-        """Return what a site is to this one."""
+        """Return the state of a site, as this one sees it."""
         peer = self._peers.get(site)
         return NeighbourState.KNOWN if peer is None else peer.state
 
@@ -361,7 +361,7 @@ class Overlay:
     # Links to ask for and to drop.
 
     def _look(self, now: float) -> None:
-        """Ask for what is missing, and drop what is too much."""
+        """Ask for missing links, and drop superfluous ones."""
         reachable = self.map.reachable()
         degree = self.degree
         asked = [one for one, peer in self._peers.items() if peer.state is NeighbourState.ASKED]

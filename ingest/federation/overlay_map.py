@@ -1,14 +1,14 @@
-"""The map of a federation that a site has learned: its sites, and who has links to whom.
+"""The map of a federation that a site has learned: its sites, and the links between them.
 
 Each site tells all others of itself (`SiteMember`), by way of its neighbours; a later word takes
 the place of an earlier one. A link is on the map when both ends tell of it. So a site that has died
 needs not be noticed by anybody but its neighbours: they tell of their links to it no more.
 
-**What may be dropped.** Every link has a weight that all sites agree on. One that is the heaviest
-of a circle may be dropped: both ends reach each other by the rest of it. Any number of sites may do
-so at once, by maps of any age, and nothing is cut apart: when another link of the circle has gone
-in the same way, then there was a circle of lighter ones around that. Only links that have failed
-can make such a decision wrong; that heals as any other failure does.
+**Links that may be dropped.** Every link has a weight that all sites agree on. One that is the
+heaviest of a circle may be dropped: both ends reach each other by the rest of it. Any number of
+sites may do so at once, by maps of any age, and nothing is cut apart: when another link of the
+circle has gone in the same way, then there was a circle of lighter ones around that. Only links
+that have failed can make such a decision wrong; that heals as any other failure does.
 """
 
 from collections.abc import Collection, Iterator
@@ -70,7 +70,7 @@ class OverlayMap:
         self._own: frozenset[int] = NO_LINKS
 
     def take(self, member: SiteMember, now: float) -> bool:
-        """Take what a site tells; return whether it is new."""
+        """Take a site's entry; return whether it is new."""
         site = member.site
         known = self.members.get(site)
         if known is not None and known.age >= member.age:

@@ -44,9 +44,9 @@ class Announcement(NamedTuple):
     topic_filter: str
     core: Core
     distance: int
-    """Hops from the core to who sends this."""
+    """Hops from the core to the sender."""
     wanted_ms: int = 0
-    """How long messages of the filter have been wanted, as far as who sends this knows."""
+    """How long messages of the filter have been wanted, as far as the sender knows."""
     has_resigned: bool = False
     replaces: Core | None = None
     """A core that this one takes the place of, since it was not to be found."""
@@ -101,7 +101,7 @@ class Want(NamedTuple):
 
 
 class Lack(NamedTuple):
-    """The answer when what was wanted is not there."""
+    """The answer when the messages wanted are not there."""
 
     key: ChainKey
     upto: int

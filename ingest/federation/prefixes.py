@@ -38,7 +38,7 @@ class Prefixes:
         )
 
     def to_federated(self, topic: str) -> str:
-        """Return what other sites call a topic, or a filter whose wildcards are behind the prefix.
+        """Return the name at other sites of a topic, or a filter with wildcards behind the prefix.
 
         A filter that is wider than a prefix keeps its name: it then means federated topics.
         """
@@ -53,7 +53,7 @@ class Prefixes:
         return _replace_filter(topic_filter, self._out)
 
     def to_local(self, topic: str) -> str:
-        """Return what a topic of the federation is called at the own broker."""
+        """Return the name at the own broker of a topic of the federation."""
         return _replace(topic, self._in)
 
 

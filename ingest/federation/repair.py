@@ -7,10 +7,10 @@ child of the other, which follows the death of a broker or a federator. A site t
 than it has, has a *tail* to fetch.
 
 Holes and tails are asked for until they are there, or until `patience_seconds` are over: first of
-the neighbour that has shown them, then of everybody (`waves`). A neighbour may have passed on what
-is above a hole and still wait for what is in it; or its chain begins later than this site's, as it
-did not know yet since when the messages are wanted. So that a neighbour has nothing does not mean
-that nobody has.
+the neighbour that has shown them, then of everybody (`waves`). A neighbour may have passed on
+messages above a hole and still wait for those in it; or its chain begins later than this site's, as
+it did not know yet since when the messages are wanted. So that a neighbour has nothing does not
+mean that nobody has.
 """
 
 from collections import OrderedDict, defaultdict
@@ -81,11 +81,11 @@ class _Tail:
     asked_at: float = float("-inf")
     asked_after: int = UNKNOWN
     is_urgent: bool = False
-    """The teller has not what it told of."""
+    """The teller has not the messages that it told of."""
 
 
 class Repair:
-    """The part of a site that fetches what is missing.
+    """The part of a site that fetches missing messages.
 
     Args:
         name: The site, and the epoch of its run.
@@ -113,7 +113,7 @@ class Repair:
         self._wave_number = 0
 
     def tick(self, now: float) -> None:
-        """Tell and ask what time asks for."""
+        """Send heads and wants that are due by time."""
         for stage, delay in enumerate(HEAD_SECONDS):
             self._tell_heads(stage, delay, now)
         for hole in list(self._marks.holes(now)):
@@ -133,7 +133,7 @@ class Repair:
         self._quiet[0][key] = now
 
     def edge_changed(self, topic_filter: str, neighbour: int) -> None:
-        """Tell a new parent or child later of what it may have missed."""
+        """Tell a new parent or child later of messages that it may have missed."""
         self._edges[neighbour].add(topic_filter)
 
     def tell_edges(self, now: float) -> None:
@@ -184,7 +184,7 @@ class Repair:
     # Asking.
 
     def hear_head(self, sender: int, head: Head, now: float) -> None:
-        """Fetch what a neighbour has told of, if it is not there and wanted."""
+        """Fetch messages that a neighbour has told of, if they are not there and wanted."""
         key = head.key
         if key[:2] == self._name:
             return
@@ -248,7 +248,7 @@ class Repair:
         self._join(wave, OWN, want._replace(wave=wave), now)
 
     def hear_want(self, sender: int, want: Want, now: float) -> None:
-        """Give a neighbour what it asks for, or ask on."""
+        """Give a neighbour the messages that it asks for, or ask on."""
         since = now - want.within_ms / 1000 if want.within_ms else None
         found = self._store.between(
             want.key, want.after, want.upto, since=since, most=MOST_REPAIRED
@@ -270,7 +270,7 @@ class Repair:
     def _take_part(self, sender: int, want: Want, wave: Wave, now: float) -> None:
         if want.key[:2] == self._name:
             self._host.say(sender, Lack(want.key, want.upto, wave))
-            return  # nobody has what its origin has not any more
+            return  # nobody has messages that their origin has no more
         if wave not in self._waves:
             self._join(wave, sender, want, now)
             return
@@ -287,7 +287,7 @@ class Repair:
         self._conclude(ended)
 
     def hear_lack(self, sender: int, lack: Lack) -> None:
-        """Hear that a neighbour has not what was asked for."""
+        """Hear that a neighbour has not the messages asked for."""
         if lack.wave is not None:
             self._conclude(self._waves.answer(lack.wave, sender)[1])
             return
@@ -299,7 +299,7 @@ class Repair:
             tail.is_urgent = True
 
     def _conclude(self, ended: WaveEnded | None) -> None:
-        """Say that nobody has it, or begin a chain above what nobody has."""
+        """Say that nobody has them, or begin a chain above messages that nobody has."""
         if ended is None:
             return
         key, upto = ended.want.key, ended.want.upto

@@ -66,7 +66,7 @@ class SavedState:
         return epoch
 
     def load(self, now: float, now_ms: int) -> SavedSite:
-        """Return what the run before has left, its times by this run's clock."""
+        """Return the state of the run before, its times by this run's clock."""
         self._forget(now_ms)
         marks = [
             (ChainKey(origin, epoch, topic), mark)
@@ -95,7 +95,7 @@ class SavedState:
         return SavedSite(marks, messages, interests, row[0] if row else 0)
 
     def save(self, saved: SavedSite, now: float, now_ms: int) -> None:
-        """Write what has changed.
+        """Write changes.
 
         Raises:
             OperationalError: The disk does not take it.
@@ -126,7 +126,7 @@ class SavedState:
             raise OperationalError(f"state of the federation: {exc}") from exc
 
     def save_interests(self, saved: SavedSite, now_ms: int) -> None:
-        """Write who subscribes, and forget what is old; once in a while."""
+        """Write the filters of subscribers, and forget old ones; once in a while."""
         self._database.execute("BEGIN")
         self._database.execute("DELETE FROM interests")
         self._database.executemany(

@@ -3,7 +3,7 @@
 All comes in by the link to the own broker: messages of local clients, their beacons, messages of
 neighbours. It goes out by the links to the neighbours' brokers. A message from the own broker is
 acknowledged when its effects are saved and, if it was delivered, delivered: so the broker keeps
-what a federator had that was killed.
+messages of a federator that was killed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ TICK_SECONDS: Final = 0.1
 SAVE_SECONDS: Final = 0.025
 INTERESTS_SECONDS: Final = 1.0
 LAST_SAVE_SECONDS: Final = 2.0
-"""How long a federator that stops waits for what its broker has not acknowledged."""
+"""How long a federator that stops waits for its broker's acknowledgements."""
 
 BEACON: Final = "beacon"
 GONE: Final = "gone"
@@ -172,7 +172,7 @@ class FederationService:
         self._follow()
 
     def _follow(self) -> None:
-        """Have the links that the overlay asks for, and tell what it has to tell."""
+        """Have the links that the overlay asks for, and send its packets."""
         for site, payload in self.finding.ready(self._clock.monotonic()):
             link = self.links.get(site)
             if link is not None:
@@ -285,7 +285,7 @@ class FederationService:
         self.finding.step(WayDown(site), self._clock.monotonic())
 
     def receive(self, link: Link, publish: Publish) -> None:
-        """Take what the own broker brings."""
+        """Take a message of the own broker."""
         if publish.packet_id:
             self._to_acknowledge.append(publish.packet_id)
         topic = publish.topic_name
@@ -410,7 +410,7 @@ class FederationService:
     # Health and status.
 
     def health(self) -> tuple[bool, str]:
-        """Whether it does what it is for, and one line."""
+        """Whether it does its work, and one line."""
         there = self.federator.neighbours()
         missing = [str(site) for site, is_there in there.items() if not is_there]
         if not self.host.is_up:
@@ -424,7 +424,7 @@ class FederationService:
         return not there or len(missing) < len(there), detail
 
     def look_at_cache(self) -> str:
-        """Measure what `cache_size` should be; return a warning if it is less, or nothing."""
+        """Measure the need of `cache_size`; return a warning if it is less, or nothing."""
         marks, counters = self.federator.marks, self.federator.counters
         had = counters.received - counters.duplicates - counters.echoes
         need, there = self.cache_need, self.federator.neighbours()
@@ -437,7 +437,7 @@ class FederationService:
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return what `mqlake federation status` shows."""
+        """Return the figures that `mqlake federation status` shows."""
         federator = self.federator
         there = federator.neighbours()
         return {

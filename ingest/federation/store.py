@@ -11,7 +11,7 @@ from typing import Final
 from ingest.federation.envelope import ChainKey, SiteMessage
 
 MESSAGE_OVERHEAD_BYTES: Final = 500
-"""About what an empty message takes in memory."""
+"""About the memory of an empty message."""
 
 
 class MeshStore:
@@ -66,7 +66,7 @@ class MeshStore:
         return True
 
     def expire(self, now: float) -> None:
-        """Let go what is older than it may be."""
+        """Let go messages that are too old."""
         while self._order and now - self._order[0][0] > self._seconds:
             self._drop_oldest()
 
@@ -77,7 +77,7 @@ class MeshStore:
 
         Args:
             key: The chain.
-            after: Only what comes after this sequence.
+            after: Only messages after this sequence.
             upto: And not after this one.
             since: And was published since then; None: whenever. `upto` itself counts whenever it
                 was: the asker knows of it, and two clocks need not agree.
@@ -115,7 +115,7 @@ class MeshStore:
 
 
 def order_of(message: SiteMessage) -> tuple[int, int, int, int]:
-    """Return what decides which of two retained messages is the later one, at each site alike."""
+    """Return the key by which the later of two retained messages is found, alike at each site."""
     return message.stamp, message.key.origin, message.key.epoch, message.sequence
 
 

@@ -95,7 +95,7 @@ class Waves:
         return found
 
     def expire(self, now: float) -> None:
-        """Forget what is older than it may be."""
+        """Forget waves that are too old."""
         while self._parts:
             wave, part = next(iter(self._parts.items()))
             if part.until > now:

@@ -47,7 +47,7 @@ class ConnectionState(Enum):
 
 
 class ServerConnection:
-    """Reads what one client sends and encodes what it gets.
+    """Reads the packets of one client and encodes those to it.
 
     Its topic aliases end with it [MQTT5-3.3.2-7]; all up to the maximum are taken [MQTT5-3.3.2-12].
 
@@ -146,7 +146,7 @@ class ServerConnection:
     def close(
         self, reason_code: DisconnectReasonCode, properties: Properties = NO_PROPERTIES
     ) -> bytes:
-        """Return what is sent before the server closes: DISCONNECT in 5.0, nothing in 3.x.
+        """Return the bytes to send before the server closes: DISCONNECT in 5.0, none in 3.x.
 
         Nor is there a DISCONNECT before the client was let in. [MQTT5-3.14.0-1]
         """

@@ -162,7 +162,7 @@ class Decoder:
         return packet
 
     def _join_and_retry(self, needed: int) -> Packet | NeedData:
-        """Join what waits once there are `needed` bytes from the offset on, else ask for data."""
+        """Join waiting bytes once there are `needed` from the offset on, else ask for data."""
         if self._error is not None:
             raise self._error
         if not self._waiting or self.buffered_bytes < needed:

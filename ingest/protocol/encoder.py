@@ -223,7 +223,7 @@ def _acknowledge(
     context: PropertyContext,
     level: int,
 ) -> bytes:
-    """Leave out what may be: the properties, then the reason code of success [MQTT5-3.4.2.1].
+    """Leave out optional fields: the properties, then the reason code of success [MQTT5-3.4.2.1].
 
     The packet identifier is that of the PUBLISH. [MQTT5-2.2.1-5] [MQTT311-2.3.1-6]
     """

@@ -1,6 +1,6 @@
 """Errors on the wire, by the peer's fault or by ours.
 
-The names say what is wrong with the packet, as the specification does, hence no suffix `Error`.
+The names say the fault of the packet, as the specification does, hence no suffix `Error`.
 """
 
 from mqlake.errors import MqlakeError
@@ -28,7 +28,7 @@ class MalformedPacket(RemoteProtocolError):  # noqa: N818
 
 
 class ProtocolViolation(RemoteProtocolError):  # noqa: N818
-    """The packet can be read, but says what is not allowed: 0x82 or a closer reason code."""
+    """The packet can be read, but breaks a rule: 0x82 or a closer reason code."""
 
 
 class PacketTooLarge(RemoteProtocolError):  # noqa: N818
@@ -38,8 +38,8 @@ class PacketTooLarge(RemoteProtocolError):  # noqa: N818
 class UnsupportedProtocol(RemoteProtocolError):  # noqa: N818
     """A CONNECT of a protocol name or level that is not MQTT 3.1, 3.1.1 or 5.0: 0x84.
 
-    The server may answer before it closes: CONNACK 0x01 to what looks like 3.x (`protocol_level`
-    below 5), CONNACK 0x84 otherwise. [MQTT311-3.1.2-2] [MQTT5-3.1.2-2]
+    The server may answer before it closes: CONNACK 0x01 to a packet that looks like 3.x
+    (`protocol_level` below 5), CONNACK 0x84 otherwise. [MQTT311-3.1.2-2] [MQTT5-3.1.2-2]
     """
 
     def __init__(

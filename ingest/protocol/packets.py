@@ -1,6 +1,6 @@
 """The control packets of MQTT 3.1, 3.1.1 and 5.0 in one model.
 
-A packet is what one frame on the wire says, nothing about the connection it came from. Fields that
+A packet is the content of one frame on the wire, without the connection it came from. Fields that
 a version does not know keep their default. Packets are not frozen, because making a frozen one
 costs three times as much on the PUBLISH path; treat them as values all the same.
 """

@@ -160,8 +160,8 @@ class ConnectReturnCode(IntEnum):
     NOT_AUTHORIZED = 5
 
 
-# The 5.0 reason code and what a 3.x client is told instead. None: 3.x has no word for it, the
-# server closes the network connection without a CONNACK. [MQTT311-3.2.2-6]
+# The 5.0 reason code and the return code for a 3.x client instead. None: 3.x has no word for it,
+# the server closes the network connection without a CONNACK. [MQTT311-3.2.2-6]
 RETURN_CODE_OF_REASON: Final[dict[ConnackReasonCode, ConnectReturnCode | None]] = {
     ConnackReasonCode.SUCCESS: ConnectReturnCode.CONNECTION_ACCEPTED,
     ConnackReasonCode.UNSPECIFIED_ERROR: ConnectReturnCode.SERVER_UNAVAILABLE,

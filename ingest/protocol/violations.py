@@ -4,7 +4,7 @@ The specification numbers most rules; where it does not, the clause is the secti
 sections alone. Property rules are not here: `properties.py` derives them from its own table.
 
 Which of the two general reason codes applies follows 5.0, chapter 1.2: 0x81 when the packet cannot
-be read, 0x82 when it can and says what is not allowed. 3.x has no such codes; there the number
+be read, 0x82 when it can and breaks a rule. 3.x has no such codes; there the number
 serves logs and metrics.
 """
 

@@ -51,7 +51,7 @@ class Resolver:
         self._servers = [_server(one) for one in servers or system_servers()]
 
     async def ask(self, name: str, record_type: RecordType) -> Answer:
-        """Return what the first server says that answers.
+        """Return the answer of the first server that gives one.
 
         Raises:
             DnsError: None does, or the answer is an error.
@@ -102,7 +102,7 @@ class DnsSource:
     """The nodes of one name.
 
     Args:
-        resolver: Whom to ask.
+        resolver: To be asked.
         name: Host name, or of services such as `_mqtt._tcp.example.org`.
         kind: `address`: A and AAAA; `srv`: services and the addresses of their targets.
         port: Of nodes found by address.

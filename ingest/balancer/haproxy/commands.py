@@ -76,7 +76,7 @@ def parse_servers(text: str) -> Servers:
 
 
 def missing_slots(layout: ProxyLayout, wanted: Servers, found: Servers) -> list[str]:
-    """Return what the proxy's configuration lacks; it is to be written anew and reloaded then."""
+    """Return slots that the proxy's configuration lacks; then it is written anew and reloaded."""
     backends = {backend for backend, _ in found}
     lacking = [
         backend_of(frontend)
@@ -87,7 +87,7 @@ def missing_slots(layout: ProxyLayout, wanted: Servers, found: Servers) -> list[
 
 
 def commands(layout: ProxyLayout, wanted: Servers, found: Servers) -> Iterator[str]:
-    """Yield what leads from one to the other; nothing when it is the same.
+    """Yield the commands from one state to the other; none when it is the same.
 
     No new client comes to a server while its place changes. Live connections stay in all cases.
     """
@@ -114,7 +114,7 @@ def commands(layout: ProxyLayout, wanted: Servers, found: Servers) -> Iterator[s
 
 
 def is_as_wanted(wanted: Servers, found: Servers) -> bool:
-    """Tell whether a proxy has what it is to have; slots that are free may hold anything."""
+    """Tell whether a proxy has its wanted state; slots that are free may hold anything."""
     for key, server in found.items():
         after = wanted.get(key)
         if after is None:

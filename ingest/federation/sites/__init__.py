@@ -2,8 +2,8 @@
 
 A message is named by its position in its origin's log: site, epoch, partition and offset. Each link
 has a cursor in the log of the site that sends (`outlet`); each site has the numbers that it has had
-of every stream (`streams`), and what it takes it appends to its own log (`inlet`). `log_messages`
-makes records of what links carry and back. Nothing of these knows a socket, a log or a clock.
-`connection` is the wire, `service` the process around all of them, `link` what it keeps for each
-neighbour.
+of every stream (`streams`), and it appends messages that it takes to its own log (`inlet`).
+`log_messages` makes records of messages on links and back. Nothing of these knows a socket, a log
+or a clock. `connection` is the wire, `service` the process around all of them, `link` its state of
+each neighbour.
 """

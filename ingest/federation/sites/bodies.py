@@ -116,7 +116,7 @@ class Bodies:
         return True
 
     def had(self, number: Number) -> None:
-        """Acknowledge what is offered: the log has it."""
+        """Acknowledge an offered message: the log has it."""
         for one in self._offers.pop(number, ()):
             one.acknowledge()
 

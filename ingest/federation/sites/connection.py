@@ -1,8 +1,8 @@
 """The wire between two federators: one MQTT 5.0 connection that carries messages both ways.
 
 The side that connects is the client, the other one the server; they differ in nothing else. Each
-says at once what is wanted, in PUBLISHes with QoS 0 to `<prefix>/control/<site>` (`words`);
-messages follow with QoS 1.
+says its interest at once, in PUBLISHes with QoS 0 to `<prefix>/control/<site>` (`words`); messages
+follow with QoS 1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def receive(self, connection: SiteConnection, publish: Publish) -> None:
-        """Take what the other side publishes."""
+        """Take a PUBLISH of the other side."""
         ...
 
     def acknowledged(self, connection: SiteConnection, packet_id: int) -> None:

@@ -35,7 +35,7 @@ def neighbour_of(site: int, gateway: str) -> int | None:
 
 
 def to_federated(group: str, prefixes: Prefixes) -> str:
-    """Return what other sites call a group of this one."""
+    """Return the name at other sites of a group of this one."""
     found = split_shared(group)
     return f"{SHARE_PREFIX}{found.share_name}/{prefixes.to_federated(found.topic_filter)}"
 

@@ -94,7 +94,7 @@ class GroupRoutes:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, partitions: int) -> None:
-        """Learn what the run before has left.
+        """Learn the routes of the run before.
 
         Args:
             partitions: Of `mqlake.inbound`.
@@ -171,12 +171,12 @@ class GroupRoutes:
         self._routes = wanted
 
     def put_in_force(self, end: int) -> None:
-        """Have what is appended from here on go by the routes up to an offset."""
+        """Have records appended from here on go by the routes up to an offset."""
         if end > self.in_force:
             self._send_barriers(end)
 
     def when_known(self, action: Callable[[], None]) -> None:
-        """Call somebody as soon as what it appends goes by the ways there are now."""
+        """Call somebody as soon as records that it appends go by the present ways."""
         if self._unreported:
             self._then.append(action)
         else:

@@ -51,7 +51,7 @@ class SiteGroups:
         }
 
     def has_receiver(self, group: str, sender: int | None = None) -> bool:
-        """Tell whether a message can go anywhere, or anywhere but back to who hands it over."""
+        """Tell whether a message can go anywhere, or anywhere but back to its sender."""
         if self._subscriptions.has_members(group):
             return True
         ways = self._interest.ways().get(group)

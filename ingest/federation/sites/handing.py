@@ -1,10 +1,10 @@
 """Messages that sites hand over to each other for a share group, one way each.
 
 The site that takes such a message appends it to its log, for that group alone: its router gives it
-to a member, or to the next neighbour. A site that has neither says so, after it has said what it
-wants now; the sender then appends the message to its own log again, behind ways that do without
-that neighbour. Either way the record names the position that the message was handed over from, so
-it is taken once.
+to a member, or to the next neighbour. A site that has neither says so, after it has said its
+present interest; the sender then appends the message to its own log again, behind ways that do
+without that neighbour. Either way the record names the position that the message was handed over
+from, so it is taken once.
 """
 
 from __future__ import annotations

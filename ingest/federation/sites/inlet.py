@@ -70,7 +70,7 @@ class Inlet:
         return len(self._pending)
 
     def recover(self, records: Iterable[LogRecord]) -> None:
-        """Learn from the log what a run before has appended."""
+        """Learn from the log the messages that a run before has appended."""
         for record in records:
             try:
                 message = site_message_of(record)

@@ -61,8 +61,8 @@ class Interest:
     def __init__(self, site: int, hop_limit: int) -> None:
         self.own = InterestEntry(0, (site,), ())
         self._is_untold = True
-        """In each run what is wanted gets a number of its own, be it nothing: others may know
-        something else under the last one."""
+        """In each run the interest gets a number of its own, be it empty: others may know another
+        one under the last number."""
         self._site = site
         self._hop_limit = hop_limit
         self._heard: dict[int, dict[int, InterestEntry]] = {}
@@ -72,7 +72,7 @@ class Interest:
         self._found: dict[str, Ways] | None = None
 
     def want(self, filters: Iterable[str], now_ms: int) -> bool:
-        """Hear what this site's subscribers want; return whether that is new."""
+        """Hear the filters of this site's subscribers; return whether they are new."""
         wanted = tuple(sorted(filters))
         if wanted == self.own.filters and not self._is_untold:
             return False
@@ -93,7 +93,7 @@ class Interest:
         self._found = None
 
     def hear(self, neighbour: int, news: Mapping[int, InterestEntry | None]) -> bool:
-        """Hear what a neighbour tells; return whether it changes anything here."""
+        """Hear a neighbour's news; return whether they change anything here."""
         heard = self._heard.setdefault(neighbour, {})
         has_changed = False
         for site, told in news.items():
@@ -129,7 +129,7 @@ class Interest:
         self._found = None
 
     def news_for(self, neighbour: int) -> News:
-        """Return what a neighbour is to be told, and take it for told."""
+        """Return the news for a neighbour, and take them for told."""
         told = self._told.setdefault(neighbour, {})
         news: News = {}
         for site in {*told, *self._sites()}:
@@ -143,7 +143,7 @@ class Interest:
         return news
 
     def version(self, site: int) -> int:
-        """Return the number of what is known of a site's interest; 0: nothing is."""
+        """Return the number of a site's interest as it is known; 0: it is not."""
         if site == self._site:
             return self.own.version
         return max(
@@ -151,7 +151,7 @@ class Interest:
         )
 
     def knows(self, neighbour: int) -> bool:
-        """Tell whether a neighbour has ever said what it wants."""
+        """Tell whether a neighbour has ever told its interest."""
         return neighbour in self._heard
 
     def behind(self, neighbour: int) -> set[str]:
@@ -201,15 +201,15 @@ class Interest:
         )
 
     def _newest(self, site: int) -> InterestEntry:
-        """Return what was told last of a site, by whomever."""
+        """Return the last entry of a site, from any neighbour."""
         return max(heard[site] for heard in self._heard.values() if site in heard)
 
     def _best(self, site: int, listener: int) -> InterestEntry | None:
-        """Return what a neighbour is told of a site: the nearest way that it is not on."""
+        """Return the entry of a site for a neighbour: the nearest way that it is not on."""
         if site == self._site:
             return self.own if self.own.version else None
         # Fewest links that are down, then shortest: both grow along a path, so all sites settle.
-        # A site that took whoever is there before who is near could change its mind for ever.
+        # A site that took any that is up before one that is near could change its mind for ever.
         ways = [
             (heard[site].away + (neighbour not in self._up), len(heard[site].path), neighbour)
             for neighbour, heard in self._heard.items()
@@ -224,12 +224,12 @@ class Interest:
     # State for a new run, and the wire.
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `restore` reads."""
+        """Return the state for `restore`."""
         heard = {n: {s: [*one] for s, one in told.items()} for n, told in self._heard.items()}
         return {"version": self.own.version, "heard": heard}
 
     def restore(self, found: Any) -> None:
-        """Begin with what the run before knew; the own filters are told anew.
+        """Begin with the state of the run before; the own filters are told anew.
 
         Raises:
             InvalidRecord: It is nothing that `to_json` makes.
@@ -245,7 +245,7 @@ class Interest:
 
 
 def read_news(found: Any) -> News:
-    """Read what a neighbour tells: by site a list of the fields of `InterestEntry`, or null.
+    """Read a neighbour's news: by site a list of the fields of `InterestEntry`, or null.
 
     Raises:
         InvalidRecord: It is something else.
@@ -280,7 +280,7 @@ class NeighbourInterest:
         self._interested = _ByNeighbour()
 
     def permit(self, neighbour: int, filters: Iterable[str]) -> None:
-        """Hear what a neighbour may get; before it has said what it wants it gets all of that."""
+        """Hear the filters that a neighbour may get: all of them, until it tells its interest."""
         permitted = set(filters)
         self._permitted.set(neighbour, permitted)
         self._interested.set(neighbour, permitted)
@@ -290,7 +290,7 @@ class NeighbourInterest:
         return neighbour in self._permitted.match(topic)
 
     def want(self, neighbour: int, filters: Iterable[str]) -> None:
-        """Hear what is wanted behind a neighbour."""
+        """Hear the filters that are wanted behind a neighbour."""
         self._interested.set(neighbour, set(common(self._permitted.of(neighbour), filters)))
 
     def forget(self, neighbour: int) -> None:

@@ -56,7 +56,7 @@ class SiteLink:
         connection: The one there is.
         reason: Why there is none.
         ends: Per partition where the log ended when somebody looked last.
-        gone: Times that the log had no more what this neighbour was to get next.
+        gone: Times that the log no longer had the records that this neighbour was to get next.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SiteLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether the neighbour has said hello and gets what it wants."""
+        """Whether the neighbour has said hello and gets messages."""
         return self._outlet is not None
 
     @property
@@ -165,7 +165,7 @@ class SiteLink:
         return True
 
     def begin(self, connection: SiteConnection) -> None:
-        """Give the neighbour what is wanted behind it, from where it is."""
+        """Give the neighbour messages that are wanted behind it, from its position on."""
         if self._outlet is not None:
             return
         outlet = self._outlet = Outlet(
@@ -269,8 +269,8 @@ class SiteLink:
     def see(self, ends: Mapping[int, int], growth: Growth | None) -> None:
         """Hear where the log ends; a partition that is new is read from its start.
 
-        When the log grows, not before what its topics had in an older one. The connection ends for
-        it: the next one goes on everywhere.
+        When the log grows, not before records of its topics in an older one. The connection ends
+        for it: the next one goes on everywhere.
         """
         if growth is not None:
             count = growth.readable(self.position.cursor)
@@ -292,7 +292,7 @@ class SiteLink:
             self._send()
 
     def take_handed(self, outlet: Outlet, records: list[LogRecord]) -> None:
-        """Take what the router gives to this neighbour."""
+        """Take records that the router gives to this neighbour."""
         if outlet is self._outlet:
             outlet.take_handed(records, self._clock.now_ms())
             self._send()

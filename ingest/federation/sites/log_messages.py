@@ -84,7 +84,7 @@ class GroupOrigin(NamedTuple):
     """As `$share/<share name>/<topic filter>`, of the federation."""
 
     def named(self) -> SiteMessage:
-        """Return what stands for it among the messages that a site has had.
+        """Return the message that stands for it among those that a site has had.
 
         Its stream is one of each group: that of a message for all has the same numbers.
         """
@@ -98,7 +98,7 @@ class GroupOrigin(NamedTuple):
 
 @dataclass(slots=True)
 class Carried:
-    """A message on its way and what its record says of it beside."""
+    """A message on its way, and further fields of its record."""
 
     message: SiteMessage
     protocol_level: int
@@ -106,11 +106,11 @@ class Carried:
     headers: Headers
     """Identifier, client, origin, …"""
     sender: int
-    """The site that it comes from; this one for what its own clients have published."""
+    """The site that it comes from; this one for messages of its own clients."""
     handed: GroupOrigin | None = None
     """It is for one share group, which no member has had it of."""
     is_again: bool = False
-    """This site shows again what it has had, as the latest retained message of its topic."""
+    """This site shows it again, as the latest retained message of its topic."""
 
 
 def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried | None:
@@ -119,7 +119,7 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
     Args:
         record: Of `mqlake.inbound`.
         tenant: Whose messages are federated.
-        site: This one, the origin of what has no envelope.
+        site: This one, the origin of messages without an envelope.
         epoch: Of its log.
 
     Raises:
@@ -206,7 +206,7 @@ def to_publish(carried: Carried, site: int, *, prefix: str) -> Publish:
 
 
 def to_offer(publish: Publish, *, prefix: str) -> Publish:
-    """Return the PUBLISH that offers a message in the place of what `to_publish` made.
+    """Return the PUBLISH that offers a message in place of that of `to_publish`.
 
     It says where the message is in its origin's log, as its envelope does: origin, epoch, partition
     and sequence.
@@ -217,7 +217,7 @@ def to_offer(publish: Publish, *, prefix: str) -> Publish:
 
 
 def of_offer(publish: Publish) -> tuple[StreamKey, int]:
-    """Read what `to_offer` made.
+    """Read a PUBLISH of `to_offer`.
 
     Raises:
         InvalidEnvelope: It is no such PUBLISH.
@@ -230,7 +230,7 @@ def of_offer(publish: Publish) -> tuple[StreamKey, int]:
 
 
 def of_publish(publish: Publish, *, prefix: str) -> Carried:
-    """Read what `to_publish` made.
+    """Read a PUBLISH of `to_publish`.
 
     Raises:
         InvalidEnvelope: It is no such PUBLISH.
@@ -342,7 +342,7 @@ def _read_handed(value: bytes) -> GroupOrigin:
 
 
 def site_message_of(record: LogRecord) -> SiteMessage | None:
-    """Return what a record says of where in another log it is from; None: it is from none.
+    """Return the position in another log that a record is from; None: it is from none.
 
     Raises:
         InvalidEnvelope: It has an envelope that cannot be read.

@@ -138,7 +138,7 @@ class Outlet:
         self._unacknowledged: dict[int, _Waiting] = {}
         self._spare: set[int] = set()
         self._offered: set[int] = set()
-        """Packet identifiers of what went as an offer and is not acknowledged."""
+        """Packet identifiers of unacknowledged offers."""
         self._packet_id = 0
         self._left = 0
         """Retained messages for a new neighbour that it has not acknowledged."""
@@ -203,7 +203,7 @@ class Outlet:
                 self._settle(partition, end, clock)
 
     def take_handed(self, records: Iterable[LogRecord], now_ms: int) -> None:
-        """Take what the router gives to this neighbour: records of its delivery topic."""
+        """Take messages that the router gives to this neighbour: records of its delivery topic."""
         way = self._ways[HANDED]
         for record in records:
             publishes = self._handed_of(record, now_ms)
@@ -227,7 +227,7 @@ class Outlet:
         return None if found is None else found.publish
 
     def ready(self, pace: SendingPace | None = None, now: float = 0.0) -> list[Publish]:
-        """Return what may be sent now, with packet identifiers.
+        """Return PUBLISHes that may be sent now, with packet identifiers.
 
         Args:
             pace: Of the link, if it has one. When it lets nothing more through, ask again at

@@ -1,4 +1,4 @@
-"""How far it is known what a site wants: a subscription may be acknowledged when all others know.
+"""How far a site's interest is known: a subscription may be acknowledged when all others know.
 
 Each number of a site's interest (`interest.Entry.version`) is answered by each site that hears of
 it. The neighbour from whom it was heard first is *owed* the answer until all have answered who were
@@ -52,7 +52,7 @@ class SiteReach:
         self._debts = [one for one in self._debts if one.asker != neighbour]
 
     def take(self, neighbour: int, news: News, version_of: Callable[[int], int]) -> dict[int, int]:
-        """Hear what a neighbour tells; return what it is answered at once, by site.
+        """Hear a neighbour's news; return the numbers to answer at once, by site.
 
         Args:
             neighbour: It is owed an answer for the rest.
@@ -79,12 +79,12 @@ class SiteReach:
         self._heard.append(Debt(asker, site, version))
 
     def tell(self, neighbour: int, news: News) -> None:
-        """Hear what a neighbour is told."""
+        """Hear the news that a neighbour is told."""
         told = self._told.setdefault(neighbour, {})
         told.update({site: entry.version for site, entry in news.items() if entry is not None})
 
     def all_are_told(self) -> None:
-        """Hear that all neighbours have been told what there was to tell."""
+        """Hear that all neighbours have been told all news."""
         self._debts += self._heard
         self._heard.clear()
 

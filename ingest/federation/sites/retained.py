@@ -1,11 +1,11 @@
 """Which of the retained messages of a topic is the latest, the same at all sites.
 
-Each site retains what stands last in its log, and two sites that set a topic while they are apart
-have the two messages in different orders. So each retained message has a stamp, and the one with
-the higher rank is the later one everywhere, a deletion too. The stamp is a hybrid logical clock of
-its partition at its origin, and it follows from the log alone: the time of the record, but never
-behind what the log had before it. So who sets a topic that it has seen from a site with a fast
-clock still comes later (Kulkarni et al., Logical Physical Clocks, 2014).
+Each site retains the message that stands last in its log, and two sites that set a topic while they
+are apart have the two messages in different orders. So each retained message has a stamp, and the
+one with the higher rank is the later one everywhere, a deletion too. The stamp is a hybrid logical
+clock of its partition at its origin, and it follows from the log alone: the time of the record, but
+never behind earlier records of the log. So a client that sets a topic that it has seen from a site
+with a fast clock still comes later (Kulkarni et al., Logical Physical Clocks, 2014).
 
 A neighbour's message that is not the latest one is appended without RETAIN. That is decided before
 the log has all that clients publish at the same moment. When one of theirs with a higher rank
@@ -39,7 +39,7 @@ Position = tuple[int, int]
 
 
 class Stamps:
-    """The clock of each partition, as who reads the log has it.
+    """The clock of each partition, as a reader of the log has it.
 
     Args:
         clock: Milliseconds UTC and more by partition; moves.
@@ -66,7 +66,7 @@ class _Topic:
     at: Position | None = None
     """Where the log has it; None: it is on its way, or will come again."""
     shown: Rank | None = None
-    """Of what stands last in the log with RETAIN: that is what subscribers get."""
+    """Of the last message in the log with RETAIN: subscribers get that one."""
 
 
 class SiteRetained:
@@ -146,7 +146,7 @@ class SiteRetained:
         return found
 
     def changes(self) -> dict[str, list[Any] | None]:
-        """Return what `restore` is to be given of topics that have changed; None: nothing more."""
+        """Return the state for `restore` of topics that have changed; None: of no more."""
         found: dict[str, list[Any] | None] = {}
         for topic in self._changed:
             known = self._topics.get(topic)
@@ -160,7 +160,7 @@ class SiteRetained:
         return found
 
     def restore(self, found: Mapping[str, list[Any]]) -> None:
-        """Begin with what a run before has known.
+        """Begin with the state of a run before.
 
         Raises:
             InvalidRecord: It is nothing that `changes` makes.

@@ -45,7 +45,7 @@ class Retaining:
         settings: Of the process.
         prefixes: Names of topics in the federation.
         log: Of the site.
-        identifiers: For what is shown again.
+        identifiers: For messages shown again.
         on_failure: Called when the log can be followed no longer, or does not take something.
 
     Attributes:
@@ -82,7 +82,7 @@ class Retaining:
             self._crossing.insert(one, None)
 
     async def start(self, found: Recovered) -> None:
-        """Learn what the log has, and follow it.
+        """Learn the messages in the log, and follow it.
 
         Args:
             found: State of the run before.
@@ -115,7 +115,7 @@ class Retaining:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def save(self) -> bool:
-        """Append what has changed to `mqlake.federation`; return whether anything has.
+        """Append changes to `mqlake.federation`; return whether there are any.
 
         Raises:
             LogError: The log takes nothing.

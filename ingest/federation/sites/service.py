@@ -1,8 +1,8 @@
 """The federator's process beside the log of an mqlake site.
 
-It reads the log for each neighbour (`link`) and appends what neighbours bring (`inlet`). A message
+It reads the log for each neighbour (`link`) and appends messages of neighbours (`inlet`). A message
 is acknowledged to the neighbour when the log has it. Each second, and at the end, it writes how far
-all is (`mqlake.federation_records`); a new run begins there and reads what the log has beyond.
+all is (`mqlake.federation_records`); a new run begins there and reads the log beyond.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class SiteService:
             await self.spreading.start(found.interest)
             await self.retaining.start(found)
             for one in self.settings.neighbors:
-                # One that is new gets what is published from now on, also before it is there.
+                # A new one gets messages published from now on, also before it is there.
                 self._add(one, found.links.get(one.id) or self._position_at(found.ends))
             await self.connections.listen()
             await self._checkpoint()
@@ -281,7 +281,7 @@ class SiteService:
             await asyncio.sleep(MAP_SECONDS)
 
     def _say_map(self) -> None:
-        """Tell neighbours what is new on the map of the federation."""
+        """Tell neighbours the news of the map of the federation."""
         for site, payload in self.finding.ready(self._clock.monotonic()):
             link = self.links.get(site)
             if link is not None and link.connection is not None:
@@ -372,7 +372,7 @@ class SiteService:
         self.connections.made.add(connection)
 
     def is_open(self, connection: SiteConnection) -> None:
-        """Say what is wanted, if the connection is to stay."""
+        """Say the interest, if the connection is to stay."""
         link = self._link_of(connection)
         if link is None or not link.attach(connection, min(self.site, link.site)):
             connection.close("another connection of this neighbour stays")
@@ -406,7 +406,7 @@ class SiteService:
             link.returned(packet_id, self.handing.take_back)
 
     def receive(self, connection: SiteConnection, publish: Publish) -> None:
-        """Take a message of a neighbour, or what it says beside."""
+        """Take a message of a neighbour, or a control packet."""
         link = self._link_of(connection)
         if link is None or link.connection is not connection:
             return
@@ -459,7 +459,7 @@ class SiteService:
     # Health and status.
 
     def health(self) -> tuple[bool, str]:
-        """Whether it does what it is for, and one line."""
+        """Whether it does its work, and one line."""
         if not self.is_ready:
             return False, "reads the log after the last checkpoint"
         missing = [str(site) for site, link in self.links.items() if not link.is_up]
@@ -469,7 +469,7 @@ class SiteService:
         return True, detail  # a neighbour may be away for long, and gets all of it then
 
     def figures(self) -> dict[str, Any]:
-        """Return what `mqlake federation status` shows."""
+        """Return the figures that `mqlake federation status` shows."""
         return {
             "site": self.site,
             "epoch": self.epoch,

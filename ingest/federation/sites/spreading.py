@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 SPREAD_SECONDS: Final = 0.02
 """How long news are collected: subscriptions often come together."""
 NARROW_SECONDS: Final = 5.0
-"""Likewise what is wanted no longer; it costs little until then."""
+"""Likewise filters wanted no longer; they cost little until then."""
 NARROW_PAUSES: Final = 20
 """Of the time that it took to look at all filters, so many are waited until the next time."""
 
@@ -63,11 +63,11 @@ class Spreading:
         settings: Of the process.
         prefixes: Names of topics in the federation.
         log: Of the site.
-        clock: For the number of what is wanted.
+        clock: For the number of the interest.
         links: Of the site.
         on_change: Called when something was heard that a new run is to know.
         on_failure: Called when the log's subscriptions can be followed no longer.
-        on_spread: Called when what is wanted here or elsewhere may be something else than before.
+        on_spread: Called when the interest here or elsewhere may be another than before.
 
     Attributes:
         sent: Packets that told neighbours something.
@@ -117,7 +117,7 @@ class Spreading:
         """By number of the own interest, the offset that it answers."""
 
     async def start(self, known: Any) -> None:
-        """Learn what is wanted here, and follow it.
+        """Learn the interest of this site, and follow it.
 
         Args:
             known: State of the run before, `Interest.to_json`; empty for nothing.
@@ -165,7 +165,7 @@ class Spreading:
         self._change()
 
     def open(self, link: SiteLink, connection: SiteConnection) -> None:
-        """Say all that is wanted, and then what the neighbour may bring."""
+        """Say all interest, and then the filters that the neighbour may bring."""
         self.interest.open(link.site)
         self._reach.open(link.site)
         self._tell(link.site, connection)
@@ -180,7 +180,7 @@ class Spreading:
         self._schedule(SPREAD_SECONDS)
 
     def hear(self, link: SiteLink, news: News) -> None:
-        """Hear what is wanted behind a neighbour."""
+        """Hear news of the interest behind a neighbour."""
         known = self._reach.take(link.site, news, self.interest.version)
         if known:
             self._answer(link.site, known)
@@ -191,12 +191,12 @@ class Spreading:
             self._change()
 
     def hear_reached(self, link: SiteLink, reached: Reached) -> None:
-        """Hear who knows what is wanted."""
+        """Hear which sites know the interest."""
         self._reach.hear(link.site, reached.versions)
         self._settle()
 
     def complete(self, link: SiteLink, hello: Hello) -> None:
-        """Hear that the neighbour has said all that is wanted behind it, and what it takes."""
+        """Hear that the neighbour has said all interest behind it, and filters that it takes."""
         self.interest.complete(link.site)
         self.groups.note(link.site, knows_groups=hello.shares)
         self.wanted.permit(link.site, common(link.allowed, hello.allows))
@@ -215,7 +215,7 @@ class Spreading:
             self._narrowing.add_done_callback(self._note_end)
 
     async def _narrow(self) -> None:
-        """Look now and then what is wanted no longer, while there is something."""
+        """Look now and then for filters wanted no longer, while there are any."""
         while self.subscriptions.has_less:
             await asyncio.sleep(max(NARROW_SECONDS, NARROW_PAUSES * self._narrowing_took))
             summarise, began_at = self.subscriptions.begin_narrowing(), self._loop.time()
@@ -244,7 +244,7 @@ class Spreading:
         self._timer = self._loop.call_later(seconds, self.spread)
 
     def spread(self) -> None:
-        """Tell all neighbours now what there is to tell."""
+        """Tell all neighbours the news now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -33,7 +33,7 @@ class NumberedStream:
 
     Args:
         mark: The highest one, 0 for none.
-        gaps: Pairs (first, last) of what is missing below it, ascending, none next to another.
+        gaps: Pairs (first, last) of missing numbers below it, ascending, none next to another.
         most_gaps: More are not kept.
     """
 
@@ -138,7 +138,7 @@ class Streams:
         stream.add(after, number)
 
     def to_json(self) -> list[list[Any]]:
-        """Return what `from_json` reads: [origin, epoch, partition, mark, gaps] of each."""
+        """Return the state for `from_json`: [origin, epoch, partition, mark, gaps] of each."""
         return [[*key, stream.mark, stream.gaps] for key, stream in self._known.items()]
 
     @classmethod

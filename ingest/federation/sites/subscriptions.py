@@ -50,7 +50,7 @@ class SiteSubscriptions:
         tenant: Whose subscribers count.
         prefixes: Names of topics in the federation.
         allowed: Filters of the federation that may come here.
-        always: Filters that are wanted whoever subscribes.
+        always: Filters that are wanted without a subscriber, too.
         most: Filters of the summary.
     """
 
@@ -91,7 +91,7 @@ class SiteSubscriptions:
         return self._has_less
 
     def take(self, log_topic: str, records: Iterable[LogRecord]) -> bool:
-        """Hear of records; return whether the summary covers less than what is wanted now."""
+        """Hear of records; return whether the summary covers less than is wanted now."""
         read = _READERS[log_topic]
         for record in records:
             try:
@@ -138,14 +138,14 @@ class SiteSubscriptions:
         return self._summary
 
     def begin_narrowing(self) -> Callable[[], set[str]]:
-        """Return what makes a summary of all that is wanted now, in any thread."""
+        """Return the function that makes a summary of all wanted filters, in any thread."""
         self.summary()
         self._is_narrowing, self._has_less = True, False
         filters, most = tuple(self._counted), self._most
         return lambda: summarise(filters, most)
 
     def end_narrowing(self, summary: Iterable[str]) -> None:
-        """Take that summary, and what has come meanwhile."""
+        """Take that summary, and filters that have come meanwhile."""
         self._is_narrowing = False
         self._summary = frozenset(summary)
         self._added = {one for one in self._added if self._is_added(one)}
@@ -192,7 +192,7 @@ class SiteSubscriptions:
         return not any(covers(wide, one) for wide in self._summary)
 
     def _federated(self, filters: Iterable[str]) -> tuple[str, ...]:
-        """Return what the filters of local topics mean of what may come from other sites."""
+        """Return the filters of the federation that local ones mean, as far as allowed."""
         found = {
             intern(one)
             for local in filters

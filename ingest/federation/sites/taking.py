@@ -167,7 +167,7 @@ class Taking:
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Ask for what is offered and has not come."""
+        """Ask for messages that are offered and have not come."""
         self._timer = None
         for site, origin in self.bodies.overdue(self._clock.monotonic()):
             self._tell(site, DeliveryWays(whole=(origin,)))

@@ -1,8 +1,8 @@
 """Control packets between two federators: JSON in PUBLISHes with QoS 0.
 
 A connection begins with interest, one packet for each site that wants something, and then the
-hello: the filters that the other side may bring. So a site that hears the hello knows all that is
-wanted. News of interest follow when there are any.
+hello: the filters that the other side may bring. So a site that hears the hello knows all interest.
+    News of interest follow when there are any.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class DeliveryWays(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """All that can be reached behind the one that says it know what a site wants."""
+    """All sites that can be reached behind the sender know a site's interest."""
 
     versions: dict[int, int]
     """By site, up to which number."""
 
 
 def encode_reached(reached: Reached) -> bytes:
-    """Return the payload that says who is known of."""
+    """Return the payload with the numbers known behind this site."""
     return _encode({"reached": reached.versions})
 
 
