@@ -1,4 +1,4 @@
-"""How long the REST API takes: to publish, and to show what was published."""
+"""How long the REST API takes: to publish, and to show published messages."""
 
 import contextlib
 import http.client

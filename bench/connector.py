@@ -41,7 +41,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class BenchLogins:
-    """As whom clients come: `user-0` to one less than so many, in turn."""
+    """Users of clients: `user-0` to one less than so many, in turn."""
 
     users: int
     password: str
@@ -100,7 +100,7 @@ def run_cycles(
         keep: Whether sessions outlive their connections.
         subscribe: Whether each client subscribes to a filter of its own.
         names: Of the clients; None: names that nobody has had.
-        login: As whom they come; None: as nobody.
+        login: Their users; None: none.
 
     Raises:
         OperationalError: One client could not.

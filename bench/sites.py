@@ -314,7 +314,7 @@ async def _measure_paths(
     """Count the bytes that come to a site from each neighbour while it is told the same by both.
 
     In the triangle it is site 2 or site 3: the other one then gets all from it or from site 1, and
-    which of them that is follows from who was first once.
+    which of them that is follows from the one that was first once.
     """
     row.link(1, 3)
     await _until(row.are_linked, "all three sites are linked")

@@ -16,7 +16,7 @@ from mqlake.api_client import ApiClient
 
 @click.group()
 def command() -> None:
-    """Add, change, list and remove accounts: who logs in to the API with a password.
+    """Add, change, list and remove accounts: users that log in to the API with a password.
 
     They have nothing to do with the users of MQTT, see `bin/mqlake user`. The password is asked
     for; without a terminal it is the first line of standard input.

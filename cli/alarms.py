@@ -16,7 +16,7 @@ from mqlake.api_client import ApiClient
 def command() -> None:
     """List alarms, and say that you look after one.
 
-    The API keeps what is wrong until it is well again, and tells of it by a webhook or mail.
+    The API keeps an alarm until all is well again, and tells of it by a webhook or mail.
     """
 
 

@@ -48,10 +48,10 @@ def command(
     textfile: Path | None,
     as_json: bool,
 ) -> None:
-    """Hold what the tables have recorded against the promises.
+    """Hold the records in the tables against the promises.
 
     For each promise: how many cases there are, how many break it, how many the tables do not
-    decide, and the earliest that breaks it. docs/audit.md says what each audit looks at. Exit code
+    decide, and the earliest that breaks it. docs/audit.md names the data of each audit. Exit code
     1 when a promise is broken.
     """
     while True:

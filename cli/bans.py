@@ -35,7 +35,7 @@ _KINDS = ("client_ids", "users", "addresses", "tokens")
 @click.option("--for", "span", metavar="SPAN", help="How long: 12h, 30d, 8w.  [default: for good]")
 @click.option("--reason", default="", help="Told to 5.0 clients, and listed.")
 def add(data_dir: Path, span: str | None, **ban: Any) -> None:
-    """Ban whoever one of these is of, and print the ban's identifier."""
+    """Ban clients with one of these, and print the ban's identifier."""
     if not any(ban[kind] for kind in _KINDS):
         raise click.UsageError("expected --client-id, --user, --address or --token")
     click.echo(ApiClient(data_dir).post("/bans", {**ban, "until": time_after("--for", span)})["id"])

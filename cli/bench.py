@@ -89,12 +89,11 @@ def command(
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
-    Takes about half an hour a run; what counts for a system at work is measured after a minute of
+    Takes about half an hour a run; figures of a system at work are measured after a minute of
     messages. The load comes from the same machine and shares its cores; its programs need a C
-    compiler. The measurements
-    authentication, durability, flood, overload and sessions run logs and gateways of their own, and
-    only when they are asked for; so does placing, for three quarters of an hour, HAProxy and
-    clients before nodes whose processors are made up.
+    compiler. The measurements authentication, durability, flood, overload and sessions run logs and
+    gateways of their own, and only when they are asked for; so does placing, for three quarters of
+    an hour, HAProxy and clients before nodes whose processors are made up.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

@@ -19,7 +19,8 @@ def command(data_dir: Path, messages: int, speed: float) -> None:
     """Send real sensor readings through the system and count them.
 
     Hourly temperatures of two cities in 2010, 24 devices with a client each, QoS 1; a subscriber
-    prints some of what arrives. Ends with what was published, acknowledged and received.
+    prints some of the messages that arrive. Ends with the numbers published, acknowledged and
+    received.
     """
     # paho and the data take a while to load: not before the options are known to be right.
     from cli._demo import TOPIC_FILTER, run_demo

@@ -41,12 +41,12 @@ def command(
     resume: str | None,
     tenant: str,
 ) -> None:
-    """Publish what QUERY gives, a SELECT over messages, in the order of time.
+    """Publish the result of QUERY, a SELECT over messages, in the order of time.
 
     Example: mqlake replay "SELECT * FROM messages WHERE topic LIKE 'plant/%'" --prefix replay/
 
-    Without --prefix the topics are those of then, and whoever subscribes gets the messages anew:
-    rules too. Interrupt the command to cancel; docs/replay.md says more.
+    Without --prefix the topics are those of then, and subscribers get the messages anew: rules too.
+    Interrupt the command to cancel; docs/replay.md says more.
     """
     if (query is None) == (resume is None):
         raise OperationalError("give a query, or --resume and a job")

@@ -25,7 +25,7 @@ _file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path
 
 @click.group()
 def command() -> None:
-    """Say what clients may do at all gateways.
+    """Set the rights of clients at all gateways.
 
     From the first `apply` on the rights are in the log, and no gateway goes by its rights_file.
     """

@@ -43,7 +43,7 @@ def command() -> None:
 @_options.data_dir
 @_as_json
 def list_rules(data_dir: Path, as_json: bool) -> None:
-    """List the rules and what the engine says of them."""
+    """List the rules and their states in the engine."""
     rules = list(ApiClient(data_dir).items("/rules"))
     if as_json:
         click.echo(json.dumps(rules, indent=2))
@@ -135,7 +135,7 @@ def plan_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
 @_options.data_dir
 @_prune
 def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
-    """Make the rules what the files say; those that are so already are left alone.
+    """Make the rules as in the files; those that are so already are left alone.
 
     PATHS are files and folders; without any, conf/rules.
     """
@@ -184,7 +184,7 @@ def export_rules(rule_ids: tuple[str, ...], data_dir: Path, folder: Path | None)
 @_options.data_dir
 @click.option("--reset", is_flag=True, help="Count from zero again.")
 def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
-    """Print what a rule has done, as JSON."""
+    """Print the metrics of a rule, as JSON."""
     api = ApiClient(data_dir)
     path = f"/rules/{rule_id}/metrics"
     found = api.put(f"{path}/reset") if reset else api.get(path)
@@ -216,7 +216,7 @@ def dry_run(
     version: int | None,
     as_json: bool,
 ) -> None:
-    """Evaluate a rule on stored messages; nothing is done with what comes out."""
+    """Evaluate a rule on stored messages, without its actions."""
     api = ApiClient(data_dir)
     asked: dict[str, Any] = {
         "from": begin,
@@ -246,7 +246,7 @@ def dry_run(
 def backfill(
     rule_id: str, data_dir: Path, begin: str | None, rate: int, missed: bool, resume: str | None
 ) -> None:
-    """Give the actions of a running rule what it makes of the messages before it."""
+    """Give the actions of a running rule its outputs of the messages before it."""
     api = ApiClient(data_dir)
     if resume is not None:
         started = api.post(f"/jobs/{resume}/resume", {})
@@ -306,7 +306,7 @@ def list_dead_letters(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List what rules could not evaluate and actions could not carry out, the newest first."""
+    """List dead letters of evaluations and of actions, the newest first."""
     wanted = {"rule": rule_id, "error": error, "open": True if only_open else None}
     letters = ApiClient(data_dir).get("/dead_letters", limit=limit, **wanted)["items"]
     if as_json:
@@ -331,7 +331,7 @@ def rerun(
     error: str | None,
     rate: int,
 ) -> None:
-    """Evaluate again what a rule could not evaluate, with the rule and its schemas as they are."""
+    """Evaluate again messages that a rule failed on, with the rule and its schemas as they are."""
     api = ApiClient(data_dir)
     asked = {"from": begin, "to": end, "error": error, "rate": rate}
     job = await_job(api, api.post(f"/rules/{rule_id}/dead_letters/rerun", asked), quiet=False)

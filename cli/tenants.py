@@ -18,7 +18,7 @@ _name = click.argument("name")
 
 @click.group()
 def command() -> None:
-    """Say whose clients gateways let in, beside those of their own tenant."""
+    """Set the tenants whose clients gateways let in, beside their own tenant."""
 
 
 @command.command("list")

@@ -27,9 +27,9 @@ def command(
     as_json: bool,
     tenant: str,
 ) -> None:
-    """Show where a message went: subscribers, drops, rules, and what is not known.
+    """Show where a message went: subscribers, drops, rules, and outcomes that are unknown.
 
-    Identifiers of messages are in the table messages and in what publish and tail --json print.
+    Identifiers of messages are in the table messages and in the output of publish and tail --json.
     """
     path = f"/messages/{message_id.lower()}/trace"
     found = ApiClient(data_dir).get(path, client_id=client_id, limit=limit, tenant=tenant)

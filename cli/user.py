@@ -41,7 +41,7 @@ _file = click.option(
 def command() -> None:
     """Add, remove and list the users of a credentials file.
 
-    The file holds no password, only what a server needs to check one. A running
+    The file holds no password, only verifiers by which a server checks one. A running
     gateway reads the file again at SIGHUP.
     """
 

@@ -38,7 +38,7 @@ def cluster_id(bootstrap_servers: str) -> str:
     Raises:
         OperationalError: It does not answer, or has none.
     """
-    # Only who uses such a log loads the client.
+    # Only processes that use such a log load the client.
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -57,7 +57,7 @@ class Requests:
         return [path.name for path in found]
 
     def fail(self, part: str, reason: str) -> None:
-        """Tell who asked that nothing came of it.
+        """Tell the caller that nothing came of it.
 
         Raises:
             OSError: It cannot be written.

@@ -17,7 +17,7 @@ class PostgresPool:
     """A pool of connections.
 
     Args:
-        settings: Where the database is, and as whom it is asked.
+        settings: Where the database is, and the user that asks it.
         connect_seconds: That opening one may take.
         set_up: Called with each that is opened.
     """

@@ -113,7 +113,7 @@ Properties = dict[str, Any]
 
 
 class LogRecord(NamedTuple):
-    """One record as read. A named tuple: the cheapest to build of what mypy can check."""
+    """One record as read. A named tuple: the cheapest to build of types that mypy can check."""
 
     partition: int
     offset: int

@@ -1,4 +1,4 @@
-r"""Shards of `mqlake.sessions`: which records order who holds a session, and which of them count.
+r"""Shards of `mqlake.sessions`: records that order the holders of a session, and those that count.
 
 A shard is a partition. All records of a client are in one, so the log gives them one order. Beside
 sessions, progress and marks (`mqlake.session_records`) a shard holds

@@ -268,8 +268,8 @@ OF_TOPICS: Final = {
     DROPS.name: "topic",
     EVENTS.name: "filter",
 }
-"""Tables of which who has rights to some topics sees the rows of these, with the column that names
-the topic: of `events` a topic filter, or the topic that somebody was denied."""
+"""Tables of which a caller with rights to some topics sees the rows of these, with the column that
+names the topic: of `events` a topic filter, or the topic that somebody was denied."""
 FOR_ADMINISTRATORS: Final = frozenset({AUDIT_LOG.name})
 """Tables that queries of nobody else may name."""
 

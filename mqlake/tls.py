@@ -55,7 +55,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pass
 def pinned_context(certificate: Path) -> ssl.SSLContext:
     """Return the context for asking a server of this machine: it shows this certificate, no other.
 
-    Its name does not count, nor who has signed it: the server itself reads the same file.
+    Neither its name nor its issuer counts: the server itself reads the same file.
 
     Raises:
         OperationalError: The file cannot be read or holds something else.

@@ -94,7 +94,7 @@ class Talks:
 def circles_of(
     topics: Mapping[tuple[str, str], float], subscriptions: Iterable[tuple[Client, str]]
 ) -> dict[tuple[Client, ...], float]:
-    """Return who hears the same topics, and how many messages a second.
+    """Return the circles of clients that hear the same topics, with their messages a second.
 
     Args:
         topics: Messages a second that come to each topic of a tenant.

@@ -394,7 +394,7 @@ class Overlay:
             self._drop(self._spare(keeps_least=True), now)
 
     def _join(self, sites: Iterable[int], now: float) -> None:
-        """Get together with sites that are apart: ask them, or tell them whom they may ask."""
+        """Get together with sites that are apart: ask them, or tell them of others to ask."""
         if self._has_room():
             self._ask(sites, now)
             return

@@ -98,7 +98,7 @@ class OverlayMap:
             self._links.clear()
 
     def links_of(self, site: int) -> frozenset[int]:
-        """Return whom a site is linked to, as both ends tell."""
+        """Return the sites that a site is linked to, as both ends tell."""
         known = self._links.get(site)
         if known is None:
             known = self._links[site] = frozenset(self._told_links(site))

@@ -107,7 +107,7 @@ class Lack(NamedTuple):
     upto: int
     """The last sequence that is not."""
     wave: Wave | None = None
-    """The one of the Want: nor has anybody else whom who says this could ask."""
+    """The one of the Want: nor has anybody else that the sender could ask."""
 
 
 Word = Announcement | Membership | CoreSearch | Head | Want | Lack

@@ -34,7 +34,7 @@ class Patient:
     Attributes:
         data: Its folder.
         state: Last state from its supervisor; None when it does not run.
-        username: With whom to connect to the gateways; None for nobody.
+        username: With which to connect to the gateways; None for none.
         password: Likewise.
     """
 

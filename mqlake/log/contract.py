@@ -346,4 +346,4 @@ class LogAccess:
     open_late_reader: Callable[[], LogReader] | None = None
     """Opens one for records that nobody waits for; None: as `open_reader`."""
     open_loader: Callable[[], LogReader] | None = None
-    """Opens one that reads what there is and follows more and more; None: as `open_reader`."""
+    """Opens one that reads all there is and follows more and more; None: as `open_reader`."""

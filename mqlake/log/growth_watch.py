@@ -31,11 +31,11 @@ GRACE_SECONDS: Final = 1.0
 
 
 class GrowthWatch:
-    """Reads what there is when it is made, and from then on new records; from any thread.
+    """Reads all there is when it is made, and from then on new records; from any thread.
 
     Args:
         servers: host:port[,host:port…].
-        timeout_seconds: To read what there is, also after a while in which nobody has looked.
+        timeout_seconds: To read all there is, also after a while in which nobody has looked.
 
     Attributes:
         servers: As given.

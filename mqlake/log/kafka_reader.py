@@ -328,7 +328,7 @@ class KafkaLogReader:
                 for record in batch:
                     next_[record.partition] = record.offset + 1
                 self._loop.call_soon_threadsafe(self._hand_over, batch)
-            self._hurried.clear()  # before it is looked who waits
+            self._hurried.clear()  # before it looks for waiters
             rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
             if rest and not self._stop.is_set():
                 self._hurried.wait(rest)

@@ -96,5 +96,5 @@ ACKNOWLEDGED_LOG_TOPICS: Final = (
 """Of those, the ones with records that were acknowledged, that are made of these, or that fence.
 
 The others are written again, like metrics, or made again of these: a gateway that comes back reads
-from `mqlake.inbound` what its delivery topic does not have.
+from `mqlake.inbound` messages that its delivery topic does not have.
 """

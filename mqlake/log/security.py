@@ -1,4 +1,4 @@
-"""How a client is let in by the log: protocol, login and whom it trusts, in a file of its own.
+"""How a client is let in by the log: protocol, login and trusted authorities, in a file of its own.
 
 The file is TOML, for its owner alone:
 
@@ -42,7 +42,7 @@ class ClientSecurity:
 
     Attributes:
         ca_certificates: PEM; without it those of the machine.
-        certificate: PEM, with which a client shows who it is; with its chain.
+        certificate: PEM, with which a client proves its identity; with its chain.
         key: PEM, of the certificate.
     """
 

@@ -112,7 +112,7 @@ class Rights:
 
         Args:
             client_id: Of the client.
-            username: As whom it has logged in, prepared; None: as nobody.
+            username: Of its login, prepared; None: it has none.
             grants: Of its login.
             tenant: Of the client; its users' names may begin with it and a slash.
         """
@@ -189,7 +189,7 @@ class ClientRights:
 
     Attributes:
         client_id: Which it has.
-        username: As whom it has logged in; None: as nobody.
+        username: Of its login; None: it has none.
         grants: Of its login.
         roles: Of that user, and of that login.
         tenant: Whose it is.

@@ -2,7 +2,7 @@
 
 A claim of a token holds rules as a file of rights does, as JSON: `{"actions": ["publish"],
 "topics": ["devices/%c/#"]}`. They are only for the client that brings them and only allow, so they
-say neither whom they are for nor `effect`, unless that is `allow`. Attributes are texts by name,
+name neither clients nor `effect`, unless that is `allow`. Attributes are texts by name,
 for which `%{name}` stands in topics of all rules.
 """
 

@@ -48,7 +48,7 @@ class RightsRule(BaseModel):
     """Identifiers, or beginnings of them with a `*` behind; `%u` stands for the user name,
     `%{name}` for an attribute."""
     authenticated: bool | None = None
-    """Only who has logged in as somebody; false: only who has not."""
+    """Only clients that have logged in as somebody; false: only those that have not."""
 
     qos: tuple[Qos, ...] | None = Field(default=None, min_length=1)
     """Of a message that is published, or asked for by SUBSCRIBE."""

@@ -72,7 +72,7 @@ class Bodies:
         self._first[origin] = neighbour
 
     def repeated(self, neighbour: int, origin: int, now: float) -> bool:
-        """Hear that a message came that was had; return whether to tell who sent it to be spare.
+        """Hear that a message came that was had; return whether to tell its sender to be spare.
 
         It has to be another neighbour that brings this origin's: a message comes again after a
         connection has ended, too.
@@ -121,7 +121,7 @@ class Bodies:
             one.acknowledge()
 
     def overdue(self, now: float) -> set[tuple[int, int]]:
-        """Return (neighbour, origin) of whom is to send whole again: others take too long."""
+        """Return (neighbour, origin) of those that are to send whole again: others are late."""
         late = {
             (offers[0].neighbour, number[0].origin)
             for number, offers in self._offers.items()

@@ -71,7 +71,7 @@ class SiteConnection(asyncio.Protocol):
     Args:
         owner: Told of its events.
         connect: The packet of a client; None for a server.
-        site: To whom a client connects; a server learns who connects.
+        site: To which a client connects; a server learns the other side's.
         window: Messages that the other side may have unacknowledged.
         max_packet_bytes: Largest packet taken.
         keep_alive_seconds: Between signs of life.

@@ -1,4 +1,4 @@
-"""The sockets of a federator beside a log: where it listens, and whom it connects to."""
+"""The sockets of a federator beside a log: where it listens, and sites that it connects to."""
 
 from __future__ import annotations
 

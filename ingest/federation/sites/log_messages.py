@@ -70,7 +70,7 @@ _MQTT_BYTES: Final = 3
 
 
 class GroupOrigin(NamedTuple):
-    """Where a message that is for one share group alone was handed over from, by whom."""
+    """Site and position from which a message for one share group alone was handed over."""
 
     site: int
     epoch: int

@@ -93,7 +93,7 @@ class SiteService:
         self.site = settings.host.id
         self.links: dict[int, SiteLink] = {}
         self.strangers = 0
-        """Connections of whom nobody knows here, or with another password."""
+        """Connections of unknown clients, or with another password."""
         self.is_ready = False
         self._clock = clock
         self._log = log
@@ -337,7 +337,7 @@ class SiteService:
                 await self._yield_to_newer(before + 1, offset)
 
     async def _yield_to_newer(self, first: int, end: int) -> None:
-        """Look who has written between two checkpoints; an older run ends when it does so itself.
+        """Look for writers between two checkpoints; an older run ends when it does so itself.
 
         Raises:
             OperationalError: A newer one.
