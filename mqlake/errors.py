@@ -59,7 +59,7 @@ class OffsetGone(LogError):  # noqa: N818 - it names what is missing
 
 
 class BatchNotTaken(MqlakeError):  # noqa: N818 - says what happened
-    """A batch of the log was taken by half: only a reader that reads it again can go on."""
+    """A batch of the log was taken by half: only a reader that goes back before it can go on."""
 
 
 class OperationalError(MqlakeError):
