@@ -6,14 +6,12 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 from api.cache import CachedSession, ListedSession
+from mqlake.progress_records import decode_marks, decode_progress, resume_cursor
 from mqlake.session_records import (
     SessionRecord,
     StoredSubscription,
-    decode_marks,
-    decode_progress,
     decode_session,
     decode_subscription,
-    resume_cursor,
 )
 
 PROTOCOL_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}

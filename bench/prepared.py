@@ -19,6 +19,7 @@ from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.admin import partition_count
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.log.options import producer_options
+from mqlake.progress_records import ProgressRecord, encode_progress
 from mqlake.record_versions import HEADER_MQTT, Headers
 from mqlake.records import (
     HEADER_CLIENT_ID,
@@ -31,10 +32,8 @@ from mqlake.records import (
 )
 from mqlake.session_records import (
     NEVER_EXPIRES,
-    ProgressRecord,
     SessionRecord,
     StoredSubscription,
-    encode_progress,
     encode_session,
     progress_key,
     session_key,

@@ -28,8 +28,9 @@ from bench.session_client import SessionClient
 from mqlake.errors import OperationalError
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.options import producer_options
+from mqlake.progress_records import ProgressRecord, encode_progress
 from mqlake.records import GATEWAYS, SESSIONS
-from mqlake.session_records import ProgressRecord, encode_progress, progress_key
+from mqlake.session_records import progress_key
 from mqlake.shard_records import Run, shard_of, stamp_headers
 
 GATEWAY_NAMES: Final = ("gateway-1", "gateway-2", "gateway-3", "gateway-4")

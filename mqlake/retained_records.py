@@ -20,11 +20,13 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_members import integer, load, optional, text
+from mqlake.record_versions import RECORD_VERSION
 
 ANSWER: Final = "retained"
 """Action of the control record that holds an answer."""
 
+_RECORD: Final = "record about retained messages"
 _LENGTH: Final = Struct(">I")
 _OFFSET_BITS: Final = 48
 """Of a rank; a partition has fewer records for as long as anybody uses it."""
@@ -133,18 +135,18 @@ def decode_question(data: bytes) -> RetainedQuestion:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or of another type.
     """
-    found = _load(data)
+    found = load(data, _RECORD)
     return RetainedQuestion(
-        _text(found, "gateway"),
-        _text(found, "incarnation"),
-        _number(found, "number"),
-        _text(found, "tenant"),
-        _number(found, "shard"),
-        _text(found, "filter"),
-        _optional_text(found, "position"),
-        _number(found, "max_messages"),
-        _number(found, "max_bytes"),
-        _number(found, "through") if "through" in found else 1,
+        text(found, "gateway"),
+        text(found, "incarnation"),
+        integer(found, "number"),
+        text(found, "tenant"),
+        integer(found, "shard"),
+        text(found, "filter"),
+        optional(text, found, "position"),
+        integer(found, "max_messages"),
+        integer(found, "max_bytes"),
+        integer(found, "through") if "through" in found else 1,
     )
 
 
@@ -186,7 +188,7 @@ def decode_answer(data: bytes) -> RetainedAnswer:
     if len(data) < at:
         raise InvalidRecord(f"answer of {len(data)} bytes, expected at least {at}")
     (length,) = _LENGTH.unpack_from(data)
-    found = _load(data[at : at + length])
+    found = load(data[at : at + length], _RECORD)
     at += length
     messages = []
     try:
@@ -209,43 +211,14 @@ def decode_answer(data: bytes) -> RetainedAnswer:
     if at != len(data):
         raise InvalidRecord(f"answer of {len(data)} bytes, expected {at}")
     return RetainedAnswer(
-        _text(found, "gateway"),
-        _text(found, "incarnation"),
-        _number(found, "number"),
+        text(found, "gateway"),
+        text(found, "incarnation"),
+        integer(found, "number"),
         bool(found.get("absent")),
         messages,
-        _optional_text(found, "position"),
+        optional(text, found, "position"),
     )
 
 
 def _dump(members: dict[str, Any]) -> bytes:
     return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _load(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidRecord(f"record about retained messages is not JSON: {exc}") from exc
-    if not isinstance(found, dict):
-        raise InvalidRecord("record about retained messages is not a JSON object")
-    check_version(found.get("v"), "record about retained messages")
-    return found
-
-
-def _text(found: dict[str, Any], name: str) -> str:
-    value = found.get(name)
-    if not isinstance(value, str):
-        raise InvalidRecord(f"member {name!r} is {value!r}, expected a text")
-    return value
-
-
-def _optional_text(found: dict[str, Any], name: str) -> str | None:
-    return None if found.get(name) is None else _text(found, name)
-
-
-def _number(found: dict[str, Any], name: str) -> int:
-    value = found.get(name)
-    if type(value) is not int or value < 0:
-        raise InvalidRecord(f"member {name!r} is {value!r}, expected a number from 0 on")
-    return value

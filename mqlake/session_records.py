@@ -7,7 +7,8 @@ Told apart by the key, each a JSON object (a reader ignores members it does not 
     p/<tenant>/<client_id>   its progress: messages that it was given and has not acknowledged
     g/<gateway>              marks: how far all settled sessions of a gateway have come
 
-Those that say who may write them are in `mqlake.shard_records`.
+The last two are in `mqlake.progress_records`, those that name their writers in
+`mqlake.shard_records`.
 
 A tombstone under `s/` and `p/` ends the session; one under `u/` the subscription. A subscription
 names the session that it is of: that of a session that has ended means nothing, and the owner of
@@ -20,16 +21,32 @@ import json
 import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqlake import compact_json
 from mqlake.errors import InvalidRecord
-from mqlake.offsets import latest
-from mqlake.record_versions import OLDEST_READ, RECORD_VERSION, check_version
+from mqlake.record_members import (
+    BOOLEAN,
+    LIST,
+    MAX_UINT16,
+    MAX_UINT32,
+    OBJECT,
+    OPTIONAL_OBJECT,
+    integer,
+    integers,
+    load,
+    member,
+    optional,
+    parse,
+    short,
+    text,
+)
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import decode_properties, encode_properties
+from mqlake.usual_json import NUMBER, PACKET_ID, TEXT, VERSION, list_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mqlake.records import Properties
 
@@ -37,19 +54,12 @@ SESSION: Final = "s"
 SUBSCRIPTION: Final = "u"
 PROGRESS: Final = "p"
 MARKS: Final = "g"
-
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that is kept until it is taken away. [MQTT5-3.1.2.11.2]"""
-
 OWN_RECORDS_SINCE: Final = 2
 """Version of records in which subscriptions may have records of their own."""
-
 FULL_CLAIMS_SINCE: Final = 3
 """Version of records in which a claim may say all that the session's record will."""
-
-_MAX_UINT16: Final = 0xFFFF
-_MAX_UINT32: Final = 0xFFFF_FFFF
-_MAX_INT64: Final = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -156,86 +166,6 @@ class SessionOutline(NamedTuple):
         return closed_at_ms + expiry * 1000
 
 
-class Outgoing(NamedTuple):
-    """A message on its way to the client: sent, not acknowledged to the end."""
-
-    packet_id: int
-    qos: int
-    partition: int
-    offset: int
-    released: bool
-    """QoS 2 only: the client has the message; PUBREL and PUBCOMP are left."""
-
-
-@dataclass(slots=True)
-class RetainedScan:
-    """The retained messages that a new subscription is still owed."""
-
-    topic_filter: str
-    qos: int
-    """The most the subscription grants."""
-    identifiers: tuple[int, ...]
-    limits: Sequence[int]
-    """Per partition the first offset that comes as a live message: not sent twice."""
-    shard: int = 0
-    """Partition of `mqlake.inbound` whose messages are next: those before it are done. Without a
-    wildcard there is only the topic's own."""
-    position: str | None = None
-    """Topic name with which to go on in that partition; None begins."""
-
-
-@dataclass(slots=True)
-class HistoryRecord:
-    """History that subscriptions asked for and have not got yet; they are not in force before."""
-
-    topic_filters: list[str]
-    from_ms: int
-    """Messages accepted before are left out, UTC epoch."""
-    cursor: list[int]
-    """Per partition the next offset; everything before it was handed over."""
-
-
-@dataclass(slots=True)
-class ProgressRecord:
-    """How far a session has come in `mqlake.inbound`."""
-
-    session_id: str
-    cursor: list[int]
-    """Per partition the next offset; everything before it was handed over or is in `outgoing`."""
-    settled: bool
-    """Nothing is on its way: the marks of its gateway may move the cursor on."""
-    outgoing: list[Outgoing] = field(default_factory=list)
-    """In the order of sending, which is the order of sending again. [MQTT5-4.6.0-1]"""
-    incoming: list[int] = field(default_factory=list)
-    """Packet identifiers of QoS 2 messages received and stored, not released."""
-    storing: list[int] = field(default_factory=list)
-    """Those received of which it is not known whether `mqlake.inbound` has them."""
-    storing_from: list[int] = field(default_factory=list)
-    """Per partition the offset below which none of these is; empty when there are none."""
-    scans: list[RetainedScan] = field(default_factory=list)
-    """Retained messages that new subscriptions have not got yet."""
-    shared: dict[int, str] = field(default_factory=dict)
-    """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
-    histories: list[HistoryRecord] = field(default_factory=list)
-    """Whose subscriptions count from their own cursors."""
-    sent_before: list[int] = field(default_factory=list)
-    """Per partition: between the cursor and this offset a holder that has died may have sent
-    messages of QoS 1; empty when there are none."""
-    last_packet_id: int | None = None
-    """Of a member of share groups: of messages in flight for it, this record knows up to here."""
-
-
-@dataclass(slots=True)
-class MarksRecord:
-    """How far a gateway has come: the last offset per partition that it has dealt with."""
-
-    incarnation: str
-    marks: list[int]
-    """-1 where there was none yet."""
-    next: int = 0
-    """The first offset of its delivery topic that it has not dealt with."""
-
-
 class SessionsKey(NamedTuple):
     """A key of `mqlake.sessions` taken apart."""
 
@@ -300,18 +230,6 @@ def decode_sessions_key(key: bytes) -> SessionsKey:
     return SessionsKey(kind, tenant, client_id, topic_filter)
 
 
-def resume_cursor(
-    session: SessionRecord, progress: ProgressRecord, marks: MarksRecord | None
-) -> list[int]:
-    """Return from where to read on: the progress, moved on by its gateway's marks if settled.
-
-    Marks count only for the incarnation that holds the session.
-    """
-    if not progress.settled or marks is None or marks.incarnation != session.incarnation:
-        return list(progress.cursor)
-    return latest(progress.cursor, [mark + 1 for mark in marks.marks])
-
-
 def exchange_name(session_id: str, packet_id: int, incarnation: str) -> bytes:
     """Return the header `exchange` of a QoS 2 message, by which it is looked for after a crash.
 
@@ -372,7 +290,7 @@ def decode_session(data: bytes) -> SessionRecord:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or out of range.
     """
-    return to_session(_load(data, "session"))
+    return to_session(load(data, "session"))
 
 
 def to_session(found: dict[str, Any]) -> SessionRecord:
@@ -381,28 +299,28 @@ def to_session(found: dict[str, Any]) -> SessionRecord:
     Raises:
         InvalidRecord: A member is missing or out of range.
     """
-    will = _member(found, "will", _OPTIONAL_OBJECT)
+    will = member(found, "will", OPTIONAL_OBJECT)
     return SessionRecord(
-        session_id=_text(found, "id"),
-        tenant=_text(found, "tenant"),
-        client_id=_text(found, "client_id"),
-        protocol_level=_integer(found, "protocol_level", 3, 5),
-        username=_optional(_text, found, "username"),
-        keep_alive=_integer(found, "keep_alive", 0, _MAX_UINT16),
-        clean_start=_member(found, "clean_start", _BOOLEAN),
-        session_expiry_interval=_integer(found, "expiry", 0, _MAX_UINT32),
-        gateway=_text(found, "gateway"),
-        incarnation=_text(found, "incarnation"),
-        connected=_member(found, "connected", _BOOLEAN),
-        connected_at_ms=_integer(found, "connected_at"),
-        disconnected_at_ms=_optional(_integer, found, "disconnected_at"),
-        reason=_optional(_text, found, "reason"),
-        subscriptions=[to_subscription(item) for item in _member(found, "subscriptions", _LIST)],
-        more=_integer(found, "more") if "more" in found else 0,
+        session_id=text(found, "id"),
+        tenant=text(found, "tenant"),
+        client_id=text(found, "client_id"),
+        protocol_level=integer(found, "protocol_level", 3, 5),
+        username=optional(text, found, "username"),
+        keep_alive=integer(found, "keep_alive", 0, MAX_UINT16),
+        clean_start=member(found, "clean_start", BOOLEAN),
+        session_expiry_interval=integer(found, "expiry", 0, MAX_UINT32),
+        gateway=text(found, "gateway"),
+        incarnation=text(found, "incarnation"),
+        connected=member(found, "connected", BOOLEAN),
+        connected_at_ms=integer(found, "connected_at"),
+        disconnected_at_ms=optional(integer, found, "disconnected_at"),
+        reason=optional(text, found, "reason"),
+        subscriptions=[to_subscription(item) for item in member(found, "subscriptions", LIST)],
+        more=integer(found, "more") if "more" in found else 0,
         will=None if will is None else _will(will),
-        will_at_ms=_optional(_integer, found, "will_at"),
-        will_from=_integers(found, "will_from", 0) if "will_from" in found else None,
-        principal=_optional(_text, found, "principal") if "principal" in found else None,
+        will_at_ms=optional(integer, found, "will_at"),
+        will_from=integers(found, "will_from", 0) if "will_from" in found else None,
+        principal=optional(text, found, "principal") if "principal" in found else None,
     )
 
 
@@ -432,19 +350,19 @@ def read_outline(data: bytes) -> SessionOutline:
                 None if principal is None else principal.decode(),
             ),
         )
-    found = _load(data, "session")
+    found = load(data, "session")
     will = found.get("will")
     return SessionOutline(
-        _text(found, "tenant"),
-        _text(found, "client_id"),
-        _text(found, "gateway"),
-        _text(found, "incarnation"),
-        _member(found, "connected", _BOOLEAN),
-        _optional(_integer, found, "disconnected_at"),
-        _integer(found, "expiry", 0, _MAX_UINT32),
-        _integer(_member(found, "will", _OBJECT), "delay", 0, _MAX_UINT32) if will else None,
-        _text(found, "id"),
-        _optional(_text, found, "principal") if "principal" in found else None,
+        text(found, "tenant"),
+        text(found, "client_id"),
+        text(found, "gateway"),
+        text(found, "incarnation"),
+        member(found, "connected", BOOLEAN),
+        optional(integer, found, "disconnected_at"),
+        integer(found, "expiry", 0, MAX_UINT32),
+        integer(member(found, "will", OBJECT), "delay", 0, MAX_UINT32) if will else None,
+        text(found, "id"),
+        optional(text, found, "principal") if "principal" in found else None,
     )
 
 
@@ -459,7 +377,7 @@ def decode_subscription(data: bytes | str) -> StoredSubscription:
     Raises:
         InvalidRecord: Not JSON, or a member is missing or out of range.
     """
-    return to_subscription(_parse(data, "subscription"))
+    return to_subscription(parse(data, "subscription"))
 
 
 def encode_subscription_record(session_id: str, subscription: StoredSubscription) -> bytes:
@@ -474,111 +392,8 @@ def decode_subscription_record(data: bytes) -> SubscriptionRecord:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or out of range.
     """
-    found = _load(data, "subscription")
-    return SubscriptionRecord(_text(found, "id"), to_subscription(found))
-
-
-def encode_progress(progress: ProgressRecord) -> bytes:
-    """Write the value of a progress."""
-    members = {
-        "v": RECORD_VERSION,
-        "id": progress.session_id,
-        "cursor": progress.cursor,
-        "settled": progress.settled,
-        "out": [
-            (packet_id, qos, partition, offset, int(released))
-            for packet_id, qos, partition, offset, released in progress.outgoing
-        ],
-        "in": progress.incoming,
-        "storing": progress.storing,
-        "storing_from": progress.storing_from,
-    }
-    if progress.scans:  # few sessions have any, and not for long
-        members["retained"] = [_scan_members(scan) for scan in progress.scans]
-    if progress.shared:
-        members["shared"] = list(progress.shared.items())
-    if progress.histories:
-        members["history"] = [_history_members(one) for one in progress.histories]
-    if progress.sent_before:
-        members["sent_before"] = progress.sent_before
-    if progress.last_packet_id is not None:
-        members["last"] = progress.last_packet_id
-    return compact_json.encode(members)
-
-
-def decode_progress(data: bytes) -> ProgressRecord:
-    """Undo `encode_progress`.
-
-    Raises:
-        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
-    """
-    return to_progress(_load(data, "progress"))
-
-
-def check_progress(data: bytes) -> None:
-    """Tell whether a progress can be decoded, at an eighth of the cost where it is a usual one.
-
-    Raises:
-        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
-    """
-    if not _USUAL_PROGRESS.fullmatch(data):
-        decode_progress(data)
-
-
-def to_progress(found: dict[str, Any]) -> ProgressRecord:
-    """Return a progress whose JSON has been read.
-
-    Raises:
-        InvalidRecord: A member is missing or out of range.
-    """
-    return ProgressRecord(
-        session_id=_text(found, "id"),
-        cursor=_integers(found, "cursor", 0),
-        settled=_member(found, "settled", _BOOLEAN),
-        outgoing=[_outgoing(item) for item in _member(found, "out", _LIST)],
-        incoming=_integers(found, "in", 1, _MAX_UINT16),
-        storing=_integers(found, "storing", 1, _MAX_UINT16),
-        storing_from=_integers(found, "storing_from", 0),
-        scans=[_scan(item) for item in _member({"retained": []} | found, "retained", _LIST)],
-        shared=_shared(found.get("shared", [])),
-        histories=[_history(item) for item in _member({"history": []} | found, "history", _LIST)],
-        sent_before=_integers({"sent_before": []} | found, "sent_before", 0),
-        last_packet_id=_integer(found, "last", 0, _MAX_UINT16) if "last" in found else None,
-    )
-
-
-def is_storing(progress: bytes) -> bool:
-    """Tell whether an encoded progress names messages that may not be stored yet.
-
-    Cheaper than to decode it, and true where that is not certain.
-    """
-    return b'"storing":[]' not in progress
-
-
-def encode_marks(marks: MarksRecord) -> bytes:
-    """Write the value of a gateway's marks."""
-    return compact_json.encode(
-        {
-            "v": RECORD_VERSION,
-            "incarnation": marks.incarnation,
-            "marks": marks.marks,
-            "next": marks.next,
-        }
-    )
-
-
-def decode_marks(data: bytes) -> MarksRecord:
-    """Undo `encode_marks`.
-
-    Raises:
-        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
-    """
-    found = _load(data, "marks")
-    return MarksRecord(
-        incarnation=_text(found, "incarnation"),
-        marks=_integers(found, "marks", -1),
-        next=_integer(found, "next") if "next" in found else 0,
-    )
+    found = load(data, "subscription")
+    return SubscriptionRecord(text(found, "id"), to_subscription(found))
 
 
 def _subscription_members(subscription: StoredSubscription) -> dict[str, Any]:
@@ -610,20 +425,20 @@ def _will_members(will: StoredWill) -> dict[str, Any]:
 
 
 def _will(found: dict[str, Any]) -> StoredWill:
-    properties = _member(found, "properties", _OBJECT)
+    properties = member(found, "properties", OBJECT)
     try:
-        payload = b64decode(_text(found, "payload"), validate=True)
+        payload = b64decode(text(found, "payload"), validate=True)
     except ValueError as exc:
         raise InvalidRecord(f"member 'payload' is not base64: {exc}") from exc
     return StoredWill(
-        topic_name=_text(found, "topic"),
+        topic_name=text(found, "topic"),
         payload=payload,
-        qos=_integer(found, "qos", 0, 2),
-        retain=_member(found, "retain", _BOOLEAN),
+        qos=integer(found, "qos", 0, 2),
+        retain=member(found, "retain", BOOLEAN),
         # Through the form that messages have: binary values, pairs of user properties.
         properties=decode_properties(json.dumps(properties).encode()) if properties else {},
-        will_delay_interval=_integer(found, "delay", 0, _MAX_UINT32),
-        grants=_member(found, "grants", _OBJECT) if "grants" in found else {},
+        will_delay_interval=integer(found, "delay", 0, MAX_UINT32),
+        grants=member(found, "grants", OBJECT) if "grants" in found else {},
     )
 
 
@@ -634,121 +449,27 @@ def to_subscription(item: Any) -> StoredSubscription:
         InvalidRecord: A member is missing or out of range.
     """
     if type(item) is not dict:
-        raise InvalidRecord(f"a subscription is {_short(item)}, expected an object")
+        raise InvalidRecord(f"a subscription is {short(item)}, expected an object")
     return StoredSubscription(
-        topic_filter=_text(item, "filter"),
-        qos=_integer(item, "qos", 0, 2),
-        no_local=_member(item, "no_local", _BOOLEAN),
-        retain_as_published=_member(item, "retain_as_published", _BOOLEAN),
-        retain_handling=_integer(item, "retain_handling", 0, 2),
-        identifier=_optional(_integer, item, "identifier"),
-        starts=_optional(_integers, item, "starts"),
+        topic_filter=text(item, "filter"),
+        qos=integer(item, "qos", 0, 2),
+        no_local=member(item, "no_local", BOOLEAN),
+        retain_as_published=member(item, "retain_as_published", BOOLEAN),
+        retain_handling=integer(item, "retain_handling", 0, 2),
+        identifier=optional(integer, item, "identifier"),
+        starts=optional(integers, item, "starts"),
     )
 
-
-def _scan_members(scan: RetainedScan) -> dict[str, Any]:
-    return {
-        "filter": scan.topic_filter,
-        "qos": scan.qos,
-        "identifiers": scan.identifiers,
-        "limits": list(scan.limits),
-        "shard": scan.shard,
-        "position": scan.position,
-    }
-
-
-def _scan(item: Any) -> RetainedScan:
-    if type(item) is not dict:
-        raise InvalidRecord(f"a scan of retained messages is {_short(item)}, expected an object")
-    return RetainedScan(
-        topic_filter=_text(item, "filter"),
-        qos=_integer(item, "qos", 0, 2),
-        identifiers=tuple(_integers(item, "identifiers", 1)),
-        limits=_integers(item, "limits", 0),
-        shard=_integer({"shard": 0} | item, "shard", 0),  # the first version had none
-        position=_optional(_text, item, "position"),
-    )
-
-
-def _history_members(history: HistoryRecord) -> dict[str, Any]:
-    return {
-        "filters": history.topic_filters,
-        "from": history.from_ms,
-        "cursor": history.cursor,
-    }
-
-
-def _history(item: Any) -> HistoryRecord:
-    if type(item) is not dict:
-        raise InvalidRecord(f"a history is {_short(item)}, expected an object")
-    filters = _member(item, "filters", _LIST)
-    if any(type(one) is not str for one in filters):
-        raise _refusal("filters", filters, "a list of topic filters")
-    return HistoryRecord(filters, _integer(item, "from"), _integers(item, "cursor", 0))
-
-
-def _shared(pairs: Any) -> dict[int, str]:
-    try:
-        shared = dict(pairs)
-    except (TypeError, ValueError) as exc:
-        raise _refusal("shared", pairs, "a list of pairs") from exc
-    if any(type(one) is not int or type(other) is not str for one, other in shared.items()):
-        raise _refusal("shared", pairs, "pairs of a number and a filter")
-    return shared
-
-
-def _outgoing(item: Any) -> Outgoing:
-    if not _are_integers(item, 0, _MAX_INT64) or len(item) != 5:
-        raise InvalidRecord(f"an outgoing message is {_short(item)}, expected five numbers")
-    packet_id, qos, partition, offset, released = item
-    if not 1 <= packet_id <= _MAX_UINT16 or not 1 <= qos <= 2 or released > 1:
-        raise InvalidRecord(f"an outgoing message is {_short(item)}: a number is out of range")
-    return Outgoing(packet_id, qos, partition, offset, bool(released))
-
-
-def _list_of(item: bytes) -> bytes:
-    return rb"\[(?:%b(?:,%b)*)?\]" % (item, item)
-
-
-# As `encode_progress` writes progress without history owed and without share groups.
-_VERSION: Final = b"[%d-%d]" % (OLDEST_READ, RECORD_VERSION)
-_NUMBER: Final = rb"(?:0|[1-9][0-9]{0,17})"
-_PACKET_ID: Final = (  # 1 to 65,535
-    rb"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
-    rb"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-)
-_TEXT: Final = rb'"[ !#-\[\]-~]*"'
-"""Of ASCII that needs no escape."""
-_USUAL_SCAN: Final = rb'\{"filter":%b,"qos":[012],"identifiers":%b,"limits":%b,"shard":%b,%b\}' % (
-    _TEXT,
-    _list_of(_PACKET_ID),
-    _list_of(_NUMBER),
-    _NUMBER,
-    rb'"position":(?:null|%b)' % _TEXT,
-)
-_USUAL_PROGRESS: Final = re.compile(
-    rb'\{"v":%b,"id":"[0-9A-Za-z_-]+","cursor":%b,"settled":(?:true|false),"out":%b,"in":%b'
-    rb',"storing":%b,"storing_from":%b(?:,"retained":%b)?\}'
-    % (
-        _VERSION,
-        _list_of(_NUMBER),
-        _list_of(rb"\[%b,[12],%b,%b,[01]\]" % (_PACKET_ID, _NUMBER, _NUMBER)),
-        _list_of(_PACKET_ID),
-        _list_of(_PACKET_ID),
-        _list_of(_NUMBER),
-        _list_of(_USUAL_SCAN),
-    )
-)
 
 # As `encode_session` writes one that has no will: texts of ASCII that need no escape, all in it.
 _GROUP: Final = rb'"([ !#-\[\]-~]*)"'
 _FLAG: Final = rb"(?:true|false)"
-_UINT16: Final = rb"(?:0|%b)" % _PACKET_ID
+_UINT16: Final = rb"(?:0|%b)" % PACKET_ID
 _UINT32: Final = rb"(?:0|[1-9][0-9]{0,8}|[1-3][0-9]{9}|4294967295)"
 _USUAL_SUBSCRIPTION: Final = (
     rb'\{"filter":%b,"qos":[012],"no_local":%b,"retain_as_published":%b,"retain_handling":[012]'
     rb',"identifier":(?:null|%b),"starts":(?:null|%b)\}'
-) % (_TEXT, _FLAG, _FLAG, _NUMBER, _list_of(_NUMBER))
+) % (TEXT, _FLAG, _FLAG, NUMBER, list_of(NUMBER))
 _USUAL_SESSION: Final = re.compile(
     rb'\{"v":%b,"id":%b,"tenant":%b,"client_id":%b,"protocol_level":[345],"username":(?:null|%b)'
     rb',"keep_alive":%b,"clean_start":%b,"expiry":(%b),"gateway":%b,"incarnation":%b'
@@ -756,91 +477,9 @@ _USUAL_SESSION: Final = re.compile(
     rb',"reason":(?:null|%b),"subscriptions":%b,"will":null,"will_at":null'
     rb'(?:,"more":%b)?(?:,"principal":%b)?\}'
     % (
-        _VERSION,
-        *(_GROUP, _GROUP, _GROUP, _TEXT, _UINT16, _FLAG, _UINT32, _GROUP, _GROUP),
-        *(_NUMBER, _NUMBER, _TEXT, _list_of(_USUAL_SUBSCRIPTION), _NUMBER, _GROUP),
+        VERSION,
+        *(_GROUP, _GROUP, _GROUP, TEXT, _UINT16, _FLAG, _UINT32, _GROUP, _GROUP),
+        *(NUMBER, NUMBER, TEXT, list_of(_USUAL_SUBSCRIPTION), NUMBER, _GROUP),
     )
 )
-
 _new: Final = tuple.__new__  # half the cost of a call of the named tuple
-
-
-def _parse(data: bytes | str, what: str) -> Any:
-    try:
-        return compact_json.decode(data)
-    except ValueError as exc:
-        raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
-
-
-def _load(data: bytes, what: str) -> dict[str, Any]:
-    found = _parse(data, what)
-    if type(found) is not dict:
-        raise InvalidRecord(f"{what} is {_short(found)}, expected an object")
-    check_version(found.get("v"), what)
-    return found
-
-
-# The readers of members compare types exactly: to Python true is a number, to the record it is not.
-_BOOLEAN: Final = ((bool,), "true or false")
-_LIST: Final = ((list,), "a list")
-_OBJECT: Final = ((dict,), "an object")
-_OPTIONAL_OBJECT: Final = ((dict, type(None)), "an object or null")
-
-_ABSENT: Final = object()
-Value = TypeVar("Value")
-
-
-def _member(found: dict[str, Any], name: str, expected: tuple[tuple[type, ...], str]) -> Any:
-    value = found.get(name, _ABSENT)
-    types, description = expected
-    if type(value) not in types:
-        raise _refusal(name, value, description)
-    return value
-
-
-def _text(found: dict[str, Any], name: str) -> str:
-    value = found.get(name, _ABSENT)
-    if type(value) is not str:
-        raise _refusal(name, value, "text")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as exc:  # JSON can spell half of a surrogate pair
-            raise InvalidRecord(f"member {name!r} has no UTF-8 form") from exc
-    return value
-
-
-def _integer(found: dict[str, Any], name: str, low: int = 0, high: int = _MAX_INT64) -> int:
-    value = found.get(name, _ABSENT)
-    if type(value) is not int or not low <= value <= high:
-        raise _refusal(name, value, f"a number from {low} to {high}")
-    return value
-
-
-def _integers(found: dict[str, Any], name: str, low: int = 0, high: int = _MAX_INT64) -> list[int]:
-    value = found.get(name, _ABSENT)
-    if not _are_integers(value, low, high):
-        raise _refusal(name, value, f"a list of numbers from {low} to {high}")
-    numbers: list[int] = value
-    return numbers
-
-
-def _are_integers(value: object, low: int, high: int) -> bool:
-    return type(value) is list and all(type(i) is int and low <= i <= high for i in value)
-
-
-def _optional(
-    read: Callable[[dict[str, Any], str], Value], found: dict[str, Any], name: str
-) -> Value | None:
-    return None if found.get(name, _ABSENT) is None else read(found, name)
-
-
-def _refusal(name: str, value: object, expected: str) -> InvalidRecord:
-    if value is _ABSENT:
-        return InvalidRecord(f"member {name!r} is missing, expected {expected}")
-    return InvalidRecord(f"member {name!r} is {_short(value)}, expected {expected}")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -23,7 +23,8 @@ from zlib import crc32
 
 from mqlake import compact_json
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER, Headers, check_version
+from mqlake.record_members import load
+from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER, Headers
 from mqlake.records import HEADER_BY
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing.
     """
-    found = _load(value, "claim")
+    found = load(value, "claim")
     try:
         run = Run(str(found["gateway"]), str(found["incarnation"]))
         clean_start = bool(found.get("clean_start", False))
@@ -219,19 +220,8 @@ def decode_run(value: bytes) -> tuple[Run, int]:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing.
     """
-    found = _load(value, "record of a gateway's run")
+    found = load(value, "record of a gateway's run")
     try:
         return Run(str(found["gateway"]), str(found["incarnation"])), int(found["number"])
     except (KeyError, TypeError, ValueError) as exc:
         raise InvalidRecord(f"record of a gateway's run is malformed: {exc!r}") from exc
-
-
-def _load(value: bytes, what: str) -> dict[str, Any]:
-    try:
-        found = compact_json.decode(value)
-    except ValueError as exc:
-        raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
-    if not isinstance(found, dict):
-        raise InvalidRecord(f"{what} is no JSON object")
-    check_version(found.get("v"), what)
-    return found

@@ -9,14 +9,8 @@ from api.cache import CachedSession
 from api.tracing.timeline import Held, Life
 from api.tracing.views import SubscriberTrace
 from mqlake.offsets import at
-from mqlake.session_records import (
-    ProgressRecord,
-    SessionRecord,
-    StoredSubscription,
-    decode_marks,
-    decode_progress,
-    resume_cursor,
-)
+from mqlake.progress_records import ProgressRecord, decode_marks, decode_progress, resume_cursor
+from mqlake.session_records import SessionRecord, StoredSubscription
 
 NEAR_MS: Final = 5_000
 """A drop that was written so soon after the message may be its own, of a client that was there."""

@@ -12,14 +12,8 @@ from ingest.session.share_records import MemberRecord
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
 from mqlake.offsets import latest
-from mqlake.session_records import (
-    HistoryRecord,
-    Outgoing,
-    ProgressRecord,
-    SessionRecord,
-    StoredSubscription,
-    exchange_name,
-)
+from mqlake.progress_records import HistoryRecord, Outgoing, ProgressRecord
+from mqlake.session_records import SessionRecord, StoredSubscription, exchange_name
 from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ingest.protocol.reason_codes import SubackReasonCode
 from ingest.session.catch_up import Missed
 from ingest.session.subscriptions import Subscriptions
 from mqlake.errors import LogError
-from mqlake.session_records import HistoryRecord
+from mqlake.progress_records import HistoryRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

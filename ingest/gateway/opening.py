@@ -30,11 +30,11 @@ from ingest.session.opening import (
 from ingest.session.states import SessionState
 from mqlake.errors import LogError
 from mqlake.offsets import latest
+from mqlake.progress_records import to_progress
 from mqlake.session_records import (
     FULL_CLAIMS_SINCE,
     NEVER_EXPIRES,
     session_members,
-    to_progress,
     to_session,
     to_subscription,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqlake.session_records import RetainedScan
+from mqlake.progress_records import RetainedScan
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.session_log import SessionLog
-    from mqlake.session_records import ProgressRecord
+    from mqlake.progress_records import ProgressRecord
     from mqlake.shard_records import Key
 
 SAVE_SECONDS: Final = 0.001

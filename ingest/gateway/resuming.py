@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.session_context import StoredSession
-    from mqlake.session_records import Outgoing as StoredOutgoing
+    from mqlake.progress_records import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ingest.gateway.retained import Retained
     from ingest.gateway.retained_questions import Question, RetainedQuestions
     from ingest.gateway.system_topics import SystemTopics
+    from mqlake.progress_records import RetainedScan
     from mqlake.retained_records import RetainedMessage
-    from mqlake.session_records import RetainedScan
 
 RETAINED_PAGE: Final = 100
 """Messages taken from a store in one turn of the event loop, for one client."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client import Client
     from ingest.gateway.outbound import OutboundMessage
     from ingest.session.subscriptions import Copy
-    from mqlake.session_records import RetainedScan
+    from mqlake.progress_records import RetainedScan
 
 FAILURE: Final = 0x80
 """Reason codes from here on are failures (5.0: 2.4)."""

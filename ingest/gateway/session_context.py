@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ingest.gateway.shared_limits import SharedLimits
     from ingest.session.subscriptions import Subscriptions
     from mqlake.clock import Clock
-    from mqlake.session_records import ProgressRecord, SessionRecord, StoredSubscription
+    from mqlake.progress_records import ProgressRecord
+    from mqlake.session_records import SessionRecord, StoredSubscription
     from mqlake.shard_records import Key, Run
 
 

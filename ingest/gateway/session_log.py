@@ -15,14 +15,11 @@ from ingest.gateway.keyed_writer import RETRY_SECONDS, KeyedWriter
 from ingest.gateway.reports import Reports
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
+from mqlake.progress_records import MarksRecord, ProgressRecord, encode_marks, encode_progress
 from mqlake.records import SESSIONS
 from mqlake.session_records import (
-    MarksRecord,
-    ProgressRecord,
     SessionRecord,
     StoredSubscription,
-    encode_marks,
-    encode_progress,
     encode_session,
     encode_subscription_record,
     marks_key,

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ingest.session.share_acts import Deliveries
     from ingest.session.share_records import GroupKey
     from mqlake.log.contract import LogWriter
-    from mqlake.session_records import ProgressRecord, SessionRecord
+    from mqlake.progress_records import ProgressRecord
+    from mqlake.session_records import SessionRecord
     from mqlake.shard_records import Key
 
 logger = logging.getLogger(__name__)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Sender
     from ingest.gateway.share_log import ShareLog
     from ingest.session.subscriptions import Subscriptions
+    from mqlake.progress_records import ProgressRecord
     from mqlake.records import Route
-    from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.sender_context import OutgoingMessage
     from ingest.gateway.share_log import ShareLog
-    from mqlake.session_records import ProgressRecord
+    from mqlake.progress_records import ProgressRecord
     from mqlake.shard_records import Key
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ingest.gateway.shared_limits import SharedLimits
     from ingest.gateway.tasks import Tasks
     from ingest.protocol.properties import Properties
-    from mqlake.session_records import RetainedScan
+    from mqlake.progress_records import RetainedScan
 
 logger = logging.getLogger(__name__)
 

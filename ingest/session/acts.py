@@ -23,16 +23,13 @@ from ingest.session.effects import (
 )
 from mqlake import compact_json
 from mqlake.errors import InvalidRecord
+from mqlake.progress_records import ProgressRecord, decode_progress, encode_progress, resume_cursor
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.session_records import (
-    ProgressRecord,
     SessionRecord,
-    decode_progress,
-    encode_progress,
     encode_session,
     exchange_name,
     progress_key,
-    resume_cursor,
     session_key,
     to_session,
     will_exchange,
@@ -43,7 +40,7 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from mqlake.session_records import MarksRecord
+    from mqlake.progress_records import MarksRecord
     from mqlake.shard_records import Claim, Key, Run
 
 # Actions of control records between gateways.

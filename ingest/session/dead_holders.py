@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ingest.session import acts
 from ingest.session.acts import OwnedShard
 from ingest.session.entries import UNKNOWN_RUN
-from mqlake.session_records import is_storing
+from mqlake.progress_records import is_storing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

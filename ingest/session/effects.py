@@ -21,8 +21,9 @@ from mqlake.errors import MqlakeError
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from mqlake.progress_records import ProgressRecord
     from mqlake.record_versions import Headers
-    from mqlake.session_records import ProgressRecord, SessionRecord
+    from mqlake.session_records import SessionRecord
     from mqlake.shard_records import Key, Run
 
 Result = TypeVar("Result")

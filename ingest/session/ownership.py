@@ -26,8 +26,9 @@ from ingest.session.stored_sessions import SessionsOfShard
 from ingest.session.stored_subscriptions import SubscriptionsOfShard
 from ingest.session.taken_sessions import TakenSession, TakenSessions
 from mqlake.errors import InvalidRecord
+from mqlake.progress_records import decode_marks
 from mqlake.records import SKIPPED_KEY
-from mqlake.session_records import MARKS, SUBSCRIPTION, decode_marks
+from mqlake.session_records import MARKS, SUBSCRIPTION
 from mqlake.shard_records import (
     LEFT,
     MEMBER,
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
 
     from ingest.session.effects import Work
     from ingest.session.entries import ShardEntry, ShardStore
+    from mqlake.progress_records import MarksRecord
     from mqlake.records import LogRecord
-    from mqlake.session_records import MarksRecord, SessionRecord
+    from mqlake.session_records import SessionRecord
     from mqlake.shard_records import Claim, Key, Run, Stamp
 
 ASK_AGAIN_MS: Final = 2_000

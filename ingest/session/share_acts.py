@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.session.share_table import GroupTable
-    from mqlake.session_records import MarksRecord
+    from mqlake.progress_records import MarksRecord
     from mqlake.shard_records import Run
 
 SHARE: Final = "share"

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from ingest.session.effects import Work
     from ingest.session.share_records import GroupKey, MembershipRecord
+    from mqlake.progress_records import MarksRecord
     from mqlake.records import LogRecord
-    from mqlake.session_records import MarksRecord
     from mqlake.shard_records import Stamp
 
 TELL_AGAIN_MS: Final = 2_000

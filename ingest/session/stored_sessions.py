@@ -31,14 +31,8 @@ from ingest.session import acts
 from ingest.session.effects import AppendRecords, ShardRecord
 from ingest.session.entries import UNKNOWN_RUN, ShardEntry
 from mqlake.errors import InvalidRecord
-from mqlake.session_records import (
-    PROGRESS,
-    SESSION,
-    check_progress,
-    progress_key,
-    read_outline,
-    session_key,
-)
+from mqlake.progress_records import check_progress
+from mqlake.session_records import PROGRESS, SESSION, progress_key, read_outline, session_key
 from mqlake.shard_records import (
     CLAIM,
     NO_EPOCH,

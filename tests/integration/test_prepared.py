@@ -12,8 +12,8 @@ from ingest.session.ownership import Shard
 from launcher.kafka import KafkaServer, running_kafka
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.kafka_reader import to_record
+from mqlake.progress_records import decode_progress
 from mqlake.records import INBOUND, SESSIONS, LogRecord, decode_message
-from mqlake.session_records import decode_progress
 from mqlake.shard_records import Run, shard_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]

@@ -3,6 +3,7 @@
 import pytest
 
 from mqlake.errors import InvalidRecord, NewerRecord
+from mqlake.progress_records import MarksRecord, decode_marks, encode_marks
 from mqlake.record_versions import (
     HEADER_MQTT,
     OLDEST_READ,
@@ -12,7 +13,6 @@ from mqlake.record_versions import (
     in_version,
 )
 from mqlake.records import HEADER_ID, mqtt_header
-from mqlake.session_records import MarksRecord, decode_marks, encode_marks
 
 
 def test_a_release_reads_its_version_all_before_and_the_next() -> None:

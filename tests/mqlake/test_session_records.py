@@ -7,34 +7,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.session_records import (
-    MARKS,
-    NEVER_EXPIRES,
-    PROGRESS,
-    SESSION,
+from mqlake.progress_records import (
     HistoryRecord,
     MarksRecord,
     Outgoing,
     ProgressRecord,
     RetainedScan,
+    check_progress,
+    decode_marks,
+    decode_progress,
+    encode_marks,
+    encode_progress,
+    is_storing,
+    resume_cursor,
+)
+from mqlake.session_records import (
+    MARKS,
+    NEVER_EXPIRES,
+    PROGRESS,
+    SESSION,
     SessionOutline,
     SessionRecord,
     SessionsKey,
     StoredSubscription,
     StoredWill,
-    check_progress,
-    decode_marks,
-    decode_progress,
     decode_session,
     decode_sessions_key,
-    encode_marks,
-    encode_progress,
     encode_session,
-    is_storing,
     marks_key,
     progress_key,
     read_outline,
-    resume_cursor,
     session_key,
 )
 

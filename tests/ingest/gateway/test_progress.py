@@ -20,8 +20,8 @@ from ingest.session.checkpoint import SaveQueue
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from mqlake.progress_records import ProgressRecord, decode_marks, decode_progress
 from mqlake.records import SESSIONS
-from mqlake.session_records import ProgressRecord, decode_marks, decode_progress
 from mqlake.shard_records import Run
 from tests.ingest.gateway.harness import Client, new_log, running_gateway, turns, until
 from tests.ingest.gateway.test_survival import publish, resume, site

@@ -18,6 +18,7 @@ from ingest.gateway.retained_shards import INCOMPLETE_SECONDS
 from ingest.protocol.packets import Disconnect, Puback, Publish, Suback, Subscribe, Subscription
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog
+from mqlake.progress_records import RetainedScan
 from mqlake.records import (
     INBOUND,
     QUESTION_KEY_PREFIX,
@@ -25,7 +26,6 @@ from mqlake.records import (
     is_retained,
     message_key,
 )
-from mqlake.session_records import RetainedScan
 from mqlake.tables import RETAINED
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,

@@ -7,12 +7,10 @@ import pytest
 
 from ingest.session.effects import AppendRecords, Effect, Find
 from mqlake.errors import InvalidRecord
+from mqlake.progress_records import ProgressRecord, decode_progress, encode_progress
 from mqlake.session_records import (
-    ProgressRecord,
     SessionRecord,
     StoredSubscription,
-    decode_progress,
-    encode_progress,
     encode_session,
     progress_key,
     session_key,

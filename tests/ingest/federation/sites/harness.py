@@ -41,12 +41,7 @@ from mqlake.rule_records import (
     encode_activation,
     rules_key,
 )
-from mqlake.session_records import (
-    SessionRecord,
-    StoredSubscription,
-    encode_session,
-    session_key,
-)
+from mqlake.session_records import SessionRecord, StoredSubscription, encode_session, session_key
 from mqlake.settings import LogSettings
 from tests.ingest.federation.sites.router import Router
 

@@ -12,14 +12,8 @@ from ingest.session.effects import ShardRecord
 from ingest.session.holder import Holder
 from ingest.session.holder_host import Refusal
 from ingest.session.states import IN_FORCE, SessionState
-from mqlake.session_records import (
-    MarksRecord,
-    ProgressRecord,
-    encode_marks,
-    encode_progress,
-    marks_key,
-    progress_key,
-)
+from mqlake.progress_records import MarksRecord, ProgressRecord, encode_marks, encode_progress
+from mqlake.session_records import marks_key, progress_key
 from mqlake.shard_records import stamp_headers
 from tests.ingest.session.simulation.log import Message
 from tests.ingest.session.simulation.node import LOOK_AGAIN_MS

@@ -27,12 +27,8 @@ from ingest.session.opening import (
 from ingest.session.outgoing import Exchange
 from ingest.session.states import SessionState
 from mqlake.offsets import latest
-from mqlake.session_records import (
-    decode_progress,
-    decode_session,
-    session_members,
-    will_exchange,
-)
+from mqlake.progress_records import decode_progress
+from mqlake.session_records import decode_session, session_members, will_exchange
 from tests.ingest.session.simulation.invariants import Violation
 from tests.ingest.session.simulation.sending import REPEATED
 from tests.ingest.session.simulation.serving import Serving
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from ingest.session.effects import Work
     from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
-    from mqlake.session_records import ProgressRecord
+    from mqlake.progress_records import ProgressRecord
     from mqlake.shard_records import Key
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.gateway import Process

@@ -32,7 +32,8 @@ from ingest.session.ownership import Shard
 from ingest.session.stored_sessions import SessionsOfShard
 from ingest.session.taken_sessions import TakenSession
 from mqlake.clock import LogClock
-from mqlake.session_records import MarksRecord, SessionOutline, decode_marks, will_exchange
+from mqlake.progress_records import MarksRecord, decode_marks
+from mqlake.session_records import SessionOutline, will_exchange
 from mqlake.shard_records import ANYBODY, Claim
 from tests.ingest.session.simulation import opening
 from tests.ingest.session.simulation.clients import TENANT

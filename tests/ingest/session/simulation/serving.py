@@ -9,9 +9,8 @@ from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.incoming import IncomingMessages
 from ingest.session.states import IN_FORCE, OVER, SessionState, step
 from mqlake.offsets import latest
+from mqlake.progress_records import Outgoing, ProgressRecord
 from mqlake.session_records import (
-    Outgoing,
-    ProgressRecord,
     SessionRecord,
     StoredSubscription,
     StoredWill,
