@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
-from mqlake.rule_records import SOURCE_EVENTS, SOURCE_INBOUND
+from mqlake.output_records import SOURCE_EVENTS, SOURCE_INBOUND
 
 POISON_FILE: Final = "poison.json"
 PLACES_FILE: Final = "places"

@@ -11,8 +11,8 @@ from api.live.feed import Feed, Record
 from api.live.stream import Event, LiveStream
 from api.messages import show_time
 from mqlake.errors import InvalidRecord
+from mqlake.output_records import Output, decode_output, rule_record_key
 from mqlake.records import OUTPUTS
-from mqlake.rule_records import Output, decode_output, rule_record_key
 
 _logger = logging.getLogger(__name__)
 

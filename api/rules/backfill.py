@@ -19,15 +19,9 @@ from api.rules.run import RuleRun
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
+from mqlake.output_records import DeadLetter, Position, dead_letter_headers, rule_record_key
 from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
-from mqlake.rule_records import (
-    DeadLetter,
-    OffsetRange,
-    Position,
-    Span,
-    dead_letter_headers,
-    rule_record_key,
-)
+from mqlake.rule_records import OffsetRange, Span
 from mqlake.tables import MESSAGES
 from rules.language.compiled import CompiledRule
 

@@ -21,15 +21,9 @@ from api.rules.run import RuleRun
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
+from mqlake.output_records import RERUN, DeadLetter, Position, dead_letter_headers, rule_record_key
 from mqlake.records import DEAD_LETTERS as DEAD_LETTERS_TOPIC
 from mqlake.records import INBOUND, OUTPUTS
-from mqlake.rule_records import (
-    RERUN,
-    DeadLetter,
-    Position,
-    dead_letter_headers,
-    rule_record_key,
-)
 from mqlake.tables import DEAD_LETTERS, MESSAGES
 from rules.language.compiled import CompiledRule
 

@@ -11,7 +11,7 @@ from api.rules.materialised import Entry
 from api.spark import Row, Spark
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
-from mqlake.rule_records import Output, Position, output_headers, rule_record_key
+from mqlake.output_records import Output, Position, output_headers, rule_record_key
 from mqlake.tables import MESSAGES
 
 TABLE_SECONDS: Final = 120.0

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqlake.errors import LogError, MqlakeError
+from mqlake.output_records import Output
 from mqlake.record_versions import Headers
-from mqlake.rule_records import Output
 
 
 class Failure(Enum):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mqlake.errors import InvalidTopic
+from mqlake.output_records import encode_chain
 from mqlake.record_versions import HEADER_MQTT, Headers
 from mqlake.records import (
     HEADER_CHAIN,
@@ -27,7 +28,6 @@ from mqlake.records import (
     message_key,
     mqtt_header,
 )
-from mqlake.rule_records import encode_chain
 from mqlake.topics import is_system, validate_topic_name
 from rules.actions.contract import (
     NO_PROBLEMS,

@@ -27,7 +27,7 @@ CONFIG: Final = {
 """Of the log topic."""
 
 Mark = tuple[int, str, int]
-"""Of an output: offset of the source record, rule, index; see `rule_records.Output.mark`."""
+"""Of an output: offset of the source record, rule, index; see `output_records.Output.mark`."""
 
 Marks = dict[str, Mark]
 """Per source the last output seen in a partition of `mqlake.outputs`."""

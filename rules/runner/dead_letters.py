@@ -4,8 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
+from mqlake.output_records import DeadLetter, dead_letter_headers, rule_record_key
 from mqlake.records import DEAD_LETTERS
-from mqlake.rule_records import DeadLetter, dead_letter_headers, rule_record_key
 from rules.actions.contract import LogTarget, NewRecord, Work
 from rules.runner.failures import FailureEvents
 

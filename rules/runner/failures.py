@@ -10,17 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqlake.clock import Clock
+from mqlake.output_records import MAX_CHAIN, DeadLetter, Output, encode_chain
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import EVENTS, HEADER_CHAIN
-from mqlake.rule_records import (
-    EVENTS_PREFIX,
-    MAX_CHAIN,
-    MAX_FAILURES_TOLD,
-    RULE_FAILED,
-    DeadLetter,
-    Output,
-    encode_chain,
-)
+from mqlake.rule_records import EVENTS_PREFIX, MAX_FAILURES_TOLD, RULE_FAILED
 from rules.actions.contract import NewRecord
 
 EVENT: Final = RULE_FAILED.replace(".", "_")

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from mqlake.clock import Clock
+from mqlake.output_records import rule_record_key
 from mqlake.rule_facts import RuleKey
-from mqlake.rule_records import rule_record_key
 from mqlake.tracing import Tracer
 from rules.actions import make_action
 from rules.actions.contract import Action, ActionError, ActionServices

@@ -11,6 +11,7 @@ from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import BEGINNING, LogAccess
 from mqlake.metrics.families import Families
+from mqlake.output_records import RERUN, Output, decode_output, rule_record_key
 from mqlake.records import (
     ACCESS,
     HEADER_RULE,
@@ -22,12 +23,6 @@ from mqlake.records import (
     LogRecord,
 )
 from mqlake.rule_facts import RuleKey
-from mqlake.rule_records import (
-    RERUN,
-    Output,
-    decode_output,
-    rule_record_key,
-)
 from mqlake.tracing import Tracer
 from rules.actions.contract import NewRecord, Work
 from rules.metrics import RuleMetrics

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Final
 
 from mqlake import record_versions, records, rule_records
-from mqlake.rule_records import Kind, Stage
+from mqlake.output_records import Stage
+from mqlake.rule_records import Kind
 from mqlake.sharing import ShareStrategy
 from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SHARE_PREFIX

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.output_records import run_name
 from mqlake.records import ACCESS, GATEWAYS, METRICS
 from mqlake.reference_records import Columns, decode_reference_state
 from mqlake.rule_facts import Fact, RuleKey, keep, read_fact
@@ -34,7 +35,6 @@ from mqlake.rule_records import (
     encode_activation,
     encode_decided,
     rules_key,
-    run_name,
 )
 from rules.errors import RuleError
 from rules.model import Rule

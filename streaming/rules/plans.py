@@ -13,8 +13,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from mqlake.output_records import run_name
 from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_records import Activation, Span, run_name
+from mqlake.rule_records import Activation, Span
 from rules.language.plan import (
     AT_COLUMN,
     DETECTED,

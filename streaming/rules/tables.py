@@ -18,6 +18,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from mqlake.output_records import (
+    RERUN,
+    RUN_PREFIX,
+    SOURCE_EVENTS,
+    SOURCE_INBOUND,
+    STAGE_FALLBACK,
+    Stage,
+)
 from mqlake.records import (
     EVENTS,
     HEADER_ACTION,
@@ -32,14 +40,6 @@ from mqlake.records import (
     HEADER_TS,
     HEADER_WATERMARK,
     INBOUND,
-)
-from mqlake.rule_records import (
-    RERUN,
-    RUN_PREFIX,
-    SOURCE_EVENTS,
-    SOURCE_INBOUND,
-    STAGE_FALLBACK,
-    Stage,
 )
 from mqlake.tables import DEAD_LETTERS, LATE, Table
 from rules.sql.quoting import quoted_name

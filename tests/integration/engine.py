@@ -19,13 +19,12 @@ from launcher.paths import RUNTIME
 from launcher.testing import await_condition
 from mqlake.heartbeat import read_heartbeat
 from mqlake.log.admin import ensure_log_topics
+from mqlake.output_records import Output, decode_output
 from mqlake.records import INBOUND, OUTPUTS, RULES, Message, message_headers, message_key
 from mqlake.rule_records import (
     Activation,
-    Output,
     RulesKey,
     decode_activation,
-    decode_output,
     encode_activation,
     rules_key,
 )

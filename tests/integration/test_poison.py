@@ -6,11 +6,8 @@ from dataclasses import replace
 import pytest
 
 from launcher.testing import await_condition
+from mqlake.output_records import DeadLetter, decode_dead_letter
 from mqlake.records import DEAD_LETTERS, INBOUND, message_key
-from mqlake.rule_records import (
-    DeadLetter,
-    decode_dead_letter,
-)
 from streaming.poison_file import Poison
 from tests.integration.engine import Engine, a_rule
 

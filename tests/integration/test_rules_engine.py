@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from launcher.testing import await_condition
+from mqlake.output_records import Output, decode_dead_letter
 from mqlake.records import DEAD_LETTERS, INBOUND
-from mqlake.rule_records import Output, decode_dead_letter
 from rules.model import ActionSpec
 from streaming.checkpoints import committed
 from tests.integration.engine import Engine, a_rule

@@ -6,27 +6,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
+from mqlake.output_records import (
+    DeadLetter,
+    Output,
+    Position,
+    dead_letter_headers,
+    decode_dead_letter,
+    decode_output,
+    decode_position,
+    output_headers,
+    rule_record_key,
+)
 from mqlake.record_versions import Headers
 from mqlake.rule_records import (
     Activation,
-    DeadLetter,
     OffsetRange,
-    Output,
-    Position,
     RuleMetricsKey,
     Span,
-    dead_letter_headers,
     decode_activation,
-    decode_dead_letter,
     decode_decided,
-    decode_output,
-    decode_position,
     decode_rule_metrics_key,
     encode_activation,
     encode_decided,
-    output_headers,
     rule_metrics_key,
-    rule_record_key,
     rules_barrier_key,
 )
 

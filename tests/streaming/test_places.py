@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.rule_records import DeadLetter, Output
+from mqlake.output_records import DeadLetter, Output
 from streaming.poison_file import PLACES_FILE, Poison, PoisonPlace
 from tests.streaming.test_rule_table import Engine, a_span
 

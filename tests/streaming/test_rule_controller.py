@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
+from mqlake.output_records import run_name
 from mqlake.records import ACCESS, EVENTS, GATEWAYS, INBOUND, METRICS, RULES
 from mqlake.reference_records import (
     ReferenceKey,
@@ -34,7 +35,6 @@ from mqlake.rule_records import (
     rule_metrics_key,
     rules_barrier_key,
     rules_key,
-    run_name,
 )
 from mqlake.schema_records import SchemaKey, schema_key
 from mqlake.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key

@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.rule_records import (
+from mqlake.output_records import (
     RERUN,
     DeadLetter,
     Output,
@@ -21,6 +20,7 @@ from mqlake.rule_records import (
     rule_record_key,
     table_row_headers,
 )
+from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.tables import rule_tables
 from rules.actions.contract import NewRecord
 from rules.errors import RuleError

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from launcher.testing import await_condition
 from mqlake.matching import TopicFilterTrie
+from mqlake.output_records import DeadLetter, Output, decode_dead_letter, decode_output
 from mqlake.record_versions import NEWEST_READ, READ_VERSIONS, Headers
 from mqlake.records import (
     DEAD_LETTERS,
@@ -28,12 +29,8 @@ from mqlake.records import (
 from mqlake.rule_records import (
     MAX_FAILURES_TOLD,
     Activation,
-    DeadLetter,
     OffsetRange,
-    Output,
     Span,
-    decode_dead_letter,
-    decode_output,
     encode_activation,
     encode_decided,
 )

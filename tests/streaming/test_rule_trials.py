@@ -23,8 +23,9 @@ from api.rules.trial import Outcome, try_rule
 from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
 from launcher.testing import await_condition
 from mqlake.clock import SystemClock
+from mqlake.output_records import decode_dead_letter, decode_output
 from mqlake.records import DEAD_LETTERS, INBOUND
-from mqlake.rule_records import Activation, OffsetRange, Span, decode_dead_letter, decode_output
+from mqlake.rule_records import Activation, OffsetRange, Span
 from rules.model import ActionSpec, Rule
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables

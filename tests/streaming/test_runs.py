@@ -9,8 +9,9 @@ from pyspark.errors import PySparkException
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
+from mqlake.output_records import run_name
 from mqlake.records import INBOUND
-from mqlake.rule_records import OffsetRange, Span, run_name
+from mqlake.rule_records import OffsetRange, Span
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan

@@ -22,16 +22,9 @@ from api.rules.rerun_log import Begin, Left
 from api.rules.samples import make_sample
 from api.rules.trial import Outcome, try_rule
 from api.spark import SparkConnect
+from mqlake.output_records import DeadLetter, Output, decode_dead_letter, decode_output
 from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.rule_records import (
-    Activation,
-    DeadLetter,
-    OffsetRange,
-    Output,
-    Span,
-    decode_dead_letter,
-    decode_output,
-)
+from mqlake.rule_records import Activation, OffsetRange, Span
 from rules.language.compiler import compile_rule
 from rules.model import Rule
 from rules.schemas.model import SchemaBody

@@ -22,6 +22,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from api.rules import history, plans
 from launcher.testing import await_condition
 from mqlake.clock import SystemClock
+from mqlake.output_records import (
+    MAX_CHAIN,
+    UNNAMED_RULE,
+    DeadLetter,
+    Output,
+    decode_dead_letter,
+    decode_output,
+    encode_chain,
+)
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
@@ -33,17 +42,10 @@ from mqlake.records import (
     message_headers,
 )
 from mqlake.rule_records import (
-    MAX_CHAIN,
-    UNNAMED_RULE,
     Activation,
-    DeadLetter,
     OffsetRange,
-    Output,
     Span,
-    decode_dead_letter,
-    decode_output,
     encode_activation,
-    encode_chain,
     encode_decided,
     rules_barrier_key,
 )

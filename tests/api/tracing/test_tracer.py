@@ -12,6 +12,14 @@ from api.following import Followed
 from api.tracing.tables import TraceTables
 from api.tracing.tracer import MessageTracer
 from api.tracing.views import Trace
+from mqlake.output_records import (
+    DeadLetter,
+    Output,
+    Position,
+    dead_letter_headers,
+    output_headers,
+    rule_record_key,
+)
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
@@ -30,16 +38,10 @@ from mqlake.records import (
 )
 from mqlake.rule_records import (
     Activation,
-    DeadLetter,
     OffsetRange,
-    Output,
-    Position,
     RulesKey,
     Span,
-    dead_letter_headers,
     encode_activation,
-    output_headers,
-    rule_record_key,
     rules_key,
 )
 from rules.model import ActionSpec, Rule

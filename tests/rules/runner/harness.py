@@ -16,8 +16,9 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from launcher.testing import await_condition
 from mqlake.heartbeat import Heartbeat, read_heartbeat
 from mqlake.log.admin import LogAdmin
+from mqlake.output_records import Output, Position, output_headers
 from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS, RULES
-from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
+from mqlake.rule_records import RulesKey, rules_key
 
 PARTITIONS = 2
 

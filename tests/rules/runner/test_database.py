@@ -51,7 +51,7 @@ async def run(postgres: Postgres, statement: str, *rows: Any, **more: Any) -> No
     try:
         args = SqlArgs.model_validate({"connection": "warehouse", "statement": statement, **more})
         action = make(args, Services(opened))  # type: ignore[arg-type]
-        from mqlake.rule_records import Position
+        from mqlake.output_records import Position
 
         works = [
             work_for(row, position=Position("i", 0, number, 0)) for number, row in enumerate(rows)

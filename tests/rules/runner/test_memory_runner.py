@@ -14,6 +14,7 @@ from mqlake.clock import SystemClock
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
+from mqlake.output_records import Output, Position, output_headers
 from mqlake.records import (
     ACCESS,
     DEAD_LETTERS,
@@ -24,7 +25,7 @@ from mqlake.records import (
     RULES,
     RUNNER,
 )
-from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
+from mqlake.rule_records import RulesKey, rules_key
 from rules.runner.checkpoint import CHECKPOINT_KEY, Checkpoint, ReadPosition, encode_checkpoint
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings

@@ -9,16 +9,15 @@ import pytest
 
 from launcher.testing import await_condition
 from mqlake.errors import InvalidRecord
+from mqlake.output_records import decode_dead_letter, table_row_headers
 from mqlake.records import EVENTS, METRICS, RULES, decode_message
 from mqlake.rule_records import (
     Activation,
     OffsetRange,
     RulesKey,
     Span,
-    decode_dead_letter,
     encode_activation,
     rules_key,
-    table_row_headers,
 )
 from tests.rules.runner.harness import Stage, headers_of
 
