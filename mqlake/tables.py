@@ -286,7 +286,15 @@ RULE_TABLE_COLUMNS: Final = (
 )
 
 
+def is_there(table: Path) -> bool:
+    """Tell whether a folder is a table: the folder of a table being made has no commit yet."""
+    return any((table / "_delta_log").glob("*.json"))
+
+
 def rule_tables(folder: Path) -> list[str]:
     """Return the names of the tables that rules have written to, of those in a folder."""
-    found = (path.name for path in folder.glob(f"{RULE_TABLE_PREFIX}*"))
-    return sorted(name for name in found if re.fullmatch(RULE_TABLE_PATTERN, name))
+    return sorted(
+        path.name
+        for path in folder.glob(f"{RULE_TABLE_PREFIX}*")
+        if re.fullmatch(RULE_TABLE_PATTERN, path.name) and is_there(path)
+    )

@@ -7,7 +7,7 @@ from typing import Final
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, rule_tables
+from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, is_there, rule_tables
 from rules.sql.quoting import quoted, quoted_name
 from streaming.first_commit import write_first_commit
 from streaming.settings.spark import StreamingSettings
@@ -46,7 +46,7 @@ def make_tables(settings: StreamingSettings) -> frozenset[str]:
     for table in TABLES:
         folder = table_path(settings, table)
         # A folder without a commit is of a start that was killed.
-        if not any((folder / "_delta_log").glob("*.json")):
+        if not is_there(folder):
             write_first_commit(folder, table, table_properties(table))
             made.add(table.name)
     return frozenset(made)

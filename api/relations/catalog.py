@@ -20,7 +20,7 @@ from api.relations.views import (
     VIEW_SCHEMA,
     view_select,
 )
-from mqlake.tables import TABLES
+from mqlake.tables import TABLES, is_there
 from rules.sql.quoting import quoted
 
 # `\Q…\E` quotes the text between; a `\E` in the filter itself would end it.
@@ -89,7 +89,7 @@ def made_by(name: str, tables: Path) -> tuple[str, ...]:
     if last in FUNCTIONS:
         return (_function(last),)
     is_table = schema in ([], ["default"], CATALOG_SCHEMA.split(".")) and _NAME.fullmatch(last)
-    if is_table and (tables / last / "_delta_log").is_dir():
+    if is_table and is_there(tables / last):
         location = quoted(str(tables / last))
         table = f"{CATALOG_SCHEMA}.{last}"
         return (f"CREATE TABLE IF NOT EXISTS {table} USING delta LOCATION {location}",)
@@ -100,7 +100,7 @@ def is_to_be_made(name: str, tables: Path) -> bool:
     """Tell whether a name is that of a table which every system has, and this one not yet."""
     last = name.replace("`", "").lower().rpartition(".")[2]
     known = last in {table.name for table in TABLES}
-    return known and not (tables / last / "_delta_log").is_dir()
+    return known and not is_there(tables / last)
 
 
 def _function(name: str) -> str:

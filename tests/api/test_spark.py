@@ -143,7 +143,9 @@ def unknown(name: str) -> AnalysisException:
 
 
 def test_a_name_is_made_known_once(tmp_path: Path) -> None:
-    (tmp_path / "messages" / "_delta_log").mkdir(parents=True)
+    for name, file in (("messages", f"{0:020}.json"), ("rule_new", f".{0:020}.json.tmp")):
+        (tmp_path / name / "_delta_log").mkdir(parents=True)
+        (tmp_path / name / "_delta_log" / file).touch()
     session = Session()
     asked = []
 
@@ -157,9 +159,13 @@ def test_a_name_is_made_known_once(tmp_path: Path) -> None:
     assert asked == [0, 1]
     (made,) = session.statements
     assert made.startswith("CREATE TABLE IF NOT EXISTS spark_catalog.default.messages USING delta")
-    for name in ("`spark_catalog`.`default`.`messages`", "`elsewhere`.`messages`", "`nothing`"):
+    # A table that is being made has a folder, and no commit yet.
+    for name in ("`elsewhere`.`messages`", "`nothing`", "`spark_catalog`.`default`.`rule_new`"):
         with pytest.raises(EvaluationError, match="there is no"):
             spark(session, Use(), tmp_path).perform(fails(unknown(name)))
+    assert session.statements == [made]
+    with pytest.raises(EvaluationError, match="there is no"):  # though it is made known again
+        spark(session, Use(), tmp_path).perform(fails(unknown("messages")))
 
 
 _COME_ONE_BY_ONE = """
