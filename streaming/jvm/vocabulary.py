@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from mqlake import record_versions, records, rule_records
+from mqlake import output_records, record_versions, records, rule_records
 from mqlake.output_records import Stage
 from mqlake.rule_records import Kind
 from mqlake.sharing import ShareStrategy
@@ -44,9 +44,10 @@ _ALIKE: Final[dict[ModuleType, tuple[str, ...]]] = {
         *(f"HEADER_{name}" for name in _HEADERS),
     ),
     rule_records: (
-        *("RULES_BARRIER_PREFIX", "EVENTS_PREFIX", "RULE_FAILED", "MAX_FAILURES_TOLD", "MAX_CHAIN"),
-        *("UNNAMED_RULE", "HEADER_MAC", "ENGINE", "SOURCE_INBOUND", "SOURCE_EVENTS", "DECIDED_KEY"),
+        *("RULES_BARRIER_PREFIX", "EVENTS_PREFIX", "RULE_FAILED", "MAX_FAILURES_TOLD"),
+        *("HEADER_MAC", "ENGINE", "DECIDED_KEY"),
     ),
+    output_records: ("MAX_CHAIN", "UNNAMED_RULE", "SOURCE_INBOUND", "SOURCE_EVENTS"),
     plan: ("AT_COLUMN", "ROW_COLUMN"),
 }
 """By module the constants that have the same name in Java."""
