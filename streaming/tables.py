@@ -1,5 +1,6 @@
 """Create the Delta tables of `mqlake.tables` and make them known by name to every session."""
 
+import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -105,8 +106,12 @@ def grow_rule_table(
         The type of each column of the table, in lower case as is the column's name: a column that
         was there keeps its own.
     """
-    location = quoted(str(rule_table_path(settings, name)))
+    path = rule_table_path(settings, name)
+    location = quoted(str(path))
     if not spark.catalog.tableExists(name):
+        if path.exists() and not is_there(path):
+            # Its making was cut short by a kill; Delta makes no table where anything is.
+            shutil.rmtree(path)
         wanted = {column.name: column.type for column in RULE_TABLE_COLUMNS} | dict(columns)
         definitions = ", ".join(
             f"{quoted_name(column)} {type_}" for column, type_ in wanted.items()
