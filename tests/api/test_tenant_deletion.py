@@ -64,7 +64,9 @@ def spark(api: Api, monkeypatch: pytest.MonkeyPatch) -> Spark:
     parts: Any = {"spark": found}
     api.put_in("runs", tenants=replace(api.services.runs.tenants, **parts))
     for name in ("rules", "rule_heat", "audit_log", "ref_x"):
-        (api.data_dir / "tables" / name).mkdir(parents=True)
+        log = api.data_dir / "tables" / name / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020}.json").touch()
     monkeypatch.setattr(tenant_deletion, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(tenant_deletion, "POLL_SECONDS", 0.0)
     return found
