@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, is_there, rule_tables
@@ -72,10 +71,9 @@ def create_tables(
         if table.name not in complete:
             _add_missing(spark, table.name, table.columns)
     for name in rule_tables(settings.data_dir.absolute() / "tables"):
-        path = str(rule_table_path(settings, name))
-        if DeltaTable.isDeltaTable(spark, path):
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {quoted(path)}")
-            _add_missing(spark, name, RULE_TABLE_COLUMNS)
+        location = quoted(str(rule_table_path(settings, name)))
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}")
+        _add_missing(spark, name, RULE_TABLE_COLUMNS)
 
 
 def _add_missing(spark: SparkSession, name: str, columns: Iterable[Column]) -> None:
