@@ -4,10 +4,18 @@ Everything here blocks; in an event loop call it by `asyncio.to_thread`.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -15,7 +23,6 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
     ResourceType,
 )
 
@@ -37,6 +44,7 @@ from mqlake.log.log_topics import (
     MIB,
     PARTITIONED_LOG_TOPICS,
 )
+from mqlake.log.options import consumer_options
 from mqlake.log.security import client_config
 from mqlake.records import (
     GATEWAYS,
@@ -47,11 +55,16 @@ from mqlake.records import (
     delivery_topic,
 )
 
-BEGIN_OFFSETS: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-END_OFFSETS: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+BEGIN_OFFSETS: Final = OFFSET_BEGINNING
+END_OFFSETS: Final = OFFSET_END
+"""Times that stand for an end of a partition (Kafka, ListOffsets)."""
 
 REQUEST_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.05
+CLIENT_ID: Final = "mqlake-admin"
+ANSWER_SECONDS: Final = 1.0
+"""How long a leader has for its first answer, and twice as long for each one after that: one that
+has died has a successor in the meantime."""
 
 
 def ensure_log_topics(
@@ -187,14 +200,20 @@ def partition_counts(
 
 
 def offsets(
-    bootstrap_servers: str, log_topic: str, spec: OffsetSpec, timeout_seconds: float
+    bootstrap_servers: str, log_topic: str, time_ms: int, timeout_seconds: float
 ) -> dict[int, int]:
-    """Return an offset per partition, `BEGIN_OFFSETS` or `END_OFFSETS`.
+    """Return an offset per partition, of the first record of a time or later.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        log_topic: All its partitions are asked for.
+        time_ms: Since 1970, or `BEGIN_OFFSETS` or `END_OFFSETS`.
+        timeout_seconds: For everything together.
 
     Raises:
         LogError: The log does not answer in time, or there is no such topic.
     """
-    return LogAdmin(bootstrap_servers, timeout_seconds)._offsets(log_topic, spec)
+    return LogAdmin(bootstrap_servers, timeout_seconds)._offsets(log_topic, time_ms)
 
 
 def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float) -> dict[str, str]:
@@ -232,7 +251,7 @@ class LogAdmin:
     def ends_before(self, log_topic: str, timestamp_ms: int) -> dict[int, int]:
         """Return the offset of each partition's first record that is later, else its end."""
         ends = self.ends(log_topic)
-        later = self._offsets(log_topic, OffsetSpec.for_timestamp(timestamp_ms))
+        later = self._offsets(log_topic, timestamp_ms)
         return {p: end if later[p] < 0 else min(end, later[p]) for p, end in ends.items()}
 
     def delete_before(self, log_topic: str, offsets: Mapping[int, int]) -> None:
@@ -262,12 +281,12 @@ class LogAdmin:
         self._admin.begin()
         self._admin.add_partitions(log_topic, partitions)
 
-    def _offsets(self, log_topic: str, spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(self, log_topic: str, time_ms: int) -> dict[int, int]:
         self._admin.begin()
         count = self._admin.partitions(log_topic)
         if not count:
             raise LogError(f"log topic {log_topic} does not exist", definite=True)
-        return self._admin.offsets(log_topic, range(count), spec)
+        return self._admin.offsets(log_topic, range(count), time_ms)
 
 
 class _Admin:
@@ -277,12 +296,30 @@ class _Admin:
         self._servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
-        self._client = self._connect()
+        self._consumer: Consumer | None = None
+        self._client: AdminClient | None = None
 
-    def _connect(self) -> AdminClient:
-        return AdminClient(
-            {**client_config(self._servers), "client.id": "mqlake-admin", "log_level": 2}
-        )
+    def _asking(self) -> Consumer:
+        """Return the client that asks.
+
+        An admin client that asks a leader which has died tries to connect without a rest, on two
+        threads, until its request has timed out: of each process that asks that is a core.
+        """
+        if self._consumer is None:
+            options = consumer_options(
+                self._servers, CLIENT_ID, {"isolation.level": "read_uncommitted"}
+            )
+            del options["error_cb"]  # nobody polls: what it is to be told would stay
+            self._consumer = Consumer(options)
+        return self._consumer
+
+    def _changing(self) -> AdminClient:
+        """Return the client for all else."""
+        if self._client is None:
+            self._client = AdminClient(
+                {**client_config(self._servers), "client.id": CLIENT_ID, "log_level": 2}
+            )
+        return self._client
 
     def begin(self) -> None:
         """Have the whole time again."""
@@ -291,7 +328,7 @@ class _Admin:
     def partitions(self, log_topic: str) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""
         metadata: Any = self._until_done(
-            lambda: self._client.list_topics(log_topic, timeout=self._part()),
+            lambda: self._asking().list_topics(log_topic, timeout=self._part()),
             f"asking for log topic {log_topic}",
         )
         return len(metadata.topics[log_topic].partitions)
@@ -322,7 +359,9 @@ class _Admin:
                 settings["min.insync.replicas"] = "2"
             topic = NewTopic(log_topic, partitions, replicas, config=settings)
             self._until_done(
-                lambda: self._client.create_topics([topic])[log_topic].result(self._left()),
+                lambda: self._await(
+                    self._changing().create_topics([topic], request_timeout=self._left())
+                ),
                 f"creating log topic {log_topic}",
             )
         # Usable when every partition has a leader, which is a moment after it exists.
@@ -333,7 +372,9 @@ class _Admin:
         if self.partitions(log_topic) < partitions:
             new = [NewPartitions(log_topic, partitions)]
             self._until_done(
-                lambda: self._client.create_partitions(new)[log_topic].result(self._left()),
+                lambda: self._await(
+                    self._changing().create_partitions(new, request_timeout=self._left())
+                ),
                 f"adding partitions to log topic {log_topic}",
             )
         while (count := self.partitions(log_topic)) < partitions:
@@ -344,7 +385,9 @@ class _Admin:
     def remove(self, log_topic: str) -> None:
         if self.partitions(log_topic):
             self._until_done(
-                lambda: self._client.delete_topics([log_topic])[log_topic].result(self._left()),
+                lambda: self._await(
+                    self._changing().delete_topics([log_topic], request_timeout=self._left())
+                ),
                 f"removing log topic {log_topic}",
             )
 
@@ -366,8 +409,9 @@ class _Admin:
         ]
 
         def ask() -> None:
-            for future in self._client.incremental_alter_configs(resources).values():
-                future.result(self._left())
+            self._await(
+                self._changing().incremental_alter_configs(resources, request_timeout=self._left())
+            )
 
         self._until_done(ask, f"configuring {', '.join(log_topics)}")
 
@@ -376,11 +420,12 @@ class _Admin:
         resources = [ConfigResource(ResourceType.TOPIC, log_topic) for log_topic in log_topics]
 
         def ask() -> dict[str, dict[str, str]]:
+            futures = self._changing().describe_configs(resources, request_timeout=self._left())
             return {
                 asked.name: {
                     name: entry.value for name, entry in future.result(self._left()).items()
                 }
-                for asked, future in self._client.describe_configs(resources).items()
+                for asked, future in futures.items()
             }
 
         doing = f"asking for the configuration of {', '.join(log_topics)}"
@@ -421,29 +466,31 @@ class _Admin:
                     definite=True,
                 )
 
-    def offsets(self, log_topic: str, partitions: range, spec: OffsetSpec) -> dict[int, int]:
+    def offsets(self, log_topic: str, partitions: range, time_ms: int) -> dict[int, int]:
+        seconds = self._longer_and_longer()
+
         def ask() -> dict[int, int]:
-            futures = self._client.list_offsets(
-                {TopicPartition(log_topic, partition): spec for partition in partitions}
-            )
-            return {
-                asked.partition: future.result(self._left()).offset
-                for asked, future in futures.items()
-            }
+            wanted = [TopicPartition(log_topic, partition, time_ms) for partition in partitions]
+            found = self._asking().offsets_for_times(wanted, timeout=next(seconds))
+            for one in found:
+                if one.error is not None:
+                    raise KafkaException(one.error)
+            return {one.partition: one.offset for one in found}
 
         answer: dict[int, int] = self._until_done(ask, f"asking for the offsets of {log_topic}")
         return answer
 
     def delete_before(self, log_topic: str, offsets: Mapping[int, int]) -> None:
+        seconds = self._longer_and_longer()
+
         def ask() -> None:
             wanted = [TopicPartition(log_topic, p, offset) for p, offset in offsets.items()]
-            for future in self._client.delete_records(wanted).values():
-                future.result(self._left())
+            self._await(self._changing().delete_records(wanted, request_timeout=next(seconds)))
 
         self._until_done(ask, f"deleting old records of {log_topic}")
 
     def _metadata(self, doing: str) -> Any:
-        return self._until_done(lambda: self._client.list_topics(timeout=self._part()), doing)
+        return self._until_done(lambda: self._asking().list_topics(timeout=self._part()), doing)
 
     def _until_partitions(self, log_topic: str) -> int:
         while not (count := self.partitions(log_topic)):
@@ -462,16 +509,27 @@ class _Admin:
                 if not (error.retriable() or error.code() in _TRANSIENT_CODES):
                     raise LogError(f"{doing}: {error.str()}", definite=True) from exc
                 self._pause(f"{doing}: {error.str()}")
-                if error.code() in {KafkaError._NOENT, KafkaError._TIMED_OUT}:
+                if error.code() in _STALE_CODES:
                     # One broker heard of a new topic later than others: a client that it then told
                     # that there is no leader does not ask again. And it goes on asking one that
                     # stands still; with that one a new client has no connection.
-                    self._client = self._connect()
+                    self._consumer = self._client = None
             except TimeoutError:
                 self._pause(doing)
 
     def _left(self) -> float:
         return max(0.1, self._deadline - time.monotonic())
+
+    def _await(self, futures: Mapping[Any, Future[Any]]) -> None:
+        for future in futures.values():
+            future.result(self._left())
+
+    def _longer_and_longer(self) -> Iterator[float]:
+        """Return how long to wait for leaders, each time that they are asked."""
+        seconds = ANSWER_SECONDS
+        while True:
+            yield min(seconds, self._left())
+            seconds *= 2
 
     def _part(self) -> float:
         """Return how long to wait for any of the brokers: the one asked may stand still."""
@@ -486,12 +544,15 @@ class _Admin:
         time.sleep(RETRY_SECONDS)
 
 
-_TRANSIENT_CODES: Final = frozenset(
+_STALE_CODES: Final = frozenset(
+    {KafkaError._NOENT, KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT}
+)
+"""A client may give these as long as it lives."""
+
+_TRANSIENT_CODES: Final = _STALE_CODES | frozenset(
     {
         KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._NOENT,  # no leader is known yet
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -16,7 +16,7 @@ from cli import log
 from launcher.kafka import Brokers, running_brokers
 from launcher.ports import free_ports
 from mqlake.errors import LogError
-from mqlake.log.admin import END_OFFSETS, check_durability, ensure_log_topics, offsets
+from mqlake.log.admin import END_OFFSETS, LogAdmin, check_durability, ensure_log_topics, offsets
 from mqlake.log.durability import MEANING, Durability, Keeping
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.records import INBOUND, METRICS
@@ -119,7 +119,11 @@ def test_d2_outlives_a_broker_and_refuses_what_one_alone_would_have(tmp_path: Pa
         with pytest.raises(LogError, match="has D2: copies: 3, 2 of them acknowledge"):
             check_durability(servers, Durability.D3)
         asyncio.run(_append(servers, INBOUND, 50))
+        log = LogAdmin(servers, 30.0)
+        ends = log.ends(INBOUND)
         brokers.kill(1)
+        # It goes on by itself to those that lead now; they learn a moment later how far all are.
+        assert log.ends(INBOUND).keys() == ends.keys()
         asyncio.run(_append(servers, INBOUND, 50))
         assert len(_values(servers, INBOUND)) == 100
         # The third one is in sync still, and is not enough; the first has what came before.
