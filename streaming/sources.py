@@ -13,8 +13,9 @@ from streaming.settings.spark import StreamingSettings
 
 PROMPT: Final = {
     # At a batch boundary the connector asks for the partition's offsets; the broker answers only
-    # after the fetch request that waits on the same connection.
-    "kafka.fetch.max.wait.ms": "100",
+    # after the fetch request that waits on the same connection. Shorter, a log at rest costs more:
+    # each partition is asked so often, by each query.
+    "kafka.fetch.max.wait.ms": "250",
     # A broker that stands still is waited for so long there, not a minute, then another is asked.
     # The first alone would do nothing: Kafka's admin client looks at it only when something comes.
     "kafka.request.timeout.ms": "10000",
