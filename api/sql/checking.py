@@ -356,6 +356,13 @@ class _Query(ConfinedReading):
     def check_with(self, node: exp.With) -> None:
         if node.args.get("recursive"):
             self.fail(node, "WITH RECURSIVE is not allowed here")
+        query = node.parent
+        if query is not None and isinstance(query.parent, exp.SetOperation):
+            self.fail(node, "WITH after UNION, EXCEPT or INTERSECT stands in parentheses")
+        names = [cte.alias.lower() for cte in node.expressions]
+        for cte, name in zip(node.expressions, names, strict=True):
+            if names.count(name) > 1:
+                self.fail(cte.args["alias"], f"the name {cte.alias} is given twice")
 
     def check_group(self, node: exp.Group) -> None:
         problem = sets_problem(node)

@@ -49,6 +49,25 @@ def _within(column: str, topic_filter: str) -> str:
     return f"({matches} AND right({column}, 1) <> '#')"
 
 
+def _is_named_by_with(table: exp.Table) -> bool:
+    """Tell whether a WITH gives the name, and the name is within its scope.
+
+    That is the query that the WITH heads, with all queries inside, and those later in the WITH.
+    """
+    name = table.name.lower()
+    inside: exp.Expr = table
+    while (around := inside.parent) is not None:
+        head = around.args.get("with_")
+        if isinstance(around, exp.With):
+            ctes = around.expressions[: inside.index]
+        else:
+            ctes = head.expressions if head and head is not inside else []
+        if any(cte.alias.lower() == name for cte in ctes):
+            return True
+        inside = around
+    return False
+
+
 class ConfinedReading(Reading):
     """Reads a query of the tables' rows that the caller may see; arguments as of `checking.check`.
 
@@ -69,19 +88,17 @@ class ConfinedReading(Reading):
         self._is_administrator = is_administrator
         self._topic_filters = topic_filters
         self._usage = usage
-        self._named_here: set[str] = set()
         self.relations: set[str] = set()
 
     # Passes
 
     def check_ctes(self) -> None:
-        """Note the names that WITH gives; one that hides a table would be read as either."""
+        """Refuse the name of a table for a query of WITH: one would be taken for the other."""
         for cte in self.tree.find_all(exp.CTE):
             name = cte.alias.lower()
             is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or _REFERENCE_TABLE.fullmatch(name)
             if name in BY_NAME or name == USAGE or is_table:
                 self.fail(cte.args["alias"], f"{cte.alias} is the name of a table")
-            self._named_here.add(name)
 
     def confine(self) -> None:
         """Put the rows in the place of each table."""
@@ -106,7 +123,7 @@ class ConfinedReading(Reading):
             return
         name = table.name.lower()
         travel = self._time_travel(table.args.get("version"))
-        if not table.db and not table.catalog and name in self._named_here:
+        if not table.db and not table.catalog and _is_named_by_with(table):
             if travel:
                 self.fail(table, f"{table.name} is no table and has no versions")
             return

@@ -68,6 +68,8 @@ class HistoryParser(DatabricksParser):
 
 
 class HistoryGenerator(DatabricksGenerator):
+    # Each WITH stays with its query: at the top its names would count in the whole statement.
+    EXPRESSIONS_WITHOUT_NESTED_CTES = set()  # noqa: RUF012
     TRANSFORMS = {  # noqa: RUF012
         **{
             kind: write
