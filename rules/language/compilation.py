@@ -7,12 +7,12 @@ from typing import ClassVar, NoReturn
 from sqlglot import exp
 
 from rules.errors import RuleError
-from rules.language import dialect
 from rules.language.compiled import CompiledRule, Condition, Field
 from rules.language.expressions import TOO_LARGE, TOO_LARGE_HINT, Expressions
 from rules.language.limits import Limits
 from rules.language.output import Tree, names, put
 from rules.language.scope import Scope
+from rules.language.syntax import nodes
 from rules.language.values import as_condition, as_possible
 from rules.schemas.registry import Noted, SchemaLookup
 from rules.sql.reading import Pass
@@ -24,7 +24,7 @@ class Compilation:
     PASSES: ClassVar[tuple[Pass, ...]]  # in this order
 
     def __init__(
-        self, sql: str, statement: dialect.Statement, limits: Limits, schemas: SchemaLookup
+        self, sql: str, statement: nodes.Statement, limits: Limits, schemas: SchemaLookup
     ) -> None:
         self._sql = sql
         self._args = statement.args

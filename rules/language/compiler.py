@@ -5,7 +5,6 @@ from typing import Final
 
 from sqlglot import exp
 
-from rules.language import dialect
 from rules.language.choosing import all_of, conjuncts
 from rules.language.compilation import Compilation
 from rules.language.compiled import CompiledRule
@@ -16,6 +15,7 @@ from rules.language.parsing import parse
 from rules.language.scope import Scope
 from rules.language.sources import decode_payload, read_source
 from rules.language.stateful import References, StatefulCompiler, is_stateful
+from rules.language.syntax import nodes
 from rules.language.values import as_array, as_condition, failure, json
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
 
@@ -23,7 +23,7 @@ _ITEM: Final = "foreach_item"
 _INDEX: Final = "foreach_index"
 """The lambda's variables. Names of rules never reach the expression, so none can be equal."""
 
-_EVERYTHING: Final = dialect.Item(this=exp.Star())
+_EVERYTHING: Final = nodes.Item(this=exp.Star())
 """The item of FOREACH without DO."""
 
 

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from rules.language import dialect
 from rules.language.aggregates import number_columns
 from rules.language.carrying import stored
 from rules.language.names import DETECTIONS
 from rules.language.plan import AT_COLUMN, DETECTED, SINCE, STATE, Detection, DetectionKind
 from rules.language.relations import Side
+from rules.language.syntax import nodes
 from rules.language.values import as_condition, integer, text
 from rules.language.windows import SHORTEST_MS, span_of
 
@@ -29,16 +29,16 @@ _KINDS: Final[dict[str, DetectionKind]] = {
 }
 
 
-def detection_in(node: exp.Expr) -> dialect.Call | None:
+def detection_in(node: exp.Expr) -> nodes.Call | None:
     """Return the detection that a condition is."""
     while isinstance(node, exp.Paren):
         node = node.this
-    if isinstance(node, dialect.Call) and node.this in DETECTIONS:
+    if isinstance(node, nodes.Call) and node.this in DETECTIONS:
         return node
     return None
 
 
-def read_detection(node: dialect.Call, side: Side, keys: Sequence[exp.Expr]) -> Detection:
+def read_detection(node: nodes.Call, side: Side, keys: Sequence[exp.Expr]) -> Detection:
     """Compile a detection over the messages of a stream.
 
     Args:
@@ -52,7 +52,7 @@ def read_detection(node: dialect.Call, side: Side, keys: Sequence[exp.Expr]) -> 
     expressions = side.expressions
     names = DETECTIONS[node.this]
     given = node.expressions
-    if len(given) != len(names) or any(isinstance(one, dialect.Named) for one in given):
+    if len(given) != len(names) or any(isinstance(one, nodes.Named) for one in given):
         expressions.fail(node, f"it is {node.this}({', '.join(names)})")
     arguments = dict(zip(names, given, strict=True))
     listed = [expressions.value(key) for key in keys] or [side.scope.column("topic", ())]

@@ -8,7 +8,7 @@ from zlib import crc32
 from sqlglot import exp
 
 from rules.errors import RuleError
-from rules.language import aggregates, dialect
+from rules.language import aggregates
 from rules.language.choosing import all_of, choose, is_missing, one_of
 from rules.language.comparing import NotComparable, compare, contains
 from rules.language.functions import FUNCTIONS
@@ -16,6 +16,7 @@ from rules.language.functions.function import Unusable
 from rules.language.limits import Limits
 from rules.language.names import DETECTIONS, WINDOWS
 from rules.language.scope import Scope, UnknownName
+from rules.language.syntax import nodes
 from rules.language.values import (
     NULL,
     NUMERIC,
@@ -90,7 +91,7 @@ class Expressions:
         compile_node = self.NODES.get(type(node))
         if compile_node is None:
             hint = ""
-            if isinstance(node, dialect.Interval):  # pragma: no branch - the parser makes no other
+            if isinstance(node, nodes.Interval):  # pragma: no branch - the parser makes no other
                 hint = "INTERVAL is for the ON of a join; times are milliseconds"
             self.fail(node, "this is not part of the rule language", hint=hint)
         self._depth += 1
@@ -141,7 +142,7 @@ class Expressions:
 
     def name_of(self, node: exp.Expr) -> Sequence[str]:
         """Return the name of an item without one of its own: its path, else its text."""
-        if isinstance(node, dialect.Path):
+        if isinstance(node, nodes.Path):
             segments = node.args.get("segments") or ()
             if any(not isinstance(segment, str) for segment in segments):
                 self.fail(node, "an element of an array needs a name", hint="add AS and a name")
@@ -168,7 +169,7 @@ class Expressions:
     def _paren(self, node: exp.Paren) -> Value:
         return self.value(node.this)
 
-    def _path(self, node: dialect.Path) -> Value:
+    def _path(self, node: nodes.Path) -> Value:
         segments = node.args.get("segments") or ()
         if len(segments) > self.limits.path_segments:
             self.fail(node, f"more than {self.limits.path_segments} fields inside each other")
@@ -177,7 +178,7 @@ class Expressions:
         except UnknownName as exc:
             self.fail(node, str(exc), hint=exc.hint)
 
-    def _list(self, node: dialect.ListOf) -> Value:
+    def _list(self, node: nodes.ListOf) -> Value:
         elements = [as_variant(self.value(one)) for one in self._listed(node)]
         if not elements:
             return Value(ValueKind.ARRAY, "CAST(array() AS ARRAY<VARIANT>)")
@@ -189,7 +190,7 @@ class Expressions:
             self.fail(node, f"the list has more than {self.limits.list_items} elements")
         return listed
 
-    def _call(self, node: dialect.Call) -> Value:
+    def _call(self, node: nodes.Call) -> Value:
         function = FUNCTIONS.get(node.this)
         of_aggregates = node.args.get("distinct") or node.args.get("where")
         if of_aggregates or any(isinstance(one, exp.Star) for one in node.expressions):
@@ -204,7 +205,7 @@ class Expressions:
             return function.emit([self.value(one) for one in arguments], self)
 
     def check_count(
-        self, node: dialect.Call, arguments: Sequence[exp.Expr], least: int, most: int | None
+        self, node: nodes.Call, arguments: Sequence[exp.Expr], least: int, most: int | None
     ) -> None:
         """Refuse a call with fewer or more arguments; `most` of None: as many as one likes."""
         if len(arguments) < least or (most is not None and len(arguments) > most):
@@ -222,7 +223,7 @@ class Expressions:
         except UnknownName as exc:
             self.fail(node, str(exc), hint=exc.hint)
 
-    def _inside(self, node: dialect.Inside) -> Value:
+    def _inside(self, node: nodes.Inside) -> Value:
         segments = node.args["segments"]
         if len(segments) > self.limits.path_segments:
             self.fail(node, f"more than {self.limits.path_segments} fields inside each other")
@@ -231,7 +232,7 @@ class Expressions:
             value = field_of(value, segment)
         return value
 
-    def _check_place(self, node: dialect.Call) -> None:
+    def _check_place(self, node: nodes.Call) -> None:
         """Say where a call that is no function of one message belongs."""
         name = node.this
         if name in aggregates.FUNCTIONS and self.is_grouped:
@@ -317,7 +318,7 @@ class Expressions:
         except Unusable as exc:
             self.fail(node.expression, str(exc))
 
-    def _topic_match(self, node: dialect.TopicMatch) -> Value:
+    def _topic_match(self, node: nodes.TopicMatch) -> Value:
         try:
             pattern = topic_pattern(self._pattern(node))
         except InvalidPattern as exc:
@@ -411,10 +412,10 @@ class Expressions:
         exp.Null: _null,
         exp.Boolean: _boolean,
         exp.Paren: _paren,
-        dialect.Path: _path,
-        dialect.ListOf: _list,
-        dialect.Call: _call,
-        dialect.Inside: _inside,
+        nodes.Path: _path,
+        nodes.ListOf: _list,
+        nodes.Call: _call,
+        nodes.Inside: _inside,
         exp.And: _and,
         exp.Or: _or,
         exp.Not: _not,
@@ -424,7 +425,7 @@ class Expressions:
         exp.Is: _is,
         exp.Like: _like,
         exp.RegexpLike: _rlike,
-        dialect.TopicMatch: _topic_match,
+        nodes.TopicMatch: _topic_match,
         exp.Case: _case,
         exp.Add: _add,
         exp.Sub: _sub,

@@ -7,11 +7,12 @@ from typing import Final
 from sqlglot import exp
 
 from rules.errors import RuleError
-from rules.language import aggregates, dialect
+from rules.language import aggregates
 from rules.language.carrying import Projection, restored, stored
 from rules.language.expressions import Expressions
 from rules.language.plan import HOPS
 from rules.language.scope import Scope, UnknownName
+from rules.language.syntax import nodes
 from rules.language.values import Segment, Value, as_condition, integer
 from rules.language.windows import Window
 
@@ -109,7 +110,7 @@ class GroupedExpressions(Expressions):
     # Expressions
 
     def value(self, node: exp.Expr) -> Value:
-        if isinstance(node, dialect.Call) and node.this in aggregates.FUNCTIONS:
+        if isinstance(node, nodes.Call) and node.this in aggregates.FUNCTIONS:
             return self._aggregate(node)
         found = self._key_of(node)
         return super().value(node) if found is None else found
@@ -130,7 +131,7 @@ class GroupedExpressions(Expressions):
     def seed(self) -> str:
         raise UnknownName("this is made of one message, here are many", "")
 
-    def _aggregate(self, node: dialect.Call) -> Value:
+    def _aggregate(self, node: nodes.Call) -> Value:
         name = node.this
         arguments = node.expressions
         made = aggregates.FUNCTIONS[name]
@@ -193,7 +194,7 @@ def has_aggregate(node: exp.Expr) -> bool:
 
 
 def _is_aggregate(node: exp.Expr) -> bool:
-    return isinstance(node, dialect.Call) and node.this in aggregates.FUNCTIONS
+    return isinstance(node, nodes.Call) and node.this in aggregates.FUNCTIONS
 
 
 def _same(left: Value, right: Value) -> bool:

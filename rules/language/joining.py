@@ -7,11 +7,11 @@ from typing import Final
 from sqlglot import exp
 
 from rules.errors import RuleError
-from rules.language import dialect
 from rules.language.choosing import conjuncts
 from rules.language.expressions import Expressions
 from rules.language.plan import EVENT_TIME
 from rules.language.relations import JoinedScope, ReferenceTable, Side
+from rules.language.syntax import nodes
 from rules.language.values import as_condition, as_text
 from rules.language.windows import Time, receive_time, span_of, time_of
 from rules.sql.durations import InvalidDuration, interval, milliseconds, shown
@@ -52,7 +52,7 @@ class Joining:
         self._scope = scope
         self._sides = sides
 
-    def join(self, node: dialect.Join, new: Side | ReferenceTable) -> str:
+    def join(self, node: nodes.Join, new: Side | ReferenceTable) -> str:
         """Return the JOIN in Spark SQL.
 
         Raises:
@@ -160,7 +160,7 @@ class Joining:
         """Return the stream whose time a node is, and the milliseconds that are added."""
         while isinstance(node, exp.Paren):
             node = node.this
-        if isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, dialect.Interval):
+        if isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, nodes.Interval):
             name, ms = self._moment(node.this)
             try:
                 span = milliseconds(node.expression.this)
@@ -176,7 +176,7 @@ class Joining:
                 return side.name, 0
         self._expressions.fail(node, "expected the time of one of the two streams")
 
-    def _of_times(self, node: dialect.Join, new: Side) -> str:
+    def _of_times(self, node: nodes.Join, new: Side) -> str:
         first = self._sides[0]
         found = self._interval
         limit = self._expressions.limits.join_ms
@@ -205,7 +205,7 @@ class Joining:
 
 
 def _has_interval(node: exp.Expr) -> bool:
-    return any(isinstance(one, dialect.Interval) for one in node.walk())
+    return any(isinstance(one, nodes.Interval) for one in node.walk())
 
 
 def _guarded_text(written: str) -> str:

@@ -6,21 +6,23 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from rules.errors import RuleError
-from rules.language import dialect
 from rules.language.expressions import Expressions
 from rules.language.limits import Limits
+from rules.language.syntax import nodes
+from rules.language.syntax.dialect import RuleDialect
+from rules.language.syntax.statements import RuleParser
 from rules.sql.reading import Reading
 
 _KINDS: Final[frozenset[type[exp.Expr]]] = frozenset(
     (
-        *(dialect.Statement, dialect.Item, dialect.Filter, dialect.Decoding, dialect.JoinedTable),
-        *(dialect.Join, dialect.Interval, dialect.Named, exp.Star, exp.If),
+        *(nodes.Statement, nodes.Item, nodes.Filter, nodes.Decoding, nodes.JoinedTable),
+        *(nodes.Join, nodes.Interval, nodes.Named, exp.Star, exp.If),
         *Expressions.NODES,
     )
 )
 
 
-def parse(sql: str, limits: Limits) -> dialect.Statement:
+def parse(sql: str, limits: Limits) -> nodes.Statement:
     """Parse one rule.
 
     Raises:
@@ -28,14 +30,14 @@ def parse(sql: str, limits: Limits) -> dialect.Statement:
     """
     reading = _RuleReading(sql, characters=limits.sql_characters, depth=limits.depth)
     reading.read()
-    assert isinstance(reading.tree, dialect.Statement)
+    assert isinstance(reading.tree, nodes.Statement)
     return reading.tree
 
 
 class _RuleReading(Reading):
     NOUN = "rule"
-    DIALECT = dialect.RuleDialect()
-    PARSER = dialect.RuleParser
+    DIALECT = RuleDialect()
+    PARSER = RuleParser
     KINDS = _KINDS
     ERROR = RuleError
     REFUSED = {TokenType.SEMICOLON: "a rule is one statement"}  # noqa: RUF012

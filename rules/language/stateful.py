@@ -8,7 +8,6 @@ from typing import Final
 from sqlglot import exp
 
 from rules.errors import RuleError
-from rules.language import dialect
 from rules.language.carrying import Projection
 from rules.language.choosing import all_of, conjuncts
 from rules.language.compilation import Compilation
@@ -30,6 +29,7 @@ from rules.language.plan import (
 )
 from rules.language.relations import JoinedExpressions, JoinedScope, ReferenceTable, Side
 from rules.language.sources import RuleSource, decode_payload, read_source
+from rules.language.syntax import nodes
 from rules.language.values import as_possible
 from rules.language.windows import read_window, receive_time
 from rules.schemas.registry import SchemaLookup, wrap
@@ -41,7 +41,7 @@ _STREAMS: Final = 2
 _NAMES: Final = re.compile(r"\b[cp][0-9]+\b")
 
 
-def is_stateful(statement: dialect.Statement) -> bool:
+def is_stateful(statement: nodes.Statement) -> bool:
     """Tell whether a rule needs more than the message that it is evaluated on."""
     args = statement.args
     return bool(
@@ -58,7 +58,7 @@ class StatefulCompiler(Compilation):
     def __init__(
         self,
         sql: str,
-        statement: dialect.Statement,
+        statement: nodes.Statement,
         limits: Limits,
         references: References | None,
         schemas: SchemaLookup,
@@ -67,11 +67,11 @@ class StatefulCompiler(Compilation):
         self._references = references
         self._sides: list[Side] = []
         self._tables: list[ReferenceTable] = []
-        self._call: dialect.Call | None = None
+        self._call: nodes.Call | None = None
         self._detection: Detection | None = None
         self._joined: JoinedExpressions | None = None
         """Over the rows of all relations, where they have come together."""
-        self._grouping: tuple[dialect.Call, list[exp.Expr]] | None = None
+        self._grouping: tuple[nodes.Call, list[exp.Expr]] | None = None
         """The window and the keys of GROUP BY."""
         self._filters: list[str] = []
         """Tests of rows that are not of one stream alone."""
@@ -172,7 +172,7 @@ class StatefulCompiler(Compilation):
         group = self._args.get("group") or []
         if len(group) > self._limits.group_keys:
             self._fail(group[-1], f"more than {self._limits.group_keys} keys")
-        windows = [one for one in group if isinstance(one, dialect.Call) and one.this in WINDOWS]
+        windows = [one for one in group if isinstance(one, nodes.Call) and one.this in WINDOWS]
         keys = [one for one in group if one not in windows]
         if self._call is not None:
             if windows:
@@ -263,7 +263,7 @@ class StatefulCompiler(Compilation):
             assert self._joined is not None
             self._query = self._single_rows(self._joined)
 
-    def _groups(self, call: dialect.Call, keys: Sequence[exp.Expr]) -> str:
+    def _groups(self, call: nodes.Call, keys: Sequence[exp.Expr]) -> str:
         (side,) = self._sides
         joined = self._joined
         window = read_window(call, side.expressions)
@@ -368,7 +368,7 @@ class StatefulCompiler(Compilation):
 
 def _reads(node: exp.Expr, wanted: set[str]) -> bool:
     """Tell whether an expression has one of the names."""
-    return any(isinstance(one, dialect.Path) and one.this in wanted for one in node.walk())
+    return any(isinstance(one, nodes.Path) and one.this in wanted for one in node.walk())
 
 
 def _qualified(side: Side) -> tuple[str, str]:

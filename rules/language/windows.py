@@ -6,10 +6,10 @@ from typing import Final
 
 from sqlglot import exp
 
-from rules.language import dialect
 from rules.language.expressions import Expressions
 from rules.language.functions import FUNCTIONS
 from rules.language.names import WINDOWS
+from rules.language.syntax import nodes
 from rules.language.values import (
     NUMERIC,
     TEXTUAL,
@@ -71,7 +71,7 @@ class Window:
     slide_ms: int
 
 
-def read_window(node: dialect.Call, expressions: Expressions) -> Window:
+def read_window(node: nodes.Call, expressions: Expressions) -> Window:
     """Compile a window; `expressions` are those of the stream's rows.
 
     Raises:
@@ -106,20 +106,20 @@ def read_window(node: dialect.Call, expressions: Expressions) -> Window:
 
 
 def _arguments(
-    node: dialect.Call, expressions: Expressions, names: Sequence[str]
+    node: nodes.Call, expressions: Expressions, names: Sequence[str]
 ) -> dict[str, exp.Expr]:
     given: dict[str, exp.Expr] = {}
     for index, one in enumerate(node.expressions):
-        name = one.this if isinstance(one, dialect.Named) else ""
+        name = one.this if isinstance(one, nodes.Named) else ""
         if not name and index < len(names):
             name = names[index]
         if name not in names or name in given:
             expressions.fail(one, f"{node.this} takes {', '.join(names)}, each once")
-        given[name] = one.expression if isinstance(one, dialect.Named) else one
+        given[name] = one.expression if isinstance(one, nodes.Named) else one
     return given
 
 
-def _check_hop(node: dialect.Call, expressions: Expressions, size: int, slide: int) -> None:
+def _check_hop(node: nodes.Call, expressions: Expressions, size: int, slide: int) -> None:
     if slide > size:
         problem = "the windows of a hop would leave gaps"
         expressions.fail(node, problem, hint="the size comes first: hop(timestamp, size, slide)")
@@ -132,7 +132,7 @@ def span_of(node: exp.Expr, expressions: Expressions, low: int, high: int) -> in
     """Return the milliseconds that a rule writes, within bounds."""
     while isinstance(node, exp.Paren):
         node = node.this
-    written = node.this if isinstance(node, dialect.Interval) else None
+    written = node.this if isinstance(node, nodes.Interval) else None
     if isinstance(node, exp.Literal) and node.is_string:
         written = node.this
     if not isinstance(written, str):

@@ -9,8 +9,8 @@ from rules.errors import RuleError
 from rules.language.choosing import is_missing, one_of
 from rules.language.comparing import NotComparable, compare
 from rules.language.compiler import compile_rule
-from rules.language.dialect import RuleParser
 from rules.language.limits import DEFAULT_LIMITS
+from rules.language.syntax.statements import RuleParser
 from rules.language.values import ValueKind, as_output, as_variant, constant, operand, text
 from rules.sql.quoting import quoted
 from tests.rules.language.evaluation import expression_of

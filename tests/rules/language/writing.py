@@ -2,7 +2,7 @@
 
 from sqlglot import exp
 
-from rules.language import dialect
+from rules.language.syntax import nodes
 from rules.language.values import shown_segment
 
 _OPERATORS: dict[type[exp.Expr], str] = {
@@ -22,7 +22,7 @@ _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Mod: "mod",
     exp.DPipe: "||",
     exp.RegexpLike: "RLIKE",
-    dialect.TopicMatch: "=~",
+    nodes.TopicMatch: "=~",
 }
 
 
@@ -73,24 +73,24 @@ def expression(node: exp.Expr) -> str:
         return "NULL"
     if isinstance(node, exp.Boolean):
         return "TRUE" if node.this else "FALSE"
-    if isinstance(node, dialect.Path):
+    if isinstance(node, nodes.Path):
         segments = node.args.get("segments") or ()
         inner = (
             f".{name(one)}" if isinstance(one, str) else shown_segment(one) for one in segments
         )
         return name(node.this) + "".join(inner)
-    if isinstance(node, dialect.Inside):
+    if isinstance(node, nodes.Inside):
         inner = (
             f".{name(one)}" if isinstance(one, str) else shown_segment(one)
             for one in node.args["segments"]
         )
         return expression(node.this) + "".join(inner)
-    if isinstance(node, dialect.Call):
+    if isinstance(node, nodes.Call):
         if node.this == "cast":
             value, kind = node.expressions
             return f"cast({expression(value)} AS {kind.this})"
         return f"{node.this}({', '.join(map(expression, node.expressions))})"
-    if isinstance(node, dialect.ListOf):
+    if isinstance(node, nodes.ListOf):
         return f"[{', '.join(map(expression, node.expressions))}]"
     if isinstance(node, exp.Not):
         return f"(NOT {expression(node.this)})"
