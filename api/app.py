@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -76,6 +77,15 @@ MAX_FRAME_BYTES = 65_536
 ANSWER_POLL_SECONDS = 0.05
 """Somebody waits for the engine's answer to a change of a rule."""
 
+_FOR_CALLERS: Final = (
+    *(session, keys, accounts, logins, bans, rights, processes, gateways, balancer, federation),
+    *(clients, retained, publish, topics, tenants, metrics, live, alarms),
+    # Fixed paths go before those with an identifier: the first match counts.
+    *(rule_trials, rule_backfills, rule_versions, dead_letters, rules),
+    *(references, schemas, jobs, relations, sql, history, replay, tracing),
+)
+"""Modules whose routes answer a caller who is known."""
+
 
 def create_app(services: Services) -> FastAPI:
     """Return the application that hands out these services."""
@@ -92,6 +102,25 @@ def create_app(services: Services) -> FastAPI:
     problems.register(app)
     refusals.register(app)
     openapi.describe(app)
+    _add_middleware(app, services)
+    app.include_router(dashboard.router)
+    app.include_router(health.router, prefix=PREFIX)
+    app.include_router(session.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
+    app.include_router(sign_on.router, prefix=PREFIX)
+    app.include_router(live.sockets, prefix=PREFIX)
+    for module in _FOR_CALLERS:
+        app.include_router(
+            module.router,
+            prefix=PREFIX,
+            dependencies=[Depends(authorize)],
+            max_body_size=settings.max_body_bytes,
+        )
+    return app
+
+
+def _add_middleware(app: FastAPI, services: Services) -> None:
+    """Put around all routes what each request goes through; the last one comes first."""
+    settings = services.settings
     app.add_middleware(AuditTrail)
     app.add_middleware(Entrance, prefix=PREFIX)
     app.add_middleware(HostNames, names=_host_names(settings))
@@ -101,40 +130,6 @@ def create_app(services: Services) -> FastAPI:
         metrics=services.metrics.requests,
         hsts_seconds=settings.hsts_seconds,
     )
-    app.include_router(dashboard.router)
-    app.include_router(health.router, prefix=PREFIX)
-    app.include_router(session.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
-    app.include_router(sign_on.router, prefix=PREFIX)
-    app.include_router(live.sockets, prefix=PREFIX)
-    modules = (
-        *(
-            session,
-            keys,
-            accounts,
-            logins,
-            bans,
-            rights,
-            processes,
-            gateways,
-            balancer,
-            federation,
-            clients,
-            retained,
-        ),
-        *(publish, topics, tenants, metrics, live, alarms),
-        # Fixed paths go before those with an identifier: the first match counts.
-        *(rule_trials, rule_backfills, rule_versions, dead_letters, rules),
-        *(references, schemas, jobs),
-        *(relations, sql, history, replay, tracing),
-    )
-    for module in modules:
-        app.include_router(
-            module.router,
-            prefix=PREFIX,
-            dependencies=[Depends(authorize)],
-            max_body_size=settings.max_body_bytes,
-        )
-    return app
 
 
 def _host_names(settings: ApiSettings) -> frozenset[str] | None:

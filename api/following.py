@@ -128,20 +128,7 @@ class LogFollower:
             LogError: The log has no such topic (yet), or no longer the records to read.
             OperationalError: The records cannot be kept.
         """
-        consumer = Consumer(
-            consumer_options(
-                bootstrap_servers,
-                CLIENT_ID,
-                {
-                    "enable.partition.eof": True,
-                    # Nobody waits for single records: a few answers a second are enough.
-                    "fetch.min.bytes": 65_536,
-                    "fetch.wait.max.ms": round(self._poll_seconds * 1000),
-                    "queued.max.messages.kbytes": 16_384,
-                    "topic.metadata.propagation.max.ms": 1_000,
-                },
-            )
-        )
+        consumer = self._consumer(bootstrap_servers)
         partitions = _partitions(consumer, tuple(self._kept))
         unread = set(partitions)
         try:
@@ -166,6 +153,17 @@ class LogFollower:
                         _logger.info("%s are read", self._name)
         finally:
             consumer.close()
+
+    def _consumer(self, bootstrap_servers: str) -> Consumer:
+        options = {
+            "enable.partition.eof": True,
+            # Nobody waits for single records: a few answers a second are enough.
+            "fetch.min.bytes": 65_536,
+            "fetch.wait.max.ms": round(self._poll_seconds * 1000),
+            "queued.max.messages.kbytes": 16_384,
+            "topic.metadata.propagation.max.ms": 1_000,
+        }
+        return Consumer(consumer_options(bootstrap_servers, CLIENT_ID, options))
 
 
 def _partitions(consumer: Consumer, log_topics: Sequence[str]) -> list[tuple[str, int]]:

@@ -4,6 +4,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -57,50 +58,67 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        scope["mqlake.request_id"] = request_id
-        started_at = time.monotonic()
-        status = 0
-        answered_at = 0.0
-        is_answered = False
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status, answered_at, is_answered
-            if is_answered:
-                return
-            answered_at = answered_at or time.monotonic()
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                if _is_too_large(status, headers):
-                    await _TOO_LARGE(scope, receive, send_with_headers)
-                    is_answered = True
-                    return
-                headers[REQUEST_ID_HEADER] = request_id
-                for name, value in self._headers.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
+        is_usable = _REQUEST_ID.fullmatch(given) is not None
+        scope["mqlake.request_id"] = given if is_usable else secrets.token_hex(8)
+        answer = _Answer(scope, receive, send, self._headers)
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, answer.send)
         except Exception:
             _logger.exception("request failed", extra={"fields": _fields(scope, _SERVER_ERROR)})
-            if status or scope["type"] == "websocket":
-                status = status or _SERVER_ERROR
+            if answer.status or scope["type"] == "websocket":
+                answer.status = answer.status or _SERVER_ERROR
                 raise
-            answer = problem_response(
+            mistake = problem_response(
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "an unexpected error; the API's log has the details",
             )
-            await answer(scope, receive, send_with_headers)
+            await mistake(scope, receive, answer.send)
         else:
             if _logger.isEnabledFor(self._level):
-                fields = _fields(scope, status)
-                fields["ms"] = round((time.monotonic() - started_at) * 1000, 1)
+                fields = _fields(scope, answer.status)
+                fields["ms"] = round((time.monotonic() - answer.asked_at) * 1000, 1)
                 _logger.log(self._level, "request", extra={"fields": fields})
         finally:
-            taken = (answered_at or time.monotonic()) - started_at
-            self._metrics.add(scope, status, taken)
+            taken = (answer.answered_at or time.monotonic()) - answer.asked_at
+            self._metrics.add(scope, answer.status, taken)
+
+
+class _Answer:
+    """What is sent to a client; its beginning gets the headers that all answers have.
+
+    Attributes:
+        asked_at: Monotonic seconds.
+        answered_at: When it began; 0: not yet.
+        status: 0: it has not begun.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._headers = headers
+        self._is_over = False
+        self.asked_at = time.monotonic()
+        self.answered_at = 0.0
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if self._is_over:
+            return
+        self.answered_at = self.answered_at or time.monotonic()
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            if _is_too_large(self.status, headers):
+                await _TOO_LARGE(self._scope, self._receive, self.send)
+                self._is_over = True
+                return
+            headers[REQUEST_ID_HEADER] = self._scope["mqlake.request_id"]
+            for name, value in self._headers.items():
+                headers.setdefault(name, value)
+        await self._send(message)
 
 
 _TOO_LARGE: Final = problem_response(

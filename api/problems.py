@@ -153,48 +153,53 @@ def _problem_of(found: Mapping[str, Any]) -> str:
 
 def register(app: FastAPI) -> None:
     """Make the application answer all errors, also those of the framework, in this shape."""
+    app.exception_handler(Problem)(_answer_problem)
+    app.exception_handler(HTTPException)(_answer_http)
+    app.exception_handler(RequestValidationError)(_answer_validation)
+    app.exception_handler(UnicodeEncodeError)(_answer_text)
+    app.exception_handler(PydanticSerializationError)(_answer_text)
+    app.exception_handler(Exception)(_answer_mistake)
 
-    @app.exception_handler(Problem)
-    async def answer_problem(_request: Request, problem: Problem) -> JSONResponse:
-        return problem_response(problem.status, problem.detail, problem.headers, problem.code)
 
-    @app.exception_handler(HTTPException)
-    async def answer_http(_request: Request, error: HTTPException) -> JSONResponse:
-        headers = dict(error.headers) if error.headers else None
-        detail = str(error.detail)
-        if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
-            detail = "there is no such path: /api/v1/openapi.json lists all"
-        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            detail = f"this path takes {(headers or {}).get('Allow', 'another method')}"
-        return problem_response(error.status_code, detail, headers)
+async def _answer_problem(_request: Request, problem: Problem) -> JSONResponse:
+    return problem_response(problem.status, problem.detail, problem.headers, problem.code)
 
-    @app.exception_handler(RequestValidationError)
-    async def answer_validation(_request: Request, error: RequestValidationError) -> JSONResponse:
-        errors = [
-            {"field": ".".join(str(part) for part in found["loc"]), "problem": _problem_of(found)}
-            for found in error.errors()
-        ]
-        return problem_response(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "the request is not valid", errors=errors
-        )
 
-    @app.exception_handler(UnicodeEncodeError)
-    @app.exception_handler(PydanticSerializationError)
-    async def answer_text(_request: Request, error: Exception) -> JSONResponse:
-        # JSON can name half a surrogate pair; texts of our own hold none.
-        if _NO_CHARACTER not in str(error):
-            raise error
-        return problem_response(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "a text of the request has half a surrogate pair (\\ud800 to \\udfff), which is no "
-            "character",
-        )
+async def _answer_http(_request: Request, error: HTTPException) -> JSONResponse:
+    headers = dict(error.headers) if error.headers else None
+    detail = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = "there is no such path: /api/v1/openapi.json lists all"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        detail = f"this path takes {(headers or {}).get('Allow', 'another method')}"
+    return problem_response(error.status_code, detail, headers)
 
-    @app.exception_handler(Exception)
-    async def answer_mistake(_request: Request, _error: Exception) -> JSONResponse:
-        return problem_response(
-            HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error; the API's log has the details"
-        )
+
+async def _answer_validation(_request: Request, error: RequestValidationError) -> JSONResponse:
+    errors = [
+        {"field": ".".join(str(part) for part in found["loc"]), "problem": _problem_of(found)}
+        for found in error.errors()
+    ]
+    return problem_response(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "the request is not valid", errors=errors
+    )
+
+
+async def _answer_text(_request: Request, error: Exception) -> JSONResponse:
+    # JSON can name half a surrogate pair; texts of our own hold none.
+    if _NO_CHARACTER not in str(error):
+        raise error
+    return problem_response(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "a text of the request has half a surrogate pair (\\ud800 to \\udfff), which is no "
+        "character",
+    )
+
+
+async def _answer_mistake(_request: Request, _error: Exception) -> JSONResponse:
+    return problem_response(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error; the API's log has the details"
+    )
 
 
 def _code(status: int) -> str:

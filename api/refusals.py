@@ -11,6 +11,7 @@ from api.access.changes import ForAllTopics, NotYours
 from api.access.logins import WrongCredentials
 from api.jobs import JobElsewhere, NotResumable, TooManyJobs
 from api.problems import problem_response
+from api.references.reading import UploadError
 from api.references.tables import UnknownVersion
 from api.replay.targets import ReplayError
 from api.repository import InTheWay, NotThere
@@ -71,6 +72,7 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(VersionConflict, _answer_conflict)
     app.add_exception_handler(QueryError, _answer_query)
     app.add_exception_handler(RuleError, _answer_rule)
+    app.add_exception_handler(UploadError, _answer_upload)
 
 
 async def _answer(_request: Request, error: Exception) -> JSONResponse:
@@ -113,3 +115,9 @@ async def _answer_rule(_request: Request, error: Exception) -> JSONResponse:
     }
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     return problem_response(status, str(error), code="invalid_rule", **members)
+
+
+async def _answer_upload(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, UploadError)
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return problem_response(status, str(error), line=error.line, column=error.column)

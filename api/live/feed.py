@@ -157,13 +157,8 @@ class Feed(ABC):
             LogError: The log has no such topic (yet), or no longer the records to read.
             KafkaException: It does not answer.
         """
-        consumer = Consumer(
-            consumer_options(
-                servers,
-                CLIENT_ID,
-                {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100},
-            )
-        )
+        options = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100}
+        consumer = Consumer(consumer_options(servers, CLIENT_ID, options))
         try:
             places = self._places(consumer)
             unread = {

@@ -7,6 +7,7 @@ from math import exp
 from typing import Any, Final, NamedTuple
 
 from api.live.feed import Record
+from mqlake.matching import filter_matches
 
 MAX_TOPICS: Final = 10_000
 MAX_KEPT_BYTES: Final = 4_096
@@ -94,12 +95,16 @@ class RecentTopics:
             seen.last = last
             self._topics.move_to_end(name)
 
-    def all(self, tenant: str, after: str) -> list[tuple[str, SeenTopic]]:
-        """Return a tenant's topics behind the given one, by name."""
+    def all(
+        self, tenant: str, after: str, topic_filter: str | None = None
+    ) -> list[tuple[str, SeenTopic]]:
+        """Return a tenant's topics of a filter that stand behind the given one, by name."""
         with self._lock:
             found = [
                 (topic_name, seen)
                 for (owner, topic_name), seen in self._topics.items()
                 if owner == tenant and topic_name > after
             ]
+        if topic_filter is not None:
+            found = [one for one in found if filter_matches(topic_filter, one[0])]
         return sorted(found, key=lambda pair: pair[0])

@@ -106,12 +106,7 @@ def read_upload(
     text = _text(data)
     raw = _read_csv(text, delimiter) if format_ == "csv" else _read_json(text)
     names = _checked(raw.names) if schema is None else _checked([name for name, _ in schema])
-    missing = [name for name in names if name not in raw.names]
-    if missing:
-        raise UploadError(f"there is no such column: {', '.join(missing)}", column=missing[0])
-    unknown = [name for name in raw.names if name not in names]
-    if unknown:
-        raise UploadError("the schema has no such column", column=unknown[0])
+    _check_same(names, raw.names)
     given = {} if schema is None else dict(schema)
     columns: list[list[Value]] = []
     types: list[ColumnType] = []
@@ -127,6 +122,16 @@ def read_upload(
     keys = _checked_key(names, key)
     _check_keys(names, keys, raw.rows, rows)
     return Upload(tuple(zip(names, types, strict=True)), keys, rows)
+
+
+def _check_same(names: Sequence[str], there: Sequence[str]) -> None:
+    """Refuse columns that the schema or the rows alone have."""
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise UploadError(f"there is no such column: {', '.join(missing)}", column=missing[0])
+    unknown = [name for name in there if name not in names]
+    if unknown:
+        raise UploadError("the schema has no such column", column=unknown[0])
 
 
 def read_schema(text: str) -> Columns:

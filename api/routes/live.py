@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
@@ -24,6 +24,7 @@ from api.authentication import (
     for_topics,
 )
 from api.dependencies import Live
+from api.live.feed import Feed
 from api.live.messages import MessageFeed, message_event
 from api.live.metrics import SystemMetrics, metrics_event
 from api.live.outputs import OutputFeed, output_event
@@ -310,41 +311,57 @@ async def _open(
     Raises:
         Problem: A filter is wrong or not the caller's, or the log does not answer.
     """
-    if not isinstance(asked, SubscribeMessages):
-        check_rights(caller, None)
-    if isinstance(asked, SubscribeMetrics):
-        if caller.tenants is not None:
-            raise Problem(HTTPStatus.FORBIDDEN, f"{caller.name} is for some tenants alone")
-        stream = LiveStream(reader.wake, reader.room, metrics_event)
-        live.ticker.add(stream)
-        reader.add(asked.subscribe, stream, partial(live.ticker.remove, stream))
-        return
-    check_tenant(caller, asked.tenant)
-    feed: MessageFeed | OutputFeed
     if isinstance(asked, SubscribeMessages):
-        for topic_filter in asked.topic_filters:
-            check_filter(topic_filter)
-            check_rights(caller, topic_filter)
-        show = partial(message_event, max_payload_bytes=asked.max_payload_bytes)
-        stream = LiveStream(reader.wake, reader.room, show, max_rate=asked.max_rate)
-        feed = live.messages
-        feed.hold()
-        live.messages.add(asked.tenant, asked.topic_filters, stream)
-        remove = partial(live.messages.remove, asked.tenant, asked.topic_filters, stream)
-    else:
-        stream = LiveStream(reader.wake, reader.room, output_event, max_rate=asked.max_rate)
-        feed = live.outputs
-        feed.hold()
-        live.outputs.add(asked.tenant, asked.rule_id, stream)
-        remove = partial(live.outputs.remove, stream)
+        await _open_messages(live.messages, reader, caller, asked)
+        return
+    check_rights(caller, None)
+    if isinstance(asked, SubscribeOutputs):
+        await _open_outputs(live.outputs, reader, caller, asked)
+        return
+    if caller.tenants is not None:
+        raise Problem(HTTPStatus.FORBIDDEN, f"{caller.name} is for some tenants alone")
+    stream = LiveStream(reader.wake, reader.room, metrics_event)
+    live.ticker.add(stream)
+    reader.add(asked.subscribe, stream, partial(live.ticker.remove, stream))
+
+
+async def _open_messages(
+    feed: MessageFeed, reader: Reader, caller: Caller, asked: SubscribeMessages
+) -> None:
+    check_tenant(caller, asked.tenant)
+    for topic_filter in asked.topic_filters:
+        check_filter(topic_filter)
+        check_rights(caller, topic_filter)
+    show = partial(message_event, max_payload_bytes=asked.max_payload_bytes)
+    stream = LiveStream(reader.wake, reader.room, show, max_rate=asked.max_rate)
+    feed.hold()
+    feed.add(asked.tenant, asked.topic_filters, stream)
+    remove = partial(feed.remove, asked.tenant, asked.topic_filters, stream)
+    await _read(feed, reader, asked.subscribe, stream, remove)
+
+
+async def _open_outputs(
+    feed: OutputFeed, reader: Reader, caller: Caller, asked: SubscribeOutputs
+) -> None:
+    check_tenant(caller, asked.tenant)
+    stream = LiveStream(reader.wake, reader.room, output_event, max_rate=asked.max_rate)
+    feed.hold()
+    feed.add(asked.tenant, asked.rule_id, stream)
+    await _read(feed, reader, asked.subscribe, stream, partial(feed.remove, stream))
+
+
+async def _read(
+    feed: Feed, reader: Reader, stream_id: str, stream: LiveStream, remove: Callable[[], None]
+) -> None:
+    """Give the reader a stream of a feed that is held; `remove` takes it from the feed."""
 
     def close() -> None:
         remove()
         feed.release()
 
-    reader.add(asked.subscribe, stream, close)
+    reader.add(stream_id, stream, close)
     if not feed.is_ready and not await asyncio.to_thread(feed.wait):
-        reader.remove(asked.subscribe)
+        reader.remove(stream_id)
         raise Problem(
             HTTPStatus.SERVICE_UNAVAILABLE, "the log does not answer; see: bin/mqlake status"
         )

@@ -6,14 +6,13 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ChangeReferences, KnownReferences, Tables
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page, write_cursor
-from api.problems import Problem, ProblemDetails, problem_response
+from api.problems import Problem, ProblemDetails
 from api.references.materialised import MaterialisedReferences, Reference
-from api.references.reading import Format, UploadError, read_schema, read_upload
+from api.references.reading import Format, Upload, read_schema, read_upload
 from api.references.tables import ReferenceTables, Version
 from api.references.views import (
     ReferenceVersionView,
@@ -121,7 +120,7 @@ async def put_reference(
     ] = "comma",
     description: Annotated[str, Query(max_length=2_000, description="for people")] = "",
     wait: Wait = ANSWER_SECONDS,
-) -> ReferenceView | JSONResponse:
+) -> ReferenceView:
     """Make a reference table, or give it other rows, all of them, as a new version.
 
     The rows are safe when this answers. It waits until they are in the table; 202 and `writing`
@@ -130,17 +129,8 @@ async def put_reference(
     format_ = _format(request)
     data = await _body(request)
 
-    def change() -> ReferenceView | JSONResponse:
-        try:
-            columns = None if schema is None else read_schema(schema)
-            keys = None if key is None else [one.strip() for one in key.split(",")]
-            with _one_at_a_time:
-                upload = read_upload(
-                    data, format_, schema=columns, key=keys, delimiter=_DELIMITERS[delimiter]
-                )
-        except UploadError as exc:
-            status = HTTPStatus.UNPROCESSABLE_ENTITY
-            return problem_response(status, str(exc), line=exc.line, column=exc.column)
+    def change() -> ReferenceView:
+        upload = _read(data, format_, schema, key, _DELIMITERS[delimiter])
         known = references.get(tenant, reference_id)
         is_new = known is None or not known.exists
         number = changes.put(tenant, reference_id, upload, description)
@@ -298,6 +288,16 @@ def _format(request: Request) -> Format:
             f"Content-Type is {given or 'missing'}, expected one of {', '.join(_FORMATS)}",
         )
     return format_
+
+
+def _read(
+    data: bytes, format_: Format, schema: str | None, key: str | None, delimiter: str
+) -> Upload:
+    """Read an upload as the parameters say."""
+    columns = None if schema is None else read_schema(schema)
+    keys = None if key is None else [one.strip() for one in key.split(",")]
+    with _one_at_a_time:
+        return read_upload(data, format_, schema=columns, key=keys, delimiter=delimiter)
 
 
 async def _body(request: Request) -> bytes:

@@ -89,6 +89,9 @@ class SqlProblemDetails(ProblemDetails):
     hint: str | None = Field(default=None, description="what to write instead")
 
 
+Run = AbstractContextManager[Result]
+
+
 @router.post(
     "/sql",
     response_class=Response,
@@ -144,17 +147,18 @@ async def post_sql(
         )
     except Cancelled:
         return Response(status_code=_CLIENT_CLOSED_REQUEST)
+    return _answer(run, result, asked.format)
+
+
+def _answer(run: Run, result: Result, format_: Format) -> StreamingResponse:
     headers = {
         "mqlake-rows": str(result.rows),
         "mqlake-truncated": str(result.is_truncated).lower(),
     }
-    if asked.format == "parquet":
+    if format_ == "parquet":
         headers["Content-Disposition"] = 'attachment; filename="result.parquet"'
-    return StreamingResponse(
-        _streamed(run, write(result, asked.format)),
-        media_type=MEDIA_TYPES[asked.format],
-        headers=headers,
-    )
+    parts = _streamed(run, write(result, format_))
+    return StreamingResponse(parts, media_type=MEDIA_TYPES[format_], headers=headers)
 
 
 def _usage(figures: TenantFigures, tenant: str) -> str:
@@ -174,9 +178,6 @@ def post_sql_start(warm_up: Warming) -> Response:
     """
     warm_up.begin()
     return Response(status_code=HTTPStatus.ACCEPTED)
-
-
-Run = AbstractContextManager[Result]
 
 
 async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> tuple[Run, Result]:
@@ -199,9 +200,7 @@ async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> 
         raise
 
 
-async def _streamed(
-    run: AbstractContextManager[Result], parts: Iterator[bytes]
-) -> AsyncIterator[bytes]:
+async def _streamed(run: Run, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for part in iterate_in_threadpool(parts):
             if part:

@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
+from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -16,7 +17,6 @@ from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, t
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from mqlake.errors import InvalidRecord
-from mqlake.matching import filter_matches
 from mqlake.records import decode_message
 from mqlake.tenants import DEFAULT_TENANT
 
@@ -69,15 +69,10 @@ def get_topics(
         raise Problem(
             HTTPStatus.SERVICE_UNAVAILABLE, "the log does not answer; see: bin/mqlake status"
         )
-    found: list[Topic] = []
     now = time.time()
-    for topic_name, seen in feed.topics.all(tenant, after):
-        if topic_filter is None or filter_matches(topic_filter, topic_name):
-            topic = _topic(topic_name, seen, now, max_payload_bytes)
-            if topic is not None:
-                found.append(topic)
-                if len(found) > limit:
-                    break
+    seen = feed.topics.all(tenant, after, topic_filter)
+    shown = (_topic(topic_name, one, now, max_payload_bytes) for topic_name, one in seen)
+    found = list(islice((one for one in shown if one is not None), limit + 1))
     page = to_page(found, limit, lambda one: (one.topic_name,))
     return TopicPage(
         items=page.items,

@@ -59,41 +59,13 @@ class TraceTables:
             The last offset of `mqlake.events` that the table has, -1 for none; offset and members
             of each event, in the order of the log.
         """
-        plain = r"regexp_replace(filter, '^\\$share/[^/]*/', '')"
-        matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}({history.text(topic)}, {plain})"
-        if client_id is not None:
-            matches = f"client_id = {history.text(client_id)}"
         before = f"ts <= timestamp_millis({at_ms:d})"
-        subscribing = (
-            f"SELECT *, {before} AS is_before FROM {EVENTS.name} WHERE {self._tenant}"  # noqa: S608
-            f" AND event IN ('{EVENTS_USED[0]}', '{EVENTS_USED[1]}') AND {matches}"
-        )
-        last = (
-            "row_number() OVER (PARTITION BY client_id, filter, event, is_before"
-            " ORDER BY CASE WHEN is_before THEN -log_offset ELSE log_offset END)"
-        )
-        held = (
-            "SELECT log_offset, client_id, fields FROM"  # noqa: S608
-            f" (SELECT *, {last} AS number FROM ({subscribing})) WHERE number = 1"
-        )
         clients = f"SELECT DISTINCT client_id FROM held ORDER BY client_id LIMIT {MOST_CLIENTS:d}"  # noqa: S608
-        coming = (
-            "SELECT log_offset, fields FROM (SELECT *, row_number() OVER"  # noqa: S608
-            f" (PARTITION BY client_id, event ORDER BY log_offset DESC) AS number"
-            f" FROM {EVENTS.name} WHERE {self._tenant} AND {before}"
-            f" AND event IN ('{EVENTS_USED[2]}', '{EVENTS_USED[3]}')"
-            f" AND client_id IN ({clients})) WHERE number = 1"
-        )
-        told = (
-            f"SELECT log_offset, fields FROM {EVENTS.name} WHERE {self._tenant}"  # noqa: S608
-            " AND event IN ('message.delivered', 'message.acked')"
-            f" AND ts >= timestamp_millis({at_ms - _CLOCKS_MS:d})"
-            f" AND get_json_object(fields, '$.id') = '{message_id}' LIMIT {MOST_ROWS:d}"
-        )
         rows = self._connect.rows(
-            f"WITH held AS ({held})"  # noqa: S608
+            f"WITH held AS ({self._held(topic, client_id, before)})"  # noqa: S608
             f" SELECT log_offset, fields FROM held WHERE client_id IN ({clients})"
-            f" UNION ALL ({coming}) UNION ALL ({told})"
+            f" UNION ALL ({self._coming(clients, before)})"
+            f" UNION ALL ({self._told(message_id, at_ms)})"
             f" UNION ALL (SELECT max(log_offset), NULL FROM {EVENTS.name})"
         )
         ends = [row["log_offset"] for row in rows if row["fields"] is None]
@@ -103,6 +75,44 @@ class TraceTables:
             if row["fields"] is not None
         ]
         return ends[0] if ends[0] is not None else -1, sorted(found, key=lambda one: one[0])
+
+    def _held(self, topic: str, client_id: str | None, before: str) -> str:
+        """Return the SELECT of subscriptions that match: of each the last and the next event."""
+        plain = r"regexp_replace(filter, '^\\$share/[^/]*/', '')"
+        matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}({history.text(topic)}, {plain})"
+        if client_id is not None:
+            matches = f"client_id = {history.text(client_id)}"
+        subscribing = (
+            f"SELECT *, {before} AS is_before FROM {EVENTS.name} WHERE {self._tenant}"  # noqa: S608
+            f" AND event IN ('{EVENTS_USED[0]}', '{EVENTS_USED[1]}') AND {matches}"
+        )
+        last = (
+            "row_number() OVER (PARTITION BY client_id, filter, event, is_before"
+            " ORDER BY CASE WHEN is_before THEN -log_offset ELSE log_offset END)"
+        )
+        return (
+            "SELECT log_offset, client_id, fields FROM"  # noqa: S608
+            f" (SELECT *, {last} AS number FROM ({subscribing})) WHERE number = 1"
+        )
+
+    def _coming(self, clients: str, before: str) -> str:
+        """Return the SELECT of the last times that clients came and went."""
+        return (
+            "SELECT log_offset, fields FROM (SELECT *, row_number() OVER"  # noqa: S608
+            f" (PARTITION BY client_id, event ORDER BY log_offset DESC) AS number"
+            f" FROM {EVENTS.name} WHERE {self._tenant} AND {before}"
+            f" AND event IN ('{EVENTS_USED[2]}', '{EVENTS_USED[3]}')"
+            f" AND client_id IN ({clients})) WHERE number = 1"
+        )
+
+    def _told(self, message_id: str, at_ms: int) -> str:
+        """Return the SELECT of events about the message itself."""
+        return (
+            f"SELECT log_offset, fields FROM {EVENTS.name} WHERE {self._tenant}"  # noqa: S608
+            " AND event IN ('message.delivered', 'message.acked')"
+            f" AND ts >= timestamp_millis({at_ms - _CLOCKS_MS:d})"
+            f" AND get_json_object(fields, '$.id') = '{message_id}' LIMIT {MOST_ROWS:d}"
+        )
 
     def drops(self, topic: str, at_ms: int) -> list[Row]:
         """Return clients' drops of the topic since, the earliest first."""
