@@ -98,6 +98,22 @@ def compile_statement(text: str) -> tuple[str, tuple[Placeholder, ...]]:
         raise ArgumentError(exc) from exc
     if any(isinstance(part, str) and "$" in part for part in template.parts):
         raise ArgumentError("statement holds a dollar sign", hint="values are ${field}, texts '…'")
+    statement, placeholders = _numbered(template)
+    if len(placeholders) > MAX_PARAMETERS:
+        raise ArgumentError(f"statement has more than {MAX_PARAMETERS} placeholders")
+    try:
+        parsed = sqlglot.parse(statement, dialect="postgres")
+    except (SqlglotError, RecursionError) as exc:
+        raise ArgumentError(f"statement is not SQL: {str(exc).splitlines()[0]}") from exc
+    if len(parsed) != 1 or not isinstance(parsed[0], _ALLOWED):
+        raise ArgumentError("statement is not one INSERT, UPDATE, DELETE or MERGE")
+    _check_names(parsed[0])
+    _check_places(parsed[0], placeholders)
+    return statement, tuple(placeholders)
+
+
+def _numbered(template: Template) -> tuple[str, list[Placeholder]]:
+    """Return the statement with a number in the place of each placeholder."""
     placeholders: list[Placeholder] = []
     written = []
     for part in template.parts:
@@ -108,24 +124,18 @@ def compile_statement(text: str) -> tuple[str, tuple[Placeholder, ...]]:
             placeholders.append(part)
         # A space: `= ${a}` and `=${a}` must both end up as an operator and a parameter.
         written.append(f" ${placeholders.index(part) + 1} ")
-    statement = "".join(written).strip().removesuffix(";")
-    if len(placeholders) > MAX_PARAMETERS:
-        raise ArgumentError(f"statement has more than {MAX_PARAMETERS} placeholders")
-    try:
-        parsed = sqlglot.parse(statement, dialect="postgres")
-    except (SqlglotError, RecursionError) as exc:
-        raise ArgumentError(f"statement is not SQL: {str(exc).splitlines()[0]}") from exc
-    if len(parsed) != 1 or not isinstance(parsed[0], _ALLOWED):
-        raise ArgumentError("statement is not one INSERT, UPDATE, DELETE or MERGE")
-    _check_names(parsed[0])
-    found = {parameter.name for parameter in parsed[0].find_all(exp.Parameter)}
+    return "".join(written).strip().removesuffix(";"), placeholders
+
+
+def _check_places(statement: exp.Expr, placeholders: Sequence[Placeholder]) -> None:
+    """Refuse a placeholder where no value can be."""
+    found = {parameter.name for parameter in statement.find_all(exp.Parameter)}
     for number, placeholder in enumerate(placeholders, 1):
         if str(number) not in found:
             raise ArgumentError(
                 "placeholder ${" + placeholder.name + "} is not where a value can be",
                 hint="write it without quotes",
             )
-    return statement, tuple(placeholders)
 
 
 def _check_names(statement: exp.Expr) -> None:

@@ -24,7 +24,7 @@ from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import RUNNER
-from mqlake.tracing import open_tracer
+from mqlake.tracing import Tracer, open_tracer
 from rules.runner.checkpoint import CONFIG
 from rules.runner.ownership import Ownership, hold_name
 from rules.runner.runner import Runner
@@ -121,22 +121,7 @@ class _Process:
             async with following_growth(writer, servers):
                 self._waits_for = "another runner, which works"
                 await ownership.acquire()
-                runner = Runner(
-                    settings,
-                    log,
-                    admin,
-                    target,
-                    SystemClock(),
-                    self._end,
-                    secrets.token_hex(4),
-                    tracer,
-                )
-                try:
-                    await runner.start()
-                    self._runner = runner
-                    await runner.run()
-                finally:
-                    await runner.close(is_orderly=self._is_orderly)
+                await self._run_actions(log, admin, target, tracer)
         finally:
             # Another runner may look already for messages that this one has published.
             await target.close(5.0 if self._is_orderly else 0.0)
@@ -144,6 +129,18 @@ class _Process:
             await ownership.close()
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)
+
+    async def _run_actions(
+        self, log: LogAccess, admin: LogAdmin, target: KafkaTarget, tracer: Tracer | None
+    ) -> None:
+        clock, incarnation = SystemClock(), secrets.token_hex(4)
+        runner = Runner(self._settings, log, admin, target, clock, self._end, incarnation, tracer)
+        try:
+            await runner.start()
+            self._runner = runner
+            await runner.run()
+        finally:
+            await runner.close(is_orderly=self._is_orderly)
 
     def _is_healthy(self) -> bool:
         return self._runner is not None and self._runner.health()[0]

@@ -23,6 +23,13 @@ class OutputsRange:
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     """Partition and two offsets: the records between them are no longer in the log."""
 
+    def skip_to(self, partition: int, offset: int) -> None:
+        """Go on at an offset; records before it that were not read are lost."""
+        at = self.positions[partition]
+        if at < offset:
+            self.lost.append((partition, at, offset))
+            self.positions[partition] = offset
+
 
 class _Enough(Exception):  # noqa: N818 - it ends a read that has found enough
     pass
@@ -46,17 +53,11 @@ async def read_outputs_range(
     found = OutputsRange([], dict(positions))
     found_bytes = 0
 
-    def skip_to(partition: int, offset: int) -> None:
-        at = found.positions[partition]
-        if at < offset:
-            found.lost.append((partition, at, offset))
-            found.positions[partition] = offset
-
     async def take(records: list[LogRecord]) -> None:
         nonlocal found_bytes
         for record in records:
             # Offsets of this log topic have no gaps but those of retention.
-            skip_to(record.partition, record.offset)
+            found.skip_to(record.partition, record.offset)
             found.positions[record.partition] = record.offset + 1
             if is_wanted(record):
                 found.records.append(record)
@@ -70,7 +71,7 @@ async def read_outputs_range(
     except _Enough:
         return found
     for partition, (_, end) in wanted.items():
-        skip_to(partition, end)
+        found.skip_to(partition, end)
     return found
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -130,25 +130,11 @@ class Runner:
         await asyncio.to_thread(self._admin.ensure, RUNNER, CONFIG)
         # A maker who is not known when a row of his is sent is asked for then.
         await self._access_reader.start(ACCESS, {0: BEGINNING}, self._makers.apply, _log_problem)
-        rules_ends = await asyncio.to_thread(self._admin.ends, RULES)
-        begins = await self._rules_reader.start(
-            RULES, {0: BEGINNING}, self._definitions.apply, _log_problem
-        )
-        if begins[0] < rules_ends[0]:
-            try:
-                async with asyncio.timeout(RULES_SECONDS):
-                    await self._definitions.wait_until(rules_ends[0])
-            except TimeoutError as exc:
-                raise LogError(
-                    f"reading {RULES} took more than {RULES_SECONDS:g} s", definite=False
-                ) from exc
+        await self._read_definitions()
         checkpoint, written_ms = await self._checkpoints.read(self._reader)
         ends = await asyncio.to_thread(self._admin.ends, OUTPUTS)
         if checkpoint is None:
-            begins = await asyncio.to_thread(self._admin.begins, OUTPUTS)
-            inbound = await asyncio.to_thread(self._admin.begins, INBOUND)
-            positions = {partition: ReadPosition(offset) for partition, offset in begins.items()}
-            checkpoint = Checkpoint(positions, {}, inbound, is_clean=True)
+            checkpoint = await self._first_checkpoint()
         positions = {p: checkpoint.positions.get(p) or ReadPosition(0) for p in ends}
         self._progress = RunnerProgress(positions)
         if checkpoint.is_clean:
@@ -176,6 +162,29 @@ class Runner:
             "clean": checkpoint.is_clean,
         }
         logger.info("actions run", extra={"fields": fields})
+
+    async def _read_definitions(self) -> None:
+        """Follow the rules, and wait until those of now are known."""
+        ends = await asyncio.to_thread(self._admin.ends, RULES)
+        begins = await self._rules_reader.start(
+            RULES, {0: BEGINNING}, self._definitions.apply, _log_problem
+        )
+        if begins[0] >= ends[0]:
+            return
+        try:
+            async with asyncio.timeout(RULES_SECONDS):
+                await self._definitions.wait_until(ends[0])
+        except TimeoutError as exc:
+            raise LogError(
+                f"reading {RULES} took more than {RULES_SECONDS:g} s", definite=False
+            ) from exc
+
+    async def _first_checkpoint(self) -> Checkpoint:
+        """Return where a runner begins that has never run."""
+        begins = await asyncio.to_thread(self._admin.begins, OUTPUTS)
+        inbound = await asyncio.to_thread(self._admin.begins, INBOUND)
+        positions = {partition: ReadPosition(offset) for partition, offset in begins.items()}
+        return Checkpoint(positions, {}, inbound, is_clean=True)
 
     async def run(self) -> None:
         """Write checkpoints and metrics until cancelled."""
@@ -333,7 +342,11 @@ class Runner:
             progress.next_offset = record.offset + 1
         for partition, batch in batches.items():
             batch.close(partitions[partition].snapshot())
-        for lane in touched:
+        self._pump(touched)
+
+    def _pump(self, lanes: Iterable[Lane]) -> None:
+        """Have lanes work, and read no further while one is full."""
+        for lane in lanes:
             lane.pump()
             if lane.holds_up():
                 self._full.add(lane)

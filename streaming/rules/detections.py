@@ -35,7 +35,15 @@ def detected(
         return spark.sql(query, messages=dataframe)
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    given = {
+    told = jvm.mqlake.stateful.Detections.detected(
+        dataframe._jdf, java_map(spark, _options(detection, keep_ms))
+    )
+    return DataFrame(told, spark)
+
+
+def _options(detection: Detection, keep_ms: int) -> dict[str, str]:
+    """Return a detection as `Detections.java` takes it."""
+    return {
         "kind": detection.kind,
         "words": ",".join(STATES[detection.kind]),
         "event_time": EVENT_TIME,
@@ -50,5 +58,3 @@ def detected(
         "least": str(detection.least),
         "last": str(detection.last),
     }
-    told = jvm.mqlake.stateful.Detections.detected(dataframe._jdf, java_map(spark, given))
-    return DataFrame(told, spark)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from mqlake.reference_records import Columns
 from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX
 from rules.errors import RuleError
+from rules.language.compiled import CompiledRule
 from rules.language.compiler import compile_rule
 from rules.language.plan import DETECTED, Plan, encode_plan
 from rules.model import ActionSpec, Rule
@@ -75,19 +76,7 @@ class Programs:
         """
         compiled = compile_rule(rule.sql, references, schemas=schemas)
         actions = rule.actions
-        try:
-            if compiled.plan is None:
-                code = self._compiler.compile(compiled.expression)
-                self._code[rule.tenant, rule.id] = code
-                schema = code.schema()
-            else:
-                schema = self._analyze(compiled.plan, references or {})
-        except Py4JJavaError as exc:
-            reason = exc.java_exception.getMessage()
-            raise RuleError(f"Spark does not take the statement: {reason}") from exc
-        except AnalysisException as exc:
-            reason = str(exc).partition("\n")[0]
-            raise RuleError(f"Spark does not take the statement: {reason}") from exc
+        schema = self._schema(rule, compiled, references or {})
         if not needs_schema(actions):
             schema = None
         if schema is not None:
@@ -103,6 +92,24 @@ class Programs:
             plan=None if plan is None else encode_plan(plan),
             sources=sources,
         )
+
+    def _schema(
+        self, rule: Rule, compiled: CompiledRule, references: Mapping[str, Columns]
+    ) -> str | None:
+        """Return the columns of the rule's rows, as Spark understands the statement."""
+        try:
+            if compiled.plan is not None:
+                return self._analyze(compiled.plan, references)
+            code = self._compiler.compile(compiled.expression)
+            self._code[rule.tenant, rule.id] = code
+            schema: str | None = code.schema()
+            return schema
+        except Py4JJavaError as exc:
+            reason = exc.java_exception.getMessage()
+            raise RuleError(f"Spark does not take the statement: {reason}") from exc
+        except AnalysisException as exc:
+            reason = str(exc).partition("\n")[0]
+            raise RuleError(f"Spark does not take the statement: {reason}") from exc
 
     def _analyze(self, plan: Plan, references: Mapping[str, Columns]) -> str | None:
         """Let Spark look at a plan; return the schema of its rows."""

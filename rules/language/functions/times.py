@@ -219,23 +219,8 @@ def _format_date(arguments: Sequence[Value], context: CallContext) -> Value:
 def _date_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value:
     unit = _unit(arguments, 0)
     offset = _offset(arguments, 1) if len(arguments) > 3 else 0
-    groups: dict[str, int] = {}
-    pattern = []
-    for directive in _directives(arguments, len(arguments) - 2):
-        if not directive.startswith("%"):
-            pattern.append(re.escape(directive))
-        elif directive in _READ and directive not in groups:
-            groups[directive] = len(groups) + 1
-            pattern.append(_READ[directive])
-        elif directive == "%%":
-            pattern.append("%")
-        else:
-            problem = f"the format's {directive} is not supported, or given twice"
-            raise Unusable(problem, len(arguments) - 2)
-    if not {"%Y", "%m", "%d"} <= groups.keys():
-        raise Unusable("the format needs %Y, %m and %d", len(arguments) - 2)
+    groups, regex = _reading(arguments, len(arguments) - 2)
     written = as_text(arguments[-1])
-    regex = quoted(rf"\A{''.join(pattern)}\z")
 
     def taken(directive: str) -> str:
         return f"regexp_extract({written}, {regex}, {groups[directive]})"
@@ -247,10 +232,7 @@ def _date_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value
             terms.append(f"try_cast({taken(directive)} AS BIGINT) * {factor}L")
     zone = next((one for one in ("%z", "%:z", "%::z") if one in groups), None)
     if zone is not None:
-        digits = f"replace({taken(zone)}, ':', '')"
-        hours, minutes = f"substring({digits}, 2, 2)", f"substring({digits}, 4, 2)"
-        seconds = f"(try_cast({hours} AS BIGINT) * 3600L + try_cast({minutes} AS BIGINT) * 60L)"
-        terms.append(f"IF(startswith({digits}, '-'), {seconds}, - {seconds})")
+        terms.append(_minus_zone(taken(zone)))
     elif offset:
         terms.append(_signed(-offset))
     total = f"try_multiply({' + '.join(terms)}, {_UNITS[unit]}L)"
@@ -259,6 +241,34 @@ def _date_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value
         digits = f"left(rpad({taken(fraction)}, 9, '0'), {_DIGITS[unit]})"
         total = f"{total} + try_cast({digits} AS BIGINT)"
     return integer(f"IF({written} RLIKE {regex}, {total}, NULL)")
+
+
+def _reading(arguments: Sequence[Value], index: int) -> tuple[dict[str, int], str]:
+    """Return the group of each directive of a format, and the regular expression of all."""
+    groups: dict[str, int] = {}
+    pattern = []
+    for directive in _directives(arguments, index):
+        if not directive.startswith("%"):
+            pattern.append(re.escape(directive))
+        elif directive in _READ and directive not in groups:
+            groups[directive] = len(groups) + 1
+            pattern.append(_READ[directive])
+        elif directive == "%%":
+            pattern.append("%")
+        else:
+            problem = f"the format's {directive} is not supported, or given twice"
+            raise Unusable(problem, index)
+    if not {"%Y", "%m", "%d"} <= groups.keys():
+        raise Unusable("the format needs %Y, %m and %d", index)
+    return groups, quoted(rf"\A{''.join(pattern)}\z")
+
+
+def _minus_zone(written: str) -> str:
+    """Return the seconds west of Greenwich of an offset, as `+02:00`."""
+    digits = f"replace({written}, ':', '')"
+    hours, minutes = f"substring({digits}, 2, 2)", f"substring({digits}, 4, 2)"
+    seconds = f"(try_cast({hours} AS BIGINT) * 3600L + try_cast({minutes} AS BIGINT) * 60L)"
+    return f"IF(startswith({digits}, '-'), {seconds}, - {seconds})"
 
 
 def _offset_seconds(arguments: Sequence[Value], _context: CallContext) -> Value:
