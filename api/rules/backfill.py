@@ -149,7 +149,7 @@ class _Backfill(RuleRun[BackfillOrder]):
 
     def run(self) -> dict[str, Any]:
         self._await_table()
-        version = self.messages_version()
+        version = self.version_of(MESSAGES.name)
         ranges = self._ranges(version)
         total = sum(end - begin for begin, end in ranges.values())
         step = max(1, WINDOW_ROWS // max(1, len(ranges)))

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from api.jobs import Job
 from api.rules import history
+from api.rules.run import HistoryRun
 from api.rules.times import HOUR_MS, shown_time
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from rules.language.compiled import CompiledRule
 
-TIMEOUT_SECONDS: Final = 3_600.0
 MAX_SAMPLES: Final = 10
 MAX_ERRORS: Final = 5
 _BUCKETS: Final = 10
@@ -83,10 +83,14 @@ def dry_run(
         SparkAway: Spark does not answer.
     """
     with connect.session(history.SESSION_SETTINGS, job.cancelling.is_set) as spark:
-        return _DryRun(job, spark, rule, range_, other).run()
+        return _StatelessDryRun(job, spark, rule, range_, other).run()
 
 
-class _DryRun:
+class RuleDryRun(HistoryRun):
+    """A run that shows its outputs, and appends none."""
+
+    query_seconds = 3_600.0
+
     def __init__(
         self,
         job: Job,
@@ -95,30 +99,40 @@ class _DryRun:
         range_: DryRunRange,
         other: Compared | None,
     ) -> None:
-        self._job = job
-        self._spark = spark
-        self._rule = rule
-        self._range = range_
-        self._other = other
+        super().__init__(job, spark)
         stored = stored_of(rule)
         if stored is None:
             raise DryRunError(TWO_TABLES)
-        assert rule.expression is not None
         self._stored = stored
-        self._expression = rule.expression
+        self._rule = rule
+        self._range = range_
+        self._other = other
+
+    def table_version(self) -> int:
+        """Return the version of the table that is read."""
+        if self._range.table_version is not None:
+            return self._range.table_version
+        return self.version_of(self._stored.table)
+
+
+class _StatelessDryRun(RuleDryRun):
+    @property
+    def _expression(self) -> str:
+        assert self._rule.expression is not None, "the rule has memory"
+        return self._rule.expression
 
     def run(self) -> dict[str, Any]:
         self._job.advance(0.0, "reading the table's version")
-        version = self._table_version()
+        version = self.table_version()
         self._job.advance(0.01, "evaluating")
-        counted = self._rows(
+        counted = self.rows(
             self._count_query(version),
             progress=lambda done: self._job.advance(done * _COUNTED, "evaluating"),
         )
         self._job.advance(_COUNTED, "fetching examples")
         result: dict[str, Any] = {
             "table_version": version,
-            **_sum(counted, ("matched", "passed", "failed", "outputs")),
+            **totals(counted, ("matched", "passed", "failed", "outputs")),
         }
         result["no_result"] = result["matched"] - result["passed"] - result["failed"]
         result["hours"] = _hours(counted)
@@ -126,18 +140,6 @@ class _DryRun:
         result["errors"] = self._errors(version, _examples(counted, "failed_at", MAX_ERRORS))
         result["difference"] = self._difference(version, counted)
         return result
-
-    def _rows(self, query: str, **more: Any) -> list[Row]:
-        self._job.check()
-        return self._spark.rows(
-            query, TIMEOUT_SECONDS, is_cancelled=self._job.cancelling.is_set, **more
-        )
-
-    def _table_version(self) -> int:
-        if self._range.table_version is not None:
-            return self._range.table_version
-        rows = self._rows(f"DESCRIBE HISTORY {self._stored.table} LIMIT 1")
-        return int(rows[0]["version"])
 
     def _count_query(self, version: int) -> str:
         """Return the query: hour, bucket -> counts and least positions."""
@@ -211,20 +213,23 @@ class _DryRun:
     def _samples(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
         if not positions:
             return []
-        rows = self._rows(f"{self._evaluated(version, positions)} ORDER BY position")
-        return [{**_message(row), "outputs": _read_outputs(row["result"])} for row in rows]
+        rows = self.rows(f"{self._evaluated(version, positions)} ORDER BY position")
+        return [
+            {**message(row, row["position"]), "outputs": _read_outputs(row["result"])}
+            for row in rows
+        ]
 
     def _errors(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
         """Evaluate again, one by one and unguarded, so that Spark tells the error."""
         if not positions:
             return []
-        rows = self._rows(f"{self._evaluated(version, positions)} ORDER BY position")
+        rows = self.rows(f"{self._evaluated(version, positions)} ORDER BY position")
         found = []
         for row in rows:
             try:
-                self._rows(self._stored.unguarded(version, row["position"], self._expression))
+                self.rows(self._stored.unguarded(version, row["position"], self._expression))
             except EvaluationError as exc:
-                found.append({**_message(row), "error": str(exc)})
+                found.append({**message(row, row["position"]), "error": str(exc)})
         return found
 
     def _difference(self, version: int, counted: list[Row]) -> dict[str, Any] | None:
@@ -236,10 +241,10 @@ class _DryRun:
         rows = {}
         if positions:
             query = f"{self._evaluated(version, positions)} ORDER BY position"
-            rows = {row["position"]: row for row in self._rows(query)}
+            rows = {row["position"]: row for row in self.rows(query)}
         samples = [
             {
-                **_message(rows[position]),
+                **message(rows[position], position),
                 "difference": kind,
                 "outputs": _read_outputs(rows[position]["result"]),
                 "outputs_before": _read_outputs(rows[position]["other"]),
@@ -250,7 +255,7 @@ class _DryRun:
         ]
         return {
             "version": self._other.version,
-            **_sum(counted, ("same", *kinds)),
+            **totals(counted, ("same", *kinds)),
             "samples": samples,
         }
 
@@ -272,8 +277,9 @@ def _read_outputs(result: bytes | None) -> list[Any]:
     return [json.loads(line) for line in result.split(b"\n")] if result else []
 
 
-def _message(row: Row) -> dict[str, Any]:
-    partition, offset = history.read_position(row["position"])
+def message(row: Row, position: int) -> dict[str, Any]:
+    """Return a message as the API shows it."""
+    partition, offset = history.read_position(position)
     payload: bytes = row["payload"] or b""
     return {
         "topic": row["topic"],
@@ -285,7 +291,7 @@ def _message(row: Row) -> dict[str, Any]:
     }
 
 
-def _sum(rows: list[Row], names: Iterable[str]) -> dict[str, int]:
+def totals(rows: list[Row], names: Iterable[str]) -> dict[str, int]:
     return {name: sum(row[name] or 0 for row in rows) for name in names}
 
 
@@ -295,7 +301,7 @@ def _hours(rows: list[Row]) -> list[dict[str, Any]]:
         by_hour[row["hour"]].append(row)
     names = ("matched", "passed", "failed", "outputs")
     return [
-        {"hour": shown_time(hour * HOUR_MS), **_sum(found, names)}
+        {"hour": shown_time(hour * HOUR_MS), **totals(found, names)}
         for hour, found in sorted(by_hour.items())
     ]
 

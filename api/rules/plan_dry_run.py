@@ -7,7 +7,6 @@ stands still meanwhile: its version is pinned.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, Final
 
 from api.jobs import Job
@@ -16,15 +15,14 @@ from api.rules.dry_run import (
     MAX_ERRORS,
     MAX_SAMPLES,
     SHOWN,
-    TIMEOUT_SECONDS,
-    TWO_TABLES,
     Compared,
-    DryRunError,
     DryRunRange,
-    stored_of,
+    RuleDryRun,
+    message,
+    totals,
 )
 from api.rules.times import HOUR_MS, shown_time
-from api.spark import EvaluationError, Row, Spark, SparkConnect
+from api.spark import EvaluationError, Row, SparkConnect
 from rules.language.compiled import CompiledRule
 from rules.language.plan import Plan
 
@@ -57,41 +55,26 @@ def plan_dry_run(
         return _PlanDryRun(job, spark, rule, range_, other).run()
 
 
-class _PlanDryRun:
-    def __init__(
-        self,
-        job: Job,
-        spark: Spark,
-        rule: CompiledRule,
-        range_: DryRunRange,
-        other: Compared | None,
-    ) -> None:
-        assert rule.plan is not None
-        stored = stored_of(rule)
-        if stored is None:
-            raise DryRunError(TWO_TABLES)
-        self._stored = stored
-        self._job = job
-        self._spark = spark
-        self._plan = rule.plan
-        self._range = range_
-        self._other = other
+class _PlanDryRun(RuleDryRun):
+    @property
+    def _plan(self) -> Plan:
+        assert self._rule.plan is not None
+        return self._rule.plan
 
     def run(self) -> dict[str, Any]:
         self._job.advance(0.0, "reading the table's version")
-        version = self._table_version()
+        version = self.table_version()
         self._job.advance(0.01, "evaluating messages")
         counted = [
-            row for one in self._plan.streams for row in self._rows(self._counts(one.name, version))
+            row for one in self._plan.streams for row in self.rows(self._counts(one.name, version))
         ]
         self._job.advance(_COUNTED, "making windows")
-        made = self._rows(self._by_hour(version))
+        made = self.rows(self._by_hour(version))
         self._job.advance(_MADE, "comparing")
-        totals = _sum(counted, _OUTCOMES)
-        outputs = _sum(made, ("outputs", "rows_failed"))
+        outputs = totals(made, ("outputs", "rows_failed"))
         return {
             "table_version": version,
-            **totals,
+            **totals(counted, _OUTCOMES),
             "outputs": outputs["outputs"],
             "rows_failed": outputs["rows_failed"],
             "hours": _hours(counted, made),
@@ -99,16 +82,6 @@ class _PlanDryRun:
             "errors": self._errors(version, counted),
             "difference": self._difference(version),
         }
-
-    def _rows(self, query: str) -> list[Row]:
-        self._job.check()
-        return self._spark.rows(query, TIMEOUT_SECONDS, is_cancelled=self._job.cancelling.is_set)
-
-    def _table_version(self) -> int:
-        if self._range.table_version is not None:
-            return self._range.table_version
-        rows = self._rows(f"DESCRIBE HISTORY {self._stored.table} LIMIT 1")
-        return int(rows[0]["version"])
 
     def _source(self, plan: Plan, name: str, version: int) -> str:
         """Return the messages or events of a stream, with the columns of a rule's row."""
@@ -160,23 +133,11 @@ class _PlanDryRun:
             at = history.at_positions([row["failed_at"]])
             source = f"(SELECT {self._stored.row} FROM {self._stored.source(version, at)})"  # noqa: S608
             try:
-                self._rows(f"SELECT {plans.unguarded(stream)} FROM {source}")  # noqa: S608
+                self.rows(f"SELECT {plans.unguarded(stream)} FROM {source}")  # noqa: S608
             except EvaluationError as exc:
-                partition, offset = history.read_position(row["failed_at"])
                 shown = f"topic, clientid, {SHOWN} AS payload, timestamp"
-                (message,) = self._rows(f"SELECT {shown} FROM {source}")  # noqa: S608
-                payload: bytes = message["payload"] or b""
-                found.append(
-                    {
-                        "topic": message["topic"],
-                        "clientid": message["clientid"],
-                        "payload": payload[:4096].decode(errors="replace"),
-                        "received_at": shown_time(message["timestamp"]),
-                        "log_partition": partition,
-                        "log_offset": offset,
-                        "error": str(exc),
-                    }
-                )
+                (failed_on,) = self.rows(f"SELECT {shown} FROM {source}")  # noqa: S608
+                found.append({**message(failed_on, row["failed_at"]), "error": str(exc)})
         return found
 
     def _difference(self, version: int) -> dict[str, Any] | None:
@@ -196,7 +157,7 @@ class _PlanDryRun:
             f" FILTER (WHERE {condition} AND row IS NOT NULL) AS {kind}_samples"
             for kind, condition in (("added", "now > before"), ("removed", "before > now"))
         )
-        (row,) = self._rows(f"SELECT {wanted}, {samples} FROM ({rows})")  # noqa: S608
+        (row,) = self.rows(f"SELECT {wanted}, {samples} FROM ({rows})")  # noqa: S608
         return {
             "version": self._other.version,
             **{kind: row[kind] or 0 for kind in _DIFFERENCE},
@@ -206,10 +167,6 @@ class _PlanDryRun:
                 for one in row[f"{kind}_samples"] or ()
             ],
         }
-
-
-def _sum(rows: list[Row], names: Iterable[str]) -> dict[str, int]:
-    return {name: sum(row[name] or 0 for row in rows) for name in names}
 
 
 def _hours(counted: list[Row], made: list[Row]) -> list[dict[str, Any]]:

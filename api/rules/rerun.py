@@ -136,7 +136,7 @@ class _Rerun(RuleRun[RerunOrder]):
 
     def run(self) -> dict[str, Any]:
         total = self.rows(places_query(self._order.wanted, None, None))[0]["places"]
-        version = self.messages_version()
+        version = self.version_of(MESSAGES.name)
         after: int | None = None
         while True:
             self.check()
@@ -257,7 +257,7 @@ class _Rerun(RuleRun[RerunOrder]):
         if len(self._errors) >= MAX_ERRORS:
             return
         place = (row["log_partition"] << history.OFFSET_BITS) + row["log_offset"]
-        version = self.messages_version()
+        version = self.version_of(MESSAGES.name)
         try:
             self.rows(self._evaluated(version, [place], unguarded=True))
         except EvaluationError as exc:

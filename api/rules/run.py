@@ -1,4 +1,4 @@
-"""A job that evaluates a version of a rule on history, and appends its outputs to the log."""
+"""Jobs that evaluate a rule on history, and those that append its outputs to the log."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,6 @@ from api.spark import Row, Spark
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
 from mqlake.output_records import Output, Position, output_headers, rule_record_key
-from mqlake.tables import MESSAGES
 
 TABLE_SECONDS: Final = 120.0
 """How long a table may take to follow the log."""
@@ -42,8 +41,37 @@ class RunOrder(Protocol):
 Order = TypeVar("Order", bound=RunOrder)
 
 
-class RuleRun(Generic[Order]):
-    """One run.
+class HistoryRun:
+    """One run over history.
+
+    Args:
+        job: Says how far it is.
+        spark: Evaluates.
+    """
+
+    query_seconds: ClassVar[float] = QUERY_SECONDS
+
+    def __init__(self, job: Job, spark: Spark) -> None:
+        self._job = job
+        self._spark = spark
+
+    def rows(self, query: str, progress: Callable[[float], None] | None = None) -> list[Row]:
+        """Return the rows of a query, as long as the job is wanted."""
+        self._job.check()
+        return self._spark.rows(
+            query,
+            self.query_seconds,
+            progress=progress,
+            is_cancelled=self._job.cancelling.is_set,
+        )
+
+    def version_of(self, table: str) -> int:
+        """Return the version of a table that there is now."""
+        return int(self.rows(f"DESCRIBE HISTORY {table} LIMIT 1")[0]["version"])
+
+
+class RuleRun(HistoryRun, Generic[Order]):
+    """One run that makes outputs.
 
     Args:
         job: Says how far it is.
@@ -66,9 +94,8 @@ class RuleRun(Generic[Order]):
         current: Callable[[], Entry | None],
         source: str,
     ) -> None:
-        self._job = job
+        super().__init__(job, spark)
         self._order = order
-        self._spark = spark
         self._log = log
         self._source = source
         self._pace = JobPace(order.rate)
@@ -90,14 +117,6 @@ class RuleRun(Generic[Order]):
                 f"the rule is no longer at version {version} and running; "
                 f"{self._outputs} outputs were made"
             )
-
-    def rows(self, query: str) -> list[Row]:
-        self._job.check()
-        return self._spark.rows(query, QUERY_SECONDS, is_cancelled=self._job.cancelling.is_set)
-
-    def messages_version(self) -> int:
-        """Return the version of the table of messages that there is now."""
-        return int(self.rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")[0]["version"])
 
     def await_table(self, table: str, has_all: Callable[[], bool], note: str) -> None:
         """Wait until a table has all that is in the log.
