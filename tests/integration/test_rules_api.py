@@ -94,7 +94,8 @@ class Rest:
 class Listener:
     """A client that publishes and keeps what it gets."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, place: str = "rules-api") -> None:
+        self._place = place
         self.messages: list[tuple[str, Any]] = []
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, PUBLISHER)
         self._client.on_message = self._keep
@@ -102,14 +103,17 @@ class Listener:
         self._client.on_subscribe = lambda _c, _u, mid, _r, _p: subscribed.append(mid)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
-        self._client.subscribe("rules-api/out/#", 1)
+        self._client.subscribe(f"{place}/out/#", 1)
         await_condition(lambda: bool(subscribed), "subscribed")
 
     def _keep(self, _client: mqtt.Client, _user: object, message: mqtt.MQTTMessage) -> None:
         self.messages.append((message.topic, json.loads(message.payload)))
 
     def publish(self, value: Any) -> None:
-        self._client.publish("rules-api/in", json.dumps(value), 1).wait_for_publish(30)
+        self.publish_bytes(json.dumps(value).encode())
+
+    def publish_bytes(self, payload: bytes) -> None:
+        self._client.publish(f"{self._place}/in", payload, 1).wait_for_publish(30)
 
     def close(self) -> None:
         self._client.disconnect()

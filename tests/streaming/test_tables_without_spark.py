@@ -49,6 +49,8 @@ def settings(
     spark: SparkSession, streaming_settings: LakeSettings, tmp_path: Path
 ) -> Iterator[LakeSettings]:
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
+    for table in TABLES:  # the catalog may know them in the folder of another test
+        spark.sql(f"DROP TABLE IF EXISTS {table.name}")
     create_tables(spark, settings)
     yield settings
     for table in TABLES:
