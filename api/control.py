@@ -6,11 +6,15 @@ No answer comes back; the gateway's log tells of its action, its next heartbeat 
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from api.log import LogAppender
 from api.messages import MessageMaker
 from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, delivery_topic
+
+DRAIN_PER_SECOND: Final = 50
+"""Clients that a draining gateway parts from, unless another number is asked for."""
+MAX_DRAIN_PER_SECOND: Final = 100_000
 
 
 def ask_gateway(log: LogAppender, gateway: str, action: str, **value: Any) -> None:

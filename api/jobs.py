@@ -38,7 +38,7 @@ SILENT_MS: Final = 10_000
 """A job of another process that was not noted for so long is interrupted: the process is gone."""
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
-_UNFINISHED: Final = ("queued", "running")
+UNFINISHED: Final = ("queued", "running")
 _RESUMABLE: Final = ("interrupted", "failed", "cancelled")
 
 
@@ -372,7 +372,7 @@ class Jobs:
         for job in self._jobs.values():
             if (
                 job.owner != self._owner
-                and job.state in _UNFINISHED
+                and job.state in UNFINISHED
                 and now_ms - job.noted_at_ms > SILENT_MS
             ):
                 job.state, job.note = "interrupted", ""
@@ -417,7 +417,7 @@ class Jobs:
             self._wake.clear()
             with self._lock:
                 for job in self._jobs.values():
-                    if job.owner == self._owner and job.state in _UNFINISHED:
+                    if job.owner == self._owner and job.state in UNFINISHED:
                         self._changed[job.id] = job
             said = self._write_changes()
             if said and said != problem:

@@ -2,7 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+DEFAULT_RATE: Final = 1_000
+"""Things a second, unless another number is asked for."""
+MAX_RATE: Final = 50_000
 
 
 class JobPace:

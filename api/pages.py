@@ -19,7 +19,8 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 Item = TypeVar("Item")
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="items of a page")]
+MAX_LIMIT: Final = 1_000
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of a page")]
 Cursor = Annotated[
     str | None, Query(description="`next_cursor` of the page before; without it the first page")
 ]

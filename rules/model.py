@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SQL_CHARACTERS: Final = 16_384
+MAX_NAME_CHARACTERS: Final = 200
+MAX_DESCRIPTION_CHARACTERS: Final = 2_000
 MAX_ACTIONS: Final = 16
 MAX_VERSIONS: Final = 100
 """Of one rule; older ones are forgotten."""
@@ -35,8 +37,10 @@ class RuleBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(default="", max_length=200, description="for people")
-    description: str = Field(default="", max_length=2_000, description="for people")
+    name: str = Field(default="", max_length=MAX_NAME_CHARACTERS, description="for people")
+    description: str = Field(
+        default="", max_length=MAX_DESCRIPTION_CHARACTERS, description="for people"
+    )
     sql: str = Field(min_length=1, max_length=MAX_SQL_CHARACTERS, description="the statement")
     enable: bool = Field(default=True, description="whether it runs")
     actions: tuple[ActionSpec, ...] = Field(default=(), max_length=MAX_ACTIONS)

@@ -18,6 +18,7 @@ MAX_REFERENCES: Final = 1_000
 
 REFERENCE_PATTERN: Final = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
 MAX_REFERENCE_CHARACTERS: Final = 63
+MAX_DESCRIPTION_CHARACTERS: Final = 2_000
 _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 ReferenceId = Annotated[str, Field(pattern=REFERENCE_PATTERN, max_length=MAX_REFERENCE_CHARACTERS)]

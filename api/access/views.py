@@ -23,15 +23,16 @@ from mqlake.topics import split_shared, validate_topic_filter
 
 MIN_PASSWORD_CHARACTERS: Final = 8
 MAX_PASSWORD_CHARACTERS: Final = 256
+MAX_KEY_DESCRIPTION_CHARACTERS: Final = 200
 MAX_TOPIC_FILTERS: Final = 100
 MAX_TENANTS: Final = 100
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Beyond them a time in another zone is none of the calendar's."""
 
-AccountName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$", description="of the account")
-]
+ACCOUNT_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@\-]{0,63}"
+"""Pattern, also for forms of browsers, where a sign that ends a range is escaped."""
+AccountName = Annotated[str, Field(pattern=f"^{ACCOUNT_NAME}$", description="of the account")]
 Password = Annotated[
     SecretStr,
     Field(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_CHARACTERS),
@@ -132,7 +133,9 @@ class _ForTopics(BaseModel):
 
 
 class NewKey(_ForTopics):
-    description: str = Field(min_length=1, max_length=200, description="what it is for")
+    description: str = Field(
+        min_length=1, max_length=MAX_KEY_DESCRIPTION_CHARACTERS, description="what it is for"
+    )
     expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
         default=None, description="null: it never does"
     )

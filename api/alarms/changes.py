@@ -1,11 +1,14 @@
 """Writes changes of alarms."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from api.alarms.materialised import Known, MaterialisedAlarms
 from api.repository import NotThere, RecordKind, Repository
 from mqlake.alarm_records import Acknowledgement, Alarm, Kind, alarm_record_key, encode_alarm
 from mqlake.records import ALARMS
+
+MAX_NOTE_CHARACTERS: Final = 1_000
 
 Change = tuple[tuple[Kind, str], Alarm | Acknowledgement | None]
 """Kind of the record, identifier of the alarm, and its new value; None: it is forgotten."""

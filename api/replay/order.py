@@ -12,6 +12,8 @@ COLUMNS: Final = (
     *("log_partition", "log_offset"),
 )
 """That the SELECT has to give, as `SELECT * FROM messages` does; further ones are left out."""
+CLIENT_RATE: Final = 100
+"""Messages a second to one client, unless another number is asked for."""
 COLUMNS_HINT: Final = f"a replay needs the columns {', '.join(COLUMNS)}: SELECT * has them"
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
+from api.alarms.changes import MAX_NOTE_CHARACTERS
 from api.alarms.materialised import Known, MaterialisedAlarms
 from api.authentication import CurrentCaller, for_tenants
 from api.dependencies import ChangeAlarms, KnownAlarms, Watch
@@ -44,7 +45,7 @@ class AlarmView(BaseModel):
 class Note(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    note: str = Field(default="", max_length=1_000, description="for the others")
+    note: str = Field(default="", max_length=MAX_NOTE_CHARACTERS, description="for the others")
 
 
 class AlarmPage(Page[AlarmView]):

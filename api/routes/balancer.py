@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from api.authentication import needs
 from api.balancing import Balancer, BalancerLink
+from api.control import DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND
 from api.dependencies import Balancing
 from api.problems import Problem, ProblemDetails
 
@@ -19,7 +20,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {code: {"model": ProblemDetails} for
 class NodeDrain(BaseModel):
     model_config = {"extra": "forbid"}
 
-    connections_per_second: float = Field(default=50, gt=0, le=100_000)
+    connections_per_second: float = Field(default=DRAIN_PER_SECOND, gt=0, le=MAX_DRAIN_PER_SECOND)
 
 
 class NodeAsked(BaseModel):

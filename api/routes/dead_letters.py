@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
 from api.dependencies import AllRuns, Connect, KnownRules
+from api.pace import DEFAULT_RATE, MAX_RATE
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, write_cursor
 from api.pages import read_cursor as read_parts
 from api.problems import Problem, ProblemDetails
@@ -52,7 +53,9 @@ class Rerun(BaseModel):
     error: str | None = Field(
         default=None, min_length=1, max_length=500, description="part of the error"
     )
-    rate: int = Field(default=1_000, ge=1, le=50_000, description="outputs a second, at most")
+    rate: int = Field(
+        default=DEFAULT_RATE, ge=1, le=MAX_RATE, description="outputs a second, at most"
+    )
 
 
 @router.get("/dead_letters")

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from api.authentication import needs
-from api.control import ask_gateway
+from api.control import DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND, ask_gateway
 from api.dependencies import Heard, Log, State
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.presence import Gateways, Presence
@@ -66,7 +66,7 @@ class GatewayAsked(BaseModel):
 class DrainRequest(BaseModel):
     model_config = {"extra": "forbid"}
 
-    connections_per_second: float = Field(default=50, gt=0, le=100_000)
+    connections_per_second: float = Field(default=DRAIN_PER_SECOND, gt=0, le=MAX_DRAIN_PER_SECOND)
     server_reference: str | None = Field(
         default=None,
         max_length=1024,

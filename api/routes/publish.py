@@ -18,6 +18,7 @@ from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_rights
 from api.settings import ApiSettings
 from mqlake.errors import InvalidTopic
+from mqlake.record_members import MAX_UINT32
 from mqlake.records import Properties
 from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import (
@@ -35,7 +36,6 @@ router = APIRouter(
 
 MAX_BULK: Final = 1_000
 MAX_USER_PROPERTIES: Final = 1_000
-_MAX_INTERVAL: Final = 0xFFFF_FFFF
 _MAX_BINARY_CHARACTERS: Final = 87_384
 """Base64 of 65,535 bytes, the most that MQTT can carry."""
 
@@ -84,7 +84,7 @@ class PublishProperties(BaseModel):
         default=None, description="1: the payload is text in UTF-8"
     )
     message_expiry_interval: int | None = Field(
-        default=None, ge=0, le=_MAX_INTERVAL, description="seconds until it is of no use any more"
+        default=None, ge=0, le=MAX_UINT32, description="seconds until it is of no use any more"
     )
     content_type: Text | None = None
     response_topic: Annotated[str, AfterValidator(_check_topic_name)] | None = Field(

@@ -24,7 +24,7 @@ from api.references.views import (
 )
 from mqlake.reference_records import reference_table
 from mqlake.tenants import DEFAULT_TENANT
-from rules.references import MAX_BYTES, ReferenceId
+from rules.references import MAX_BYTES, MAX_DESCRIPTION_CHARACTERS, ReferenceId
 
 router = APIRouter(tags=["references"], responses={503: {"model": ProblemDetails}})
 
@@ -118,7 +118,9 @@ async def put_reference(
     delimiter: Annotated[
         Literal["comma", "semicolon", "tab", "bar"], Query(description="between cells of a CSV")
     ] = "comma",
-    description: Annotated[str, Query(max_length=2_000, description="for people")] = "",
+    description: Annotated[
+        str, Query(max_length=MAX_DESCRIPTION_CHARACTERS, description="for people")
+    ] = "",
     wait: Wait = ANSWER_SECONDS,
 ) -> ReferenceView:
     """Make a reference table, or give it other rows, all of them, as a new version.

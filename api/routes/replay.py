@@ -1,19 +1,21 @@
 """Replay messages of the past: to all subscribers, or to one client."""
 
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from api.authentication import CurrentCaller, for_topics
 from api.dependencies import AllRuns, Settings
+from api.pace import DEFAULT_RATE, MAX_RATE
 from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
-from api.replay.order import COLUMNS, ReplayOrder
+from api.replay.order import CLIENT_RATE, COLUMNS, ReplayOrder
 from api.replay.work import REPLAY
 from api.routes.sql import SqlProblemDetails
 from api.rules.views import JobView, view_job
+from api.sql.confining import MOST_CHARACTERS
 from mqlake.clock import SystemClock
 from mqlake.errors import InvalidTopic
 from mqlake.tenants import DEFAULT_TENANT
@@ -21,8 +23,6 @@ from mqlake.topics import is_system, validate_topic_name
 
 router = APIRouter(tags=["history"])
 
-DEFAULT_RATE: Final = 1_000
-CLIENT_RATE: Final = 100
 """Of one client, which has a window and a queue."""
 _clock = SystemClock()
 
@@ -43,7 +43,7 @@ class NewReplay(BaseModel):
 
     query: str = Field(
         min_length=1,
-        max_length=50_000,
+        max_length=MOST_CHARACTERS,
         description=f"one SELECT over `messages` that gives the columns {', '.join(COLUMNS)}; "
         "the messages are sent in the order of `ts`",
         examples=[
@@ -72,7 +72,7 @@ class NewReplay(BaseModel):
     rate: int | None = Field(
         default=None,
         ge=1,
-        le=50_000,
+        le=MAX_RATE,
         description=f"messages a second, at most; null: {DEFAULT_RATE}, to one client "
         f"{CLIENT_RATE}",
     )

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
 from api.dependencies import AllRuns, ChangeRules, KnownRules
+from api.pace import DEFAULT_RATE, MAX_RATE
 from api.pages import Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rule_trials import to_ms
@@ -28,8 +29,7 @@ router = APIRouter(
     },
 )
 
-Rate = Annotated[int, Field(ge=1, le=50_000, description="outputs a second, at most")]
-DEFAULT_RATE = 1_000
+Rate = Annotated[int, Field(ge=1, le=MAX_RATE, description="outputs a second, at most")]
 _clock = SystemClock()
 
 

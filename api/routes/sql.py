@@ -21,6 +21,7 @@ from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
 from api.spark import Cancelled
 from api.sql.checking import check
+from api.sql.confining import MOST_CHARACTERS
 from api.sql.results import MEDIA_TYPES, Format, Result, write
 from api.sql.running import QueryLimits
 from api.sql.usage import usage_select
@@ -40,7 +41,7 @@ class SqlQuery(BaseModel):
 
     query: str = Field(
         min_length=1,
-        max_length=50_000,
+        max_length=MOST_CHARACTERS,
         description="one SELECT of Spark SQL over the relations of docs/tables.md",
         examples=["SELECT topic, payload:temp::double AS temp FROM messages ORDER BY ts LIMIT 10"],
     )

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Feed
-from api.live.topics import SeenTopic
+from api.live.topics import MAX_KEPT_BYTES, SeenTopic
 from api.messages import MessageView, show_message
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
@@ -48,7 +48,9 @@ def get_topics(
     max_payload_bytes: Annotated[
         int,
         Query(
-            ge=0, le=4096, description="larger payloads are null; of those beyond 4,096 bytes none"
+            ge=0,
+            le=MAX_KEPT_BYTES,
+            description=f"larger payloads are null; of those beyond {MAX_KEPT_BYTES:,} bytes none",
         ),
     ] = 1024,
     limit: Limit = DEFAULT_LIMIT,

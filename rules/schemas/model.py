@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SOURCE_CHARACTERS: Final = 131_072
+MAX_DESCRIPTION_CHARACTERS: Final = 2_000
 MAX_VERSIONS: Final = 1_000
 """Of one schema; its versions stay until they are deleted."""
 MAX_SCHEMAS: Final = 1_000
@@ -36,7 +37,9 @@ class SchemaBody(BaseModel):
         description="protobuf: the message that a payload is, unless a rule says another; null: "
         "the first one",
     )
-    description: str = Field(default="", max_length=2_000, description="for people")
+    description: str = Field(
+        default="", max_length=MAX_DESCRIPTION_CHARACTERS, description="for people"
+    )
 
 
 class Schema(SchemaBody):

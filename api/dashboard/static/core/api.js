@@ -1,5 +1,7 @@
 /** The REST API, asked with the session's cookie. */
 
+import { ROLES } from "./vocabulary.js";
+
 const PREFIX = "/api/v1";
 /** For so long what says that it is about to be ready is asked again. */
 const FOLLOW_MS = 120_000;
@@ -63,8 +65,7 @@ export class Api {
 
   /** Tell whether the role of whoever asks is enough; the API decides, this hides what is in vain. */
   may(role) {
-    const roles = ["viewer", "editor", "admin"];
-    return roles.indexOf(this.session?.role) >= roles.indexOf(role);
+    return ROLES.indexOf(this.session?.role) >= ROLES.indexOf(role);
   }
 
   /**

@@ -4,9 +4,9 @@ import { isAborted, Problem } from "./api.js";
 import { every, fill, h } from "./dom.js";
 import { button, select } from "./parts.js";
 import { nextTheme, theme } from "./theme.js";
+import { MAX_LIMIT } from "./vocabulary.js";
 
 const ALARMS_MS = 5_000;
-const MOST_ALARMS = 1_000;
 const STATES = { connecting: "Connecting", open: "Live", away: "Not connected" };
 
 /**
@@ -42,7 +42,7 @@ function alarmCounter({ api, signal }) {
   const counter = h("span.counter", { hidden: true });
   every(ALARMS_MS, signal, async () => {
     try {
-      const { items } = await api.get("/alarms", { tenant: null, limit: MOST_ALARMS }, signal);
+      const { items } = await api.get("/alarms", { tenant: null, limit: MAX_LIMIT }, signal);
       const open = items.filter((one) => one.severity === "alarm" && one.state === "open");
       counter.hidden = open.length === 0;
       fill(counter, open.length, h("span.aside", " open"));
@@ -108,7 +108,8 @@ function themeButton() {
 async function showTenants(api, place) {
   let names;
   try {
-    names = (await api.get("/tenants", { tenant: null, limit: 1000 })).items.map((one) => one.name);
+    const { items } = await api.get("/tenants", { tenant: null, limit: MAX_LIMIT });
+    names = items.map((one) => one.name);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     return;

@@ -1,7 +1,7 @@
 /** Topics as a tree: levels with what is below them. It knows no page. */
 
-/** More topics than the API remembers; the ones longest silent go first. */
-const MOST_TOPICS = 10_000;
+import { MAX_TOPICS } from "./vocabulary.js";
+
 const FEW_TOPICS = 60;
 
 export class TopicTree {
@@ -31,7 +31,8 @@ export class TopicTree {
       this.#topics.set(name, Object.assign(before, known));
       return false;
     }
-    if (this.#topics.size >= MOST_TOPICS) this.#forget();
+    // The API remembers no more either; the ones longest silent go first.
+    if (this.#topics.size >= MAX_TOPICS) this.#forget();
     this.#topics.set(name, { messages: 0, rate: 0, ...known });
     let at = this.#root;
     for (const level of name.split("/")) {

@@ -5,6 +5,7 @@ import { form } from "../core/form.js";
 import { moment } from "../core/format.js";
 import { ask, button, field, input, notice, panel, table } from "../core/parts.js";
 import { pagedList } from "../core/paged.js";
+import { ACCOUNT_NAME, MAX_PASSWORD, MIN_PASSWORD } from "../core/vocabulary.js";
 import { scopeFields, scopeOf } from "./access_scope.js";
 
 const PAGE = 200;
@@ -65,15 +66,15 @@ function passwordField() {
   return h("input", {
     type: "password",
     autocomplete: "new-password",
-    minlength: 8,
-    maxlength: 256,
+    minlength: MIN_PASSWORD,
+    maxlength: MAX_PASSWORD,
   });
 }
 
 function newAccount(make) {
   const name = input({
     required: true,
-    pattern: "[A-Za-z0-9][A-Za-z0-9._@\\-]{0,63}",
+    pattern: ACCOUNT_NAME,
     autocomplete: "off",
   });
   const password = passwordField();

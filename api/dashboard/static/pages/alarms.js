@@ -16,6 +16,7 @@ import {
 } from "../core/parts.js";
 import { pagedList } from "../core/paged.js";
 import { link } from "../core/place.js";
+import { MAX_LIMIT, MAX_NOTE } from "../core/vocabulary.js";
 
 const REFRESH_MS = 5_000;
 const PAGE = 200;
@@ -24,7 +25,6 @@ const DRAW_MS = 200;
 const MOST_LETTERS = 50;
 const LETTERS_MS = 30_000;
 const MOST_RATE = 50;
-const MOST_CHARACTERS = 1_000;
 
 export function mount(context) {
   return h(
@@ -48,7 +48,7 @@ function openAlarms({ api, signal }) {
   }
   const path = (one) => `/alarms/${one.id}/acknowledge`;
   async function acknowledge(one) {
-    const note = input({ maxlength: MOST_CHARACTERS });
+    const note = input({ maxlength: MAX_NOTE });
     const question = `You look after this: ${one.what}. Nobody else is told of it.`;
     if (!(await ask(question, "Acknowledge", "primary", field("Note for the others", note))))
       return;
@@ -141,7 +141,7 @@ function outputs({ api, live, signal }) {
     live.follow(asked, take, mine);
   });
   rule.addEventListener("change", () => follow());
-  api.get("/rules", { limit: 1000 }, signal).then(
+  api.get("/rules", { limit: MAX_LIMIT }, signal).then(
     (found) => rule.append(...found.items.map((one) => h("option", { value: one.id }, one.id))),
     () => {},
   );

@@ -4,6 +4,7 @@ import { inPath } from "../core/api.js";
 import { fill, h, perFrame, say } from "../core/dom.js";
 import { count, moment, rate } from "../core/format.js";
 import { ask, badge, button, facts, field, heading, panel, table } from "../core/parts.js";
+import { DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND } from "../core/vocabulary.js";
 
 const SHOWN_VERSION = 12;
 const NONE =
@@ -63,7 +64,8 @@ function factsOf(balancer, copies) {
 
 /** The nodes; who may drain them has the buttons for it. */
 function nodePanel(api) {
-  const perSecond = h("input", { type: "number", min: 1, max: 100_000, value: 50 });
+  const range = { min: 1, max: MAX_DRAIN_PER_SECOND, value: DRAIN_PER_SECOND };
+  const perSecond = h("input", { type: "number", ...range });
   const asked = h("div");
   const mayDrain = api.may("admin");
   const columns = [
@@ -88,7 +90,7 @@ function nodePanel(api) {
 function drainButton(api, node, perSecond, report) {
   const undo = () => api.send("DELETE", path(node));
   async function drain() {
-    const many = Number(perSecond.value) || 50;
+    const many = Number(perSecond.value) || DRAIN_PER_SECOND;
     const question = `Give ${node.name} no new clients, and move its clients, ${many} a second?`;
     if (!(await ask(question, "Drain"))) return;
     await api.send("POST", path(node), { connections_per_second: many });

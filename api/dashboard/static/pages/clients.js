@@ -20,12 +20,12 @@ import {
 import { byClient } from "../core/hints.js";
 import { pagedList } from "../core/paged.js";
 import { note } from "../core/place.js";
+import { NEVER_EXPIRES } from "../core/vocabulary.js";
 
 const REFRESH_MS = 5_000;
 /** After that a session that was ended is no longer listed. */
 const ENDED_MS = 1_000;
 const PAGE = 100;
-const FOR_EVER = 4_294_967_295;
 const MOST_IN_FLIGHT = 200;
 const STATES = [
   ["", "All"],
@@ -138,7 +138,7 @@ function factsOf(client) {
     ["Connected", moment(client.connected_at)],
     left && ["Left", `${moment(left)}: ${client.disconnect_reason}`],
     ["Keep alive", alive ? seconds(alive) : "off"],
-    ["Session lasts", lasts === FOR_EVER ? "for ever" : seconds(lasts)],
+    ["Session lasts", lasts === NEVER_EXPIRES ? "for ever" : seconds(lasts)],
     client.will && ["Will", client.will.topic_name],
     ["QoS 2 open", count(client.qos2_unacknowledged)],
   ];

@@ -15,12 +15,12 @@ import {
 } from "../core/parts.js";
 import { pagedList } from "../core/paged.js";
 import { link, note } from "../core/place.js";
+import { UNFINISHED } from "../core/vocabulary.js";
 import { replay } from "./replay.js";
 
 const REFRESH_MS = 2_000;
 const FOLLOW_MS = 1_000;
 const PAGE = 100;
-const RUNNING = ["queued", "running"];
 const ABOUT =
   "Dry runs, backfills, re-runs of dead letters, replays and deletions. They outlive the API's process; those that have ended are kept for a day.";
 const EMPTY =
@@ -122,7 +122,7 @@ function endings(api, { id, state }, again, forgotten) {
     forgotten();
   };
   const mayEnd = api.can("DELETE /jobs/{id}");
-  if (RUNNING.includes(state)) return mayEnd && button("End it", end, { kind: "danger" });
+  if (UNFINISHED.includes(state)) return mayEnd && button("End it", end, { kind: "danger" });
   const mayResume = state !== "succeeded" && api.can("POST /jobs/{id}/resume");
   return [mayResume && button("Go on", resume), mayEnd && button("Forget", forget)];
 }

@@ -5,6 +5,7 @@ import { form } from "../core/form.js";
 import { moment } from "../core/format.js";
 import { ask, badge, button, field, input, notice, select, table } from "../core/parts.js";
 import { pagedList } from "../core/paged.js";
+import { MAX_KEY_DESCRIPTION } from "../core/vocabulary.js";
 import { scopeFields, scopeOf } from "./access_scope.js";
 
 const PAGE = 200;
@@ -98,7 +99,7 @@ function shownOnce({ key }, label, done) {
 }
 
 function newKey(make) {
-  const description = input({ required: true, maxlength: 200 });
+  const description = input({ required: true, maxlength: MAX_KEY_DESCRIPTION });
   const life = select(LIVES);
   const scope = scopeFields();
   const work = async () => {

@@ -16,6 +16,7 @@ import {
   select,
   table,
 } from "../core/parts.js";
+import { MAX_UINT32 } from "../core/vocabulary.js";
 
 const MOST_MESSAGES = 200;
 const DRAW_MS = 200;
@@ -56,7 +57,7 @@ function connectionPanel(api, shared, take, signal) {
   const username = h("input", { type: "text", autocomplete: "off" });
   const password = h("input", { type: "password", autocomplete: "off" });
   const clean = check("Clean start", { checked: true });
-  const expiry = h("input", { type: "number", min: 0, max: 4294967295, value: "0" });
+  const expiry = h("input", { type: "number", min: 0, max: MAX_UINT32, value: "0" });
   const state = h("p", { role: "status" }, badge("not connected"));
   const options = () => ({
     clientId: clientId.value,

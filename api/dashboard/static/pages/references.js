@@ -6,6 +6,7 @@ import { bytes, count, moment } from "../core/format.js";
 import { field, heading, input, notice, panel, select, stateBadge, table } from "../core/parts.js";
 import { pagedList } from "../core/paged.js";
 import { note } from "../core/place.js";
+import { MAX_REFERENCE_DESCRIPTION } from "../core/vocabulary.js";
 import { reference } from "./reference.js";
 
 const REFRESH_MS = 5_000;
@@ -71,7 +72,7 @@ function upload(api, done) {
     required: true,
     accept: ".csv,.txt,.json,.ndjson,.jsonl",
   });
-  const description = input({ maxlength: 2000 });
+  const description = input({ maxlength: MAX_REFERENCE_DESCRIPTION });
   const key = input();
   const schema = input();
   const delimiter = select(["comma", "semicolon", "tab", "bar"]);

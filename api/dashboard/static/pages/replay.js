@@ -3,7 +3,9 @@
 import { h } from "../core/dom.js";
 import { editor } from "../core/editor.js";
 import { form } from "../core/form.js";
+import { count } from "../core/format.js";
 import { check, field, input, notice, panel, select } from "../core/parts.js";
+import { REPLAY_CLIENT_RATE, REPLAY_RATE } from "../core/vocabulary.js";
 
 const FIRST =
   "SELECT * FROM messages\nWHERE topic_matches(topic, 'plant/#') AND ts > now() - INTERVAL 1 HOUR";
@@ -42,7 +44,7 @@ function targetFields() {
   const prefix = input({ value: "replay/" });
   const client = input();
   const speed = select(SPEEDS);
-  const rate = number("1,000, to one client 100");
+  const rate = number(`${count(REPLAY_RATE)}, to one client ${count(REPLAY_CLIENT_RATE)}`);
   const limit = number("all");
   const retain = check("Replace what is retained now");
   const element = h(

@@ -19,6 +19,7 @@ import {
   tabs,
 } from "../core/parts.js";
 import { go } from "../core/place.js";
+import { MAX_RULE_DESCRIPTION, MAX_RULE_NAME } from "../core/vocabulary.js";
 import { actionList } from "./rule_actions.js";
 import { dryRun, sampleTest } from "./rule_trials.js";
 import { counters, versions } from "./rule_versions.js";
@@ -143,8 +144,9 @@ function resumption(api, rule, show) {
 function ruleFields({ api, signal }, rule, run) {
   const placeholder = rule === null ? "made up when empty" : null;
   const id = input({ value: rule?.id ?? "", disabled: rule !== null, placeholder });
-  const name = h("input", { type: "text", value: rule?.name ?? "", maxlength: 200 });
-  const description = h("textarea", { rows: 2, value: rule?.description ?? "", maxlength: 2000 });
+  const name = h("input", { type: "text", value: rule?.name ?? "", maxlength: MAX_RULE_NAME });
+  const maxlength = MAX_RULE_DESCRIPTION;
+  const description = h("textarea", { rows: 2, value: rule?.description ?? "", maxlength });
   const enable = check("Run this rule", { checked: rule?.enable ?? true });
   const actions = actionList(api, signal, rule?.actions ?? [], () => examine());
   const value = rule?.sql ?? FIRST_SQL;

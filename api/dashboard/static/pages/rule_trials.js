@@ -4,6 +4,7 @@ import { chart } from "../core/chart.js";
 import { fill, h, say } from "../core/dom.js";
 import { cell, count, moment, seconds } from "../core/format.js";
 import { badge, block, button, facts, field, problem, select, table } from "../core/parts.js";
+import { UNFINISHED } from "../core/vocabulary.js";
 
 const FIRST_MESSAGE = {
   topic: "plant/1/temperature",
@@ -122,7 +123,7 @@ async function finished(api, id, signal, tell) {
   for (;;) {
     const job = await api.get(`/jobs/${id}`, { tenant: null }, signal);
     tell(job);
-    if (!["queued", "running"].includes(job.state)) return job;
+    if (!UNFINISHED.includes(job.state)) return job;
     await new Promise((resolve) => setTimeout(resolve, JOB_MS));
   }
 }

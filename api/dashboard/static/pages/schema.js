@@ -17,6 +17,7 @@ import {
   select,
 } from "../core/parts.js";
 import { link } from "../core/place.js";
+import { MAX_SCHEMA_DESCRIPTION } from "../core/vocabulary.js";
 
 /** Its panel; `done` is called with its name when it was changed, with none when it was deleted. */
 export function schema(api, name, done, signal) {
@@ -59,7 +60,7 @@ function detail(api, path, found, done, signal) {
 function change(api, path, found, done) {
   const source = area({ class: "code", rows: 12, required: true, value: found.source });
   const message = input({ value: found.message_type ?? "" });
-  const description = input({ value: found.description, maxlength: 2000 });
+  const description = input({ value: found.description, maxlength: MAX_SCHEMA_DESCRIPTION });
   async function work() {
     const kept = await api.send("PUT", path, {
       type: found.type,

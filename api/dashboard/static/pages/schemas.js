@@ -6,6 +6,7 @@ import { moment } from "../core/format.js";
 import { field, heading, input, notice, panel, select, table } from "../core/parts.js";
 import { pagedList } from "../core/paged.js";
 import { note } from "../core/place.js";
+import { MAX_SCHEMA_DESCRIPTION } from "../core/vocabulary.js";
 import { schema } from "./schema.js";
 
 const PAGE = 200;
@@ -58,7 +59,7 @@ function registration(api, done) {
   const name = input({ required: true });
   const type = select(["avro", "protobuf"]);
   const message = input();
-  const description = input({ maxlength: 2000 });
+  const description = input({ maxlength: MAX_SCHEMA_DESCRIPTION });
   const source = area({ class: "code", rows: 8, required: true });
   async function work() {
     const made = await api.send("POST", "/schemas", {

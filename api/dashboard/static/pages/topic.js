@@ -6,6 +6,7 @@ import { bytes, cell, moment, payloadBlock } from "../core/format.js";
 import { block, check, facts, panel } from "../core/parts.js";
 import { link } from "../core/place.js";
 import { quoted } from "../core/sql.js";
+import { MAX_KEPT_BYTES } from "../core/vocabulary.js";
 
 const DRAW_MS = 150;
 const MOST_POINTS = 600;
@@ -31,7 +32,7 @@ export function topicDetail({ live, api, topic, last, signal }) {
   }
   if (last) take(last);
   else {
-    const asked = { topic_filter: topic, max_payload_bytes: 4096, limit: 1 };
+    const asked = { topic_filter: topic, max_payload_bytes: MAX_KEPT_BYTES, limit: 1 };
     api.get("/topics", asked, signal).then(
       (found) => !message && found.items[0] && take(found.items[0].last),
       () => {}, // what comes will be shown

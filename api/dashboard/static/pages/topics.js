@@ -8,12 +8,12 @@ import { field, heading, input, problem } from "../core/parts.js";
 import { note } from "../core/place.js";
 import { TopicTree } from "../core/tree.js";
 import { topics, TreeView } from "../core/tree_view.js";
+import { MAX_LIMIT } from "../core/vocabulary.js";
 import { topicDetail } from "./topic.js";
 
 const DRAW_MS = 150;
 /** More a second are of no use to eyes; counts are asked for. */
 const MOST_RATE = 250;
-const PAGE = 1_000;
 const MOST_PAGES = 10;
 const COUNTS_MS = 4_000;
 const NOTHING = "No message has come on these topics. Publish one, and its topic appears here.";
@@ -104,7 +104,7 @@ function followTopics({ api, live }, filter, { tree, view, left, wrong, draw }, 
 
 /** Read what is known of each topic, page by page. */
 async function readTopics(api, filter, put, draw, signal) {
-  const asked = { topic_filter: filter, limit: PAGE, max_payload_bytes: 256 };
+  const asked = { topic_filter: filter, limit: MAX_LIMIT, max_payload_bytes: 256 };
   let cursor = null;
   for (let page = 0; page < MOST_PAGES; page += 1) {
     const found = await api.get("/topics", { ...asked, cursor }, signal);
