@@ -68,7 +68,7 @@ class AppliedRightsFollower:
     def _use(self, applied: AppliedRights, rights: Rights) -> None:
         self._authorizer.apply(rights, applied.version)
         for connection in list(self._connections):
-            connection.renew_rights()
+            connection.admission.renew_rights()
         fields = {"version": applied.version, "by": applied.by, "rules": rights.rules}
         logger.info("rights applied", extra={"fields": fields})
 

@@ -124,7 +124,7 @@ class Bans:
         """End the connections of clients that are banned by now."""
         self._is_cutting = False
         for connection in list(self._connections):
-            connection.renew_bans()
+            connection.admission.renew_bans()
 
 
 def _said(reason: str) -> str:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.protocol.connection import ServerConnection
     from ingest.protocol.packets import Packet
-    from ingest.protocol.reason_codes import DisconnectReasonCode
+    from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
     from mqlake.rights.compiled import ClientRights
 
 
@@ -27,6 +27,8 @@ class Client(Protocol):
     is_closing: bool
 
     @property
+    def address(self) -> str: ...
+    @property
     def connection_id(self) -> str: ...
     def write(self, data: bytes) -> None: ...
     def send(self, packet: Packet) -> None: ...
@@ -35,3 +37,12 @@ class Client(Protocol):
     def close(
         self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
     ) -> None: ...
+
+
+class Newcomer(Client, Protocol):
+    """The same before CONNACK."""
+
+    def refuse(
+        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
+    ) -> None: ...
+    def cut(self, reason: str) -> None: ...

@@ -27,7 +27,7 @@ A socket that is closed with bytes unread is reset, and bytes on their way to th
 
 
 class ClientSocket(asyncio.Protocol):
-    """The socket's side of a connection; `ingest.gateway.connection` has the packets' side.
+    """The socket's side of a connection; `closing.py` and `connection.py` have the packets' side.
 
     Reading is paused for one or more reasons. Writing is collected and leaves once per turn of the
     event loop.
@@ -37,6 +37,7 @@ class ClientSocket(asyncio.Protocol):
         is_writable: False while the socket has enough to send.
         is_closing: Nothing more is read or sent.
         slot: Of `Deadlines`.
+        transport: None before `connection_made`.
 
     Args:
         context: Of all connections.
@@ -47,11 +48,11 @@ class ClientSocket(asyncio.Protocol):
         "_buffered_bytes",
         "_context",
         "_pauses",
-        "_transport",
         "is_closing",
         "is_writable",
         "peer",
         "slot",
+        "transport",
     )
 
     def __init__(self, context: ConnectionContext) -> None:
@@ -60,7 +61,7 @@ class ClientSocket(asyncio.Protocol):
         self.is_writable = True
         self.is_closing = False
         self.slot = UNWATCHED
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._pauses: tuple[str, ...] = ()
@@ -77,13 +78,18 @@ class ClientSocket(asyncio.Protocol):
     def deadline_passed(self) -> None:
         """Act on a client that is too late: called by `Deadlines`."""
 
+    @property
+    def address(self) -> str:
+        """Of the client, without its port; "" where there is none."""
+        return self.peer.rpartition(":")[0]
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods, not the base class.
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         high = self._context.settings.max_write_buffer_bytes
-        self._transport.set_write_buffer_limits(high=high)
+        self.transport.set_write_buffer_limits(high=high)
 
     def pause_writing(self) -> None:
         self.is_writable = False
@@ -108,8 +114,8 @@ class ClientSocket(asyncio.Protocol):
         """
         if self.is_closing:
             return
-        if not self._pauses and self._transport is not None:
-            self._transport.pause_reading()
+        if not self._pauses and self.transport is not None:
+            self.transport.pause_reading()
         if why not in self._pauses:
             self._pauses += (why,)
 
@@ -118,8 +124,8 @@ class ClientSocket(asyncio.Protocol):
         if why not in self._pauses:
             return
         self._pauses = tuple(one for one in self._pauses if one != why)
-        if not self._pauses and not self.is_closing and self._transport is not None:
-            self._transport.resume_reading()
+        if not self._pauses and not self.is_closing and self.transport is not None:
+            self.transport.resume_reading()
             self._process_packets()
 
     def _pause_if_overfull(self) -> None:
@@ -128,9 +134,9 @@ class ClientSocket(asyncio.Protocol):
         Messages to it stop at `max_write_buffer_bytes`; answers may take as much again, so that a
         subscriber that is merely slow is still heard.
         """
-        assert self._transport is not None
+        assert self.transport is not None
         most = 2 * self._context.settings.max_write_buffer_bytes
-        if self._transport.get_write_buffer_size() > most:
+        if self.transport.get_write_buffer_size() > most:
             self.pause_reading(PAUSED_BY_SOCKET)
 
     def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
@@ -143,7 +149,7 @@ class ClientSocket(asyncio.Protocol):
         self.is_closing = True
         self._flush()
         self._detach(reason)
-        transport = self._transport
+        transport = self.transport
         if transport is not None:
             if lingers and last_words and transport.can_write_eof():
                 self._context.deadlines.set(self, LINGER_SECONDS)
@@ -155,11 +161,11 @@ class ClientSocket(asyncio.Protocol):
 
     def _abort(self) -> None:
         """Cut it: unsent bytes are lost."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _flush(self) -> None:
-        if self._buffer and self._transport is not None:
+        if self._buffer and self.transport is not None:
             buffer = self._buffer
             self._buffer = []
             self._buffered_bytes = 0
@@ -167,4 +173,4 @@ class ClientSocket(asyncio.Protocol):
             counters = self._context.counters
             counters.packets_sent += len(buffer)
             counters.bytes_sent += len(data)
-            self._transport.write(data)
+            self.transport.write(data)

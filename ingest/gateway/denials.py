@@ -57,7 +57,7 @@ class Denials:
             client.tenant,
             _clipped(client.client_id),
             None if username is None else _clipped(username),
-            client.peer.rpartition(":")[0],
+            client.address,
             _clipped(topic),
         )
         counts = self._counts

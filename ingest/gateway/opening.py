@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ingest.gateway.client import Client
+from ingest.gateway.client import Newcomer
 from ingest.gateway.client_session import ClientSession
 from ingest.gateway.session_context import StoredSession
 from ingest.gateway.sessions import PAUSED_BY_SESSION
@@ -59,16 +59,12 @@ _LATER: Final = object()
 """An effect that is not over: `proceed` tells of its end."""
 
 
-class Entrant(Client, Protocol):
+class Entrant(Newcomer, Protocol):
     """A connection whose client may be let in.
 
     Implemented by `ingest.gateway.connection.ClientConnection`, which describes it.
     """
 
-    def refuse(
-        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
-    ) -> None: ...
-    def cut(self, reason: str) -> None: ...
     def adopt(self, session: ClientSession, connect: Connect) -> None: ...
     def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None: ...
 
@@ -116,7 +112,6 @@ class Opening:
         context: Of all openings.
         connection: Of the client.
         connect: Of the client.
-        username: As which it has logged in.
         extra: Properties of CONNACK that come from its authentication.
 
     Attributes:
@@ -131,7 +126,6 @@ class Opening:
         "_is_welcome",
         "_session",
         "_stored",
-        "_username",
         "_work",
         "connect",
         "connection",
@@ -144,7 +138,6 @@ class Opening:
         context: OpeningContext,
         connection: Entrant,
         connect: Connect,
-        username: str | None,
         extra: Properties,
     ) -> None:
         self._context = context
@@ -152,7 +145,6 @@ class Opening:
         self.connect = connect
         self.key: Key = (connection.tenant, connection.client_id)
         self.expiry_interval = _expiry_interval(connect, context.max_expiry_interval)
-        self._username = username
         self._extra = extra
         self._is_welcome = False
         self._session: ClientSession | None = None
@@ -192,11 +184,7 @@ class Opening:
 
     def _new_session(self) -> ClientSession:
         return ClientSession(  # [MQTT5-3.1.2-6]
-            self._context.of_session,
-            self.connection,
-            self.connect,
-            self._username,
-            self.expiry_interval,
+            self._context.of_session, self.connection, self.connect, self.expiry_interval
         )
 
     @property

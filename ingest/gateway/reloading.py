@@ -82,7 +82,7 @@ class Reloading:
             self._stays("credentials", path, exc)
         else:
             for connection in list(self._connections):
-                connection.renew_login()
+                connection.admission.renew_login()
             self._is_read("credentials", path, users=users)
 
     async def _read_keys(self) -> None:
@@ -106,7 +106,7 @@ class Reloading:
             self._tell(path, words)
             return
         for connection in list(self._connections):
-            connection.renew_rights()
+            connection.admission.renew_rights()
         self._is_read("rights", path, rules=rules)
 
     async def _read_bans(self) -> None:

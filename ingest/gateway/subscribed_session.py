@@ -93,7 +93,6 @@ class SubscribedSession:
         context: SessionContext,
         connection: Client,
         connect: Connect,
-        username: str | None,
         expiry_interval: int,
     ) -> None:
         self._context = context
@@ -103,7 +102,7 @@ class SubscribedSession:
         self.session_id = secrets.token_hex(8)
         self.connection: Client | None = connection
         self.protocol_level = connect.protocol_level
-        self.username = username
+        self.username = connection.username
         self.principal = connection.principal
         self._listener = connection.listener
         self.keep_alive = connect.keep_alive
@@ -113,7 +112,7 @@ class SubscribedSession:
         self.end_reason = ""
         self.will = None if connect.will is None else _stored_will(connect.will, connection)
         self.headers = client_headers(
-            self.client_id, context.origin, username, connection.peer.rpartition(":")[0]
+            self.client_id, context.origin, self.username, connection.address
         )
         waiting = context.shared_limits.waiting(self.tenant, self.principal)
         self.sender = Sender(

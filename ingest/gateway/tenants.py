@@ -103,4 +103,4 @@ class Tenants:
     def _renew(self) -> None:
         self._is_renewing = False
         for connection in list(self._connections):
-            connection.renew_tenant()
+            connection.admission.renew_tenant()

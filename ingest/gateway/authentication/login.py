@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.authenticator import NO_SUCH_METHOD
 from ingest.gateway.authentication.exchange import EnhancedAuthentication
@@ -14,7 +14,6 @@ from ingest.gateway.authentication.outcomes import (
     Outcome,
     Refused,
 )
-from ingest.gateway.client import Client
 from ingest.protocol.packets import Auth, Connect
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import (
@@ -24,26 +23,12 @@ from ingest.protocol.reason_codes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.authentication.outcomes import Verdict
+    from ingest.gateway.client import Newcomer
     from ingest.protocol.properties import Properties
-
-
-class Applicant(Client, Protocol):
-    """A connection whose client is to log in.
-
-    Implemented by `ingest.gateway.connection.ClientConnection`, which describes it.
-    """
-
-    @property
-    def user_prefix(self) -> str: ...
-    def refuse(
-        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
-    ) -> None: ...
-    def cut(self, reason: str) -> None: ...
-    def accept(self, connect: Connect, accepted: Accepted, extra: Properties) -> None: ...
 
 
 class Login:
@@ -56,26 +41,34 @@ class Login:
         connection: Held while a password is checked, not while the client is asked.
         chain: The gateway's.
         names: Authenticators of it that are asked.
-        address: The client's, without its port.
+        user_prefix: Of the names of its tenant's users.
+        accept: Takes the client that has logged in, with properties for its CONNACK.
     """
 
     __slots__ = (
-        "_address",
+        "_accept",
         "_chain",
         "_checking",
         "_connect",
         "_connection",
         "_enhanced",
         "_names",
+        "_user_prefix",
     )
 
     def __init__(
-        self, connection: Applicant, chain: Chain, names: Sequence[str], address: str
+        self,
+        connection: Newcomer,
+        chain: Chain,
+        names: Sequence[str],
+        user_prefix: str,
+        accept: Callable[[Connect, Accepted, Properties], None],
     ) -> None:
         self._connection = connection
         self._chain = chain
         self._names = names
-        self._address = address
+        self._user_prefix = user_prefix
+        self._accept = accept
         self._connect: Connect | None = None
         self._checking: asyncio.Future[Verdict] | None = None
         self._enhanced: EnhancedAuthentication | None = None
@@ -102,7 +95,7 @@ class Login:
                 self._process(NO_SUCH_METHOD)
                 return
             self._enhanced = EnhancedAuthentication(
-                authenticator, method, username, self._address, self._connection.user_prefix
+                authenticator, method, username, self._connection.address, self._user_prefix
             )
             data = connect.properties.get("authentication_data")
             self._process(self._enhanced.begin(data))
@@ -114,9 +107,9 @@ class Login:
             connect.username,
             connect.password,
             self._connection.client_id,
-            self._address,
+            self._connection.address,
             connect.protocol_level,
-            self._connection.user_prefix,
+            self._user_prefix,
         )
         verdict = self._chain.check(attempt, self._names)
         if isinstance(verdict, asyncio.Future):
@@ -168,4 +161,4 @@ class Login:
             connection.send(Auth(AuthReasonCode.SUCCESS, properties))
         else:
             self._connect = None
-            connection.accept(connect, outcome, properties)
+            self._accept(connect, outcome, properties)

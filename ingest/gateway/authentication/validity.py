@@ -9,7 +9,7 @@ from ingest.protocol.reason_codes import DisconnectReasonCode
 if TYPE_CHECKING:
     import asyncio
 
-    from ingest.gateway.authentication.login import Applicant
+    from ingest.gateway.client import Newcomer
     from mqlake.clock import Clock
 
 LOOK_SECONDS: Final = 60.0
@@ -31,7 +31,7 @@ class Validity:
 
     def __init__(
         self,
-        connection: Applicant,
+        connection: Newcomer,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         ends_at: float,

@@ -552,7 +552,7 @@ class Harness:
         self.spare.kill()
         self.host.kill()
         for connection in self.connections():
-            transport = connection._transport
+            transport = connection.transport
             if transport is not None:
                 transport.abort()
         self.task.cancel()

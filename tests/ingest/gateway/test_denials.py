@@ -23,7 +23,7 @@ class Told:
 
 
 def client(client_id: str) -> Client:
-    found = SimpleNamespace(tenant="t", client_id=client_id, username="u", peer="::1:4711")
+    found = SimpleNamespace(tenant="t", client_id=client_id, username="u", address="::1")
     return cast("Client", found)
 
 

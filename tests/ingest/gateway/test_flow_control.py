@@ -28,9 +28,9 @@ ANSWER_BYTES = 64
 
 def unsent(connection: ClientConnection) -> int:
     """Return how many bytes the gateway holds for a client's socket."""
-    assert connection._transport is not None
+    assert connection.transport is not None
     waiting = sum(len(part) for part in connection._buffer)
-    return connection._transport.get_write_buffer_size() + waiting
+    return connection.transport.get_write_buffer_size() + waiting
 
 
 async def connect_stalled(port: int, client_id: str, *, keep_alive: int = 0) -> Client:

@@ -3,6 +3,7 @@ from collections import Counter
 
 import pytest
 
+from ingest.gateway.admission import Admission
 from ingest.gateway.client_session import ClientSession
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.garbage import YOUNG_OBJECTS, collect_rarely
@@ -16,6 +17,7 @@ from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 pytestmark = pytest.mark.anyio
 
 KINDS = (
+    Admission,
     ClientConnection,
     ClientSession,
     SessionProgress,

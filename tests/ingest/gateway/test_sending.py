@@ -207,7 +207,7 @@ async def test_a_slow_client_costs_bounded_memory_and_holds_up_nobody(qos: int) 
         await slow.subscribe("a", qos)
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
         connection = harness.connection("slow")
-        transport = connection._transport
+        transport = connection.transport
         assert transport is not None
         publisher = await Client.connect(harness.port, "publisher", level=4)
         harness.router.pause()

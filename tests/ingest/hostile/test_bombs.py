@@ -281,8 +281,8 @@ async def knock(port: int, number: int) -> int:
 
 async def gone(place: Town) -> None:
     for connection in place.harness.connections():
-        if connection.client_id != "healthy" and connection._transport is not None:
-            connection._transport.abort()
+        if connection.client_id != "healthy" and connection.transport is not None:
+            connection.transport.abort()
     await until(lambda: len(place.harness.gateway.connections) == 1)
 
 

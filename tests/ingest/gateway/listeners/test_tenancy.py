@@ -135,7 +135,7 @@ async def test_a_certificate_names_its_tenant(
         else:
             assert (connack.reason_code, tenant_at(harness)) == (0, tenant)
             assert harness.connection("c").principal == f"{tenant}/ann"
-            grants = harness.connection("c")._grants
+            grants = harness.connection("c").admission._grants
             assert grants is not None
             assert grants.attributes["certificate.organization"] == organization
 

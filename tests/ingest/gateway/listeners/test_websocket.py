@@ -422,14 +422,14 @@ async def test_a_client_that_does_not_read_holds_up_nobody_and_nothing_grows(
         while connection.is_writable:
             await bob.publish("a", payload)
             assert (await bob.message()).payload == payload
-        assert connection._transport is not None
-        size = connection._transport.get_write_buffer_size()
+        assert connection.transport is not None
+        size = connection.transport.get_write_buffer_size()
         for _ in range(100):
             await bob.publish("a", payload)
             await bob.message()
             client.send(Ping(bytes(100)))
         await turns(50)
-        assert connection._transport.get_write_buffer_size() <= size
+        assert connection.transport.get_write_buffer_size() <= size
         socket_transport.resume_reading()
         while not connection.is_writable:
             assert isinstance(await client.receive(), BytesMessage)
