@@ -6,10 +6,11 @@ bits, which nobody guesses), of passwords a SCRAM verifier with its many rounds.
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_members import load, texts, to_dataclass
+from mqlake.record_versions import RECORD_VERSION
 
 Role = Literal["viewer", "editor", "admin"]
 """Each has the rights of those before it."""
@@ -111,29 +112,17 @@ def encode_access(value: AccessValue) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _texts(name: str, found: object) -> tuple[str, ...]:
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise TypeError(f"{name}: expected a list of text")
-    return tuple(found)
-
-
 def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
     """Undo `encode_access`; fields that we do not know are left out.
 
     Raises:
         InvalidRecord: Of another form or version.
     """
-    class_ = _CLASSES[kind]
-    try:
-        fields: dict[str, Any] = json.loads(data)
-        check_version(fields.pop("v"), kind)
-        known = {name: fields[name] for name in class_.__slots__ if name in fields}
-        for name in ("topic_filters", "tenants"):
-            if known.get(name) is not None:
-                known[name] = _texts(name, known[name])
-        value = class_(**known)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise InvalidRecord(f"{kind} is malformed: {exc!r}") from exc
+    found = load(data, kind)
+    for name in ("topic_filters", "tenants"):
+        if found.get(name) is not None:
+            found[name] = tuple(texts(found, name))
+    value = to_dataclass(_CLASSES[kind], found, kind)
     if not isinstance(value, LoginSession) and value.role not in ROLES:
         raise InvalidRecord(f"{kind} has the role {value.role!r}, expected one of {ROLES}")
     return value

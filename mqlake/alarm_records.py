@@ -6,10 +6,10 @@ process that sees an alarm writes the one again and again, its acknowledger the 
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
-from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_members import load, to_dataclass
+from mqlake.record_versions import RECORD_VERSION
 
 Severity = Literal["alarm", "warning"]
 Told = Literal["raised", "cleared"]
@@ -83,9 +83,5 @@ def decode_alarm(class_: type[Value], data: bytes) -> Value:
     Raises:
         InvalidRecord: Of another form or version.
     """
-    try:
-        fields: dict[str, Any] = json.loads(data)
-        check_version(fields.pop("v"), class_.__name__.lower())
-        return class_(**{name: fields[name] for name in class_.__slots__ if name in fields})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise InvalidRecord(f"{class_.__name__.lower()} is malformed: {exc!r}") from exc
+    what = class_.__name__.lower()
+    return to_dataclass(class_, load(data, what), what)

@@ -12,6 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mqlake.errors import InvalidRecord
+from mqlake.record_members import (
+    BOOLEAN,
+    LIST,
+    OBJECT,
+    integer,
+    load,
+    member,
+    optional,
+    parse,
+    short,
+)
 from mqlake.record_versions import RECORD_VERSION, check_version
 
 FEDERATION: Final = "mqlake.federation"
@@ -90,20 +101,17 @@ def decode_checkpoint(data: bytes) -> FederationCheckpoint:
     Raises:
         InvalidRecord: Not of a version that this release reads, or malformed.
     """
-    try:
-        found = json.loads(data)
-        check_version(found["v"], "checkpoint of the federation")
-        retained = found.get("retained")
-        return FederationCheckpoint(
-            int(found["epoch"]),
-            _offsets(found["read"]),
-            list(found["streams"]),
-            {int(site): _decode_position(one) for site, one in found["links"].items()},
-            dict(found.get("interest", {})),
-            None if retained is None else _decode_position(retained),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise InvalidRecord(f"checkpoint of the federation is malformed: {exc!r}") from exc
+    absent: dict[str, Any] = {"interest": {}, "retained": None}
+    found = absent | load(data, "checkpoint of the federation")
+    links = member(found, "links", OBJECT)
+    return FederationCheckpoint(
+        integer(found, "epoch"),
+        _offsets(found, "read"),
+        member(found, "streams", LIST),
+        {_number(site): _position(links, site) for site in links},
+        member(found, "interest", OBJECT),
+        optional(_position, found, "retained"),
+    )
 
 
 def encode_latest(latest: list[Any]) -> bytes:
@@ -117,12 +125,13 @@ def decode_latest(data: bytes) -> list[Any]:
     Raises:
         InvalidRecord: Not of a version that this release reads, or malformed.
     """
-    try:
-        version, *latest = json.loads(data)
-    except (TypeError, ValueError) as exc:
-        raise InvalidRecord(f"latest retained message is malformed: {exc!r}") from exc
-    check_version(version, "latest retained message of the federation")
-    return list(latest)
+    what = "latest retained message of the federation"
+    found = parse(data, what)
+    if type(found) is not list or not found:
+        raise InvalidRecord(f"{what} is {short(found)}, expected a list")
+    version, *latest = found
+    check_version(version, what)
+    return latest
 
 
 def encode_reach(routes_offset: int) -> bytes:
@@ -141,12 +150,7 @@ def decode_reach(data: bytes) -> int:
     Raises:
         InvalidRecord: Not of a version that this release reads, or malformed.
     """
-    try:
-        found = json.loads(data)
-        check_version(found["v"], "reach of the federation")
-        return int(found["routes"])
-    except (KeyError, TypeError, ValueError) as exc:
-        raise InvalidRecord(f"reach of the federation is malformed: {exc!r}") from exc
+    return integer(load(data, "reach of the federation"), "routes")
 
 
 def needed(links: Iterable[LinkPosition]) -> Offsets:
@@ -163,14 +167,22 @@ def _encode_position(position: LinkPosition) -> dict[str, Any]:
     return {**found, "handed": position.handed} if position.handed else found
 
 
-def _decode_position(found: dict[str, Any]) -> LinkPosition:
+def _position(found: dict[str, Any], name: str) -> LinkPosition:
+    position = {"clock": {}, "new": False, "handed": 0} | member(found, name, OBJECT)
     return LinkPosition(
-        _offsets(found["cursor"]),
-        _offsets(found.get("clock", {})),
-        bool(found.get("new")),
-        int(found.get("handed", 0)),
+        _offsets(position, "cursor"),
+        _offsets(position, "clock"),
+        member(position, "new", BOOLEAN),
+        integer(position, "handed"),
     )
 
 
-def _offsets(found: dict[str, Any]) -> Offsets:
-    return {int(partition): int(offset) for partition, offset in found.items()}
+def _offsets(found: dict[str, Any], name: str) -> Offsets:
+    offsets = member(found, name, OBJECT)
+    return {_number(partition): integer(offsets, partition) for partition in offsets}
+
+
+def _number(name: str) -> int:
+    if not name.isdecimal():
+        raise InvalidRecord(f"member {name!r} has no number as its name")
+    return int(name)

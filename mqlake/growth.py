@@ -20,13 +20,14 @@ message.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from mqlake.errors import InvalidRecord, OperationalError
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_members import integer, integers, load, refusal, text
+from mqlake.record_versions import RECORD_VERSION
 
 MOST_PARTITIONS: Final = 1024
 """Of `mqlake.inbound`; no query takes a partition beyond."""
@@ -188,24 +189,15 @@ def decode_growth(value: bytes | None) -> Growth:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is not as it must be.
     """
-    try:
-        found: Any = json.loads(value or b"null")
-        check_version(found["v"], "record of the log's growth")
-        growth = Growth(
-            int(found["before"]),
-            int(found["after"]),
-            GrowthStep(found["step"]),
-            _offsets(found["cut"]),
-        )
-    except (ValueError, KeyError, TypeError) as exc:
-        raise InvalidRecord(f"record of the log's growth is malformed: {exc!r}") from exc
+    found = load(value or b"null", "record of the log's growth")
+    step = text(found, "step")
+    if step not in set(GrowthStep):
+        raise refusal("step", step, f"one of {', '.join(GrowthStep)}")
+    cut = tuple(integers(found, "cut"))
+    growth = Growth(integer(found, "before"), integer(found, "after"), GrowthStep(step), cut)
     has_cut = growth.step in {GrowthStep.CUT, GrowthStep.DONE}
     if not 0 < growth.before < growth.after or growth.after % growth.before:
         raise InvalidRecord(f"a log does not grow from {growth.before} to {growth.after}")
     if len(growth.cut) != (growth.before if has_cut else 0):
         raise InvalidRecord(f"cut {growth.cut} of {growth.before} partitions at {growth.step}")
     return growth
-
-
-def _offsets(found: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(offset) for offset in found)

@@ -26,6 +26,7 @@ from mqlake.record_members import (
     refusal,
     short,
     text,
+    texts,
 )
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.usual_json import NUMBER, PACKET_ID, TEXT, VERSION, list_of
@@ -266,10 +267,7 @@ def _history_members(history: HistoryRecord) -> dict[str, Any]:
 def _history(item: Any) -> HistoryRecord:
     if type(item) is not dict:
         raise InvalidRecord(f"a history is {short(item)}, expected an object")
-    filters = member(item, "filters", LIST)
-    if any(type(one) is not str for one in filters):
-        raise refusal("filters", filters, "a list of topic filters")
-    return HistoryRecord(filters, integer(item, "from"), integers(item, "cursor", 0))
+    return HistoryRecord(texts(item, "filters"), integer(item, "from"), integers(item, "cursor"))
 
 
 def _shared(pairs: Any) -> dict[int, str]:

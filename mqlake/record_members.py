@@ -6,6 +6,7 @@ Types are compared exactly: to Python true is a number, to the record it is not.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqlake import compact_json
@@ -14,6 +15,8 @@ from mqlake.record_versions import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
 
 MAX_UINT16: Final = 0xFFFF
 MAX_UINT32: Final = 0xFFFF_FFFF
@@ -44,6 +47,7 @@ OPTIONAL_OBJECT: Final = ((dict, type(None)), "an object or null")
 
 _ABSENT: Final = object()
 Value = TypeVar("Value")
+Record = TypeVar("Record", bound="DataclassInstance")
 
 
 def member(found: dict[str, Any], name: str, expected: tuple[tuple[type, ...], str]) -> Any:
@@ -65,6 +69,14 @@ def text(found: dict[str, Any], name: str) -> str:
             value.encode()
         except UnicodeEncodeError as exc:  # JSON can spell half of a surrogate pair
             raise InvalidRecord(f"member {name!r} has no UTF-8 form") from exc
+    return value
+
+
+def texts(found: dict[str, Any], name: str) -> list[str]:
+    """Return a member that is a list of text."""
+    value = found.get(name, _ABSENT)
+    if type(value) is not list or any(type(one) is not str for one in value):
+        raise refusal(name, value, "a list of text")
     return value
 
 
@@ -93,8 +105,23 @@ def are_integers(value: object, low: int, high: int) -> bool:
 def optional(
     read: Callable[[dict[str, Any], str], Value], found: dict[str, Any], name: str
 ) -> Value | None:
-    """Return a member that may be null or missing."""
+    """Return a member that may be null."""
     return None if found.get(name, _ABSENT) is None else read(found, name)
+
+
+def to_dataclass(class_: type[Record], found: dict[str, Any], what: str) -> Record:
+    """Return a dataclass of the members that it knows; their types are not looked at.
+
+    Args:
+        class_: Of the record.
+        found: Its members; others are passed over.
+        what: The record, for people.
+    """
+    names = [one.name for one in fields(class_)]
+    try:
+        return class_(**{name: found[name] for name in names if name in found})
+    except TypeError as exc:
+        raise InvalidRecord(f"{what} has not all members: {exc}") from exc
 
 
 def refusal(name: str, value: object, expected: str) -> InvalidRecord:

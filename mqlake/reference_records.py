@@ -9,10 +9,10 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
-from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_members import LIST, load, member, refusal, texts, to_dataclass
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.rule_facts import Fact, read_fact
 from mqlake.rule_records import Kind
 from mqlake.tenants import DEFAULT_TENANT
@@ -106,6 +106,9 @@ class ReferenceState:
     created_at: int = 0
 
 
+_Record = TypeVar("_Record", ReferenceRequest, ReferenceState)
+
+
 def encode_reference_request(request: ReferenceRequest) -> bytes:
     """Return the value of a request; its key is `reference_key`."""
     return _encode(asdict(request))
@@ -117,10 +120,7 @@ def decode_reference_request(data: bytes) -> ReferenceRequest:
     Raises:
         InvalidRecord: It is something else.
     """
-    try:
-        return ReferenceRequest(**_decode(data))
-    except (KeyError, TypeError, ValueError) as exc:
-        raise InvalidRecord(f"request for a reference table is malformed: {exc!r}") from exc
+    return _decode(ReferenceRequest, data, "request for a reference table")
 
 
 def encode_reference_state(state: ReferenceState) -> bytes:
@@ -134,10 +134,7 @@ def decode_reference_state(data: bytes) -> ReferenceState:
     Raises:
         InvalidRecord: It is something else.
     """
-    try:
-        return ReferenceState(**_decode(data))
-    except (KeyError, TypeError, ValueError) as exc:
-        raise InvalidRecord(f"state of a reference table is malformed: {exc!r}") from exc
+    return _decode(ReferenceState, data, "state of a reference table")
 
 
 def reference_table(tenant: str, reference: str) -> str:
@@ -158,18 +155,11 @@ def _encode(fields: dict[str, Any]) -> bytes:
     return text.encode()
 
 
-def _decode(data: bytes) -> dict[str, Any]:
-    fields = json.loads(data)
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    check_version(fields.pop("v", None), "record of a reference table")
-    fields["columns"] = tuple((str(name), _type(type_)) for name, type_ in fields["columns"])
-    fields["key"] = tuple(fields["key"])
-    return fields
-
-
-def _type(text: str) -> ColumnType:
-    for type_ in COLUMN_TYPES:
-        if text == type_:
-            return type_
-    raise ValueError(f"type {text!r} of a column")
+def _decode(class_: type[_Record], data: bytes, what: str) -> _Record:
+    found = load(data, what)
+    columns = member(found, "columns", LIST)
+    if any(type(one) is not list or len(one) != 2 or one[1] not in COLUMN_TYPES for one in columns):
+        raise refusal("columns", columns, "a list of pairs of a name and a type")
+    found["columns"] = tuple(map(tuple, columns))
+    found["key"] = tuple(texts(found, "key"))
+    return to_dataclass(class_, found, what)

@@ -15,7 +15,8 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_members import integer, load
+from mqlake.record_versions import RECORD_VERSION
 
 RULES_BARRIER_PREFIX: Final = b"\0rules/"
 """Followed by the number of the change; in every partition of the rules' sources."""
@@ -208,8 +209,8 @@ def decode_activation(data: bytes) -> Activation:
     Raises:
         InvalidRecord: Not an activation of our version.
     """
+    fields = load(data, "activation")
     try:
-        fields = _decode(data)
         return Activation(
             tenant=fields["tenant"],
             rule=fields["rule"],
@@ -261,10 +262,7 @@ def decode_decided(data: bytes) -> int:
     Raises:
         InvalidRecord: It is something else.
     """
-    try:
-        return int(_decode(data)["change"])
-    except (KeyError, TypeError, ValueError) as exc:
-        raise InvalidRecord(f"number of a change is malformed: {exc!r}") from exc
+    return integer(load(data, "number of a change"), "change")
 
 
 ENGINE: Final = "engine"
@@ -296,11 +294,3 @@ def decode_rule_metrics_key(data: bytes) -> RuleMetricsKey | None:
 
 def _encode(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _decode(data: bytes) -> dict[str, Any]:
-    fields = json.loads(data)
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    check_version(fields.get("v"), "record of rules")
-    return fields
