@@ -18,6 +18,7 @@ from ingest.federation.finding import SiteOverlay
 from ingest.federation.overlay_events import WayDown, WayUp
 from ingest.federation.packets import InvalidPacket
 from ingest.federation.prefixes import Prefixes
+from ingest.federation.sites.checkpoints import SiteCheckpoints
 from ingest.federation.sites.connections import SiteConnections
 from ingest.federation.sites.events import LinkEvents
 from ingest.federation.sites.figures import counted, figures_of
@@ -34,15 +35,9 @@ from ingest.federation.sites.words import DeliveryWays, Hello, InvalidWord, Reac
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import (
-    FEDERATION,
-    KEY,
-    RUN,
-    FederationCheckpoint,
     LinkPosition,
-    encode_checkpoint,
 )
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -53,19 +48,12 @@ if TYPE_CHECKING:
     from ingest.federation.sites.interest import News
     from ingest.protocol.packets import Connect
     from mqlake.clock import Clock
-    from mqlake.federation_records import Offsets
     from mqlake.growth import Growth
     from mqlake.log.contract import LogAccess
-    from mqlake.records import LogRecord
 
 _logger = logging.getLogger(__name__)
 
-CHECKPOINT_SECONDS: Final = 1.0
 MAP_SECONDS: Final = 0.5
-NOWHERE: Final = -1
-FEW_GAPS: Final = 1_000
-MANY_GAPS_SECONDS: Final = 10.0
-"""More gaps than `FEW_GAPS` are written so seldom: the next run reads more of the log instead."""
 LAST_CHECKPOINT_SECONDS: Final = 5.0
 
 
@@ -89,7 +77,6 @@ class SiteService:
         growth: Callable[[], Growth | None],
     ) -> None:
         self.settings = settings
-        self._growth = growth
         self.site = settings.host.id
         self.links: dict[int, SiteLink] = {}
         self.strangers = 0
@@ -100,17 +87,16 @@ class SiteService:
         self._make_topic = make_topic
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes([(one.local, one.federated) for one in settings.prefixes])
-        self._due = asyncio.Event()
-        """Set when a checkpoint does not wait for its second."""
-        self._run = clock.now_ms()
-        self.finding = SiteOverlay(settings, self._run, clock.monotonic())
+        due = asyncio.Event()
+        run = clock.now_ms()
+        self.finding = SiteOverlay(settings, run, clock.monotonic())
         self.spreading = Spreading(
             settings,
             self._prefixes,
             log,
             clock,
             self.links,
-            self._due.set,
+            due.set,
             self._fail,
             lambda: self.routes.update(),
         )
@@ -121,7 +107,7 @@ class SiteService:
             self.spreading.groups,
             log,
             make_topic,
-            self._run,
+            run,
             self._fail,
         )
         self.handing = Handing(
@@ -134,8 +120,6 @@ class SiteService:
             self.spreading,
             self._fail,
         )
-        self._had: tuple[Offsets, list[Any]] = ({}, [])
-        self._had_at = 0.0
         identifiers = MessageIdentifiers(clock, datacenter=0, machine=machine_number())
         self.retaining = Retaining(settings, self._prefixes, log, identifiers, self._fail)
         self.taking = Taking(
@@ -148,13 +132,10 @@ class SiteService:
             self._fail,
         )
         self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
-        self._written = b""
-        self._written_at = NOWHERE
-        """Offset of the last checkpoint: nobody else writes behind it."""
+        parts = self.links, self.spreading, self.retaining, self.taking
+        self._checkpoints = SiteCheckpoints(self.site, run, log, clock, *parts, growth, due)
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
         self._for_groups = f"{settings.control_prefix}/{HANDED}/"
-        self._epoch = 0
-        self._ends: Mapping[int, int] = {}
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.connections = SiteConnections(settings, self)
         self._connecting: dict[int, asyncio.Task[None]] = {}
@@ -169,7 +150,8 @@ class SiteService:
                 unacknowledged messages are in the log.
         """
         found = await recover(self._log, self._clock.now_ms())
-        self._epoch, self.taking.inlet, self._ends = found.epoch, found.inlet, found.ends
+        self.taking.inlet = found.inlet
+        self._checkpoints.begin(found.epoch, found.ends)
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
             await self.routes.start(len(found.ends))
@@ -179,8 +161,8 @@ class SiteService:
                 # A new one gets messages published from now on, also before it is there.
                 self._add(one, found.links.get(one.id) or self._position_at(found.ends))
             await self.connections.listen()
-            await self._checkpoint()
-            tasks.append(asyncio.create_task(self._checkpoints()))
+            await self._checkpoints.write()
+            tasks.append(asyncio.create_task(self._checkpoints.run()))
             tasks.append(asyncio.create_task(self._tell_map()))
             self.is_ready = True
             waited: list[asyncio.Future[Any]] = [*tasks, self._failed]
@@ -200,7 +182,7 @@ class SiteService:
             if self.is_ready and stop.is_set() and not self._failed.done():
                 with suppress(LogError, OperationalError, TimeoutError):
                     async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
-                        await self._checkpoint()
+                        await self._checkpoints.write()
         for ended in done:
             ended.result()
 
@@ -223,7 +205,7 @@ class SiteService:
                 self._connecting.pop(site).cancel()
         for site, one in wanted.items():
             if site not in self.links:
-                self._add(one, self._position_at(self._ends))
+                self._add(one, self._position_at(self._checkpoints.ends))
 
     def _add(self, neighbour: NeighborSettings, position: LinkPosition) -> None:
         """Have a link, and connect it if it is this site that does."""
@@ -258,7 +240,7 @@ class SiteService:
         settings = self.settings
         return SiteLog(
             self.site,
-            self._epoch,
+            self.epoch,
             settings.tenant,
             settings.control_prefix,
             settings.hop_limit,
@@ -286,72 +268,6 @@ class SiteService:
             link = self.links.get(site)
             if link is not None and link.connection is not None:
                 link.connection.publish([Publish(self.finding.topic, payload)])
-
-    # Checkpoints.
-
-    async def _checkpoints(self) -> None:
-        while True:
-            # A site that wants something may be away when the next run begins: kept at once.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECKPOINT_SECONDS):
-                    await self._due.wait()
-            self._due.clear()
-            try:
-                await self._checkpoint()
-            except LogError as exc:
-                # The next one says more; until then a new run repeats more.
-                _logger.warning("no checkpoint", extra={"fields": {"reason": str(exc)}})
-
-    async def _checkpoint(self) -> None:
-        reader = self._log.open_reader()
-        was_idle = not self.inlet.pending
-        try:
-            ends = await reader.end_offsets(INBOUND)
-        finally:
-            await reader.close()
-        if was_idle:
-            # Records appended after the question was asked are behind these.
-            for partition, end in ends.items():
-                self.inlet.read[partition] = max(end, self.inlet.read.get(partition, 0))
-        self._ends = ends
-        for link in self.links.values():
-            link.see(ends, self._growth())
-        now = self._clock.monotonic()
-        if self.inlet.streams.gaps <= FEW_GAPS or now > self._had_at + MANY_GAPS_SECONDS:
-            self._had = (dict(self.inlet.read), self.inlet.streams.to_json())
-            self._had_at = now
-        value = encode_checkpoint(
-            FederationCheckpoint(
-                self._epoch,
-                *self._had,
-                {site: link.position for site, link in self.links.items()},
-                self.spreading.interest.to_json(),
-                self.retaining.retained.position,
-            )
-        )
-        if self.retaining.save() or value != self._written:
-            headers = [(RUN, b"%d" % self._run)]
-            _, offset = await self._log.writer.append_durably(FEDERATION, KEY, value, headers)
-            before, self._written, self._written_at = self._written_at, value, offset
-            if before not in (NOWHERE, offset - 1):
-                await self._yield_to_newer(before + 1, offset)
-
-    async def _yield_to_newer(self, first: int, end: int) -> None:
-        """Look for writers between two checkpoints; an older run ends when it does so itself.
-
-        Raises:
-            OperationalError: A newer one.
-        """
-        runs: list[int] = []
-
-        async def take(records: list[LogRecord]) -> None:
-            runs.extend(int(dict(one.headers).get(RUN, b"0")) for one in records)
-
-        await self._log.ranges.read_range(FEDERATION, {0: (first, end)}, take)
-        if any(run >= self._run for run in runs):
-            raise OperationalError(
-                f"another federator of site {self.site} writes to this log: there must be one"
-            )
 
     # Callbacks of connections.
 
@@ -486,4 +402,4 @@ class SiteService:
     @property
     def epoch(self) -> int:
         """Of this site's log."""
-        return self._epoch
+        return self._checkpoints.epoch
