@@ -65,20 +65,11 @@ def read_expected(
     Raises:
         LoadsError: A line is none of those above, or too many have a topic.
     """
-    topics: dict[tuple[str, str], float] = {}
-    subscriptions: list[tuple[Client, str]] = []
-    for tenant, client_id, rate, topic in _read(open_lines()):
-        if len(topics) + len(subscriptions) > MOST_LINES:
-            raise LoadsError(f"more than {MOST_LINES} lines have a topic")
-        if rate is None:
-            subscriptions.append(((tenant, client_id), topic))
-        elif topic:
-            topics[tenant, topic] = topics.get((tenant, topic), 0.0) + rate
-    circles = circles_of(topics, subscriptions)
-    own = dict.fromkeys((client for client, _ in subscriptions), 0.0)
-    for circle, rate in circles.items():
+    circles, subscribers = _circles(open_lines())
+    own = dict.fromkeys(subscribers, 0.0)
+    for circle, heard in circles.items():
         for client in circle:
-            own[client] += DELIVERY * rate
+            own[client] += DELIVERY * heard
     rates = [0.0] * buckets
     for (tenant, client_id), heard in own.items():
         rates[bucket_of(tenant, client_id, buckets)] += heard
@@ -96,21 +87,31 @@ def read_expected(
     loads = tuple(FLOOR + (1 - FLOOR) * rate * buckets / total for rate in rates)
     chosen = choose(circles, most_talkers)
     index = {client: number for number, client in enumerate(chosen)}
-    return Expected(
-        loads,
-        Talks(
-            tuple(key_of(*client) for client in chosen),
-            tuple(
-                (FLOOR / known + (1 - FLOOR) * own[client] / total) * buckets for client in chosen
-            ),
-            tuple(bucket_of(*client, buckets) for client in chosen),
-            tuple(
-                Circle(rate, tuple(index[client] for client in circle))
-                for circle, rate in circles.items()
-                if len(circle) > 1 and rate > 0 and index.keys() >= set(circle)
-            ),
+    talks = Talks(
+        tuple(key_of(*client) for client in chosen),
+        tuple((FLOOR / known + (1 - FLOOR) * own[client] / total) * buckets for client in chosen),
+        tuple(bucket_of(*client, buckets) for client in chosen),
+        tuple(
+            Circle(rate, tuple(index[client] for client in circle))
+            for circle, rate in circles.items()
+            if len(circle) > 1 and rate > 0 and index.keys() >= set(circle)
         ),
     )
+    return Expected(loads, talks)
+
+
+def _circles(lines: Iterable[str]) -> tuple[dict[tuple[Client, ...], float], list[Client]]:
+    """Return who hears the same, with the rate of that, and all who hear something."""
+    topics: dict[tuple[str, str], float] = {}
+    subscriptions: list[tuple[Client, str]] = []
+    for tenant, client_id, rate, topic in _read(lines):
+        if len(topics) + len(subscriptions) > MOST_LINES:
+            raise LoadsError(f"more than {MOST_LINES} lines have a topic")
+        if rate is None:
+            subscriptions.append(((tenant, client_id), topic))
+        elif topic:
+            topics[tenant, topic] = topics.get((tenant, topic), 0.0) + rate
+    return circles_of(topics, subscriptions), [client for client, _ in subscriptions]
 
 
 def without(expected: Expected, keys: Iterable[str]) -> list[float]:

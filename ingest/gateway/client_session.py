@@ -80,6 +80,23 @@ class ClientSession(SubscribedSession):
         is_session_due = before is not Before.SUBACK or records.is_session_changed or not changes
         records.is_session_changed = False
         saved = _Saved(self, changes, is_session_due, on_saved) if on_saved is not None else None
+        writers = self._writers(changes, saved, progress, is_session_due=is_session_due)
+        try:
+            if not write(before, writers):
+                raise LogError("the log takes no more", definite=True)
+        except LogError:
+            if saved is not None:
+                saved.fail()
+            raise
+
+    def _writers(
+        self,
+        changes: Changes,
+        saved: _Saved | None,
+        progress: Callable[[], object] | None,
+        *,
+        is_session_due: bool,
+    ) -> dict[CheckpointKind, Callable[[], object]]:
         writers: dict[CheckpointKind, Callable[[], object]] = {}
         if changes:
             writers[CheckpointKind.SUBSCRIPTION] = partial(self.save_subscriptions, changes, saved)
@@ -91,13 +108,7 @@ class ClientSession(SubscribedSession):
             writers[CheckpointKind.PROGRESS] = progress
         if self.is_stored and self.shares:
             writers[CheckpointKind.MEMBER] = self.save_member
-        try:
-            if not write(before, writers):
-                raise LogError("the log takes no more", definite=True)
-        except LogError:
-            if saved is not None:
-                saved.fail()
-            raise
+        return writers
 
     def _save(self, saved: _Saved | None) -> None:
         assert self.epoch is not None

@@ -122,17 +122,7 @@ class Foundation:
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.database = Database(settings.store_dir)
         self.retained = Retained(self.database, shards, clock)
-        said, usage = self.peers.shared, self.retained.usage
-        reached = self.subscriptions.reach, settings.name
-        counts = any(one.deliveries_per_second for one in settings.all_listeners)
-        self.shared_limits = SharedLimits(
-            settings.limits, loop, said, usage, *reached, counts_deliveries=counts
-        )
-        self.peers.on_word = self.shared_limits.heard
-        self.shard_of = partial(writer.partition_of, partitions=shards)
-        publishers = RetainedPublishers(settings.limits, self.retained, shards, clock)
-        quota = self.shared_limits, publishers, self.retained
-        self.retained_quota = RetainedQuota(*quota, self.shard_of)
+        self._make_limits(shards)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.latencies = GatewayLatencies(clock)
         self.delivery_events = told = DeliveryEvents(
@@ -142,15 +132,33 @@ class Foundation:
         self.reach = Reach(settings.suback_sites_seconds, loop)
         self.log_room = LogRoom(loop)
         self.share_log = ShareLog(writer, me, lease, self.ending, partitions.sessions)
-        self.connections = sockets = Connections(counters, settings.max_connections)
-        memory = Memory(settings.overload.memory_bytes)
-        held = self.log_room.__len__
+        self._make_protection()
+        self._make_publishing(tracer)
+        self._make_retained()
+
+    def _make_limits(self, shards: int) -> None:
+        """Make the parts that count what many clients share, and what they have retained."""
+        settings, usage = self.settings, self.retained.usage
+        reached = self.subscriptions.reach, settings.name
+        counts = any(one.deliveries_per_second for one in settings.all_listeners)
+        self.shared_limits = SharedLimits(
+            settings.limits, self.loop, self.peers.shared, usage, *reached, counts_deliveries=counts
+        )
+        self.peers.on_word = self.shared_limits.heard
+        self.shard_of = partial(self.writer.partition_of, partitions=shards)
+        publishers = RetainedPublishers(settings.limits, self.retained, shards, self.context.clock)
+        quota = self.shared_limits, publishers, self.retained
+        self.retained_quota = RetainedQuota(*quota, self.shard_of)
+
+    def _make_protection(self) -> None:
+        """Make the parts that see when there is too much to do."""
+        settings, writer = self.settings, self.writer
+        self.connections = sockets = Connections(self.counters, settings.max_connections)
+        memory, held = Memory(settings.overload.memory_bytes), self.log_room.__len__
         meter = OverloadMeter(
             writer.queued, held, memory.part, sockets.part, writer.round_trip_seconds
         )
         self.overload = Protection(self.context, meter, sockets)
-        self._make_publishing(tracer)
-        self._make_retained()
 
     def _make_publishing(self, tracer: Tracer | None) -> None:
         """Make the parts that messages go through on their way in."""

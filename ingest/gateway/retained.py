@@ -211,15 +211,7 @@ class Retained:
         Raises:
             LogError: The log cannot be read.
         """
-        offsets: dict[int, int] = {}
-        if lake is not None:
-            try:
-                offsets = await lake.retained(ends.keys(), self._load_rows)
-            except TableError as error:
-                logger.warning(
-                    "retained messages are read from the log alone",
-                    extra={"fields": {"reason": str(error)}},
-                )
+        offsets = {} if lake is None else await self._load_table(lake, ends.keys())
         ranges = {
             partition: (offsets.get(partition, 0), end)
             for partition, end in ends.items()
@@ -234,19 +226,24 @@ class Retained:
                     "retained messages are missing: neither table nor log has them",
                     extra={"fields": gap},
                 )
-        logger.info(
-            "retained messages loaded",
-            extra={
-                "fields": {
-                    "messages": sum(
-                        self._store.count(shard) for shard in {one % self.shards for one in ends}
-                    ),
-                    "from": {partition: offsets.get(partition, 0) for partition in ends},
-                    "to": dict(ends),
-                }
-            },
-        )
+        fields = {
+            "messages": sum(self._store.count(one) for one in {one % self.shards for one in ends}),
+            "from": {partition: offsets.get(partition, 0) for partition in ends},
+            "to": dict(ends),
+        }
+        logger.info("retained messages loaded", extra={"fields": fields})
         return incomplete
+
+    async def _load_table(self, lake: LakeReader, partitions: Collection[int]) -> dict[int, int]:
+        """Read the table; return per partition the first offset that it does not have."""
+        try:
+            return await lake.retained(partitions, self._load_rows)
+        except TableError as error:
+            logger.warning(
+                "retained messages are read from the log alone",
+                extra={"fields": {"reason": str(error)}},
+            )
+            return {}
 
     async def _load_rows(self, rows: list[RetainedRow]) -> None:
         self._store.load(row if row.shard < self.shards else self._ranked(row) for row in rows)

@@ -181,18 +181,56 @@ class SubscribeHandler:
         """
         for asked in subscribe.subscriptions:
             check_topic_filter(asked.topic_filter, self._connection.protocol.protocol_level)
-        session = self._session
-        identifiers = subscribe.properties.get("subscription_identifier")
-        wish = self._context.histories.wish(subscribe)
+        context, session = self._context, self._session
+        wish = context.histories.wish(subscribe)
         # Asked once: the rights may be others when the log has answered.
-        context = self._context
         refusals = [
             refusal(one, wish, self._connection, context.settings, context.denials)
             for one in subscribe.subscriptions
         ]
+        new, replaced = self._make_subscriptions(subscribe, refusals)
+        # One at a time: the next one finds the session as this one leaves it. It waits for the log
+        # to have the barriers, not for the router.
+        self._connection.pause_reading(PAUSED_BY_SUBSCRIBE)
+        routes = session.routes(new)
+        # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
+        also = session.routes(replaced)
+        is_routed = context.routes.are_routed([*routes, *also])
+        added = list(new.values())
+
+        def entered(request: RouteRequest) -> None:
+            """Take the subscriptions up at once: messages behind their barriers count.
+
+            It is delivered even if it comes before the log has said where the barriers are.
+            """
+            if wish is None:  # else history comes first
+                self._take_up(added, request.starts)
+            context.tasks.start(
+                self._complete(subscribe, refusals, wish, added, request, was_routed=is_routed)
+            )
+
+        if routes or also:
+            context.share_groups.subscribe(routes, entered)
+        else:  # topics of the gateway itself: nothing of them comes through the log
+            request = RouteRequest(routes, context.publisher.next_offsets(), context.loop)
+            request.count(request.starts)
+            request.finish()
+            entered(request)
+
+    def _make_subscriptions(
+        self, subscribe: Subscribe, refusals: list[SubackReasonCode | None]
+    ) -> tuple[dict[str, ClientSubscription[Sender]], dict[str, None]]:
+        """Replace subscriptions that the session has; return the others, and the filters of these.
+
+        Args:
+            subscribe: Of the client.
+            refusals: Why it does not get each; those are added for which there is no room.
+        """
+        session = self._session
+        identifiers = subscribe.properties.get("subscription_identifier")
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
-        room = _Room(context, session, self._connection.listener)
+        room = _Room(self._context, session, self._connection.listener)
         for number, asked in enumerate(subscribe.subscriptions):
             if refusals[number] is not None:
                 continue
@@ -216,35 +254,7 @@ class SubscribeHandler:
                 session.replace_subscription(subscription)
             else:
                 new[asked.topic_filter] = subscription
-        # One at a time: the next one finds the session as this one leaves it. It waits for the log
-        # to have the barriers, not for the router.
-        self._connection.pause_reading(PAUSED_BY_SUBSCRIBE)
-        routes = session.routes(new)
-        # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
-        also = session.routes(replaced)
-        is_routed = self._context.routes.are_routed([*routes, *also])
-        added = list(new.values())
-
-        def entered(request: RouteRequest) -> None:
-            """Take the subscriptions up at once: messages behind their barriers count.
-
-            It is delivered even if it comes before the log has said where the barriers are.
-            """
-            if wish is None:  # else history comes first
-                self._take_up(added, request.starts)
-            self._context.tasks.start(
-                self._complete(subscribe, refusals, wish, added, request, was_routed=is_routed)
-            )
-
-        if routes or also:
-            self._context.share_groups.subscribe(routes, entered)
-        else:  # topics of the gateway itself: nothing of them comes through the log
-            request = RouteRequest(
-                routes, self._context.publisher.next_offsets(), self._context.loop
-            )
-            request.count(request.starts)
-            request.finish()
-            entered(request)
+        return new, replaced
 
     async def _complete(
         self,
@@ -275,8 +285,6 @@ class SubscribeHandler:
         """
         asked = subscribe.subscriptions
         granted = [one for one, refused in zip(asked, refusals, strict=True) if refused is None]
-        scans: list[RetainedScan] = []
-        history = None
         is_taken_up = wish is None
         try:
             starts = await request.counted
@@ -288,11 +296,7 @@ class SubscribeHandler:
                 return  # the next holder of the session has it without this
             for one in new:
                 self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
-            if wish is None:
-                next_offsets = self._context.delivered.next_offsets()
-                scans = owe_retained(self._session, granted, new, starts, next_offsets)
-            else:
-                history = self._open_history(granted, starts, wish)
+            scans, history = self._owe(granted, new, starts, wish)
             kept = [one.topic_filter for one in granted]
             await self._save(kept, is_owed=bool(scans) or history is not None)
         except LogError as error:
@@ -361,19 +365,25 @@ class SubscribeHandler:
             subscription.starts = starts
             self._session.add_subscription(subscription)
 
-    def _open_history(
-        self, granted: list[Subscription], starts: list[int], wish: Wish
-    ) -> SubscribeHistory | None:
-        """Return the history that subscriptions are owed; None: nothing was granted.
+    def _owe(
+        self,
+        granted: list[Subscription],
+        new: list[ClientSubscription[Sender]],
+        starts: list[int],
+        wish: Wish | None,
+    ) -> tuple[list[RetainedScan], SubscribeHistory | None]:
+        """Return the retained messages that subscriptions are owed, or the history.
 
-        No retained messages: a retained message is the newest of the history.
+        Never both: a retained message is the newest of the history.
         """
-        kept = [
-            one.topic_filter for one in granted if one.topic_filter in self._session.subscriptions
-        ]
+        session = self._session
+        if wish is None:
+            next_offsets = self._context.delivered.next_offsets()
+            return owe_retained(session, granted, new, starts, next_offsets), None
+        kept = [one.topic_filter for one in granted if one.topic_filter in session.subscriptions]
         if not kept:
-            return None
-        return self._context.histories.open(self._session, kept, wish.from_ms, starts)
+            return [], None
+        return [], self._context.histories.open(session, kept, wish.from_ms, starts)
 
     async def _save(self, topic_filters: Iterable[str], *, is_owed: bool) -> None:
         """Write subscriptions, before them owed messages; then their client is heard again.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ingest.gateway.retained_quota import RetainedQuota
     from ingest.gateway.shared_limits import SharedLimits
     from ingest.protocol.properties import Properties
+    from mqlake.record_versions import Headers
     from mqlake.session_records import SessionRecord, StoredWill
 
 FULL_SECONDS: Final = 0.01
@@ -84,22 +85,14 @@ class Wills:
     async def _publish(self, session: SessionRecord, exchange: bytes) -> None:
         will = session.will
         assert will is not None
-        rights = self._authorizer.of(
-            session.tenant, session.client_id, session.principal, _grants(will)
-        )
+        client = session.tenant, session.client_id, session.principal
+        drop = session.tenant, session.client_id, will.topic_name, will.qos
+        rights = self._authorizer.of(*client, _grants(will))
         if rights is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
-            self._drops.add(
-                DropReason.NOT_AUTHORIZED,
-                session.tenant,
-                session.client_id,
-                will.topic_name,
-                will.qos,
-            )
+            self._drops.add(DropReason.NOT_AUTHORIZED, *drop)
             return
-        retain = will.retain
-        publisher = RetainedPublisher(session.tenant, session.client_id, session.principal)
+        retain, publisher = will.retain, RetainedPublisher(*client)
         if retain and self._retained_quota.take(publisher, will.topic_name, will.payload):
-            drop = (session.tenant, session.client_id, will.topic_name, will.qos)
             self._drops.add(DropReason.RETAINED_FULL, *drop)
             retain = False
         if self._limits.counts_deliveries:
@@ -114,6 +107,10 @@ class Wills:
         )
         headers = client_headers(session.client_id, self._origin, session.username)
         headers.append((HEADER_EXCHANGE, exchange))
+        await self._append(session, publish, headers)
+
+    async def _append(self, session: SessionRecord, publish: Publish, headers: Headers) -> None:
+        """Publish as soon as the log takes more; wait until it has it."""
         appended: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         while True:
             try:

@@ -161,15 +161,7 @@ async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
     entry = shard.store.get(key)
     if entry is None or entry.granted is None or entry.granted.epoch != claim.epoch:
         return  # it has the session by now, or has let go of it
-    session = shard.session(key)
-    if session is not None:
-        now_ms = _given_at_ms(session, claim)
-        is_expired = _is_expired(session, now_ms)
-        if claim.clean_start or is_expired:
-            await end(shard, [key], now_ms, is_expired=is_expired)
-            session = None
-        elif _is_will_due(session, now_ms):
-            await _publish_due_wills(shard, [key])
+    session = await _session_for(shard, key, claim)
     entry = shard.store.get(key)
     value = b"null"
     progress = None
@@ -196,6 +188,21 @@ async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
         count,
     )
     await Tell(claim.run.gateway, GRANT, told)
+
+
+async def _session_for(shard: OwnedShard, key: Key, claim: Claim) -> SessionRecord | None:
+    """Return the session that a claimant gets; one that it does not get ends."""
+    session = shard.session(key)
+    if session is None:
+        return None
+    now_ms = _given_at_ms(session, claim)
+    is_expired = _is_expired(session, now_ms)
+    if claim.clean_start or is_expired:
+        await end(shard, [key], now_ms, is_expired=is_expired)
+        return None
+    if _is_will_due(session, now_ms):
+        await _publish_due_wills(shard, [key])
+    return session
 
 
 def _given_at_ms(session: SessionRecord, claim: Claim) -> int:

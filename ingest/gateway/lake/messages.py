@@ -59,23 +59,10 @@ def read_messages(
     Raises:
         TableError: The table cannot be read.
     """
-    conditions = [
-        f"tenant = {text_literal(tenant)}",
-        topics_condition(topic_filters),
-        _any(
-            f"(log_partition = {partition} AND log_offset >= {start} AND log_offset < {end})"
-            for partition, (start, end) in ranges.items()
-        ),
-    ]
-    if not_before_ms is not None:
-        conditions.append(f"ts >= to_timestamp_millis({not_before_ms})")
+    query = _query(tenant, ranges, topic_filters, limit, not_before_ms)
     rows: list[tuple[Any, ...]] = []
     left = max_bytes
-    for row in _rows(
-        reader,
-        f"SELECT {_COLUMNS} FROM {MESSAGES.name} WHERE {' AND '.join(conditions)}"  # noqa: S608
-        f" ORDER BY log_partition, log_offset LIMIT {limit}",
-    ):
+    for row in _rows(reader, query):
         rows.append(row)
         left -= len(row[5] or b"")
         if left <= 0:
@@ -90,6 +77,29 @@ def read_messages(
                 next_offsets[later] = start
         next_offsets[partition] = offset + 1
     return HistoryPage(_matching(rows, topic_filters), next_offsets, has_more)
+
+
+def _query(
+    tenant: str,
+    ranges: Mapping[int, tuple[int, int]],
+    topic_filters: Collection[str],
+    limit: int,
+    not_before_ms: int | None,
+) -> str:
+    conditions = [
+        f"tenant = {text_literal(tenant)}",
+        topics_condition(topic_filters),
+        _any(
+            f"(log_partition = {partition} AND log_offset >= {start} AND log_offset < {end})"
+            for partition, (start, end) in ranges.items()
+        ),
+    ]
+    if not_before_ms is not None:
+        conditions.append(f"ts >= to_timestamp_millis({not_before_ms})")
+    return (
+        f"SELECT {_COLUMNS} FROM {MESSAGES.name} WHERE {' AND '.join(conditions)}"  # noqa: S608
+        f" ORDER BY log_partition, log_offset LIMIT {limit}"
+    )
 
 
 def _matching(rows: list[tuple[Any, ...]], topic_filters: Collection[str]) -> list[LogRecord]:

@@ -127,6 +127,60 @@ class _KeyBits:
         return bool(self._bits[bit >> 3] & 1 << (bit & 7))
 
 
+class _Statements:
+    """SQL over the tables of one shard."""
+
+    def __init__(self, number: int) -> None:
+        clients, progress = f"clients_{number}", f"progress_{number}"
+        self.drop = _DROP.format(number)
+        self.get = f"SELECT {_COLUMNS} FROM {clients} WHERE {_WHERE}"  # noqa: S608
+        self.put = (
+            f"INSERT INTO {clients} (tenant, client_id, {_COLUMNS})"  # noqa: S608
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (tenant, client_id) DO UPDATE SET "
+            + ", ".join(f"{one} = excluded.{one}" for one in _COLUMNS.split(", "))
+        )
+        self.absent = f"SELECT subscriptions FROM absent_{number} WHERE tenant = ?"  # noqa: S608
+        self.held = f"SELECT epoch, gateway IS NOT NULL FROM {clients} WHERE {_WHERE}"  # noqa: S608
+        self.delete = f"DELETE FROM {clients} WHERE {_WHERE}"  # noqa: S608
+        self.delete_progress = f"DELETE FROM {progress} WHERE {_WHERE}"  # noqa: S608
+        self.progress = f"SELECT value FROM {progress} WHERE {_WHERE}"  # noqa: S608
+        self.put_progress = (
+            f"INSERT INTO {progress} (tenant, client_id, value) VALUES (?1, ?2, ?3)"  # noqa: S608
+            " ON CONFLICT (tenant, client_id) DO UPDATE SET value = excluded.value"
+        )
+        subscriptions = f"subscriptions_{number}"
+        row = "session_id, epoch, value"
+        self.subscription = f"SELECT {row} FROM {subscriptions} WHERE {_WHERE} AND filter = ?3"  # noqa: S608
+        self.put_subscription = (
+            f"INSERT OR REPLACE INTO {subscriptions} (tenant, client_id, filter, {row})"  # noqa: S608
+            " VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        self.delete_subscription = f"DELETE FROM {subscriptions} WHERE {_WHERE} AND filter = ?3"  # noqa: S608
+        self.list_subscriptions = (
+            f"SELECT filter, {row} FROM {subscriptions} WHERE {_WHERE} AND filter > ?3"  # noqa: S608
+            " AND (?5 IS NULL OR session_id = ?5) AND session_id IS NOT ?6"
+            " ORDER BY filter LIMIT ?4"
+        )
+        # A seek behind each run found: the cost is that of the runs, not of their sessions.
+        self.next_holder = (
+            f"SELECT gateway, incarnation FROM {clients} WHERE gateway IS NOT NULL"  # noqa: S608
+            " AND (gateway, incarnation) > (?, ?) ORDER BY gateway, incarnation LIMIT 1"
+        )
+        self.held_by = (
+            f"SELECT tenant, client_id FROM {clients} WHERE gateway = ? AND incarnation = ?"  # noqa: S608
+            " ORDER BY tenant, client_id LIMIT ?"
+        )
+        self.waiting = (
+            f"SELECT tenant, client_id FROM {clients} WHERE claim IS NOT NULL"  # noqa: S608
+            " ORDER BY tenant, client_id"
+        )
+        self.due = (
+            f"SELECT tenant, client_id FROM {clients} WHERE gateway IS NULL"  # noqa: S608
+            " AND due_at_ms IS NOT NULL AND due_at_ms <= ? ORDER BY due_at_ms LIMIT ?"
+        )
+
+
 class SqliteShardStore:
     """One shard's part of the database. Keeps `ingest.session.entries.ShardStore`.
 
@@ -153,58 +207,11 @@ class SqliteShardStore:
         self._had: dict[Key, bool] = {}
         # Epochs under which sessions are held, None of those that nobody holds; not of all.
         self._epochs: dict[Key, int | None] = {}
-        clients, progress = f"clients_{number}", f"progress_{number}"
-        self._drop = _DROP.format(number)
-        self._get = f"SELECT {_COLUMNS} FROM {clients} WHERE {_WHERE}"  # noqa: S608
-        self._put = (
-            f"INSERT INTO {clients} (tenant, client_id, {_COLUMNS})"  # noqa: S608
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (tenant, client_id) DO UPDATE SET "
-            + ", ".join(f"{one} = excluded.{one}" for one in _COLUMNS.split(", "))
-        )
-        self._absent = f"SELECT subscriptions FROM absent_{number} WHERE tenant = ?"  # noqa: S608
-        self._held = f"SELECT epoch, gateway IS NOT NULL FROM {clients} WHERE {_WHERE}"  # noqa: S608
-        self._delete = f"DELETE FROM {clients} WHERE {_WHERE}"  # noqa: S608
-        self._delete_progress = f"DELETE FROM {progress} WHERE {_WHERE}"  # noqa: S608
-        self._progress = f"SELECT value FROM {progress} WHERE {_WHERE}"  # noqa: S608
-        self._put_progress = (
-            f"INSERT INTO {progress} (tenant, client_id, value) VALUES (?1, ?2, ?3)"  # noqa: S608
-            " ON CONFLICT (tenant, client_id) DO UPDATE SET value = excluded.value"
-        )
-        subscriptions = f"subscriptions_{number}"
-        row = "session_id, epoch, value"
-        self._subscription = f"SELECT {row} FROM {subscriptions} WHERE {_WHERE} AND filter = ?3"  # noqa: S608
-        self._put_subscription = (
-            f"INSERT OR REPLACE INTO {subscriptions} (tenant, client_id, filter, {row})"  # noqa: S608
-            " VALUES (?, ?, ?, ?, ?, ?)"
-        )
-        self._delete_subscription = f"DELETE FROM {subscriptions} WHERE {_WHERE} AND filter = ?3"  # noqa: S608
-        self._list_subscriptions = (
-            f"SELECT filter, {row} FROM {subscriptions} WHERE {_WHERE} AND filter > ?3"  # noqa: S608
-            " AND (?5 IS NULL OR session_id = ?5) AND session_id IS NOT ?6"
-            " ORDER BY filter LIMIT ?4"
-        )
-        # A seek behind each run found: the cost is that of the runs, not of their sessions.
-        self._next_holder = (
-            f"SELECT gateway, incarnation FROM {clients} WHERE gateway IS NOT NULL"  # noqa: S608
-            " AND (gateway, incarnation) > (?, ?) ORDER BY gateway, incarnation LIMIT 1"
-        )
-        self._held_by = (
-            f"SELECT tenant, client_id FROM {clients} WHERE gateway = ? AND incarnation = ?"  # noqa: S608
-            " ORDER BY tenant, client_id LIMIT ?"
-        )
-        self._waiting = (
-            f"SELECT tenant, client_id FROM {clients} WHERE claim IS NOT NULL"  # noqa: S608
-            " ORDER BY tenant, client_id"
-        )
-        self._due = (
-            f"SELECT tenant, client_id FROM {clients} WHERE gateway IS NULL"  # noqa: S608
-            " AND due_at_ms IS NOT NULL AND due_at_ms <= ? ORDER BY due_at_ms LIMIT ?"
-        )
+        self._sql = _Statements(number)
 
     def close(self) -> None:
         """Drop all rows of the shard."""
-        self._database.create(self._drop)
+        self._database.create(self._sql.drop)
 
     def get(self, key: Key) -> ShardEntry | None:
         row = self._row(key)
@@ -252,7 +259,7 @@ class SqliteShardStore:
     def progress(self, key: Key) -> bytes | None:
         if key in self._values:
             return self._values[key]
-        row = self._database.row(self._progress, key)
+        row = self._database.row(self._sql.progress, key)
         return None if row is None else row[0]
 
     def put_progress(self, key: Key, value: bytes | None) -> None:
@@ -264,7 +271,7 @@ class SqliteShardStore:
         if key not in self._epochs:
             if key not in self._filter:
                 return False
-            row = self._database.row(self._held, key)
+            row = self._database.row(self._sql.held, key)
             self._epochs[key] = row[0] if row is not None and row[1] else None
         if self._epochs[key] != epoch:
             return False
@@ -279,7 +286,7 @@ class SqliteShardStore:
             return self._subscriptions[at]
         if not self.has_subscriptions(key):
             return None
-        found = self._database.row(self._subscription, at)
+        found = self._database.row(self._sql.subscription, at)
         return None if found is None else SubscriptionRow(*found)
 
     def put_subscription(self, key: Key, topic_filter: str, row: SubscriptionRow | None) -> None:
@@ -302,7 +309,7 @@ class SqliteShardStore:
         but_of: str | None = None,
     ) -> list[tuple[str, SubscriptionRow]]:
         self._flush()
-        rows = self._database.rows(self._list_subscriptions, (*key, after, limit, of, but_of))
+        rows = self._database.rows(self._sql.list_subscriptions, (*key, after, limit, of, but_of))
         return [(topic_filter, SubscriptionRow(*row)) for topic_filter, *row in rows]
 
     def _row(self, key: Key) -> _Row | None:
@@ -314,7 +321,7 @@ class SqliteShardStore:
         if key in self._written:
             row = self._written[key]
         else:
-            found = self._database.row(self._get, key)
+            found = self._database.row(self._sql.get, key)
             row = None if found is None else _from_database(key, found)
         self._had[key] = row is not None and row[_SESSION_AT] is not None
         return row
@@ -342,13 +349,13 @@ class SqliteShardStore:
         with self._database.batch():
             self._flush_rows()
             put = ((*key, value) for key, value in values.items() if value is not None)
-            self._database.write_many(self._put_progress, put)
+            self._database.write_many(self._sql.put_progress, put)
             gone = [key for key, value in values.items() if value is None]
-            self._database.write_many(self._delete_progress, gone)
+            self._database.write_many(self._sql.delete_progress, gone)
             filters = ((*at, *row) for at, row in subscriptions.items() if row is not None)
-            self._database.write_many(self._put_subscription, filters)
+            self._database.write_many(self._sql.put_subscription, filters)
             over = [at for at, row in subscriptions.items() if row is None]
-            self._database.write_many(self._delete_subscription, over)
+            self._database.write_many(self._sql.delete_subscription, over)
         self._values, self._subscriptions = {}, {}
 
     def _flush_rows(self) -> None:
@@ -358,9 +365,9 @@ class SqliteShardStore:
             return
         with self._database.batch():
             put = (_to_database(row) for row in rows.values() if row is not None)
-            self._database.write_many(self._put, put)
+            self._database.write_many(self._sql.put, put)
             gone = [key for key, row in rows.items() if row is None]
-            self._database.write_many(self._delete, gone)
+            self._database.write_many(self._sql.delete, gone)
         self._written = rows if len(rows) <= _MOST_WRITTEN else {}
         self._rows, self._had = {}, {}
         if len(self._epochs) > _MOST_EPOCHS:
@@ -370,32 +377,32 @@ class SqliteShardStore:
         self._flush_rows()
         runs: list[Run] = []
         # A run without a name holds sessions with progress alone: it comes before all.
-        if self._database.row(self._held_by, ("", "", 1)) is not None:
+        if self._database.row(self._sql.held_by, ("", "", 1)) is not None:
             runs.append(Run("", ""))
         at = Run("", "")
-        while (row := self._database.row(self._next_holder, at)) is not None:
+        while (row := self._database.row(self._sql.next_holder, at)) is not None:
             at = Run(*row)
             runs.append(at)
         return runs
 
     def held_by(self, run: Run, limit: int | None = None) -> list[Key]:
         self._flush_rows()
-        return _keys(self._database.rows(self._held_by, (*run, -1 if limit is None else limit)))
+        return _keys(self._database.rows(self._sql.held_by, (*run, -1 if limit is None else limit)))
 
     def waiting(self) -> list[Key]:
         self._flush_rows()
-        return _keys(self._database.rows(self._waiting))
+        return _keys(self._database.rows(self._sql.waiting))
 
     def due(self, now_ms: int, limit: int) -> list[Key]:
         self._flush_rows()
-        return _keys(self._database.rows(self._due, (now_ms, limit)))
+        return _keys(self._database.rows(self._sql.due, (now_ms, limit)))
 
     def count(self) -> int:
         return self._count
 
     def absent_subscriptions(self, tenant: str) -> int:
         self._flush_rows()
-        row = self._database.row(self._absent, (tenant,))
+        row = self._database.row(self._sql.absent, (tenant,))
         return 0 if row is None else int(row[0])
 
 
