@@ -110,20 +110,20 @@ def run_cycles(
     if login is not None:
         arguments += ["--users", str(login.users), "--password", login.password]
     arguments += ["--prefix", _new_prefix()]
+    answer: dict[str, Any] = json.loads(_output([*command, *arguments]))
+    return Cycles(**(answer | {"connack_ms": Latency(**answer["connack_ms"])}))
+
+
+def _output(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(
-            [*command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=CYCLES_SECONDS,
-            check=False,
+            command, capture_output=True, text=True, timeout=CYCLES_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as exc:
         raise OperationalError(f"the connector did not end within {CYCLES_SECONDS:.0f} s") from exc
     if done.returncode != 0:
         raise _gave_up(done.stderr, done.returncode)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return Cycles(**(answer | {"connack_ms": Latency(**answer["connack_ms"])}))
+    return done.stdout
 
 
 @contextmanager

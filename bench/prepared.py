@@ -123,26 +123,11 @@ def write_sessions(
 
     def records() -> Iterable[_Record]:
         for number, client_id in enumerate(client_ids):
-            session = SessionRecord(
-                session_id=f"{number:016x}",
-                tenant=TENANT,
-                client_id=client_id,
-                protocol_level=4,
-                username=None,
-                keep_alive=60,
-                clean_start=False,
-                session_expiry_interval=NEVER_EXPIRES,
-                gateway=run.gateway,
-                incarnation=run.incarnation,
-                connected=holder is not None,
-                connected_at_ms=now_ms - 60_000,
-                disconnected_at_ms=None if holder else now_ms,
-                reason=None if holder else "the client has disconnected",
-                subscriptions=[
-                    StoredSubscription(f"{prefix}/{client_id}/{one}/+", 1)
-                    for one in range(subscriptions)
-                ],
-            )
+            session = _session(f"{number:016x}", client_id, run, now_ms, is_held=holder is not None)
+            session.subscriptions = [
+                StoredSubscription(f"{prefix}/{client_id}/{one}/+", 1)
+                for one in range(subscriptions)
+            ]
             progress = ProgressRecord(session.session_id, cursor, settled=False)
             values = (
                 # In the order in which a gateway lets go of a session: behind that of a session
@@ -155,6 +140,27 @@ def write_sessions(
                 yield _Record(key, value, headers, now_ms, shard)
 
     _write(bootstrap_servers, SESSIONS, records())
+
+
+def _session(
+    session_id: str, client_id: str, run: Run, now_ms: int, *, is_held: bool
+) -> SessionRecord:
+    return SessionRecord(
+        session_id=session_id,
+        tenant=TENANT,
+        client_id=client_id,
+        protocol_level=4,
+        username=None,
+        keep_alive=60,
+        clean_start=False,
+        session_expiry_interval=NEVER_EXPIRES,
+        gateway=run.gateway,
+        incarnation=run.incarnation,
+        connected=is_held,
+        connected_at_ms=now_ms - 60_000,
+        disconnected_at_ms=None if is_held else now_ms,
+        reason=None if is_held else "the client has disconnected",
+    )
 
 
 def await_messages(data_dir: Path, last: Mapping[int, int]) -> None:

@@ -254,33 +254,16 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
             )
             for site in SITES[:-1]
         }
-        row.kill(2)
-        missed = []
-        for number in range(outage):
-            missed.append(publish(f"outage {number}"))
-            if writer.queued() >= MOST_QUEUED:
-                await writer.flush(START_SECONDS)
-        await writer.flush(START_SECONDS)
-        begin = time.perf_counter()
-        row.start_federator(2)
-        # Each topic keeps its order, so a message that is lost or comes twice does so before these.
-        last = [publish(f"last {number}") for number in range(TOPICS)]
-        await _until(
-            lambda: _have(followers, last),
-            "the last messages are at all sites",
-            seconds=START_SECONDS + outage / SLOWEST_A_SECOND,
-        )
-        caught_up = time.perf_counter() - begin
-        paths = await _measure_paths(row, followers, publish, messages, rate)
+        missed, caught_up = await _measure_outage(row, followers, writer, publish, outage)
         return {
-            "paths": paths,
+            "paths": await _measure_paths(row, followers, publish, messages, rate),
             "messages": messages,
             "rate": rate,
             "log": log,
             "hops": hops,
             "outage": {
                 "messages": outage,
-                "lost": sum(len(set(missed) - one.arrivals.keys()) for one in followers.values()),
+                "lost": sum(len(missed - one.arrivals.keys()) for one in followers.values()),
                 "twice": sum(follower.again for follower in followers.values()),
                 "caught_up_seconds": round(caught_up, 2),
             },
@@ -289,6 +272,33 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
         await writer.close()
         for follower in followers.values():
             await follower.close()
+
+
+async def _measure_outage(
+    row: Row,
+    followers: Mapping[int, SiteFollower],
+    writer: KafkaLogWriter,
+    publish: Callable[[str], bytes],
+    messages: int,
+) -> tuple[set[bytes], float]:
+    """Publish while site 2 has no federator; return the payloads, and the seconds to catch up."""
+    row.kill(2)
+    missed = set()
+    for number in range(messages):
+        missed.add(publish(f"outage {number}"))
+        if writer.queued() >= MOST_QUEUED:
+            await writer.flush(START_SECONDS)
+    await writer.flush(START_SECONDS)
+    begin = time.perf_counter()
+    row.start_federator(2)
+    # Each topic keeps its order, so a message that is lost or comes twice does so before these.
+    last = [publish(f"last {number}") for number in range(TOPICS)]
+    await _until(
+        lambda: _have(followers, last),
+        "the last messages are at all sites",
+        seconds=START_SECONDS + messages / SLOWEST_A_SECOND,
+    )
+    return missed, time.perf_counter() - begin
 
 
 async def _publish_all(

@@ -100,21 +100,19 @@ def run_demo(
     begin = time.monotonic()
     with ExitStack() as stack:
         subscriber = stack.enter_context(_Subscriber.on(gateways[-1], run_id, show))
-        publishers: dict[str, Client] = {}
-        for reading in plan:
-            name = f"{reading.city}-{reading.device}"
-            if name not in publishers:
-                address = gateways[len(publishers) % len(gateways)]
-                publishers[name] = stack.enter_context(_connected(address, f"demo-{run_id}-{name}"))
+        publishers: dict[tuple[str, str], Client] = {}
         acknowledged = _Counter()
-        for client in publishers.values():
-            client.on_publish = acknowledged.count
+        for reading in plan:
+            device = reading.city, reading.device
+            if device not in publishers:
+                address = gateways[len(publishers) % len(gateways)]
+                name = f"demo-{run_id}-{'-'.join(device)}"
+                client = publishers[device] = stack.enter_context(_connected(address, name))
+                client.on_publish = acknowledged.count
         first = time.monotonic()
         for number, reading in enumerate(plan):
-            delay = first + number / per_second - time.monotonic()
-            if delay > 0:
-                time.sleep(delay)
-            client = publishers[f"{reading.city}-{reading.device}"]
+            time.sleep(max(0.0, first + number / per_second - time.monotonic()))
+            client = publishers[reading.city, reading.device]
             client.publish(reading.topic_name, _payload(reading, run_id), qos=1)
         acknowledged.wait_for(len(plan), SETTLE_SECONDS)
         subscriber.arrived.wait_for(len(plan), SETTLE_SECONDS)

@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.progress import Progress, TaskID
 
 from bench.authentication import measure_authentication
 from bench.durability import measure_durability
@@ -22,6 +23,7 @@ from bench.measurements import (
     MEASUREMENTS,
     ON_REQUEST,
     WITHOUT_SYSTEM,
+    Measurement,
     warm_up,
 )
 from bench.overload import measure_overload
@@ -103,6 +105,45 @@ def command(
     def note(words: str) -> None:
         console.print(f"        {words}", highlight=False)
 
+    alone = _alone(only, stored_sessions, programs, note)
+    within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
+    results: list[Figures] = []
+    try:
+        with progress_bar(console) as bar:
+            step = bar.add_task("", total=runs * (len(alone) + len(within)))
+            for run in range(1, runs + 1):
+                of_runs = f" (run {run} of {runs})" if runs > 1 else ""
+                show = partial(_show, bar, step, of_runs)
+                for name, take in alone.items():
+                    show(f"measuring {name}")
+                    results += take()
+                    bar.advance(step)
+                if within:
+                    show("starting a system")
+                    with _system(data_dir, gateways, programs, note) as bench:
+                        begin = time.monotonic()
+                        for name, figures in _measured(bench, within, show):
+                            results += figures
+                            bar.advance(step)
+                            seconds = time.monotonic() - begin
+                            console.print(f"{seconds:5.0f} s  measured {name}{of_runs}")
+                        show("stopping the system")
+    finally:  # figures from before a measurement failed, or was interrupted
+        if results or as_json:
+            _print(results, as_json=as_json)
+
+
+def _show(bar: Progress, step: TaskID, of_runs: str, words: str) -> None:
+    bar.update(step, description=words + of_runs)
+
+
+def _alone(
+    only: Collection[str],
+    stored_sessions: Sequence[int],
+    programs: LoadPrograms,
+    note: Callable[[str], None],
+) -> dict[str, Callable[[], Sequence["Figures"]]]:
+    """Return what is measured without a system, or with one of its own."""
     alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
     alone |= {name: take for name, take in ON_REQUEST.items() if name in only}
     if DURABILITY in only:
@@ -113,47 +154,26 @@ def command(
         alone[FLOOD] = partial(measure_flood, note)
     if OVERLOAD in only:
         alone[OVERLOAD] = partial(measure_overload, programs, note)
-    within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
-    sizes = stored_sessions if SESSIONS in only else ()
-    results: list[Figures] = []
+    if SESSIONS in only:
+        alone["connects"] = partial(measure_connect_rates, programs)
+        alone["restarts"] = measure_restarts
+        for size in stored_sessions:
+            alone[f"{size:,} sessions"] = partial(measure_sessions, programs, size, note)
+    return alone
 
-    try:
-        with progress_bar(console) as bar:
-            step = bar.add_task("", total=runs * (len(alone) + len(within) + len(sizes)))
-            for run in range(1, runs + 1):
-                of_runs = f" (run {run} of {runs})" if runs > 1 else ""
-                for name, take in alone.items():
-                    bar.update(step, description=f"measuring {name}{of_runs}")
-                    results += take()
-                    bar.advance(step)
-                if sizes:
-                    bar.update(step, description=f"measuring connects{of_runs}")
-                    results += measure_connect_rates(programs)
-                    bar.update(step, description=f"measuring restarts{of_runs}")
-                    results += measure_restarts()
-                for size in sizes:
-                    bar.update(step, description=f"measuring {size:,} sessions{of_runs}")
-                    results += measure_sessions(programs, size, note)
-                    bar.advance(step)
-                if within:
-                    bar.update(step, description="starting a system")
-                    with _system(data_dir, gateways, programs, note) as bench:
-                        begin = time.monotonic()
-                        is_cold = bench.own is not None
-                        for name, measurement in within.items():
-                            if is_cold and name not in COLD:
-                                bar.update(step, description=f"warming up{of_runs}")
-                                warm_up(bench)
-                                is_cold = False
-                            bar.update(step, description=f"measuring {name}{of_runs}")
-                            results += measurement(bench)
-                            bar.advance(step)
-                            seconds = time.monotonic() - begin
-                            console.print(f"{seconds:5.0f} s  measured {name}{of_runs}")
-                        bar.update(step, description="stopping the system")
-    finally:  # figures from before a measurement failed, or was interrupted
-        if results or as_json:
-            _print(results, as_json=as_json)
+
+def _measured(
+    bench: Bench, within: Mapping[str, Measurement], show: Callable[[str], None]
+) -> Iterator[tuple[str, Sequence["Figures"]]]:
+    """Measure in a system that is warmed up after what is measured cold."""
+    is_cold = bench.own is not None
+    for name, measurement in within.items():
+        if is_cold and name not in COLD:
+            show("warming up")
+            warm_up(bench)
+            is_cold = False
+        show(f"measuring {name}")
+        yield name, measurement(bench)
 
 
 def _print(results: list["Figures"], *, as_json: bool) -> None:

@@ -128,12 +128,26 @@ def plan_balancing(
             listeners without a login.
     """
     program = find_haproxy()
-    given = load(BalancerSettings, config)
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host or "*"
     own = [FrontendSettings(name="mqtt", bind=f"{host}:{mqtt_port}", send_proxy=True)]
+    reached = url_host(gateway.host)
+    entrances = [f"mqtt://{reached}:{mqtt_port}"]
     if websocket_port:
         bind = f"{host}:{websocket_port}"
         own.append(FrontendSettings(name="websocket", kind="websocket", bind=bind, send_proxy=True))
+        entrances.append(f"ws://{reached}:{websocket_port}/mqtt")
+    settings = _settings(config, own, local.session_shards)
+    _check_strangers(settings, gateway)
+    told = gateway.advertised_host or ("" if host == "*" or host in _EVERYWHERE else host)
+    reference = gateway.server_reference or (f"{told}:{mqtt_port}" if told else "")
+    return Balancing(program, settings, tuple(entrances), reference)
+
+
+def _settings(
+    config: Path | None, own: list[FrontendSettings], session_shards: int
+) -> BalancerSettings:
+    """Return the settings of the file, with all that is known of this machine."""
+    given = load(BalancerSettings, config)
     taken = {one.name for one in given.frontends}
     folder = DataDirectory.BALANCER
     proxy = {
@@ -147,7 +161,7 @@ def plan_balancing(
     if given.predicted.loads_file is None:
         # Nobody else makes the file: it is made here, of the history of this system.
         history = history.model_copy(update={"data_dir": Path()})
-    settings = load(
+    return load(
         BalancerSettings,
         config,
         control_socket=folder / "control.sock",
@@ -155,7 +169,7 @@ def plan_balancing(
         discovery=given.discovery.model_copy(update={"gateways": True}),
         predicted=given.predicted.model_copy(
             update={
-                "session_shards": local.session_shards,
+                "session_shards": session_shards,
                 "loads_file": given.predicted.loads_file or folder / "loads.csv",
             }
         ),
@@ -164,14 +178,6 @@ def plan_balancing(
         proxies=(proxy,),
         frontends=(*(one for one in own if one.name not in taken), *given.frontends),
     )
-    _check_strangers(settings, gateway)
-    told = gateway.advertised_host or ("" if host == "*" or host in _EVERYWHERE else host)
-    reference = gateway.server_reference or (f"{told}:{mqtt_port}" if told else "")
-    reached = url_host(gateway.host)
-    entrances = [f"mqtt://{reached}:{mqtt_port}"]
-    if websocket_port:
-        entrances.append(f"ws://{reached}:{websocket_port}/mqtt")
-    return Balancing(program, settings, tuple(entrances), reference)
 
 
 def proxied_listeners(ports: tuple[int, int]) -> tuple[ListenerSettings, ...]:

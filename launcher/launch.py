@@ -197,28 +197,7 @@ def _next_steps(state: SystemState, data: DataDirectory) -> str:
 
 
 def _supervise(plan: SystemPlan, progress: StartProgress) -> None:
-    ticks = start_ticks(os.getpid())
-    assert ticks is not None
-    scheme = "http" if plan.api_certificate is None else "https"
-    api_url = f"{scheme}://{url_host(plan.api_host)}:{plan.api_port}"
-    state = SystemState(
-        pid=os.getpid(),
-        start_ticks=ticks,
-        boot_id=boot_id(),
-        started_at=time.time(),
-        written_at=time.time(),
-        phase="starting",
-        bootstrap_servers=plan.servers,
-        controller_port=None if plan.kafka is None else plan.kafka.controller_port,
-        api_url=api_url,
-        connect_port=plan.connect_port,
-        gateways=plan.gateways,
-        metrics={name: metrics_url(one.host, one.port) for name, one in plan.metrics.items()},
-        entrances=() if plan.balancing is None else plan.balancing.entrances,
-        durability=plan.settings.durability,
-        api_certificate="" if plan.api_certificate is None else str(plan.api_certificate),
-        log_security_file=str(plan.servers.security_file or ""),
-    )
+    state = _first_state(plan)
     last = [state]
 
     def write_state(new: SystemState) -> None:
@@ -240,10 +219,34 @@ def _supervise(plan: SystemPlan, progress: StartProgress) -> None:
             plan.metrics[SUPERVISOR], new_registry(SUPERVISOR, shown.is_healthy, shown.read)
         )
     try:
-        ready = " ".join(("ready", *_entrances(state), api_url))
+        ready = " ".join(("ready", *_entrances(state), state.api_url))
         supervisor.run(f"{ready}\n{_next_steps(state, plan.data)}")
     finally:
         served.close()
+
+
+def _first_state(plan: SystemPlan) -> SystemState:
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    scheme = "http" if plan.api_certificate is None else "https"
+    return SystemState(
+        pid=os.getpid(),
+        start_ticks=ticks,
+        boot_id=boot_id(),
+        started_at=time.time(),
+        written_at=time.time(),
+        phase="starting",
+        bootstrap_servers=plan.servers,
+        controller_port=None if plan.kafka is None else plan.kafka.controller_port,
+        api_url=f"{scheme}://{url_host(plan.api_host)}:{plan.api_port}",
+        connect_port=plan.connect_port,
+        gateways=plan.gateways,
+        metrics={name: metrics_url(one.host, one.port) for name, one in plan.metrics.items()},
+        entrances=() if plan.balancing is None else plan.balancing.entrances,
+        durability=plan.settings.durability,
+        api_certificate="" if plan.api_certificate is None else str(plan.api_certificate),
+        log_security_file=str(plan.servers.security_file or ""),
+    )
 
 
 @contextmanager

@@ -92,21 +92,7 @@ def _section(result: report.Result) -> str:
     if len(series) > 1:
         parts.append("<h3>What the target takes, at the end of each run</h3>")
         parts += [_growth(name, unit, series) for name, unit in _TAKEN]
-    rows = [["checker", "verdict", "unknown"]]
-    verdicts = report.verdicts(result)
-    rows += [
-        [
-            f"{row['name']}: {row['clause']}",
-            report.says(row, result["promises"]),
-            str(row["unknown"]),
-        ]
-        for row in verdicts
-    ]
-    parts.append(_table(rows))
-    for row in verdicts:
-        if row["violations"]:
-            lines = "\n".join(json.dumps(operation) for operation in row["witness"])
-            parts.append(f"<h3>Witness: {escape(row['name'])}</h3><pre>{escape(lines)}</pre>")
+    parts += _verdicts(result)
     if audit := result.get("audit"):
         word = "holds" if audit["holds"] else "broken"
         parts.append(f"<h3>Audit of its own records at the end: {word}</h3>")
@@ -118,6 +104,21 @@ def _section(result: report.Result) -> str:
             small = f" Smallest that fails: {escape(shrunk)}." if shrunk else ""
             parts.append(f"<p>Seed {run['seed']}: {escape(told)}.{small}</p>")
     return "".join(parts)
+
+
+def _verdicts(result: report.Result) -> list[str]:
+    """Return a table of what the checkers say, and the witnesses of those that find a violation."""
+    verdicts = report.verdicts(result)
+    rows = [["checker", "verdict", "unknown"]]
+    for row in verdicts:
+        said = report.says(row, result["promises"])
+        rows.append([f"{row['name']}: {row['clause']}", said, str(row["unknown"])])
+    parts = [_table(rows)]
+    for row in verdicts:
+        if row["violations"]:
+            lines = "\n".join(json.dumps(operation) for operation in row["witness"])
+            parts.append(f"<h3>Witness: {escape(row['name'])}</h3><pre>{escape(lines)}</pre>")
+    return parts
 
 
 def _faults(measures: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from launcher.balancing import HAPROXY
@@ -146,27 +147,10 @@ def _look_at_queries_of(
 ) -> Iterator[Finding]:
     log = patient.data.logs / f"{process}.log"
     figures = patient.figures(process)
-    names = {
-        name: f"{one['tenant']}/{one['rule']}" if one.get("rule") else name
-        for name, one in queries.items()
-    }
     engine = patient.process(process)
     starting = engine is not None and engine.uptime_seconds < STARTING_SECONDS
     for name, one in queries.items():
-        lag, rate = one["lag_records"], one["input_rows_per_second"]
-        if not one["active"] and name in ALWAYS and starting and not one["restarts"]:
-            yield warning("queries", f"{names[name]} is starting", "ask again in some seconds")
-        elif not one["active"] and (name in ALWAYS or one["restarts"]):
-            yield error("queries", f"{names[name]} does not run", f"see {log}")
-        elif one["restarts"]:
-            times = one["restarts"]
-            yield warning("queries", f"{names[name]} failed {times} times", f"see {log}")
-        if lag is not None and lag > max(LAG_RECORDS, rate * LAG_SECONDS):
-            yield warning(
-                "queries",
-                f"{names[name]} is {lag} records behind and reads {rate:.0f} a second",
-                "it catches up when less comes in; else give Spark more cores or memory",
-            )
+        yield from _look_at_query(name, one, log, is_starting=starting)
     for log_topic, readers in figures.get("log_held_by", {}).items():
         yield warning(
             "queries",
@@ -193,6 +177,26 @@ def _look_at_queries_of(
             f"{refused} activations of rules are not signed by this system, and were refused: "
             "somebody else writes its log",
             f"find out who may write mqlake.rules; see which rules in {log}",
+        )
+
+
+def _look_at_query(
+    name: str, query: Mapping[str, Any], log: Path, *, is_starting: bool
+) -> Iterator[Finding]:
+    shown = f"{query['tenant']}/{query['rule']}" if query.get("rule") else name
+    restarts = query["restarts"]
+    if not query["active"] and name in ALWAYS and is_starting and not restarts:
+        yield warning("queries", f"{shown} is starting", "ask again in some seconds")
+    elif not query["active"] and (name in ALWAYS or restarts):
+        yield error("queries", f"{shown} does not run", f"see {log}")
+    elif restarts:
+        yield warning("queries", f"{shown} failed {restarts} times", f"see {log}")
+    lag, rate = query["lag_records"], query["input_rows_per_second"]
+    if lag is not None and lag > max(LAG_RECORDS, rate * LAG_SECONDS):
+        yield warning(
+            "queries",
+            f"{shown} is {lag} records behind and reads {rate:.0f} a second",
+            "it catches up when less comes in; else give Spark more cores or memory",
         )
 
 

@@ -335,56 +335,54 @@ def round_trip(
     import paho.mqtt.client as mqtt
     from paho.mqtt.enums import CallbackAPIVersion
 
-    refused: list[str] = []
-    connected, subscribed, accepted, delivered = (threading.Event() for _ in range(4))
-    times: dict[str, float] = {}
+    connected, subscribed, accepted, delivered = (_Answer() for _ in range(4))
     topic_name = PROBE_TOPIC + secrets.token_hex(8)
     client = mqtt.Client(CallbackAPIVersion.VERSION2, f"mqlake-doctor-{secrets.token_hex(4)}")
     if username is not None:
         client.username_pw_set(username, password)
-
-    def on_connect(_client: Any, _data: Any, _flags: Any, reason_code: Any, _more: Any) -> None:
-        if reason_code.is_failure:
-            refused.append(str(reason_code))
-        connected.set()
-
-    def on_publish(*_: Any) -> None:
-        times["accepted"] = time.monotonic()
-        accepted.set()
-
-    def on_message(*_: Any) -> None:
-        times["delivered"] = time.monotonic()
-        delivered.set()
-
-    client.on_connect = on_connect
-    client.on_subscribe = lambda *_: subscribed.set()
-    client.on_publish = on_publish
-    client.on_message = on_message
+    client.on_connect = connected
+    client.on_subscribe = subscribed
+    client.on_publish = accepted
+    client.on_message = delivered
     client.connect_timeout = ANSWER_SECONDS
     client.connect(gateway.host, gateway.port)
     client.loop_start()
     try:
-        _await(connected, "CONNACK")
-        if refused:
-            problem = refused[0]
+        _, _, _, reason_code, _ = connected.wait("CONNACK")
+        if reason_code.is_failure:
+            problem = str(reason_code)
             if problem in _NOT_AUTHORIZED:
                 raise PermissionError(problem)
             raise OperationalError(f"it refuses the connection: {problem}")
         client.subscribe(topic_name, 1)
-        _await(subscribed, "SUBACK (is the router running?)")
+        subscribed.wait("SUBACK (is the router running?)")
         begin = time.monotonic()
         client.publish(topic_name, b"doctor", 1)
-        _await(accepted, "PUBACK (does the log take records?)")
-        _await(delivered, "the message itself (does the router route?)")
+        accepted.wait("PUBACK (does the log take records?)")
+        delivered.wait("the message itself (does the router route?)")
     finally:
         client.disconnect()
         client.loop_stop()
-    return times["accepted"] - begin, times["delivered"] - begin
+    return accepted.at - begin, delivered.at - begin
 
 
-def _await(event: threading.Event, what: str) -> None:
-    if not event.wait(ANSWER_SECONDS):
-        raise OperationalError(f"no answer within {ANSWER_SECONDS:g} s, expected {what}")
+class _Answer:
+    """An answer of a gateway, heard in the thread of the client."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self._has_come = threading.Event()
+        self._arguments: tuple[Any, ...] = ()
+
+    def __call__(self, *arguments: Any) -> None:
+        self.at, self._arguments = time.monotonic(), arguments
+        self._has_come.set()
+
+    def wait(self, what: str) -> tuple[Any, ...]:
+        """Return the arguments with which it came."""
+        if not self._has_come.wait(ANSWER_SECONDS):
+            raise OperationalError(f"no answer within {ANSWER_SECONDS:g} s, expected {what}")
+        return self._arguments
 
 
 def ask(patient: Patient, path: str, token: str) -> Any:

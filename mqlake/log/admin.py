@@ -98,17 +98,7 @@ def ensure_log_topics(
     existing = admin.partitions(INBOUND)
     if not existing:
         admin.check_brokers(durability)
-    partitions = existing or inbound_partitions
-    per_partition = max(retention_bytes // partitions, MIB)
-    inbound = {
-        **KEPT_UNTIL_READ,
-        "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
-    }
-    for log_topic in PARTITIONED_LOG_TOPICS:
-        if admin.partitions(log_topic):
-            admin.configure([log_topic], inbound)
-        else:
-            admin.create(log_topic, partitions, inbound)
+    _ensure_partitioned(admin, existing or inbound_partitions, retention_bytes)
     admin.create(SESSIONS, session_shards, {**COMPACTED_LATER, **LOG_TIME})
     admin.create(GATEWAYS, 1, {**COMPACTED, **LOG_TIME})
     admin.create(ROUTES, 1, COMPACTED_LATER)
@@ -125,6 +115,20 @@ def ensure_log_topics(
     admin.configure(ACKNOWLEDGED_LOG_TOPICS, topic_settings(durability))
     if durability is Durability.D3:
         admin.until_flushed(ACKNOWLEDGED_LOG_TOPICS)
+
+
+def _ensure_partitioned(admin: "_Admin", partitions: int, retention_bytes: int) -> None:
+    """Create the log topics that are partitioned as `mqlake.inbound` is."""
+    per_partition = max(retention_bytes // partitions, MIB)
+    config = {
+        **KEPT_UNTIL_READ,
+        "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
+    }
+    for log_topic in PARTITIONED_LOG_TOPICS:
+        if admin.partitions(log_topic):
+            admin.configure([log_topic], config)
+        else:
+            admin.create(log_topic, partitions, config)
 
 
 def check_durability(
