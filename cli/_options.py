@@ -25,6 +25,8 @@ config: _Decorator = click.option(
     help="Settings file (TOML); the environment wins over it.",
 )
 
+as_json: _Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
 tenants: _Decorator = click.option(
     "--tenant",
     "tenants",
@@ -39,6 +41,12 @@ topics: _Decorator = click.option(
     metavar="FILTER",
     multiple=True,
     help="Topics that it is for, and nothing else.  [default: all, and all else]",
+)
+
+log_servers: _Decorator = click.option(
+    "--log-servers",
+    metavar="HOST:PORT,…",
+    help="The log; without it that of the system in --data-dir.",
 )
 
 security_file: _Decorator = click.option(

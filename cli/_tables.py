@@ -1,8 +1,24 @@
 """Lists for people."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import click
+
+
+def print_list(
+    found: Sequence[dict[str, Any]],
+    titles: Sequence[str],
+    row: Callable[[dict[str, Any]], Sequence[str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print what a list of the API has, as JSON or in rows."""
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        print_table(titles, map(row, found))
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -1,6 +1,5 @@
 """Add, change, list and remove accounts of the API and its dashboard."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import click
 
 from cli import _options
 from cli._passwords import read_password
-from cli._tables import print_table, shown_all
+from cli._tables import print_list, shown_all
 from mqlake.access_records import ROLES
 from mqlake.api_client import ApiClient
 
@@ -86,15 +85,12 @@ def change(
 @command.command("list")
 @_options.data_dir
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def list_accounts(data_dir: Path, limit: int, as_json: bool) -> None:
     """List accounts."""
     found = list(islice(ApiClient(data_dir).items("/accounts"), limit))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        titles = ("name", "role", "topics", "tenants", "made", "by", "password from")
-        print_table(titles, map(_row, found))
+    titles = ("name", "role", "topics", "tenants", "made", "by", "password from")
+    print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("remove")

@@ -1,6 +1,5 @@
 """List alarms; say that one looks after them."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import click
 
 from cli import _options
-from cli._tables import print_table
+from cli._tables import print_list
 from mqlake.api_client import ApiClient
 
 
@@ -24,16 +23,13 @@ def command() -> None:
 @_options.data_dir
 @click.option("--cleared", is_flag=True, help="Those that are over, of the last week.")
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def list_alarms(data_dir: Path, cleared: bool, limit: int, as_json: bool) -> None:
     """List alarms, those that were raised last first."""
     state = "cleared" if cleared else "open"
     found = list(islice(ApiClient(data_dir).items("/alarms", state=state), limit))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        titles = ("id", "severity", "what", "why", "tenant", "raised", "cleared", "acknowledged")
-        print_table(titles, map(_row, found))
+    titles = ("id", "severity", "what", "why", "tenant", "raised", "cleared", "acknowledged")
+    print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("acknowledge")

@@ -3,13 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli import _options
 from mqlake.control_socket import ask_balancer
 from mqlake.settings import load
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.group(invoke_without_command=True)
@@ -30,7 +33,7 @@ def command(context: click.Context, config: Path | None) -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 @click.pass_obj
 def status(settings: Any, as_json: bool) -> None:
     """Show nodes, proxies, and the version of the snapshot that each runs.
@@ -89,7 +92,7 @@ def configuration(settings: Any, proxy: str) -> None:
 @click.option("--nodes", type=click.IntRange(2, 1000), default=100)
 @click.option("--clients", type=click.IntRange(1, 10_000_000), default=1_000_000)
 @click.option("--seed", type=int, default=1)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 @click.pass_obj
 def simulate(settings: Any, nodes: int, clients: int, seed: int, as_json: bool) -> None:
     """Place made-up clients on made-up nodes that come, go and get hot.
@@ -120,40 +123,10 @@ def simulate(settings: Any, nodes: int, clients: int, seed: int, as_json: bool) 
 def _print_status(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    nodes = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "address", "slot", "weight", "clients", "cpu", "overload", "why not"):
-        nodes.add_column(title)
-    for node in found["nodes"]:
-        reasons = [
-            f"{name}: {factor['reason'] or 'not known yet'}"
-            for name, factor in node["factors"].items()
-            if not factor["healthy"]
-        ]
-        reasons += ["drained"] * node["draining"] + ["overloaded"] * node["overloaded"]
-        cpu, level = node["cpu_percent"], node["overload_level"]
-        nodes.add_row(
-            escape(node["name"]),
-            escape(f"{node['address']} {node['ports']}"),
-            str(node["slot"]),
-            str(node["weight"]),
-            "[green]takes[/]" if node["takes_clients"] else "[red]none[/]",
-            "-" if cpu is None else f"{cpu:.0f} %",
-            "-" if level is None else str(level),
-            escape("; ".join(reasons)),
-        )
-    console.print(nodes)
-    proxies = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("proxy", "version", "repairs", "problem"):
-        proxies.add_column(title)
-    for proxy in found["proxies"]:
-        shown = proxy["version"][:12] + ("" if proxy["version"] == found["version"] else " (old)")
-        proxies.add_row(
-            escape(proxy["name"]), shown, str(proxy["repairs"]), escape(proxy["problem"])
-        )
-    console.print(proxies)
+    console.print(_table_of_nodes(found["nodes"]))
+    console.print(_table_of_proxies(found["proxies"], found["version"]))
     for one in found["drains"]:
         console.print(escape(f"drain of {one['node']}: {one['state']}, {one['closed']} closed"))
     loads = found["loads"]
@@ -164,3 +137,47 @@ def _print_status(found: dict[str, Any]) -> None:
     console.print(
         f"[dim]{found['strategy']} version {found['version'][:12]}: {escape(found['detail'])}[/]"
     )
+
+
+def _table(*titles: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(title)
+    return table
+
+
+def _table_of_nodes(nodes: list[dict[str, Any]]) -> "Table":
+    from rich.markup import escape
+
+    table = _table("node", "address", "slot", "weight", "clients", "cpu", "overload", "why not")
+    for node in nodes:
+        reasons = [
+            f"{name}: {factor['reason'] or 'not known yet'}"
+            for name, factor in node["factors"].items()
+            if not factor["healthy"]
+        ]
+        reasons += ["drained"] * node["draining"] + ["overloaded"] * node["overloaded"]
+        cpu, level = node["cpu_percent"], node["overload_level"]
+        table.add_row(
+            escape(node["name"]),
+            escape(f"{node['address']} {node['ports']}"),
+            str(node["slot"]),
+            str(node["weight"]),
+            "[green]takes[/]" if node["takes_clients"] else "[red]none[/]",
+            "-" if cpu is None else f"{cpu:.0f} %",
+            "-" if level is None else str(level),
+            escape("; ".join(reasons)),
+        )
+    return table
+
+
+def _table_of_proxies(proxies: list[dict[str, Any]], version: str) -> "Table":
+    from rich.markup import escape
+
+    table = _table("proxy", "version", "repairs", "problem")
+    for proxy in proxies:
+        shown = proxy["version"][:12] + ("" if proxy["version"] == version else " (old)")
+        table.add_row(escape(proxy["name"]), shown, str(proxy["repairs"]), escape(proxy["problem"]))
+    return table

@@ -1,6 +1,5 @@
 """Ban clients from all gateways, list bans, lift them."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import click
 
 from cli import _options
 from cli._spans import time_after
-from cli._tables import print_table
+from cli._tables import print_list
 from mqlake.api_client import ApiClient
 
 
@@ -44,25 +43,22 @@ def add(data_dir: Path, span: str | None, **ban: Any) -> None:
 @command.command("list")
 @_options.data_dir
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
     """List bans, those that are over too."""
     found = list(islice(ApiClient(data_dir).items("/bans"), limit))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        titles = (
-            "id",
-            "client ids",
-            "users",
-            "addresses",
-            "tokens",
-            "reason",
-            "made",
-            "by",
-            "until",
-        )
-        print_table(titles, map(_row, found))
+    titles = (
+        "id",
+        "client ids",
+        "users",
+        "addresses",
+        "tokens",
+        "reason",
+        "made",
+        "by",
+        "until",
+    )
+    print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("lift")

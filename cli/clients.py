@@ -1,6 +1,5 @@
 """List the clients with a stored session or a will."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import click
 
 from cli import _options
-from cli._tables import print_table
+from cli._tables import print_list
 from mqlake.api_client import ApiClient
 
 
@@ -19,7 +18,7 @@ from mqlake.api_client import ApiClient
 @click.option("--gateway", help="Only those that are there, or were there last.")
 @click.option("--prefix", help="Only client identifiers that begin like this.")
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def command(
     data_dir: Path,
     connected: bool | None,
@@ -41,13 +40,8 @@ def command(
         client_id_prefix=prefix,
     )
     clients = list(islice(found, limit))
-    if as_json:
-        click.echo(json.dumps(clients, indent=2))
-    else:
-        print_table(
-            ("client", "state", "gateway", "user", "MQTT", "subscriptions", "since", "why it left"),
-            map(_row, clients),
-        )
+    titles = ("client", "state", "gateway", "user", "MQTT", "subscriptions", "since", "why it left")
+    print_list(clients, titles, _row, as_json=as_json)
     if next(found, None) is not None:
         click.echo(f"there are more than {limit}: see --limit", err=True)
 

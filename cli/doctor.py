@@ -27,7 +27,7 @@ _COLOURS: Final = {"ok": "green", "warning": "yellow", "error": "red"}
     default=None,
     help="Holds the password of that user.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def command(
     data_dir: Path, username: str | None, password_file: Path | None, as_json: bool
 ) -> None:

@@ -33,7 +33,7 @@ def command(context: click.Context, config: Path | None) -> None:
 @command.command()
 @_options.config
 @_options.data_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def status(config: Path | None, data_dir: Path, as_json: bool) -> None:
     """Show links and meshes of a federator that runs on this machine.
 
@@ -127,7 +127,7 @@ def _yes(value: bool) -> str:
     ),
     help="Kill that half-way, and tell how long messages waited for the repair.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def bench(
     messages: int,
     rate: float,

@@ -36,11 +36,7 @@ def command(context: click.Context, config: Path | None) -> None:
 @command.command("retire")
 @click.argument("name")
 @_options.data_dir
-@click.option(
-    "--log-servers",
-    metavar="HOST:PORT,…",
-    help="The log that the gateway used; without it that of the system in --data-dir.",
-)
+@_options.log_servers
 @_options.security_file
 @click.option(
     "--lease-seconds",

@@ -1,6 +1,5 @@
 """Make, list and revoke keys of the API."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import click
 
 from cli import _options
 from cli._spans import time_after
-from cli._tables import print_table, shown_all
+from cli._tables import print_list, shown_all
 from mqlake.access_records import ROLES
 from mqlake.api_client import ApiClient
 
@@ -51,15 +50,12 @@ def create(
 @command.command("list")
 @_options.data_dir
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
     """List keys, those that have expired too."""
     found = list(islice(ApiClient(data_dir).items("/keys"), limit))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        titles = ("id", "role", "topics", "tenants", "description", "made", "by", "ends")
-        print_table(titles, map(_row, found))
+    titles = ("id", "role", "topics", "tenants", "description", "made", "by", "ends")
+    print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("revoke")

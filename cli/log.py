@@ -86,11 +86,7 @@ def prepare(
 
 @command.command("grow")
 @_options.data_dir
-@click.option(
-    "--log-servers",
-    metavar="HOST:PORT,…",
-    help="The log; without it that of the system in --data-dir.",
-)
+@_options.log_servers
 @_options.security_file
 @click.option(
     "--partitions",
@@ -136,7 +132,7 @@ def grow(
 @command.command("durability")
 @_servers
 @_options.security_file
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def tell(servers: str, security_file: Path | None, as_json: bool) -> None:
     """Tell the class of each log topic that has acknowledged records."""
     from mqlake.log.admin import REQUEST_SECONDS, keepings

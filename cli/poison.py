@@ -25,7 +25,7 @@ def command() -> None:
 
 @command.command("list")
 @_options.data_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def list_places(data_dir: Path, as_json: bool) -> None:
     """List the rules and records at which the engine has ended."""
     entries = Poison(data_dir).entries()

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from cli import _options
-from cli._tables import print_table
+from cli._tables import print_list, print_table
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
 
@@ -21,8 +21,6 @@ _CONTENT_TYPES: Final = {
     ".jsonl": "application/x-ndjson",
     ".ndjson": "application/x-ndjson",
 }
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -35,15 +33,12 @@ def command() -> None:
 
 @command.command("list")
 @_options.data_dir
-@_as_json
+@_options.as_json
 def list_references(data_dir: Path, as_json: bool) -> None:
     """List the reference tables."""
     found = list(ApiClient(data_dir).items("/references"))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
     titles = ("table", "state", "version", "rows", "key", "columns", "changed", "problem")
-    print_table(titles, map(_row, found))
+    print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("put")
@@ -94,7 +89,7 @@ def put_reference(
 @_options.data_dir
 @click.option("--version", type=click.IntRange(0), help="An earlier version.")
 @click.option("--limit", type=click.IntRange(1), help="Most rows that are printed.")
-@_as_json
+@_options.as_json
 def get_reference(
     reference_id: str, data_dir: Path, version: int | None, limit: int | None, as_json: bool
 ) -> None:

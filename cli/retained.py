@@ -1,6 +1,5 @@
 """List retained messages."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -8,7 +7,7 @@ from typing import Any, Final
 import click
 
 from cli import _options
-from cli._tables import print_table
+from cli._tables import print_list
 from mqlake.api_client import ApiClient
 
 _SHOWN_CHARACTERS: Final = 60
@@ -30,11 +29,8 @@ def command(topic_filter: str | None, data_dir: Path, limit: int, as_json: bool)
         max_payload_bytes=65_536 if as_json else 4 * _SHOWN_CHARACTERS,
     )
     messages = list(islice(found, limit))
-    if as_json:
-        click.echo(json.dumps(messages, indent=2))
-    else:
-        titles = ("topic", "QoS", "bytes", "payload", "published", "by", "expires")
-        print_table(titles, map(_row, messages))
+    titles = ("topic", "QoS", "bytes", "payload", "published", "by", "expires")
+    print_list(messages, titles, _row, as_json=as_json)
     if next(found, None) is not None:
         click.echo(f"there are more than {limit}: see --limit", err=True)
 

@@ -1,6 +1,5 @@
 """Rights of clients: plan and apply a file for all gateways, export what is in force."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -8,7 +7,7 @@ from typing import Any, Final
 import click
 
 from cli import _options
-from cli._tables import print_table
+from cli._tables import print_list
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
 from mqlake.rights.documents import write_rights
@@ -82,16 +81,13 @@ def export(data_dir: Path, version: int | None) -> None:
 
 @command.command("versions")
 @_options.data_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def versions(data_dir: Path, as_json: bool) -> None:
     """List the versions that are kept, the newest first."""
     found = ApiClient(data_dir).get("/rights/versions")["items"]
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
     names = ("version", "rule_count", "applied_at", "applied_by")
     titles = ("version", "rules", "applied", "by")
-    print_table(titles, ([str(one[name]) for name in names] for one in found))
+    print_list(found, titles, lambda one: [str(one[name]) for name in names], as_json=as_json)
 
 
 def _read(path: Path) -> RightsFile:

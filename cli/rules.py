@@ -10,7 +10,7 @@ import click
 from cli import _options
 from cli._jobs import await_job
 from cli._rule_files import SUFFIXES, RuleFileChange, plan, read_existing, read_files, refuse
-from cli._tables import print_table
+from cli._tables import print_list, print_table
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
 from rules.documents import content_of, read_documents, write_document
@@ -27,7 +27,6 @@ _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 
 _paths = click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 _prune = click.option("--prune", is_flag=True, help="Delete rules that no file has.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -41,22 +40,19 @@ def command() -> None:
 
 @command.command("list")
 @_options.data_dir
-@_as_json
+@_options.as_json
 def list_rules(data_dir: Path, as_json: bool) -> None:
     """List the rules and their states in the engine."""
     rules = list(ApiClient(data_dir).items("/rules"))
-    if as_json:
-        click.echo(json.dumps(rules, indent=2))
-        return
     titles = ("rule", "state", "version", "reads", "actions", "name", "why it does not run")
-    print_table(titles, map(_row, rules))
+    print_list(rules, titles, _row, as_json=as_json)
 
 
 @command.command("get")
 @click.argument("rule_id")
 @_options.data_dir
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
-@_as_json
+@_options.as_json
 def get_rule(rule_id: str, data_dir: Path, version: int | None, as_json: bool) -> None:
     """Print a rule as its file would have it."""
     path = f"/rules/{rule_id}" if version is None else f"/rules/{rule_id}/versions/{version}"
@@ -81,7 +77,7 @@ def delete_rules(rule_ids: tuple[str, ...], data_dir: Path) -> None:
 @click.option("--topic", help="Topic name; without it one that the rule matches.")
 @click.option("--payload", default="", help="Payload; @FILE reads it from a file.")
 @click.option("--context", default="{}", help="More of the message, or an event, as JSON.")
-@_as_json
+@_options.as_json
 def test_rule(
     rule: str, data_dir: Path, topic: str | None, payload: str, context: str, as_json: bool
 ) -> None:
@@ -204,7 +200,7 @@ def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
     help="The rule as in this file.",
 )
 @click.option("--version", type=click.IntRange(1), help="An earlier version of the rule.")
-@_as_json
+@_options.as_json
 def dry_run(
     rule_id: str,
     data_dir: Path,
@@ -297,7 +293,7 @@ def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
 @click.option("--open", "only_open", is_flag=True, help="Only those not run again since.")
 @click.option("--error", help="Only those with this in their error.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, help="The newest.")
-@_as_json
+@_options.as_json
 def list_dead_letters(
     rule_id: str | None,
     data_dir: Path,

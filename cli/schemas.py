@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from cli import _options
-from cli._tables import print_table
+from cli._tables import print_list, print_table
 from mqlake.api_client import ApiClient, ApiError
 from mqlake.errors import OperationalError
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _TYPES = {".avsc": "avro", ".json": "avro", ".proto": "protobuf"}
 _NOT_FOUND = 404
 
@@ -23,21 +22,19 @@ def command() -> None:
 
 @command.command("list")
 @_options.data_dir
-@_as_json
+@_options.as_json
 def list_schemas(data_dir: Path, as_json: bool) -> None:
     """List the schemas."""
     schemas = list(ApiClient(data_dir).items("/schemas"))
-    if as_json:
-        click.echo(json.dumps(schemas, indent=2))
-        return
-    print_table(("schema", "type", "version", "message", "description"), map(_row, schemas))
+    titles = ("schema", "type", "version", "message", "description")
+    print_list(schemas, titles, _row, as_json=as_json)
 
 
 @command.command("show")
 @click.argument("name")
 @_options.data_dir
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
-@_as_json
+@_options.as_json
 def show_schema(name: str, data_dir: Path, version: int | None, as_json: bool) -> None:
     """Print the text of a schema."""
     path = f"/schemas/{name}" if version is None else f"/schemas/{name}/versions/{version}"

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
     metavar="SECONDS",
     help="Wait that long for everything to be healthy.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def command(data_dir: Path, wait: float, as_json: bool) -> None:
     """Show every process of a running system.
 

@@ -1,6 +1,5 @@
 """Tenants of all gateways: list, create, suspend, resume, delete, apply a file."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import click
 
 from cli import _options
 from cli._jobs import await_job
-from cli._tables import print_table
+from cli._tables import print_list
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
 from mqlake.tenants import Tenant, TenantsError, parse_tenants
@@ -23,16 +22,13 @@ def command() -> None:
 
 @command.command("list")
 @_options.data_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def list_tenants(data_dir: Path, as_json: bool) -> None:
     """List tenants, those that were not created too."""
     found = list(ApiClient(data_dir).items("/tenants"))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
     names = ("name", "state", "description", "sessions", "rules", "changed_at", "changed_by")
     titles = ("name", "state", "description", "sessions", "rules", "changed", "by")
-    print_table(titles, ([str(one[name] or "") for name in names] for one in found))
+    print_list(found, titles, lambda one: [str(one[name] or "") for name in names], as_json=as_json)
 
 
 @command.command("create")
