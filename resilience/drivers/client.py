@@ -11,13 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from resilience.drivers.frames import ConnectOptions, Frame, Opener, Transport
+from resilience.drivers.frames import ConnectOptions, Frame, Opener, Transport, closes_in_time
 from resilience.drivers.operations import Operations
 from resilience.errors import ConnectRefused
 from resilience.history import Writer, encode_payload
-
-DISCONNECT_SECONDS: Final = 1.0
-"""So long the broker may take to close after DISCONNECT."""
 
 NOT_FOUND: Final = 0x92
 """The reason code Packet Identifier not found."""
@@ -368,12 +365,7 @@ class MqttClient:
         self._ending = True
         self._write("disconnect", "invoke")
         transport.send(Frame("disconnect"))
-        closed = True
-        try:
-            async with asyncio.timeout(DISCONNECT_SECONDS):
-                await asyncio.shield(self._closed)
-        except TimeoutError:
-            closed = False
+        closed = await closes_in_time(self._closed)
         self._up = False
         self._transport = None
         self._write("disconnect", "ok" if closed else "info")

@@ -1,9 +1,9 @@
 """Packets as the client and the double know them; a transport gives them their bytes."""
 
-from asyncio import Future
+from asyncio import Future, shield, timeout
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 Addresses = Mapping[str, tuple[str, int]]
 """Host and port of each node; read at each connection, so that they may change."""
@@ -95,6 +95,20 @@ class Opener(Protocol):
         Raises:
             OSError: There is no connection.
         """
+
+
+DISCONNECT_SECONDS: Final = 1.0
+"""So long the broker may take to close after DISCONNECT."""
+
+
+async def closes_in_time(closed: Future[None]) -> bool:
+    """Wait until the broker has closed a connection after DISCONNECT; False: it does not."""
+    try:
+        async with timeout(DISCONNECT_SECONDS):
+            await shield(closed)
+    except TimeoutError:
+        return False
+    return True
 
 
 class FrameClient(Protocol):

@@ -20,13 +20,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from resilience.drivers.frames import Addresses, ConnectOptions
+from resilience.drivers.frames import Addresses, ConnectOptions, closes_in_time
 from resilience.drivers.operations import Operations
 from resilience.errors import ConnectRefused
 from resilience.history import Writer, encode_payload
 
 PROTOCOLS: Final = {3: MQTTv31, 4: MQTTv311, 5: MQTTv5}
-DISCONNECT_SECONDS: Final = 1.0
 CONNECT_SECONDS: Final = 2.0
 """For TCP alone; paho blocks while it opens a connection."""
 
@@ -319,12 +318,7 @@ class PahoClient:
         self._ending = True
         self._write("disconnect", "invoke")
         self._paho.disconnect()
-        closed = True
-        try:
-            async with asyncio.timeout(DISCONNECT_SECONDS):
-                await asyncio.shield(self._closed)
-        except TimeoutError:
-            closed = False
+        closed = await closes_in_time(self._closed)
         self._up = False
         self._write("disconnect", "ok" if closed else "info")
         self._cut()
