@@ -25,8 +25,6 @@ RESUME_SECONDS: Final = 60.0
 CROWD: Final = 2_000
 CROWD_IN_FLIGHT: Final = 100
 """Sessions of the crowd that are made, or ended, at once."""
-REFUSED_PAUSE_SECONDS: Final = 0.2
-"""How long a client waits after a refusal before it tries the next gateway."""
 
 HISTORY: Final = 2_000_000
 HISTORY_SECONDS: Final = 3_600
@@ -104,6 +102,10 @@ async def resume_crowd(
             await client.connect(gateways[-1])
             await client.subscribe(f"{name}/{client.client_id}")
 
+    async def come_back(client: SessionClient, number: int) -> None:
+        await client.resume(gateways, number)
+        await client.receive(1)
+
     async def end(client: SessionClient) -> None:
         async with turn:
             await client.disconnect()
@@ -117,7 +119,7 @@ async def resume_crowd(
     try:
         async with asyncio.timeout(RESUME_SECONDS):
             await asyncio.gather(
-                *(_come_to_any(client, gateways, number) for number, client in enumerate(clients))
+                *(come_back(client, number) for number, client in enumerate(clients))
             )
     except TimeoutError:
         served = sum(bool(client.arrivals) for client in clients)
@@ -130,20 +132,6 @@ async def resume_crowd(
     waits = [at - killed_at for client in clients for at in client.arrivals.values()]
     await asyncio.gather(*map(end, clients))
     return waits
-
-
-async def _come_to_any(client: SessionClient, gateways: Sequence[str], number: int) -> None:
-    """Connect to one gateway after the other until one has the session; get the message."""
-    while True:
-        number += 1
-        try:
-            is_present = await client.connect(gateways[number % len(gateways)])
-            break
-        except ConnectionError:
-            await asyncio.sleep(REFUSED_PAUSE_SECONDS)
-    if not is_present:
-        raise OperationalError(f"the session of {client.client_id} was lost")
-    await client.receive(1)
 
 
 def measure_resume_history(bench: Bench) -> list[Figures]:

@@ -72,48 +72,47 @@ def measure_rules_latency(bench: Bench) -> list[Figures]:
     Once each rule is concerned with a tenth of the messages: 1,000 outputs a second. Then all with
     all: 10,000 outputs a second, each of which is routed and delivered as the messages are.
     """
-    results = []
-    for _ in range(WARM + FEW_RUNS):
-        figures: Figures = {}
-        for everyone in (False, True):
-            prefix = new_prefix()
-            answers = f"{prefix}-answers"
-            topic_filter = "#" if everyone else "{}/+"
-            rules = {
-                number: _rule(
-                    f"{prefix}/{topic_filter.format(number)}",
-                    "payload.celsius > 20",
-                    f"{answers}/{number}/out",
-                )
-                for number in range(FEW)
-            }
-            load = Load(
-                publish_to=bench.gateways[:1],
-                subscribe_to=bench.gateways[-1:],
-                publishers=FEW,
-                subscribers=FEW,
-                everyone=everyone,
-                rate=float(FEW_RATE),
-                seconds=FEW_SECONDS,
-                warmup_seconds=5.0,
-                drain_seconds=DRAIN_SECONDS,
-                payload_bytes=PAYLOAD_BYTES,
-                prefix=prefix,
-                answers=answers,
-            )
-            each = "all messages" if everyone else "a tenth"
-            what = f"{FEW} rules, each for {each} of {FEW_RATE:,}/s"
-            with _rules(bench, rules):
-                result, used = _run(bench, load, what)
-            if everyone and result.lost:
-                figures[figure(f"{what}, outputs", "/s")] = result.delivered_per_second
-                bench.note(f"{what}: {result.lost} of {result.expected} outputs were still to come")
-            else:
-                latency = result.completed(what).delivery_ms
-                figures |= percentiles(f"{what}, publish to republished", latency)
-            figures |= used
-        results.append(figures)
+    results = [
+        _latency(bench, everyone=False) | _latency(bench, everyone=True)
+        for _ in range(WARM + FEW_RUNS)
+    ]
     return results[WARM:]
+
+
+def _latency(bench: Bench, *, everyone: bool) -> Figures:
+    prefix = new_prefix()
+    answers = f"{prefix}-answers"
+    topic_filter = "#" if everyone else "{}/+"
+    rules = {
+        number: _rule(
+            f"{prefix}/{topic_filter.format(number)}",
+            "payload.celsius > 20",
+            f"{answers}/{number}/out",
+        )
+        for number in range(FEW)
+    }
+    load = Load(
+        publish_to=bench.gateways[:1],
+        subscribe_to=bench.gateways[-1:],
+        publishers=FEW,
+        subscribers=FEW,
+        everyone=everyone,
+        rate=float(FEW_RATE),
+        seconds=FEW_SECONDS,
+        warmup_seconds=5.0,
+        drain_seconds=DRAIN_SECONDS,
+        payload_bytes=PAYLOAD_BYTES,
+        prefix=prefix,
+        answers=answers,
+    )
+    what = f"{FEW} rules, each for {'all messages' if everyone else 'a tenth'} of {FEW_RATE:,}/s"
+    with _rules(bench, rules):
+        result, used = _run(bench, load, what)
+    if everyone and result.lost:
+        bench.note(f"{what}: {result.lost} of {result.expected} outputs were still to come")
+        return {figure(f"{what}, outputs", "/s"): result.delivered_per_second, **used}
+    latency = result.completed(what).delivery_ms
+    return percentiles(f"{what}, publish to republished", latency) | used
 
 
 def measure_rules_300(bench: Bench) -> list[Figures]:

@@ -23,8 +23,11 @@ from ingest.protocol.packets import (
     Subscribe,
     Subscription,
 )
+from mqlake.errors import OperationalError
 
 KEEP_ALIVE: Final = 300
+REFUSED_PAUSE_SECONDS: Final = 0.2
+"""How long a client waits after a refusal before it tries the next gateway."""
 
 
 class SessionClient(asyncio.Protocol):
@@ -66,6 +69,22 @@ class SessionClient(asyncio.Protocol):
             self.cut()
             raise ConnectionRefusedError(f"{self.client_id}: {connack}")
         return connack.session_present
+
+    async def resume(self, addresses: Sequence[str], number: int) -> None:
+        """Connect to one gateway after the other, behind this number, until one has the session.
+
+        Raises:
+            OperationalError: None has it any more.
+        """
+        while True:
+            number += 1
+            try:
+                is_present = await self.connect(addresses[number % len(addresses)])
+                break
+            except ConnectionError:
+                await asyncio.sleep(REFUSED_PAUSE_SECONDS)
+        if not is_present:
+            raise OperationalError(f"the session of {self.client_id} was lost")
 
     async def subscribe(self, topic_filter: str) -> None:
         """Subscribe with QoS 1."""

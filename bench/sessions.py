@@ -24,7 +24,7 @@ from bench.loader import Latency
 from bench.prepared import TENANT, write_sessions
 from bench.processes import MIB, cpu_percent_of
 from bench.programs import LoadPrograms
-from bench.session_client import SessionClient
+from bench.session_client import REFUSED_PAUSE_SECONDS, SessionClient
 from mqlake.errors import OperationalError
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.options import producer_options
@@ -50,7 +50,6 @@ BUSY_EPOCH: Final = 1
 
 CROWD: Final = 2_000
 CROWD_IN_FLIGHT: Final = 100
-REFUSED_PAUSE_SECONDS: Final = 0.2
 BACK_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 3.0
 """For the work of gateways after one of them has come: shards change their owners."""
@@ -326,15 +325,7 @@ async def _come_back(
     killed_at = loop.time()
 
     async def come(client: SessionClient, number: int) -> float:
-        while True:
-            number += 1
-            try:
-                is_present = await client.connect(others[number % len(others)])
-                break
-            except ConnectionError:
-                await asyncio.sleep(REFUSED_PAUSE_SECONDS)
-        if not is_present:
-            raise OperationalError(f"the session of {client.client_id} was lost")
+        await client.resume(others, number)
         return loop.time() - killed_at
 
     try:
