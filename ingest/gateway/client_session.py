@@ -191,15 +191,7 @@ class ClientSession(SubscribedSession):
         )
 
     def _stored(self, one: ClientSubscription[Sender]) -> StoredSubscription:
-        return StoredSubscription(
-            one.topic_filter,
-            one.qos,
-            one.no_local,
-            one.retain_as_published,
-            one.retain_handling,
-            one.identifier,
-            self._starts_of(one),
-        )
+        return StoredSubscription(one.topic_filter, *_options(one), self._starts_of(one))
 
     def _starts_of(self, subscription: ClientSubscription[Sender]) -> Sequence[int] | None:
         """Return from where on a subscription counts for a gateway that brings the session back.
@@ -230,16 +222,7 @@ class ClientSession(SubscribedSession):
             if one.topic_filter.startswith(SHARE_PREFIX):
                 self._share(one.topic_filter)
             self._hold(
-                ClientSubscription(
-                    self.sender,
-                    one.topic_filter,
-                    one.qos,
-                    one.no_local,
-                    one.retain_as_published,
-                    one.retain_handling,
-                    one.identifier,
-                    one.starts,
-                )
+                ClientSubscription(self.sender, one.topic_filter, *_options(one), one.starts)
             )
         if progress is not None:
             for packet_id in progress.incoming:
@@ -364,3 +347,10 @@ def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:
     if outgoing is None:
         return (0, 0)
     return (outgoing.message.partition, outgoing.message.offset)
+
+
+def _options(
+    one: ClientSubscription[Sender] | StoredSubscription,
+) -> tuple[int, bool, bool, int, int | None]:
+    """Return the subscription options and the identifier, in the order of both classes."""
+    return one.qos, one.no_local, one.retain_as_published, one.retain_handling, one.identifier
