@@ -141,7 +141,7 @@ def measure_tail(bench: Bench) -> Figures:
 
 
 def measure_hand_over(bench: Bench) -> Figures:
-    """Publish to delivery for five minutes in which another router takes over, as for an upgrade."""
+    """Publish to delivery for five minutes while another router takes over, as for an upgrade."""
     if bench.own is None:
         bench.note("hand-over: not measured, as others may use this system")
         return {}
