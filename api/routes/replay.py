@@ -22,8 +22,6 @@ from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import is_system, validate_topic_name
 
 router = APIRouter(tags=["history"])
-
-"""Of one client, which has a window and a queue."""
 _clock = SystemClock()
 
 

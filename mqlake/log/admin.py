@@ -4,7 +4,8 @@ Everything here blocks; in an event loop call it by `asyncio.to_thread`.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -63,8 +64,8 @@ REQUEST_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.05
 CLIENT_ID: Final = "mqlake-admin"
 ANSWER_SECONDS: Final = 1.0
-"""How long a leader has for its first answer, and twice as long for each one after that: one that
-has died has a successor in the meantime."""
+"""How long a leader has for its first answer, and after that as long again as was asked already:
+one that has died has a successor in the meantime."""
 
 
 def ensure_log_topics(
@@ -300,30 +301,44 @@ class _Admin:
         self._servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
-        self._consumer: Consumer | None = None
+        self._idle: deque[Consumer] = deque()
         self._client: AdminClient | None = None
 
-    def _asking(self) -> Consumer:
-        """Return the client that asks.
+    def _ask(self, question: Callable[[Consumer], Any]) -> Any:
+        """Ask through a consumer that nobody uses at the moment: one has its calls stand in line.
 
         An admin client that asks a leader which has died tries to connect without a rest, on two
         threads, until its request has timed out: of each process that asks that is a core.
         """
-        if self._consumer is None:
-            options = consumer_options(
-                self._servers, CLIENT_ID, {"isolation.level": "read_uncommitted"}
-            )
-            del options["error_cb"]  # nobody polls: what it is to be told would stay
-            self._consumer = Consumer(options)
-        return self._consumer
+        try:
+            consumer = self._idle.pop()
+        except IndexError:
+            consumer = self._connect()
+        try:
+            answer = question(consumer)
+        except KafkaException as exc:
+            if error_of(exc).code() not in _STALE_CODES:
+                self._idle.append(consumer)
+            raise
+        self._idle.append(consumer)
+        return answer
+
+    def _connect(self) -> Consumer:
+        options = consumer_options(
+            self._servers, CLIENT_ID, {"isolation.level": "read_uncommitted"}
+        )
+        del options["error_cb"]  # nobody polls: what it is to be told would stay
+        return Consumer(options)
 
     def _changing(self) -> AdminClient:
-        """Return the client for all else."""
-        if self._client is None:
-            self._client = AdminClient(
+        """Return the client that makes changes."""
+        client = self._client
+        if client is None:
+            client = AdminClient(
                 {**client_config(self._servers), "client.id": CLIENT_ID, "log_level": 2}
             )
-        return self._client
+            self._client = client
+        return client
 
     def begin(self) -> None:
         """Have the whole time again."""
@@ -332,7 +347,7 @@ class _Admin:
     def partitions(self, log_topic: str) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""
         metadata: Any = self._until_done(
-            lambda: self._asking().list_topics(log_topic, timeout=self._part()),
+            lambda: self._ask(lambda one: one.list_topics(log_topic, timeout=self._part())),
             f"asking for log topic {log_topic}",
         )
         return len(metadata.topics[log_topic].partitions)
@@ -471,30 +486,34 @@ class _Admin:
                 )
 
     def offsets(self, log_topic: str, partitions: range, time_ms: int) -> dict[int, int]:
-        seconds = self._longer_and_longer()
+        begin = time.monotonic()
 
-        def ask() -> dict[int, int]:
+        def ask(consumer: Consumer) -> dict[int, int]:
             wanted = [TopicPartition(log_topic, partition, time_ms) for partition in partitions]
-            found = self._asking().offsets_for_times(wanted, timeout=next(seconds))
+            found = consumer.offsets_for_times(wanted, timeout=self._patience(begin))
             for one in found:
                 if one.error is not None:
                     raise KafkaException(one.error)
             return {one.partition: one.offset for one in found}
 
-        answer: dict[int, int] = self._until_done(ask, f"asking for the offsets of {log_topic}")
+        doing = f"asking for the offsets of {log_topic}"
+        answer: dict[int, int] = self._until_done(lambda: self._ask(ask), doing)
         return answer
 
     def delete_before(self, log_topic: str, offsets: Mapping[int, int]) -> None:
-        seconds = self._longer_and_longer()
+        begin = time.monotonic()
 
         def ask() -> None:
             wanted = [TopicPartition(log_topic, p, offset) for p, offset in offsets.items()]
-            self._await(self._changing().delete_records(wanted, request_timeout=next(seconds)))
+            seconds = self._patience(begin)
+            self._await(self._changing().delete_records(wanted, request_timeout=seconds))
 
         self._until_done(ask, f"deleting old records of {log_topic}")
 
     def _metadata(self, doing: str) -> Any:
-        return self._until_done(lambda: self._asking().list_topics(timeout=self._part()), doing)
+        return self._until_done(
+            lambda: self._ask(lambda one: one.list_topics(timeout=self._part())), doing
+        )
 
     def _until_partitions(self, log_topic: str) -> int:
         while not (count := self.partitions(log_topic)):
@@ -514,10 +533,7 @@ class _Admin:
                     raise LogError(f"{doing}: {error.str()}", definite=True) from exc
                 self._pause(f"{doing}: {error.str()}")
                 if error.code() in _STALE_CODES:
-                    # One broker heard of a new topic later than others: a client that it then told
-                    # that there is no leader does not ask again. And it goes on asking one that
-                    # stands still; with that one a new client has no connection.
-                    self._consumer = self._client = None
+                    self._client = None  # as `_ask` leaves its own
             except TimeoutError:
                 self._pause(doing)
 
@@ -528,12 +544,9 @@ class _Admin:
         for future in futures.values():
             future.result(self._left())
 
-    def _longer_and_longer(self) -> Iterator[float]:
-        """Return how long to wait for leaders, each time that they are asked."""
-        seconds = ANSWER_SECONDS
-        while True:
-            yield min(seconds, self._left())
-            seconds *= 2
+    def _patience(self, begin: float) -> float:
+        """Return how long leaders have for an answer, of which the first was asked at `begin`."""
+        return min(max(ANSWER_SECONDS, time.monotonic() - begin), self._left())
 
     def _part(self) -> float:
         """Return how long to wait for any of the brokers: the one asked may stand still."""
@@ -549,18 +562,29 @@ class _Admin:
 
 
 _STALE_CODES: Final = frozenset(
-    {KafkaError._NOENT, KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT}
+    {
+        KafkaError._NOENT,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._TIMED_OUT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
 )
-"""A client may give these as long as it lives."""
+"""A client that has given one of these is left, as it may give it as long as it lives.
+
+One broker hears of a new topic later than others: a client that it then told that there is no
+leader does not ask again. And a client goes on asking a broker that stands still; a new one has no
+connection with it.
+"""
 
 _TRANSIENT_CODES: Final = _STALE_CODES | frozenset(
     {
         KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,  # it was asked when it left the cluster
         KafkaError._ALL_BROKERS_DOWN,
-        KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_CONTROLLER,
+        KafkaError.OFFSET_NOT_AVAILABLE,  # the leader is new
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,  # right after a topic was created
         KafkaError.REQUEST_TIMED_OUT,

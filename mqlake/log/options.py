@@ -25,6 +25,9 @@ LOST_CODES: Final = UNKNOWN_CODES | {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.
 _COMMON: Final[dict[str, Any]] = {
     "allow.auto.create.topics": False,
     "reconnect.backoff.max.ms": 1_000,
+    # A broker that stands still, or whose machine does not answer, is waited for so long, not a
+    # minute. After that the client asks who leads now.
+    "socket.timeout.ms": 10_000,
     "log_level": 2,
 }
 

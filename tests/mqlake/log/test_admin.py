@@ -1,9 +1,13 @@
-"""A cluster that starts just now is not whole at once."""
+"""Questions to a cluster that is not whole, or of which a broker does not answer."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from mqlake.errors import LogError
 from mqlake.log import admin
@@ -38,3 +42,38 @@ def test_brokers_that_do_not_come_are_missed_in_the_end(monkeypatch: pytest.Monk
     has(monkeypatch, iter([2] * 1_000))
     with pytest.raises(LogError, match=r"D2 takes 3 brokers: .* has 2"):
         admin._Admin(NAMED, 0.02).check_brokers(Durability.D2)
+
+
+class _Client:
+    """A consumer that answers with 3 partitions when as many have asked as are expected."""
+
+    def __init__(self, asked: threading.Barrier) -> None:
+        self.asked = asked
+
+    def list_topics(self, log_topic: str, timeout: float) -> SimpleNamespace:
+        self.asked.wait(timeout)
+        return SimpleNamespace(topics={log_topic: SimpleNamespace(partitions=range(3))})
+
+
+class _StaleClient:
+    def list_topics(self, *_: object, timeout: float) -> SimpleNamespace:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def test_questions_at_the_same_time_have_a_client_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, one = threading.Barrier(2), threading.Barrier(1)
+    clients = [_Client(both), _Client(both)]
+    made = [*clients]
+    monkeypatch.setattr(admin._Admin, "_connect", lambda _: clients.pop())
+    asking = admin._Admin(NAMED, 60.0)
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(asking.partitions, ("t", "t"))] == [3, 3]
+    for client in made:
+        client.asked = one
+    assert asking.partitions("t") == 3  # by one of these: there are no others
+
+
+def test_a_client_that_got_no_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[Any] = [_Client(threading.Barrier(1)), _StaleClient()]
+    monkeypatch.setattr(admin._Admin, "_connect", lambda _: clients.pop())
+    assert admin._Admin(NAMED, 60.0).partitions("t") == 3

@@ -23,6 +23,7 @@ from mqlake.records import INBOUND, METRICS
 from resilience.machines.volume import Volume, missing
 
 DEADLINE_SECONDS = 120.0
+PARTITIONS = 4
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,19 @@ async def _append(
         await writer.close(timeout_seconds=1)
 
 
+async def _append_while_paused(brokers: Brokers, log_topic: str, seconds: float) -> None:
+    """Return when each partition has a record that came after one of its brokers stood still."""
+    writer = KafkaLogWriter(brokers.bootstrap_servers, delivery_timeout_seconds=seconds)
+    partitions = range(PARTITIONS)
+    append = partial(writer.append_durably, log_topic, b"key", b"value", [])
+    try:
+        await asyncio.gather(*(append(partition=partition) for partition in partitions))
+        with brokers.paused(2):
+            await asyncio.gather(*(append(partition=partition) for partition in partitions))
+    finally:
+        await writer.close(timeout_seconds=1)
+
+
 def _values(servers: str, log_topic: str) -> list[bytes]:
     ends = offsets(servers, log_topic, END_OFFSETS, DEADLINE_SECONDS)
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "t", "log_level": 2})
@@ -75,7 +89,7 @@ def _values(servers: str, log_topic: str) -> list[bytes]:
 def _ensure(servers: str, durability: Durability) -> None:
     ensure_log_topics(
         servers,
-        inbound_partitions=4,
+        inbound_partitions=PARTITIONS,
         session_shards=4,
         retention_bytes=1 << 30,
         timeout_seconds=DEADLINE_SECONDS,
@@ -111,13 +125,14 @@ def test_d3_is_on_the_disk_when_the_power_fails_and_the_rest_is_not() -> None:
 
 
 @pytest.mark.kafka
-def test_d2_outlives_a_broker_and_refuses_what_one_alone_would_have(tmp_path: Path) -> None:
+def test_d2_outlives_brokers_that_stand_still_or_die_and_refuses_one_alone(tmp_path: Path) -> None:
     with running_brokers(tmp_path, 3) as brokers:
         servers = brokers.bootstrap_servers
         _ensure(servers, Durability.D2)
         check_durability(servers, Durability.D2)
         with pytest.raises(LogError, match="has D2: copies: 3, 2 of them acknowledge"):
             check_durability(servers, Durability.D3)
+        asyncio.run(_append_while_paused(brokers, INBOUND, 40.0))
         asyncio.run(_append(servers, INBOUND, 50))
         log = LogAdmin(servers, 30.0)
         ends = log.ends(INBOUND)
@@ -125,7 +140,7 @@ def test_d2_outlives_a_broker_and_refuses_what_one_alone_would_have(tmp_path: Pa
         # It goes on by itself to those that lead now; they learn a moment later how far all are.
         assert log.ends(INBOUND).keys() == ends.keys()
         asyncio.run(_append(servers, INBOUND, 50))
-        assert len(_values(servers, INBOUND)) == 100
+        assert len(_values(servers, INBOUND)) == 100 + 2 * PARTITIONS
         # The third one is in sync still, and is not enough; the first has what came before.
         brokers.kill(2)
         with pytest.raises(LogError, match="timed out"):

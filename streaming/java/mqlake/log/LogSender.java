@@ -57,7 +57,6 @@ public final class LogSender {
     static final int BATCH_BYTES = 65536;
 
     private static final long METADATA_MS = 1000;
-    private static final long REQUEST_MS = 10000;
 
     /** A target that has refused a record is tried again after so long. */
     private static final long REFUSED_MS = 5000;
@@ -109,9 +108,6 @@ public final class LogSender {
     /** Return a producer that never gives up a record. */
     static Producer<byte[], byte[]> connect(String query, Map<String, String> client) {
         Properties properties = ClientOptions.of(client);
-        // A broker that stands still is asked again for so long; another may lead the partition by
-        // then.
-        properties.putIfAbsent("request.timeout.ms", String.valueOf(REQUEST_MS));
         properties.put("client.id", "mqlake-" + query);
         properties.put("acks", "all");
         properties.put("enable.idempotence", "true");
