@@ -52,8 +52,10 @@ FAN_OUT_WINDOW: Final = 50
 SUSTAINED_SECONDS: Final = 10.0
 SUSTAINED_WARM_UPS: Final = 4
 """Closed loops before the one that counts: Java compiles what is hot at twice the price first."""
-SUSTAINED_STEPS: Final = 4
-"""Bisections between nothing and the rate of a closed loop: the answer is good to a sixteenth."""
+SUSTAINED_MOST: Final = 1.25
+"""Highest rate that is tried, in rates of a closed loop."""
+SUSTAINED_STEPS: Final = 5
+"""Bisections between nothing and that: the answer is good to a 25th of the closed loop's rate."""
 CODEC_REPETITIONS: Final = 5
 MOST_LATE_SECONDS: Final = 0.5
 """A rate is sustained when the last message came at most so long after the end of publishing."""
@@ -255,7 +257,7 @@ def measure_sustained(bench: Bench) -> Figures:
     )
     loop = replace(flow, rate=0.0, window=200, await_delivery=True)
     closed = [bench.run(loop) for _ in range(1 + SUSTAINED_WARM_UPS)][-1]
-    low, high, sustained = 0.0, closed.delivered_per_second, 0.0
+    low, high, sustained = 0.0, SUSTAINED_MOST * closed.delivered_per_second, 0.0
     for _ in range(SUSTAINED_STEPS if high else 0):
         rate = (low + high) / 2
         reached = _sustained(bench, replace(flow, rate=rate))
