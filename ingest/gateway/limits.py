@@ -24,33 +24,33 @@ PAUSED_BY_LIMIT: Final = "limit"
 
 
 class LimitSettings(SettingsGroup):
-    """How much one client may do, and how many may come; 0: any number.
+    """Limits for clients; 0: no limit.
 
-    A rate without user or gateway in its name is that of one connection.
+    A rate without user or gateway in its name applies to one connection.
     """
 
     subscriptions: int = Field(
         default=100_000,
         ge=0,
-        description="Subscriptions of one session; further ones are refused with 0x97 (3.x: 0x80).",
+        description="Subscriptions of one session; more are refused with 0x97 (3.x: 0x80).",
     )
     session_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="Bytes of the topic filters and the will of one session; further filters, "
-        "or a CONNECT with such a will, are refused with 0x97 (3.x: 0x80 and 3).",
+        description="Bytes of topic filters and will of one session; beyond it filters, or a "
+        "CONNECT with such a will, are refused with 0x97 (3.x: 0x80 and 3).",
     )
     queued_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=0,
-        description="Payload bytes that wait for one client. Beyond them messages are dropped "
-        "as with max_queued_messages and max_offline_messages.",
+        description="Payload bytes queued for one client. Beyond it messages are dropped as with "
+        "max_queued_messages and max_offline_messages.",
     )
     retained_messages: int = Field(
         default=0,
         ge=0,
-        description="Topics whose retained message one client has published; further ones "
-        "follow when_retained_full.",
+        description="Topics with a retained message published by one client; for more, see "
+        "when_retained_full.",
     )
     retained_bytes: int = Field(
         default=0,
@@ -65,76 +65,78 @@ class LimitSettings(SettingsGroup):
     deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="Cost of the messages of one client: one for each, and one for each "
-        "client that gets it; as many at once.",
+        description="Cost per second of the messages of one client: 1 for each, and 1 for each "
+        "client that receives it; the burst is as large.",
     )
     bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description="Bytes that one client sends, at least 1024; as many at once.",
+        description="Bytes per second that one client sends, at least 1024; the burst is as large.",
     )
     filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="Topic filters that one client names in SUBSCRIBE and UNSUBSCRIBE; ten "
-        "times as many at once.",
+        description="Topic filters per second that one client names in SUBSCRIBE and UNSUBSCRIBE; "
+        "the burst is ten times as large.",
     )
     user_messages_per_second: int = Field(
         default=0,
         ge=0,
-        description="Messages that all connections of one user publish, at all gateways "
-        "together (within 10 %); as many at once. Clients that have not logged in share "
-        "nothing. All gateways of a site need the same. Limits of tenants: docs/tenants.md.",
+        description="Messages per second that all connections of one user publish, at all "
+        "gateways together (within 10 %); the burst is as large. Clients that have not logged in "
+        "are not counted together. Must be the same at all gateways of a site. Limits of tenants: "
+        "docs/tenants.md.",
     )
     user_deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="Cost of these messages, as deliveries_per_second.",
+        description="Cost per second of these messages, as deliveries_per_second.",
     )
     user_bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description="Bytes that all connections of one user send, at least 1024; as many at once.",
+        description="Bytes per second that all connections of one user send, at least 1024; the "
+        "burst is as large.",
     )
     user_filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="Topic filters that all connections of one user name; as many at once.",
+        description="Topic filters per second named by all connections of one user; the burst is "
+        "as large.",
     )
     user_connects_per_second: int = Field(
         default=0,
         ge=0,
-        description="Clients of one user that all gateways let in; further ones are refused "
+        description="Clients per second of one user that all gateways let in; more are refused "
         "with 0x9F.",
     )
     user_connections: int = Field(
         default=0,
         ge=0,
-        description="Connections of one user at all gateways together; further ones are "
-        "refused with 0x97.",
+        description="Connections of one user at all gateways together; more are refused with 0x97.",
     )
     user_subscriptions: int = Field(
         default=0,
         ge=0,
-        description="Subscriptions of one user at all gateways together; further ones are "
-        "refused with 0x97.",
+        description="Subscriptions of one user at all gateways together; more are refused with "
+        "0x97.",
     )
     user_session_bytes: int = Field(
         default=0,
         ge=0,
-        description="Bytes of the topic filters and wills of one user; further filters, and a "
+        description="Bytes of topic filters and wills of one user; beyond it filters, and a "
         "CONNECT with such a will, are refused with 0x97.",
     )
     user_queued_bytes: int = Field(
         default=0,
         ge=0,
-        description="Payload bytes that wait for all connected clients of one user; once there "
-        "are as many, messages that would have to wait are dropped.",
+        description="Payload bytes queued for all connected clients of one user; beyond it "
+        "messages that would be queued are dropped.",
     )
     user_retained_messages: int = Field(
         default=0,
         ge=0,
-        description="Topics whose retained message the clients of one user have published.",
+        description="Topics with a retained message published by the clients of one user.",
     )
     user_retained_bytes: int = Field(
         default=0,
@@ -144,40 +146,41 @@ class LimitSettings(SettingsGroup):
     gateway_messages_per_second: int = Field(
         default=0,
         ge=0,
-        description="Messages that all clients of this gateway publish; as many at once. A "
-        "listener has limits of its own ([[listeners]]).",
+        description="Messages per second that all clients of this gateway publish; the burst is "
+        "as large. Listeners have their own limits ([[listeners]]).",
     )
     gateway_deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="Cost of these messages, as deliveries_per_second.",
+        description="Cost per second of these messages, as deliveries_per_second.",
     )
     gateway_bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description="Bytes that all clients of this gateway send; as many at once.",
+        description="Bytes per second that all clients of this gateway send; the burst is as "
+        "large.",
     )
     gateway_filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="Topic filters that all clients of this gateway name; as many at once.",
+        description="Topic filters per second named by all clients of this gateway; the burst is "
+        "as large.",
     )
     gateway_subscriptions: int = Field(
         default=0,
         ge=0,
-        description="Subscriptions of all clients of this gateway; further ones are refused "
-        "with 0x97.",
+        description="Subscriptions of all clients of this gateway; more are refused with 0x97.",
     )
     gateway_session_bytes: int = Field(
         default=0,
         ge=0,
-        description="Bytes of the topic filters and wills of all clients of this gateway.",
+        description="Bytes of topic filters and wills of all clients of this gateway.",
     )
     gateway_retained_messages: int = Field(
         default=0,
         ge=0,
-        description="Retained messages of all tenants of which this gateway has copies (of one or "
-        "two gateways each has all); those of further topics as when_retained_full says.",
+        description="Retained messages, of all tenants, that this gateway has copies of (with one "
+        "or two gateways, each has all); for more topics, see when_retained_full.",
     )
     gateway_retained_bytes: int = Field(
         default=0,
@@ -186,40 +189,40 @@ class LimitSettings(SettingsGroup):
     )
     when_retained_full: Literal["refuse", "forward"] = Field(
         default="refuse",
-        description="A message with RETAIN for which client, user, tenant or gateway has no more "
-        'room: "refuse" it with 0x97, or "forward" it to subscribers without keeping it. It is a '
-        "row of drops in both cases.",
+        description="A message with RETAIN beyond a limit of the client, user, tenant or gateway: "
+        '"refuse" it with 0x97, or "forward" it to subscribers without keeping it. Both are '
+        "recorded in the table drops.",
     )
     when_too_fast: Literal["wait", "disconnect"] = Field(
         default="wait",
-        description='A client beyond one of these rates: "wait" reads no further until it is '
-        'within again (it loses nothing), "disconnect" ends its connection with 0x96 '
+        description='When a client exceeds one of these rates: "wait" stops reading until it is '
+        'within the rate again (nothing is lost), "disconnect" closes its connection with 0x96 '
         "(messages) or 0x97.",
     )
     connects_per_second: int = Field(
         default=0,
         ge=0,
-        description="CONNECT packets a second that this gateway looks at; further ones are "
+        description="Maximum CONNECT packets per second that this gateway processes; more are "
         "refused with 0x9F (3.x: 3) before a password is checked.",
     )
 
     failed_logins_before_ban: int = Field(
         default=0,
         ge=0,
-        description="Failed logins of one address (IPv6: of one /64 network) within a minute; "
-        "with one more the address is banned for ban_seconds, at all gateways.",
+        description="Maximum failed logins of one address (IPv6: of one /64 network) within a "
+        "minute; beyond it the address is banned for ban_seconds, at all gateways.",
     )
     connects_before_ban: int = Field(
         default=0,
         ge=0,
-        description="Times within a minute that one client is let in as the same user; with "
-        "one more it is banned for ban_seconds, at all gateways.",
+        description="Maximum times within a minute that one client is let in as the same user; "
+        "beyond it the client is banned for ban_seconds, at all gateways.",
     )
     ban_seconds: float = Field(
         default=300.0,
         gt=0,
         le=86_400,
-        description="Length of such a ban.",
+        description="Duration of such a ban.",
     )
 
     @property

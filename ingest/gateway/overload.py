@@ -57,21 +57,21 @@ MOST_UNFILLED: Final = 8.9
 
 
 class OverloadSettings(SettingsGroup):
-    """What the gateway does when it has too much to do (docs/observability.md#overload)."""
+    """Measures against overload (docs/observability.md#overload)."""
 
     highest_step: int = Field(
         default=4,
         ge=0,
         le=4,
-        description="Furthest step: 1 publishers are slowed down, 2 they are read no further, "
-        "3 new clients are refused (0x89, 3.x: 3), 4 the client that holds most memory is "
-        "disconnected (0x97). 0: nothing is done.",
+        description="Highest measure to take: 1 publishers are slowed down, 2 publishers are not "
+        "read, 3 new clients are refused (0x89, 3.x: 3), 4 the client that uses most memory is "
+        "disconnected (0x97). 0: none.",
     )
     memory_bytes: int = Field(
         default=0,
         ge=0,
-        description="Resident memory that the gateway may have. 0: half of what the machine "
-        "or container has.",
+        description="Maximum resident memory of the gateway. 0: half the memory of the machine or "
+        "container.",
     )
 
 

@@ -43,7 +43,7 @@ class GatewaySettings(ProcessSettings):
     site: str = Field(
         default="local",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Site of this gateway. Messages carry <site>/<name> as their origin.",
+        description="Site of this gateway. The origin of its messages is <site>/<name>.",
     )
     tenant: str = Field(
         default="default",
@@ -54,7 +54,7 @@ class GatewaySettings(ProcessSettings):
         default=0,
         ge=0,
         le=255,
-        description="Number that is part of every message identifier.",
+        description="Number in every message identifier.",
     )
 
     host: str = Field(
@@ -69,188 +69,186 @@ class GatewaySettings(ProcessSettings):
     )
     listeners: tuple[ListenerSettings, ...] = Field(
         default=(),
-        description="Further listeners: one table each, as many of a kind as wanted. Relative "
-        "paths begin in the process's working directory, which is the data directory under "
-        "`bin/mqlake up`; there the ports count up with each gateway, as that of MQTT does, "
-        "and Unix sockets are the first gateway's alone.",
+        description="Further listeners: one table each, any number of a kind. Relative paths "
+        "start at the working directory of the process, which is the data directory with "
+        "`bin/mqlake up`; there the ports count up with each gateway, as the MQTT port does, and "
+        "only the first gateway has Unix sockets.",
     )
     durability: Durability = Field(
         default=Durability.D1,
-        description="Promise that the log must keep for acknowledged messages "
-        '(docs/durability.md): "D1" they outlive every process, "D2" also a machine, "D3" also a '
-        "power failure. With less the gateway does not start.",
+        description="Durability that the log must guarantee for acknowledged messages "
+        '(docs/durability.md). "D1": they survive a crash of any process, "D2": also the loss of '
+        'a machine, "D3": also a power failure. With less the gateway does not start.',
     )
     max_connections: int = Field(
         default=100_000,
         ge=1,
-        description="Clients at the same time; further ones are refused.",
+        description="Maximum number of clients; more are refused.",
     )
     connect_timeout_seconds: float = Field(
         default=10.0,
         gt=0,
         le=300,
-        description="Time from the TCP connection to its CONNECT.",
+        description="Timeout for CONNECT after the TCP connection.",
     )
 
     max_packet_bytes: int = Field(
         default=1024 * 1024,
         ge=1024,
         le=64 * 1024 * 1024,
-        description="Largest packet that a client may send. Clients of 5.0 are told.",
+        description="Maximum packet size that a client may send. Sent to 5.0 clients.",
     )
     max_topic_levels: int = Field(
         default=DEFAULT_MAX_LEVELS,
         ge=1,
         le=MAX_TOPIC_BYTES + 1,
-        description="Levels of a topic name or topic filter (the parts between slashes). A "
-        "subscription with more gets 0x8F, in 3.x 0x80; a message 0x90, in 3.x and with QoS 0 "
-        "its connection is closed; a will 0x90, in 3.x 0x05.",
+        description="Maximum levels of a topic name or topic filter (the parts between slashes). "
+        "Beyond it a subscription gets 0x8F (3.x: 0x80), a message 0x90 (3.x and QoS 0: the "
+        "connection is closed), a will 0x90 (3.x: 0x05).",
     )
     receive_maximum: int = Field(
         default=1_000,
         ge=1,
         le=65_535,
-        description="QoS 1 and 2 messages of one client that the gateway has not acknowledged "
-        "yet. Clients of 5.0 are told; of others the gateway stops reading.",
+        description="Maximum QoS 1 and 2 messages of one client that the gateway has not "
+        "acknowledged. Sent to 5.0 clients; from others the gateway stops reading.",
     )
     topic_alias_maximum: int = Field(
         default=64,
         ge=0,
         le=65_535,
-        description="Topic aliases that a client of 5.0 may set.",
+        description="Maximum topic aliases that a 5.0 client may set.",
     )
     max_inflight_messages: int = Field(
         default=1_000,
         ge=1,
         le=65_535,
-        description="QoS 1 and 2 messages on their way to one client. A client of 5.0 may ask "
+        description="Maximum QoS 1 and 2 messages in flight to one client. A 5.0 client may ask "
         "for fewer.",
     )
     max_repeated_messages: int = Field(
         default=100,
         ge=1,
         le=65_535,
-        description="QoS 1 messages that a crash of the gateway may repeat to one client "
-        "whose session outlives its connection: so many are sent before the log knows that "
-        "the client has acknowledged them, and no more than 16 while a client does not wait "
-        "for that. With few, a session gets no more messages a second than the log answers in "
-        "that time.",
+        description="Maximum QoS 1 messages that a crash of the gateway may repeat to one client "
+        "whose session outlives its connection. This many are sent before the log has recorded "
+        "the client's acknowledgements, at most 16 while a client does not wait for that. A low "
+        "value limits a session to this many messages per write to the log.",
     )
     max_queued_messages: int = Field(
         default=100_000,
         ge=0,
-        description="QoS 1 and 2 messages that wait for one connected client, or here for a "
-        "share group (at most 100,000). Further ones are dropped and counted.",
+        description="Maximum QoS 1 and 2 messages queued for one connected client, or for a share "
+        "group at this gateway (there at most 100,000). More are dropped and counted.",
     )
     max_history_reads: int = Field(
         default=50,
         ge=0,
-        description='SUBSCRIBEs with the user property "mqlake-from" that get their history '
-        "at the same time; further ones are refused with 0x97. Each takes about 5 MB of "
-        "memory.",
+        description='Maximum number of SUBSCRIBEs with the user property "mqlake-from" that '
+        "receive their history at the same time; more are refused with 0x97. Each takes about 5 "
+        "MB of memory.",
     )
     lease_seconds: float = Field(
         default=10.0,
         ge=2,
         le=300,
-        description="After so long without a heartbeat of a gateway the others take over its "
-        "sessions and publish their wills; on the same machine after 3 s when its process has "
-        "ended. All gateways of a site need the same.",
+        description="After this time without a heartbeat of a gateway, the others take over its "
+        "sessions and publish their wills; on the same machine 3 s after its process has ended. "
+        "Must be the same at all gateways of a site.",
     )
     limits: LimitSettings = LimitSettings()
     overload: OverloadSettings = OverloadSettings()
 
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
-        description="Which member of a share group gets a message, over all gateways of a "
-        'site: "round_robin", "random", "sticky" (the same one while it is there), '
-        '"hash_topic" or "hash_client_id" (the same one for a topic, for a publisher). All '
-        "gateways need the same; for a group the strategy of the gateway counts that has had "
-        "members longest.",
+        description="How a member of a share group is chosen for a message, over all gateways of "
+        'a site: "round_robin", "random", "sticky" (the same one while it is connected), '
+        '"hash_topic" or "hash_client_id" (the same one for a topic or publisher). Must be the '
+        "same at all gateways; otherwise the gateway that has had members of the group longest "
+        "decides.",
     )
     max_offline_messages: int = Field(
         default=1_000,
         ge=0,
-        description="QoS 1 and 2 messages that wait for one session whose client is away.",
+        description="Maximum QoS 1 and 2 messages queued for one session whose client is offline.",
     )
     drop_when_offline: Literal["oldest", "newest"] = Field(
         default="oldest",
-        description="Which message is dropped when another one comes and max_offline_messages "
-        "wait.",
+        description="Message to drop when another one arrives and max_offline_messages are queued.",
     )
     keep_qos_0_offline: bool = Field(
         default=False,
-        description="Whether QoS 0 messages wait for an absent client too.",
+        description="Whether QoS 0 messages are also queued for offline clients.",
     )
     sessions_follow: Literal["principal", "client_id"] = Field(
         default="principal",
-        description='Owner of a session. "principal": the user; another user who comes with '
-        'the same client identifier is refused with 0x87 (3.x: 5). "client_id": every client '
-        "with that identifier. A session of a client that has not logged in has no owner. All "
-        "gateways need the same.",
+        description='Owner of a session. "principal": the user; another user with the same client '
+        'identifier is refused with 0x87 (3.x: 5). "client_id": every client with that '
+        "identifier. The session of a client that has not logged in has no owner. Must be the "
+        "same at all gateways.",
     )
     max_session_expiry_interval: int = Field(
         default=4_294_967_295,
         ge=0,
         le=4_294_967_295,
-        description="Longest time in seconds that a session may outlive its connection; "
-        "4294967295 is for ever.",
+        description="Maximum time in seconds that a session outlives its connection; 4294967295: "
+        "no limit.",
     )
     max_keep_alive_seconds: int = Field(
         default=0,
         ge=0,
         le=65_535,
-        description="A client of 5.0 that asks for a longer keep alive, or for none, gets "
-        "this one. 0: the client decides.",
+        description="Maximum keep alive of 5.0 clients, also for clients that ask for none. 0: "
+        "the client decides.",
     )
     max_outgoing_topic_aliases: int = Field(
         default=16,
         ge=0,
         le=65_535,
-        description="Topic aliases that the gateway sets towards a client of 5.0, as far as "
-        "the client allows them.",
+        description="Maximum topic aliases that the gateway sets for a 5.0 client, within the "
+        "client's own limit.",
     )
     response_topic_prefix: str = Field(
         default="",
-        description="A client of 5.0 that asks for response information gets this, followed "
-        "by its client identifier and a slash. Empty: it gets none.",
+        description="Response information for 5.0 clients that request it: this prefix, then the "
+        "client identifier and a slash. Empty: none.",
     )
     server_reference: str = Field(
         default="",
-        description="Where clients of 5.0 are sent when this gateway is full or stops. Empty: "
-        "nowhere.",
+        description="Server Reference sent to 5.0 clients when this gateway is full or shuts "
+        "down. Empty: none.",
     )
     redirect_clients: bool = Field(
         default=False,
-        description="Whether a client of 5.0 that connects here is sent to the gateway that "
-        "owns its shard (CONNACK 0x9C with a Server Reference), which spares it two hops "
-        "through the log. Only where that gateway has a listener of the same kind that "
-        "clients can reach; a client that comes back within a minute is served.",
+        description="Whether a 5.0 client is redirected to the gateway that owns its shard "
+        "(CONNACK 0x9C with a Server Reference), which saves two hops through the log. Only if "
+        "that gateway has a reachable listener of the same kind; a client that returns within a "
+        "minute is accepted.",
     )
     advertised_host: str = Field(
         default="",
         max_length=253,
         pattern=r"^[^\s/:]*$|^\[[0-9a-fA-F:.]+\]$",
-        description="Host name or address by which clients reach this gateway's listeners, an "
-        "IPv6 address in brackets. Empty: the host of each listener; clients are not sent to "
-        "a listener on all addresses then.",
+        description="Host name or address at which clients reach this gateway's listeners, an "
+        "IPv6 address in brackets. Empty: the host of each listener; clients are then not "
+        "redirected to a listener on all addresses.",
     )
     agent_check_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="Port at which HAProxy's agent-check asks how many new clients may come. "
-        "0: none.",
+        description="Port on which HAProxy's agent-check asks how many new clients the gateway "
+        "accepts. 0: none.",
     )
     refused_topic_filters: tuple[str, ...] = Field(
         default=(),
-        description="Topic filters, literally as a client writes them, that nobody may "
-        "subscribe to; SUBACK answers 0x80.",
+        description="Topic filters, exactly as clients write them, that nobody may subscribe to; "
+        "SUBACK returns 0x80.",
     )
     max_write_buffer_bytes: int = Field(
         default=1024 * 1024,
         ge=16 * 1024,
-        description="Bytes that wait for one client's socket. Beyond them QoS 0 is dropped "
+        description="Maximum bytes buffered for one client's socket. Beyond it QoS 0 is dropped "
         "and counted; QoS 1 and 2 wait in the queue.",
     )
 
@@ -258,122 +256,121 @@ class GatewaySettings(ProcessSettings):
         default=1_000,
         ge=0,
         le=100_000,
-        description="Events message_delivered and message_acked a second, together, while a "
-        "rule asks for them. Further ones are only counted (events_left_out). 0: none.",
+        description="Maximum message_delivered and message_acked events per second, together, "
+        "while a rule reads them. More are only counted (events_left_out). 0: none.",
     )
     sys_interval_seconds: float = Field(
         default=10.0,
         ge=0,
         le=3600,
-        description="Changed values below $SYS/broker are published so often. 0: there is no $SYS.",
+        description="Interval at which changed values below $SYS/broker are published. 0: no $SYS.",
     )
     route_linger_seconds: float = Field(
         default=5.0,
         ge=0,
         le=3600,
-        description="A filter stays routed for so long after its last subscriber has gone.",
+        description="Time for which a filter stays routed after its last subscriber has gone.",
     )
     barrier_timeout_seconds: float = Field(
         default=10.0,
         gt=0,
         le=300,
-        description="A barrier is repeated after so long without an answer from the router.",
+        description="Timeout after which a barrier without an answer from the router is sent "
+        "again.",
     )
     suback_sites_seconds: float = Field(
         default=0.0,
         ge=0,
         le=60,
-        description="With a federation: SUBACK waits up to so long until all reachable sites "
+        description="With a federation: maximum time that SUBACK waits until all reachable sites "
         "send the messages of the subscription. 0: it does not wait for other sites.",
     )
 
     credentials_file: Path | None = Field(
         default=None,
-        description="Users who may log in, by password or SCRAM-SHA-256: `bin/mqlake user add "
-        "NAME --file FILE` (with --argon2id: by password alone, harder to guess). Mode 0600; "
-        "read again at SIGHUP. Without it the gateway believes the user name of a client.",
+        description="File of users who may log in, by password or SCRAM-SHA-256: `bin/mqlake user "
+        "add NAME --file FILE` (with --argon2id: by password only, harder to guess). Mode 0600; "
+        "reloaded on SIGHUP. Without it the gateway trusts the user name that a client sends.",
         examples=[Path("/etc/mqlake/credentials")],
     )
     authenticators: dict[str, AuthenticatorSettings] = Field(
         default_factory=dict,
-        description="Web servers, tokens, databases and directories that say who a client is, "
+        description="Web servers, tokens, databases and directories that authenticate clients, "
         "each with a name for authenticate_by.",
         examples=["directory", "tokens", "people", "staff"],
     )
     authenticate_by: tuple[str, ...] = Field(
         default=(),
-        description="Authenticators in the order in which they are asked until one allows or "
-        'denies the client: "credentials" is credentials_file, the others are those of '
-        "[authenticators]. A client that none of them knows is refused. Empty: "
-        "credentials_file alone. A listener may have a list of its own (authenticate_by in "
-        "[[listeners]]).",
+        description="Authenticators, asked in this order until one allows or denies the client: "
+        '"credentials" is credentials_file, the others are those of [authenticators]. A client '
+        "that none of them knows is refused. Empty: only credentials_file. A listener may have "
+        "its own list (authenticate_by in [[listeners]]).",
         examples=[("credentials", "directory")],
     )
     allow_anonymous: bool | None = Field(
         default=None,
-        description="Whether a client without a user name is let in. Without a value: only "
-        "where there is neither credentials_file nor [authenticators]. A gateway that other "
-        "machines reach (a host beyond 127.0.0.1 and ::1 whose clients need no certificate) "
-        "does not start without credentials_file unless this is true.",
+        description="Whether clients without a user name are let in. Default: only if there is "
+        "neither credentials_file nor [authenticators]. A gateway reachable from other machines "
+        "(a host other than 127.0.0.1 and ::1 whose clients need no certificate) does not start "
+        "without credentials_file unless this is true.",
         examples=[False],
     )
     failed_logins_per_minute: int = Field(
         default=60,
         ge=0,
-        description="Failed logins of one address (IPv6: of one /64 network) before it has to "
-        "wait. 0: any number.",
+        description="Failed logins per minute of one address (IPv6: of one /64 network) before it "
+        "must wait. 0: no limit.",
     )
 
     bans_file: Path | None = Field(
         default=None,
-        description="Client identifiers, users and addresses that are not let in "
-        "(docs/rights.md). Only its owner may be able to write it. Read again at SIGHUP; "
-        "clients that are banned then are disconnected. All gateways of a site need the same.",
+        description="File of client identifiers, users and addresses to refuse (docs/rights.md). "
+        "Only its owner may be able to write it. Reloaded on SIGHUP; clients that are now banned "
+        "are disconnected. Must be the same at all gateways of a site.",
         examples=[Path("/etc/mqlake/bans.toml")],
     )
     rights_file: Path | None = Field(
         default=None,
-        description="Rules that say what a client may do, until others are applied for all "
-        "gateways (docs/rights.md); needs credentials_file. Only its owner may be able to "
-        "write it; read again at SIGHUP. Without rules every client may do everything. All "
-        "gateways of a site need the same.",
+        description="File of rules for the rights of clients (docs/rights.md), used until rights "
+        "are applied for all gateways; requires credentials_file. Only its owner may be able to "
+        "write it; reloaded on SIGHUP. Without rules every client may do everything. Must be the "
+        "same at all gateways of a site.",
         examples=[Path("/etc/mqlake/rights.toml")],
     )
     allow_everything: bool = Field(
         default=False,
-        description="Whether all users may do everything where there is no rights_file. A "
-        "gateway that other machines reach, and that has a credentials_file, does not start "
-        "without rights_file unless this is true.",
+        description="Whether all users may do everything if there is no rights_file. A gateway "
+        "reachable from other machines with a credentials_file does not start without rights_file "
+        "unless this is true.",
     )
 
     store_dir: Path | None = Field(
         default=None,
-        description="Folder in which the gateway keeps its copy of the log's state (retained "
-        "messages, sessions): a cache, made anew at each start. Without it the copy is in "
-        "memory.",
+        description="Folder for the gateway's copy of the log's state (retained messages, "
+        "sessions): a cache, rebuilt at each start. Without it the copy is in memory.",
         examples=[Path("data/gateways/gateway-1")],
     )
     lake_dir: Path | None = Field(
         default=None,
-        description="Data directory whose folder tables holds the Delta tables: the gateway "
-        "reads retained messages and long gaps of sessions from them. Without it from the log "
-        "alone, which lacks what its retention has removed.",
+        description="Data directory whose folder tables contains the Delta tables, from which the "
+        "gateway reads retained messages and long gaps of sessions. Without it the gateway reads "
+        "only the log, without messages that retention has deleted.",
         examples=[Path("data")],
     )
     log_dir: Path | None = Field(
         default=None,
-        description="Folder of an embedded log, whose disk is watched.",
+        description="Folder of an embedded log; its disk usage is monitored.",
         examples=[Path("data/kafka")],
     )
     min_free_disk_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=0,
-        description="With less free space on the disk of log_dir, publishers are refused.",
+        description="Minimum free space on the disk of log_dir; with less, publishers are refused.",
     )
     max_log_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="With more than this in log_dir, publishers are refused too. `bin/mqlake "
+        description="Maximum bytes of log_dir; beyond it publishers are refused, too. `bin/mqlake "
         "up` sets it from log_max_bytes. Without it there is no limit.",
         examples=[50_000_000_000],
     )

@@ -26,38 +26,37 @@ class NamingSettings(SettingsGroup):
     username_prefix: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._:@-]{0,32}$",
-        description="Put before the names of its users, so that none is taken for a user of "
-        "the same name whom another authenticator knows. Letters, digits and . _ : @ - alone.",
+        description="Prefix of this authenticator's user names, to tell them from users of the "
+        "same name of another authenticator. Only letters, digits and . _ : @ -.",
     )
 
 
 class WebServerSettings(NamingSettings):
-    """How a web server is reached."""
+    """How to reach a web server."""
 
     timeout_seconds: float = Field(
         default=5.0,
         gt=0,
         le=60,
-        description="Without an answer by then the client is refused.",
+        description="Timeout for an answer; without one the client is refused.",
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of authorities to trust beside the machine's own.",
+        description="PEM file of certificate authorities to trust in addition to the system's.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks that are not public and may be reached all the same, for "
-        'example ["10.0.0.0/8"].',
+        description='Non-public networks that may be reached, for example ["10.0.0.0/8"].',
     )
 
 
 class HttpAuthenticatorSettings(WebServerSettings):
-    """A web server that says who a client is.
+    """A web server that authenticates clients.
 
-    It gets POST with a JSON object (username, password, client_id, address, protocol_level) and
-    answers 200 and {"result": "allow"}, "deny" or "next"; beside "allow" may stand "username" (who
-    the client is) and "expires_at" (seconds UTC at which its connection ends). After any other
+    It receives a POST with a JSON object (username, password, client_id, address, protocol_level)
+    and answers 200 and {"result": "allow"}, "deny" or "next". "allow" may come with "username" (the
+    client's user) and "expires_at" (seconds UTC at which its connection ends). After any other
     answer, or none, the client is refused (0x88, 3.x: 3), and the next of authenticate_by is not
     asked.
     """
@@ -65,7 +64,7 @@ class HttpAuthenticatorSettings(WebServerSettings):
     kind: Literal["http"] = "http"
     url: str = Field(
         pattern=URL,
-        description="URL that is asked; https, unless it is an address of this machine.",
+        description="URL to send requests to; https, unless it is an address of this machine.",
         examples=["https://directory.example.org/who"],
     )
     headers: dict[str, SecretStr] = Field(
@@ -77,20 +76,20 @@ class HttpAuthenticatorSettings(WebServerSettings):
         default=50,
         ge=1,
         le=1_000,
-        description="Requests at the same time; up to 1,000 further ones wait.",
+        description="Maximum number of requests at the same time; up to 1,000 more wait.",
     )
     cache_seconds: float = Field(
         default=0.0,
         ge=0,
         le=3_600,
-        description="A client that was let in is not asked about again for so long. 0: it is "
-        "each time.",
+        description="Time for which a client that was let in is not checked again. 0: always "
+        "check.",
     )
 
     brings_rights: bool = Field(
         default=False,
-        description='Whether its answers may have "roles", "rights" and "attributes" beside '
-        '"allow" (docs/rights.md); needs rights_file.',
+        description='Whether answers may contain "roles", "rights" and "attributes" with "allow" '
+        "(docs/rights.md); requires rights_file.",
     )
 
     @model_validator(mode="after")
@@ -120,24 +119,24 @@ Algorithm = Literal[
 
 
 class JwtAuthenticatorSettings(WebServerSettings):
-    """Tokens (JWT, RFC 7519) that clients have as their passwords.
+    """Tokens (JWT, RFC 7519) that clients send as their passwords.
 
-    The user name of CONNECT says nothing. A password that is no token is passed on to the next of
-    authenticate_by. A token needs exp; at that time, and leeway_seconds, its connection ends.
+    The user name of CONNECT is ignored. A password that is not a token is passed on to the next of
+    authenticate_by. A token needs exp; the connection ends leeway_seconds after that time.
     """
 
     kind: Literal["jwt"]
     algorithms: tuple[Algorithm, ...] = Field(
         min_length=1,
-        description="Algorithms by which tokens may be signed, whatever they say themselves: "
-        "HS256, HS384, HS512 with secret_file; RS256, RS384, RS512, PS256, PS384, PS512, "
-        "ES256, ES384, ES512 with public_key_file or jwks_url.",
+        description="Signature algorithms to accept, regardless of the token's own header: HS256, "
+        "HS384, HS512 with secret_file; RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, "
+        "ES512 with public_key_file or jwks_url.",
         examples=[("ES256",)],
     )
     secret_file: Path | None = Field(
         default=None,
-        description="Secrets, one a line, as text or as base64:…; only its owner may be able "
-        "to read it. Set this, public_key_file or jwks_url. Files are read again at SIGHUP.",
+        description="File of secrets, one per line, as text or as base64:…; only its owner may be "
+        "able to read it. Set this, public_key_file or jwks_url. Files are reloaded on SIGHUP.",
         examples=[Path("/etc/mqlake/token-secrets")],
     )
     public_key_file: Path | None = Field(
@@ -156,40 +155,39 @@ class JwtAuthenticatorSettings(WebServerSettings):
         default=300.0,
         ge=1,
         le=86_400,
-        description="Keys are fetched anew after so long, and for a key that is not among them.",
+        description="Interval at which keys are fetched again; also fetched for an unknown key.",
     )
     keep_seconds: float = Field(
         default=86_400.0,
         ge=0,
         le=30 * 86_400,
-        description="Keys count for so long while their server does not answer.",
+        description="Time for which keys remain valid while their server does not answer.",
     )
     refetch_seconds: float = Field(
         default=30.0,
         ge=1,
         le=3_600,
-        description="Keys are not fetched sooner again for a key that is not among them, or "
-        "after a failure.",
+        description="Minimum delay before keys are fetched again for an unknown key or after a "
+        "failure.",
     )
     issuer: str | None = Field(
         default=None,
         min_length=1,
-        description="Claim iss of the tokens; needed with jwks_url, whose keys sign tokens "
-        "for others, too. Tokens of other issuers are passed on to the next of "
-        "authenticate_by.",
+        description="Claim iss of the tokens; required with jwks_url, whose keys also sign tokens "
+        "for others. Tokens of other issuers are passed on to the next of authenticate_by.",
         examples=["https://id.example.org"],
     )
     audience: str | None = Field(
         default=None,
         min_length=1,
-        description="Claim aud of the tokens, or a member of it; needed with jwks_url.",
+        description="Claim aud of the tokens, or a member of it; required with jwks_url.",
         examples=["mqtt"],
     )
     leeway_seconds: float = Field(
         default=30.0,
         ge=0,
         le=600,
-        description="By so much other clocks may be wrong.",
+        description="Tolerated difference between clocks.",
     )
     username_claim: str = Field(
         default="sub",
@@ -199,29 +197,29 @@ class JwtAuthenticatorSettings(WebServerSettings):
     roles_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="Claim with roles (text, or a list), beside those of rights_file "
-        "(docs/rights.md); needs rights_file.",
+        description="Claim with roles (text, or a list), in addition to those of rights_file "
+        "(docs/rights.md); requires rights_file.",
         examples=["realm_access.roles"],
     )
     rights_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="Claim with rules that allow, asked after those of rights_file; needs "
+        description="Claim with rules that allow, evaluated after those of rights_file; requires "
         "rights_file.",
         examples=["mqtt_rights"],
     )
     attributes_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="Claim with texts by name, for which %{name} stands in rules; needs "
+        description="Claim with texts by name, which replace %{name} in rules; requires "
         "rights_file.",
         examples=["mqtt_attributes"],
     )
     tenant_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="Claim with the tenant of the client (docs/tenants.md). Without it a "
-        "token is for the tenant of the listener, and for none that the client chooses.",
+        description="Claim with the tenant of the client (docs/tenants.md). Without it a token is "
+        "valid for the tenant of the listener, and for no tenant that the client chooses.",
         examples=["org"],
     )
 
@@ -265,31 +263,31 @@ class JwtAuthenticatorSettings(WebServerSettings):
 
 
 class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
-    """A database of PostgreSQL that knows users and verifiers of their passwords.
+    """A PostgreSQL database with users and password verifiers.
 
-    No password goes there. Without a row the client is passed on to the next of authenticate_by. A
-    database on another machine must show who it is: tls = "verify-full", and ca_certificates such
-    as /etc/ssl/certs/ca-certificates.crt.
+    Passwords are not sent to it. Without a row the client is passed on to the next of
+    authenticate_by. A database on another machine must be verified: tls = "verify-full", and
+    ca_certificates such as /etc/ssl/certs/ca-certificates.crt.
     """
 
     query: str = Field(
         min_length=1,
-        description="Asked with the user name as $1, in a transaction that only reads. "
-        "Answers with one row at most: verifier (text, as in a credentials file: "
-        "SCRAM-SHA-256$… or $argon2id$…) and perhaps roles (text[], beside those of "
-        "rights_file), rights and attributes (json).",
+        description="Query with the user name as $1, run in a read-only transaction. It returns "
+        "at most one row: verifier (text, as in a credentials file: SCRAM-SHA-256$… or "
+        "$argon2id$…) and optionally roles (text[], in addition to those of rights_file), rights "
+        "and attributes (json).",
         examples=["SELECT verifier, roles FROM mqtt_users WHERE name = $1"],
     )
     brings_rights: bool = Field(
         default=False,
-        description="Whether its answers may have rights (rules that allow) and attributes, for "
-        "which rights_file is needed; else these are not looked at.",
+        description="Whether to use rights (rules that allow) and attributes in answers, which "
+        "requires rights_file; otherwise they are ignored.",
     )
     timeout_seconds: float = Field(
         default=5.0,
         gt=0,
         le=60,
-        description="Without an answer by then the client is refused.",
+        description="Timeout for an answer; without one the client is refused.",
     )
 
     @model_validator(mode="after")
@@ -305,35 +303,34 @@ class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
 
 
 class LdapAuthenticatorSettings(NamingSettings):
-    """A directory (LDAP) that knows users.
+    """A directory (LDAP) with users.
 
-    The entry below base that has the name as its user_attribute is the user's; the password is
-    right when the directory takes it for a bind with that entry. Without such an entry the client
-    is passed on to the next of authenticate_by. Referrals are not followed.
+    The user is the entry below base whose user_attribute is the user name; the password is correct
+    if the directory accepts it for a bind with that entry. Without such an entry the client is
+    passed on to the next of authenticate_by. Referrals are not followed.
     """
 
     kind: Literal["ldap"]
     url: str = Field(
         pattern=r"^ldaps?://[^\s/?#@]+/?$",
-        description="ldaps://host[:port]. ldap:// only with start_tls, or to an address of "
-        "this machine.",
+        description="ldaps://host[:port]. ldap:// only with start_tls, or to an address of this "
+        "machine.",
         examples=["ldaps://ldap.example.org:636"],
     )
     start_tls: bool = Field(
         default=False,
-        description="Whether a connection by ldap:// goes on in TLS (StartTLS) before "
-        "anything is asked; then url may be of another machine.",
+        description="Whether a connection over ldap:// switches to TLS (StartTLS) before any "
+        "request; url may then be of another machine.",
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of authorities to trust beside the machine's own.",
+        description="PEM file of certificate authorities to trust in addition to the system's.",
         examples=[Path("/etc/mqlake/ldap-ca.pem")],
     )
     bind_name: str | None = Field(
         default=None,
         min_length=1,
-        description="Distinguished name with which users are looked for. Without it they are "
-        "looked for anonymously.",
+        description="Distinguished name to search users with. Without it the search is anonymous.",
         examples=["cn=mqlake,ou=services,dc=example,dc=org"],
     )
     password: SecretStr | None = Field(
@@ -343,12 +340,12 @@ class LdapAuthenticatorSettings(NamingSettings):
     )
     password_file: Path | None = Field(
         default=None,
-        description="File with that password; it is read at each login.",
+        description="File with that password, read at each login.",
         examples=[Path("/etc/mqlake/ldap-password")],
     )
     base: str = Field(
         min_length=1,
-        description="Distinguished name below which users are.",
+        description="Distinguished name below which users are searched.",
         examples=["ou=people,dc=example,dc=org"],
     )
     user_attribute: str = Field(
@@ -365,12 +362,12 @@ class LdapAuthenticatorSettings(NamingSettings):
     roles_attribute: str = Field(
         default="memberOf",
         pattern=ATTRIBUTE,
-        description="Attribute of a user with the names of groups.",
+        description="Attribute of a user with the names of its groups.",
     )
     roles: dict[RoleName, str] = Field(
         default_factory=dict,
-        description="By role of rights_file (docs/rights.md) the group that has it, in full, "
-        "as roles_attribute says it; capitals do not count.",
+        description="Group for each role of rights_file (docs/rights.md), as the full name in "
+        "roles_attribute; not case-sensitive.",
         examples=[{"operators": "cn=operators,ou=groups,dc=example,dc=org"}],
     )
     rights_attribute: str | None = Field(
@@ -382,22 +379,21 @@ class LdapAuthenticatorSettings(NamingSettings):
     )
     attributes: dict[AttributeName, Annotated[str, Field(pattern=ATTRIBUTE)]] = Field(
         default_factory=dict,
-        description="By name in %{name} the attribute of a user that has its text, one value at "
-        "most.",
+        description="Attribute of a user for each name in %{name}, with at most one value.",
         examples=[{"site": "l"}],
     )
     max_connections: int = Field(
         default=16,
         ge=1,
         le=256,
-        description="Connections at the same time, one for each login; up to 1,000 further "
-        "clients wait.",
+        description="Maximum number of connections, one for each login; up to 1,000 more clients "
+        "wait.",
     )
     timeout_seconds: float = Field(
         default=5.0,
         gt=0,
         le=60,
-        description="Without an answer by then the client is refused.",
+        description="Timeout for an answer; without one the client is refused.",
     )
 
     @property

@@ -33,90 +33,92 @@ class _Listener(SettingsGroup):
     versions: tuple[Version, ...] = Field(
         default=("3.1", "3.1.1", "5.0"),
         min_length=1,
-        description="MQTT versions that are accepted; clients of others are refused with "
-        "CONNACK 1 (3.x) or 0x84 (5.0).",
+        description="MQTT versions to accept; clients of others are refused with CONNACK 1 (3.x) "
+        "or 0x84 (5.0).",
     )
     max_connections: int | None = Field(
         default=None,
         ge=1,
-        description="Clients at the same time; further ones are closed at once. Without it "
-        "only the gateway's max_connections counts.",
+        description="Maximum number of clients; connections beyond it are closed at once. Without "
+        "it only the gateway's max_connections applies.",
         examples=[10_000],
     )
     connects_per_second: int = Field(
         default=0,
         ge=0,
-        description="CONNECT packets that are looked at; further ones get 0x9F. 0: any "
-        "number, as with all rates.",
+        description="CONNECT packets per second; more are refused with 0x9F. 0: no limit, as for "
+        "all rates.",
     )
     messages_per_second: int = Field(
         default=0,
         ge=0,
-        description="Messages that all clients of this listener publish; as many at once.",
+        description="Messages per second that all clients of this listener publish; the burst is "
+        "as large.",
     )
     deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="Cost of these messages: one for each, and one for each client that gets it.",
+        description="Cost per second of these messages: 1 for each, and 1 for each client that "
+        "receives it.",
     )
     bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description="Bytes that all clients of this listener send, at least 1024; as many at once.",
+        description="Bytes per second that all clients of this listener send, at least 1024; the "
+        "burst is as large.",
     )
     filters_per_second: int = Field(
         default=0,
         ge=0,
-        description="Topic filters that all clients of this listener name; as many at once.",
+        description="Topic filters per second named by all clients of this listener; the burst is "
+        "as large.",
     )
     subscriptions: int = Field(
         default=0,
         ge=0,
-        description="Subscriptions of all clients of this listener; further ones are refused "
-        "with 0x97.",
+        description="Subscriptions of all clients of this listener; more are refused with 0x97.",
     )
     session_bytes: int = Field(
         default=0,
         ge=0,
-        description="Bytes of the topic filters and wills of all clients of this listener.",
+        description="Bytes of topic filters and wills of all clients of this listener.",
     )
     proxy_protocol: bool = Field(
         default=False,
-        description="Whether each connection begins with a PROXY protocol header, version 1 "
-        "or 2, whose client address is believed (also its host name and the client "
-        "certificate's name). Only for ports that the proxy alone can reach.",
+        description="Whether each connection starts with a PROXY protocol header, version 1 or 2. "
+        "Its client address is trusted (also its host name and the client certificate's name). "
+        "Only for ports that only the proxy can reach.",
     )
     authenticate_by: tuple[str, ...] = Field(
         default=(),
-        description="As the gateway's, for this listener. Empty: the gateway's.",
+        description="As the gateway's authenticate_by, for this listener. Empty: the gateway's.",
     )
     use_identity_as_username: bool = Field(
         default=False,
         description="Whether the name in the client's certificate, verified here or by such a "
-        "proxy, is its user name. No password is asked for, a client without a certificate is "
-        "refused, and the connection ends when the certificate does.",
+        "proxy, is its user name. No password is required, a client without a certificate is "
+        "refused, and the connection ends when the certificate expires.",
     )
     use_identity_as_client_id: bool = Field(
         default=False,
-        description="Whether that name is the client identifier, too. A client that asks for "
-        "another one is refused with 0x85 (3.x: 2), one that asks for none gets it.",
+        description="Whether that name is also the client identifier. A client with another "
+        "identifier is refused with 0x85 (3.x: 2), a client without one gets it.",
     )
     identity: Identity = Field(
         default="common_name",
-        description='That name: "common_name" of the subject, or the only alternative name of '
-        "its kind. A proxy tells the common name alone.",
+        description='Source of that name: "common_name" of the subject, or the only subject '
+        "alternative name of the kind. A proxy sends only the common name.",
     )
 
     tenant: str = Field(
         default="",
         pattern=r"^([a-z0-9][a-z0-9_-]{0,62})?$",
-        description="Tenant of the clients where nothing else names it (docs/tenants.md). "
-        "Empty: the gateway's.",
+        description="Default tenant of the clients (docs/tenants.md). Empty: the gateway's.",
     )
     tenant_in_username: bool = Field(
         default=False,
-        description="Whether acme/ann is ann of the tenant acme. A user name without a slash "
-        "names no tenant.",
+        description="Whether acme/ann is user ann of tenant acme. A user name without a slash "
+        "sets no tenant.",
     )
 
     @model_validator(mode="after")
@@ -163,27 +165,24 @@ class _Tls(SettingsGroup):
     tenant_server_names: str = Field(
         default="",
         pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$",
-        description='Domain such as "mqtt.example.org": a client that asks for '
-        "acme.mqtt.example.org in TLS (SNI) is of the tenant acme. Empty: host names name no "
-        "tenant.",
+        description='Domain such as "mqtt.example.org": a client that uses the TLS server name '
+        "(SNI) acme.mqtt.example.org belongs to tenant acme. Empty: server names set no tenant.",
     )
     tenant_certificate_field: Literal["", "common_name", "organization", "organizational_unit"] = (
         Field(
             default="",
-            description="Field of the subject of a client's certificate that names its tenant; a "
-            "client with a certificate that lacks it is refused. Empty: certificates name no "
-            "tenant.",
+            description="Subject field of the client's certificate with the tenant; a client whose "
+            "certificate lacks it is refused. Empty: certificates set no tenant.",
         )
     )
     certificate: Path = Field(
-        description="PEM file with the server's certificate, then its chain. Read again at "
-        "SIGHUP and at POST /api/v1/gateways/<name>/reload, for the connections from then on; "
-        "with files that cannot be used the earlier ones stay in force.",
+        description="PEM file with the server's certificate, then its chain. Reloaded on SIGHUP "
+        "and POST /api/v1/gateways/<name>/reload, for new connections; if the files are not "
+        "usable, the previous ones stay in use.",
         examples=[Path("/etc/mqlake/server.pem")],
     )
     key: Path = Field(
-        description="PEM file with the certificate's private key; read again as the "
-        "certificate is.",
+        description="PEM file with the certificate's private key; reloaded with the certificate.",
         examples=[Path("/etc/mqlake/server.key")],
     )
     key_password: SecretStr | None = Field(
@@ -193,8 +192,8 @@ class _Tls(SettingsGroup):
     )
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
-        description="Whether clients may or must show a certificate. One that the authorities "
-        "in ca_certificates have not signed is refused in both cases.",
+        description="Whether clients may or must send a certificate. A certificate not signed by "
+        "the authorities in ca_certificates is refused in both cases.",
     )
     ca_certificates: Path | None = Field(
         default=None,
@@ -203,14 +202,14 @@ class _Tls(SettingsGroup):
     )
     revoked_certificates: Path | None = Field(
         default=None,
-        description="PEM file with lists of revoked client certificates (X509 CRL), and "
-        "nothing else: one list of each authority in ca_certificates that signs clients. A "
-        "client is refused when its certificate is in a list, or its authority has no list "
-        "here that is valid now. Read again as the certificate is; connected clients stay.",
+        description="PEM file with only certificate revocation lists (X509 CRL): one for each "
+        "authority in ca_certificates that signs clients. A client is refused if its certificate "
+        "is in a list, or if its authority has no currently valid list here. Reloaded with the "
+        "certificate; connected clients stay connected.",
         examples=[Path("/etc/mqlake/clients-crl.pem")],
     )
     minimum_tls_version: Literal["1.2", "1.3"] = Field(
-        default="1.2", description="Least version of TLS."
+        default="1.2", description="Minimum TLS version."
     )
 
     @model_validator(mode="after")
@@ -234,16 +233,15 @@ class _WebSocket(SettingsGroup):
     )
     origins: tuple[str, ...] = Field(
         default=(),
-        description="Web origins whose pages may connect, for example "
-        '["https://example.org"]. Empty: pages of the host by which the listener is reached, '
-        'as long as that is an address or localhost. ["*"]: those of every site, which then '
-        "act with the rights of their reader. Clients that are not browsers send no origin, "
-        "and it is not asked for.",
+        description='Web origins whose pages may connect, for example ["https://example.org"]. '
+        "Empty: pages of the host name of the listener's URL, if that is an address or localhost. "
+        '["*"]: pages of every site, which then have the rights of their reader. Clients that are '
+        "not browsers send no origin and are not checked.",
     )
 
 
 class TcpListener(_Network):
-    """MQTT over TCP. This table shows the keys that every kind has."""
+    """MQTT over TCP. This table shows the keys common to all kinds."""
 
     kind: Literal["tcp"] = "tcp"
 
@@ -289,13 +287,13 @@ class UnixListener(_Listener):
 
     kind: Literal["unix"] = "unix"
     file: Path = Field(
-        description="The socket; made at the start, removed at the end.",
+        description="Path of the socket; created at startup, removed at shutdown.",
         examples=[Path("/run/mqlake/mqtt.sock")],
     )
     mode: str = Field(
         default="0660",
         pattern=r"^0[0-7]{3}$",
-        description="Who may connect, octal as for files.",
+        description="File mode of the socket, octal: who may connect.",
     )
 
 
