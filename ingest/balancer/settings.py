@@ -16,7 +16,7 @@ _WORD = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
 class NodeSettings(SettingsGroup):
-    """A node that is always the same."""
+    """A static node."""
 
     name: str = Field(
         min_length=1,
@@ -52,24 +52,24 @@ class NodeSettings(SettingsGroup):
     metrics_url: str = Field(
         default="",
         pattern=r"^(http://\S+)?$",
-        description="Where Prometheus finds the metrics of the node, such as "
-        '"http://10.0.0.11:9464/metrics". Empty: nowhere.',
+        description="URL of the node's metrics for Prometheus, such as "
+        '"http://10.0.0.11:9464/metrics". Empty: none.',
     )
     capacity: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="With strategy predicted: how much the node can do, compared to the "
-        "others, as a number of cores.",
+        description="With strategy predicted: capacity of the node relative to the others, as a "
+        "number of cores.",
     )
 
 
 class DnsSettings(SettingsGroup):
-    """A name in DNS that is looked up again and again."""
+    """A name in DNS that is resolved periodically."""
 
     name: str = Field(
         min_length=1,
-        description="Host name, or name of services.",
+        description="Host name or service name.",
         examples=["gateways.example.org"],
     )
     kind: Literal["address", "srv"] = Field(
@@ -79,79 +79,80 @@ class DnsSettings(SettingsGroup):
         default=1883,
         ge=1,
         le=65535,
-        description="Port of MQTT over TCP of hosts; services name theirs.",
+        description="Port of MQTT over TCP, for hosts; SRV records contain their own.",
     )
     metrics_url: str = Field(
         default="",
         pattern=r"^(http://\S+)?$",
-        description="Where Prometheus finds the metrics of each node, with {address} and "
-        "{name} in it. Empty: nowhere.",
+        description="URL of each node's metrics for Prometheus; {address} and {name} are "
+        "replaced. Empty: none.",
     )
 
 
 class DiscoverySettings(SettingsGroup):
-    """Where nodes are found; nodes that are found in any way count."""
+    """Sources of nodes; nodes of all sources are used."""
 
     gateways: bool = Field(
         default=False,
-        description="Whether the gateways of the log are nodes (mqlake.gateways).",
+        description="Whether the gateways registered in the log (mqlake.gateways) are nodes.",
     )
     gateway_host: str = Field(
         default="127.0.0.1",
-        description="Host of a gateway that listens on all addresses, with {name} in it.",
+        description="Host of a gateway that listens on all addresses; {name} is replaced.",
     )
     gateway_metrics_url: str = Field(
         default="",
         pattern=r"^(http://\S+)?$",
-        description="Where Prometheus finds the metrics of each gateway, with {address} and "
-        "{name} in it. Empty: where the gateway says.",
+        description="URL of each gateway's metrics for Prometheus; {address} and {name} are "
+        "replaced. Empty: as the gateway reports.",
     )
     lease_seconds: float = Field(
         default=10.0,
         gt=0,
         le=3600,
-        description="A gateway that is silent for longer is gone; as in conf/gateway.toml.",
+        description="A gateway without a heartbeat for this time is considered gone; as in "
+        "conf/gateway.toml.",
     )
     dns: tuple[DnsSettings, ...] = Field(
-        default=(), description="Names in DNS that are looked up again and again."
+        default=(), description="Names in DNS that are resolved periodically."
     )
     dns_servers: tuple[str, ...] = Field(
         default=(),
-        description="Name servers, address or address:port. Empty: those of the system.",
+        description="Name servers, address or address:port. Empty: the system's.",
     )
     least_seconds: float = Field(
         default=5.0,
         ge=0.05,
         le=3600,
-        description="A name is looked up again when its time to live is over, but not sooner "
-        "than this.",
+        description="Minimum interval between lookups of a name, which otherwise follow its time "
+        "to live.",
     )
     most_seconds: float = Field(
         default=30.0,
         ge=0.05,
         le=3600,
-        description="A name is looked up again not later than this.",
+        description="Maximum interval between lookups of a name.",
     )
 
 
 class WeightSettings(SettingsGroup):
-    """How the weights of nodes are found: max(1, round(100 - mean CPU))."""
+    """How node weights are computed: max(1, round(100 - mean CPU))."""
 
     scrape_seconds: float = Field(
         default=5.0,
         ge=0.05,
         le=3600,
-        description="Time between two scrapes.",
+        description="Interval between scrapes.",
     )
     window_seconds: float = Field(
         default=60.0,
         gt=0,
         le=86_400,
-        description="Time over which the mean is taken.",
+        description="Period over which the mean is computed.",
     )
     cpu_metric: str = Field(
         default="process_cpu_seconds_total",
-        description="Metric of Prometheus, whose samples are added up.",
+        description="Prometheus metric; its samples are added up.",
     )
     cpu_kind: Literal["counter", "gauge"] = Field(
         default="counter",
@@ -160,23 +161,23 @@ class WeightSettings(SettingsGroup):
     cores: float = Field(
         default=1.0,
         gt=0,
-        description="Cores of a node that are 100 %.",
+        description="Number of cores that count as 100 %.",
     )
     tolerance: int = Field(
         default=15,
         ge=1,
         le=100,
-        description="With strategy predicted: points by which a weight must be wrong to be "
-        "changed; each change moves clients.",
+        description="With strategy predicted: change a weight only if it is off by at least this "
+        "many points; each change moves clients.",
     )
 
 
 class NodeOverloadSettings(SettingsGroup):
-    """When a node takes no new clients for its load."""
+    """When a node gets no new clients because it is overloaded."""
 
     metric: str = Field(
         default="mqlake_gateway_overload_level",
-        description="Metric of Prometheus: a level from 0 to 10.",
+        description="Prometheus metric: a level from 0 to 10.",
     )
     threshold: int = Field(
         default=4,
@@ -188,13 +189,13 @@ class NodeOverloadSettings(SettingsGroup):
         default=2,
         ge=0,
         le=10,
-        description="At this level or below it is no longer.",
+        description="At or below this level a node is no longer overloaded.",
     )
     memory_seconds: float = Field(
         default=60.0,
         gt=0,
         le=3600,
-        description="A level counts for so long when none follows.",
+        description="A level expires after this time without a new one.",
     )
 
     @model_validator(mode="after")
@@ -205,47 +206,47 @@ class NodeOverloadSettings(SettingsGroup):
 
 
 class ProbeSettings(SettingsGroup):
-    """The MQTT client that finds out whether a node is well."""
+    """The MQTT client that checks the health of nodes."""
 
     every_seconds: float = Field(
         default=5.0,
         ge=0.05,
         le=3600,
-        description="Time between two probes of a node.",
+        description="Interval between probes of a node.",
     )
     window_seconds: float = Field(
         default=2.0,
         gt=0,
         le=60,
-        description="Longest time of one probe.",
+        description="Timeout for one probe.",
     )
     concurrency: int = Field(
         default=20,
         ge=1,
         le=1000,
-        description="Nodes that are probed at the same time.",
+        description="Maximum number of probes at the same time.",
     )
     fall: int = Field(
         default=2,
         ge=1,
         le=100,
-        description="Failures in a row after which a node takes no new clients. A refused "
-        "connection counts at once.",
+        description="Failed probes in a row after which a node gets no new clients. One refused "
+        "connection suffices.",
     )
     rise: int = Field(
         default=1,
         ge=1,
         le=100,
-        description="Passes in a row after which it takes them again.",
+        description="Successful probes in a row after which it gets new clients again.",
     )
     topic_prefix: str = Field(
         default="mqlake/balancer/",
         pattern=r"^[^+#\x00]*$",
-        description="The client subscribes to, and publishes, one topic that begins so.",
+        description="Prefix of the topic that the client subscribes and publishes to.",
     )
     username: str | None = Field(
         default=None,
-        description="User name of the client, where nodes ask for one.",
+        description="User name of the client, if nodes require a login.",
         examples=["balancer"],
     )
     password: SecretStr | None = Field(
@@ -254,69 +255,68 @@ class ProbeSettings(SettingsGroup):
 
 
 class PredictedSettings(SettingsGroup):
-    """Of the strategy predicted."""
+    """Settings of the strategy predicted."""
 
     session_shards: int = Field(
         default=16,
         ge=1,
         le=4096,
-        description="As session_shards in conf/local.toml, so that clients come to the "
-        "gateway that keeps their session.",
+        description="As session_shards in conf/local.toml, so that clients reach the gateway that "
+        "has their session.",
     )
     buckets_per_shard: int = Field(
         default=64,
         ge=1,
         le=1024,
-        description="Clients are placed in session_shards * buckets_per_shard parts.",
+        description="Clients are distributed over session_shards * buckets_per_shard buckets.",
     )
     slack: float = Field(
         default=0.25,
         ge=0.0,
         le=10.0,
-        description="How much more than its even part a node may have: 0.25 is a quarter more.",
+        description="How much a node may exceed its even share: 0.25 is a quarter.",
     )
     loads_file: Path | None = Field(
         default=None,
-        description="Lines tenant,client_id,rate,topic: the messages that clients are "
-        "expected to publish and to hear (docs/balancer.md). Read again when it has changed; "
-        "it may be missing.",
+        description="CSV file, tenant,client_id,rate,topic: messages that clients are expected to "
+        "publish and receive (docs/balancer.md). Reloaded when it changes; may be missing.",
         examples=[Path("data/loads.csv")],
     )
     talkers: int = Field(
         default=20_000,
         ge=0,
         le=200_000,
-        description="Clients at most that are placed with others that hear the same topics; "
-        "each is an entry of a map in HAProxy. 0: none.",
+        description="Maximum clients placed with others that subscribe to the same topics; each "
+        "is an entry of a map in HAProxy. 0: none.",
     )
 
 
 class HistorySettings(SettingsGroup):
-    """Source of predicted.loads_file: the history of a system, by the SQL of its API."""
+    """Source of predicted.loads_file: the history of a system, queried over its API."""
 
     data_dir: Path | None = Field(
         default=None,
-        description="Data directory of a system on this machine, whose API is asked. "
-        "`bin/mqlake up --balanced` names its own, unless loads_file is set.",
+        description="Data directory of a system on this machine, whose API is queried. "
+        "`bin/mqlake up --balanced` sets its own, unless loads_file is set.",
         examples=[Path("data")],
     )
     every_seconds: float = Field(
         default=86_400.0,
         ge=1,
         le=31_536_000,
-        description="The file is made anew when it is older.",
+        description="Maximum age of the file before it is written again.",
     )
     days: int = Field(
         default=7,
         ge=1,
         le=365,
-        description="Days of messages that count.",
+        description="Days of messages to use.",
     )
     rows: int = Field(
         default=100_000,
         ge=1,
         le=300_000,
-        description="Clients, topics and subscriptions of a tenant at most, of each so many.",
+        description="Maximum number each of clients, topics and subscriptions per tenant.",
     )
 
 
@@ -330,33 +330,33 @@ class ProxySettings(SettingsGroup):
     )
     runtime_api: str = Field(
         min_length=1,
-        description="Path of the stats socket, or host:port; with level admin.",
+        description="Path of the stats socket, or host:port; requires level admin.",
         examples=["/run/haproxy/mqlake.sock"],
     )
     peer: str = Field(
         default="",
         pattern=r"^(\S+:\d+)?$",
-        description="host:port at which proxies, and a proxy after its reload, tell each "
-        "other where clients are. All proxies have one or none.",
+        description="host:port at which proxies exchange the placement of clients, also with a "
+        "proxy that reloads. Set it for all proxies or for none.",
     )
     configuration_file: Path | None = Field(
         default=None,
-        description="haproxy.cfg, kept up to date, if it is on this machine.",
+        description="haproxy.cfg to keep up to date, if it is on this machine.",
         examples=[Path("/etc/haproxy/haproxy.cfg")],
     )
     map_file: Path = Field(
         default=Path("/etc/haproxy/mqlake-buckets.map"),
-        description="Map from bucket to slot, as the proxy finds it; kept up to date with "
-        "configuration_file.",
+        description="Path, as the proxy sees it, of the map from buckets to slots; kept up to "
+        "date with configuration_file.",
     )
     talkers_file: Path = Field(
         default=Path("/etc/haproxy/mqlake-talkers.map"),
-        description="Likewise, from single clients to slots.",
+        description="Likewise, of the map from single clients to slots.",
     )
 
 
 class FrontendSettings(SettingsGroup):
-    """A port at which clients connect."""
+    """A port to which clients connect."""
 
     name: str = Field(
         pattern=_WORD,
@@ -365,49 +365,48 @@ class FrontendSettings(SettingsGroup):
     )
     kind: Kind = Field(
         default="tcp",
-        description="tcp; tls ends here; tls_passthrough ends at the nodes; websocket is ws, "
-        "or wss with a certificate.",
+        description="tcp; tls ends here; tls_passthrough ends at the nodes; websocket is ws, or "
+        "wss with a certificate.",
     )
     bind: str = Field(
         pattern=r"^\S+:\d+$",
-        description="Address, as HAProxy writes it.",
+        description="Bind address, in HAProxy's syntax.",
         examples=["*:1883"],
     )
     node_port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="Port at all nodes. Without it the one that was discovered.",
+        description="Port at all nodes. Default: the discovered port.",
         examples=[1884],
     )
     certificate: Path | None = Field(
         default=None,
-        description="PEM file with certificate and key: of tls, and of websocket if it is to "
-        "be wss.",
+        description="PEM file with certificate and key, for tls, and for websocket as wss.",
         examples=[Path("/etc/haproxy/mqtt.pem")],
     )
     send_proxy: bool = Field(
         default=False,
-        description="Whether nodes get PROXY protocol version 2; their listener must expect "
-        "it (proxy_protocol in conf/gateway.toml).",
+        description="Whether to send PROXY protocol version 2 to nodes; their listener must "
+        "expect it (proxy_protocol in conf/gateway.toml).",
     )
     accept_proxy: bool = Field(
         default=False,
-        description="Whether a PROXY protocol header comes before everything else.",
+        description="Whether connections start with a PROXY protocol header.",
     )
     path: str = Field(
         default="/mqtt",
         pattern=r"^/\S*$",
-        description="Path of websocket.",
+        description="URL path of websocket.",
     )
     sticky_by_source: bool = Field(
         default=False,
-        description="Of tls_passthrough and websocket, where the client identifier cannot be "
-        "seen: whether an address comes back to its node.",
+        description="For tls_passthrough and websocket, where the client identifier is not "
+        "visible: whether clients of an address return to the same node.",
     )
     tenants: dict[str, str] = Field(
         default_factory=dict,
-        description="Tenant by SNI; tls_passthrough lets no other names in.",
+        description="Tenant by SNI; tls_passthrough refuses other names.",
         examples=[{"acme.example.org": "acme"}],
     )
 
@@ -452,33 +451,33 @@ class BalancerSettings(ProcessSettings):
     strategy: Strategy = Field(
         default="predicted",
         description='How new clients are placed. "weighted_cpu": in proportion to the free '
-        'processor time of nodes. "predicted": by tenant and client identifier, where '
-        "sessions are kept, no node above its part.",
+        'processor time of nodes. "predicted": by tenant and client identifier, where sessions '
+        "are kept, with no node above its share.",
     )
     tenant: str = Field(
         default="default",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Tenant of clients whose frontend and SNI name no other; as of the gateways.",
+        description="Tenant of clients whose frontend and SNI set no other; the same as for the "
+        "gateways.",
     )
     slots: int = Field(
         default=32,
         ge=1,
         le=1024,
-        description="Nodes at most: HAProxy's servers are declared beforehand. A change needs "
-        "new configuration files.",
+        description="Maximum number of nodes, which HAProxy declares in advance. A change "
+        "requires new configuration files.",
     )
     max_connections: int = Field(
         default=100_000,
         ge=1,
         le=10_000_000,
-        description="Clients of one proxy at most.",
+        description="Maximum number of clients of one proxy.",
     )
     repair_seconds: float = Field(
         default=2.0,
         ge=0.05,
         le=3600,
-        description="Time between two looks at each proxy, which is brought back when it has "
-        "drifted.",
+        description="Interval at which each proxy is checked and, if its state differs, corrected.",
     )
     control_socket: Path = Field(
         default=Path("data/balancer/control.sock"),
@@ -486,7 +485,7 @@ class BalancerSettings(ProcessSettings):
     )
     state_file: Path = Field(
         default=Path("data/balancer/state.json"),
-        description="The last good snapshot, with which a start begins.",
+        description="File with the last valid snapshot, used at startup.",
     )
 
     discovery: DiscoverySettings = DiscoverySettings()
@@ -495,12 +494,10 @@ class BalancerSettings(ProcessSettings):
     probe: ProbeSettings = ProbeSettings()
     predicted: PredictedSettings = PredictedSettings()
     history: HistorySettings = HistorySettings()
-    nodes: tuple[NodeSettings, ...] = Field(
-        default=(), description="Nodes that are always the same."
-    )
+    nodes: tuple[NodeSettings, ...] = Field(default=(), description="Static nodes.")
     proxies: tuple[ProxySettings, ...] = Field(default=(), description="HAProxy processes.")
     frontends: tuple[FrontendSettings, ...] = Field(
-        default=(), description="Ports at which clients connect."
+        default=(), description="Ports to which clients connect."
     )
 
     @model_validator(mode="after")

@@ -36,13 +36,13 @@ def checked_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
     return filters
 
 
-Username = Annotated[str, Field(description="User with which to connect.")]
+Username = Annotated[str, Field(description="User to connect with.")]
 Password = Annotated[SecretStr, Field(description="Password of that user.")]
 Authorities = Annotated[
     Path | None,
     Field(
-        description="PEM file of the authorities that sign the broker's certificate. Without "
-        "it those of the system.",
+        description="PEM file of the authorities that sign the broker's certificate. Default: the "
+        "system's.",
         examples=[Path("ca.pem")],
     ),
 ]
@@ -56,7 +56,7 @@ Key = Annotated[
 
 
 class BrokerSettings(SettingsGroup):
-    """A broker: that of this site, or that of a neighbour."""
+    """A broker: the site's own, or a neighbour's."""
 
     id: int = Field(
         ge=0,
@@ -70,7 +70,7 @@ class BrokerSettings(SettingsGroup):
     )
     protocol: Literal["5.0", "3.1.1"] = Field(
         default="5.0",
-        description="Version of MQTT that the broker and the federator of that site speak.",
+        description="MQTT version that the broker and the federator of that site use.",
     )
     username: Username = ""
     password: Password = SecretStr("")
@@ -122,40 +122,41 @@ class NeighborSettings(BrokerSettings):
     uri: str = Field(
         default="",
         description="mqtt://host[:port], or mqtts:// for TLS, such as "
-        '"mqtts://broker.example:8883"; between logs that of its federator. Empty, between '
-        "logs: it connects to this site.",
+        '"mqtts://broker.example:8883"; between logs, the address of its federator. Empty, '
+        "between logs: it connects to this site.",
     )
     filters_out: tuple[str, ...] | None = Field(
         default=None,
-        description="Between logs: topics that it may get. Without these those of the site.",
+        description="Between logs: topics to send to it. Default: those of the site.",
         examples=[("federated/#",)],
     )
     filters_in: tuple[str, ...] | None = Field(
         default=None,
-        description="Between logs: topics that it may bring. Without these those of the site.",
+        description="Between logs: topics to accept from it. Default: those of the site.",
         examples=[("federated/#",)],
     )
 
     messages_out_per_second: int = Field(
         default=0,
         ge=0,
-        description="Between logs: messages that it is sent, as many at once. 0: any number.",
+        description="Between logs: messages per second sent to it; the burst is as large. 0: no "
+        "limit.",
     )
     bytes_out_per_second: int = Field(
         default=0,
         ge=0,
-        description="Likewise bytes of topics and payloads.",
+        description="Likewise, bytes of topics and payloads.",
     )
     messages_in_per_second: int = Field(
         default=0,
         ge=0,
-        description="Between logs: messages that it brings, max_inflight and as many at once. "
-        "0: any number.",
+        description="Between logs: messages per second accepted from it; the burst is as large "
+        "plus max_inflight. 0: no limit.",
     )
     bytes_in_per_second: int = Field(
         default=0,
         ge=0,
-        description="Likewise bytes of topics and payloads.",
+        description="Likewise, bytes of topics and payloads.",
     )
 
     @property
@@ -185,11 +186,11 @@ class ListenSettings(SettingsGroup):
         default=0,
         ge=0,
         le=65535,
-        description="TCP port. 0: nobody connects here.",
+        description="TCP port. 0: do not listen.",
     )
     certificate: Path | None = Field(
         default=None,
-        description="PEM file of a certificate; neighbours come by TLS then.",
+        description="PEM file of a certificate; neighbours then connect over TLS.",
         examples=[Path("site-1.pem")],
     )
     key: Path | None = Field(
@@ -206,50 +207,49 @@ class ListenSettings(SettingsGroup):
 
 
 class OverlaySettings(SettingsGroup):
-    """How a site finds neighbours by itself, between brokers; without a secret it does not."""
+    """How a site discovers neighbours, between brokers; disabled without a secret."""
 
     secret: SecretStr = Field(
         default=SecretStr(""),
-        description="Secret, the same at all sites that find each other. Empty: this site has "
+        description="Secret shared by all sites that discover each other. Empty: this site has "
         "only the neighbours above.",
     )
     uri: str = Field(
         default="",
-        description="Where other sites reach this site's broker, such as "
-        '"mqtts://broker.example:8883"; needed with a secret.',
+        description="URI at which other sites reach this site's broker, such as "
+        '"mqtts://broker.example:8883"; required with a secret.',
     )
     least_links: int = Field(
         default=3,
         ge=1,
         le=64,
-        description="Links that this site wants, neighbours above included.",
+        description="Minimum number of links, including neighbours above.",
     )
     most_links: int = Field(
         default=6,
         ge=2,
         le=64,
-        description="Links that it has at most.",
+        description="Maximum number of links.",
     )
     allow_uris: tuple[str, ...] = Field(
         default=(),
-        description="Where brokers may be that others tell of, such as "
-        '["mqtts://*.example:8883"]. Empty: nowhere; only seeds and neighbours are connected '
-        "to.",
+        description='Allowed URIs of discovered brokers, such as ["mqtts://*.example:8883"]. '
+        "Empty: none; only seeds and neighbours are connected to.",
     )
     allow_sites: tuple[int, ...] = Field(
         default=(),
-        description="Numbers that these sites may have. Empty: any.",
+        description="Allowed numbers of discovered sites. Empty: any.",
     )
     max_sites: int = Field(
         default=256,
         ge=2,
         le=10_000,
-        description="Sites that are known.",
+        description="Maximum number of known sites.",
     )
     forget_seconds: float = Field(
         default=86_400.0,
         ge=60,
-        description="A site that is silent for longer is known no more.",
+        description="A site that is silent for this time is forgotten.",
     )
     username: Username = ""
     password: Password = SecretStr("")
@@ -258,7 +258,7 @@ class OverlaySettings(SettingsGroup):
     key: Key = None
     seeds: tuple[NeighborSettings, ...] = Field(
         default=(),
-        description="Sites that are known from the start, with the keys of neighbors.",
+        description="Sites known from the start, with the keys of neighbors.",
     )
 
     @field_validator("uri")
@@ -316,12 +316,12 @@ class PrefixSettings(SettingsGroup):
 
     local: str = Field(
         default="",
-        description='Beginning of the topic at the own broker, such as "sensors/".',
+        description='Prefix of the topic at the site\'s own broker, such as "sensors/".',
     )
     federated: str = Field(
         default="",
-        description='Its name for other sites, such as "federated/plant-a/": sensors/x here '
-        "is federated/plant-a/x for others.",
+        description='Prefix for other sites, such as "federated/plant-a/": sensors/x here is '
+        "federated/plant-a/x there.",
     )
 
 
@@ -335,12 +335,12 @@ class FederationSettings(ProcessSettings):
 
     host: BrokerSettings = Field(
         default=BrokerSettings(id=1),
-        description="This site, and without a log its broker.",
+        description="This site, and its broker if there is no log.",
     )
     log: LogSettings | None = Field(
         default=None,
-        description="The log of this mqlake site: it is federated through that. Without this "
-        "table the site's broker is.",
+        description="The log of this mqlake site, through which it is federated. Without this "
+        "table the site's broker is federated.",
     )
     tenant: str = Field(
         default="default",
@@ -352,142 +352,143 @@ class FederationSettings(ProcessSettings):
     )
     neighbors: tuple[NeighborSettings, ...] = Field(
         default=(),
-        description="Sites that this one has links to; read again at SIGHUP.",
+        description="Sites that this site has links to; reloaded on SIGHUP.",
     )
     overlay: OverlaySettings = Field(
         default=OverlaySettings(),
-        description="How this site finds neighbours by itself, between brokers.",
+        description="How this site discovers neighbours, between brokers.",
     )
     redundancy: int = Field(
         default=2,
         ge=1,
         le=16,
-        description="Parents of a site in a mesh: paths towards its core.",
+        description="Number of parents of a site in a mesh: paths towards its core.",
     )
     core_announcement_interval: float = Field(
         default=10.0,
         ge=1,
         le=3600,
-        description="Seconds between two announcements of a core. A core that is silent for "
-        "three is gone.",
+        description="Seconds between announcements of a core. A core that is silent for three "
+        "intervals is considered dead.",
     )
     core_patience: float = Field(
         default=2.0,
         gt=0,
         le=300,
-        description="Seconds that a site which has lost its way to a core waits for an answer.",
+        description="Seconds that a site which has lost its path to a core waits for an answer.",
     )
     beacon_interval: float = Field(
         default=5.0,
         ge=0.5,
         le=3600,
-        description="Seconds between two beacons. Subscribers and neighbours that are silent "
-        "for three are gone.",
+        description="Seconds between beacons. Subscribers and neighbours that are silent for "
+        "three intervals are removed.",
     )
     order: Literal["origin", "none"] = Field(
         default="origin",
-        description='"origin": each site\'s messages of a topic come in its order, each once, '
-        'and missing ones are fetched. "none": as they come, without those among the last '
-        "cache_size.",
+        description='"origin": messages of a site on one topic arrive in order and once, and '
+        'missing ones are requested again. "none": in order of arrival, without duplicates among '
+        "the last cache_size.",
     )
     cache_size: int = Field(
         default=5_000,
         ge=1,
-        description='Identifiers remembered with order = "none": messages a second times '
-        "longest outage. Measured, and warned about when it is less.",
+        description='Identifiers remembered with order = "none": messages per second times the '
+        "longest outage. A warning is logged when this is too small.",
     )
     hop_limit: int = Field(
         default=16,
         ge=1,
         le=255,
-        description="Sites that a message may pass.",
+        description="Maximum number of sites that a message passes.",
     )
     filters_out: tuple[str, ...] = Field(
         default=("federated/#",),
-        description="Topics of the own broker that others may get.",
+        description="Topics of the site's own broker to send to others.",
     )
     filters_in: tuple[str, ...] = Field(
         default=("federated/#",),
-        description="Topics that others may bring here.",
+        description="Topics to accept from others.",
     )
     interests: tuple[str, ...] = Field(
         default=(),
-        description="Filters that always have subscribers here, without beacons or subscriptions.",
+        description="Filters that always count as subscribed here, without beacons or "
+        "subscriptions.",
     )
     prefixes: tuple[PrefixSettings, ...] = Field(
         default=(),
-        description="Other names for topics in the federation.",
+        description="Topic names in the federation that differ from local ones.",
     )
     control_prefix: str = Field(
         default="federator",
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="First level of the federators' own topics; the same at all sites.",
+        description="First level of the federators' control topics; the same at all sites.",
     )
     max_meshes: int = Field(
         default=256,
         ge=1,
-        description="Filters that this site asks for; more are summarised.",
+        description="Maximum filters that this site requests; more are summarised.",
     )
     max_topics: int = Field(
         default=100_000,
         ge=1,
-        description="Pairs of origin and topic whose order is kept.",
+        description="Maximum pairs of origin and topic whose order is kept.",
     )
     store_seconds: float = Field(
         default=120.0,
         ge=1,
         le=86_400,
-        description="Messages can be fetched again for so long.",
+        description="Time for which messages can be requested again.",
     )
     store_messages: int = Field(
         default=20_000,
         ge=1,
-        description="Most messages that can be fetched again.",
+        description="Maximum number of messages that can be requested again.",
     )
     store_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=1024,
-        description="Most bytes of these.",
+        description="Maximum bytes of these messages.",
     )
     max_retained: int = Field(
         default=10_000,
         ge=0,
-        description="Topics whose latest retained message is known; between brokers it is "
-        "kept for sites that come later.",
+        description="Maximum topics whose latest retained message is known; between brokers it is "
+        "kept for sites that connect later.",
     )
     max_queued: int = Field(
         default=10_000,
         ge=1,
-        description="Packets that wait for a broker; further ones are dropped.",
+        description="Maximum number of packets queued for a broker; more are dropped.",
     )
     max_inflight: int = Field(
         default=1_000,
         ge=1,
         le=65_535,
-        description="Packets that a broker has not acknowledged.",
+        description="Maximum number of packets not yet acknowledged by a broker.",
     )
     max_packet_bytes: int = Field(
         default=1024 * 1024,
         ge=1024,
         le=64 * 1024 * 1024,
-        description="Largest packet that is taken.",
+        description="Maximum packet size accepted.",
     )
     keep_alive_seconds: int = Field(
         default=5,
         ge=1,
         le=3600,
-        description="A link that is silent for longer is probed.",
+        description="A link is probed after this time without traffic.",
     )
     reconnect_max_seconds: float = Field(
         default=10.0,
         ge=0.1,
         le=3600,
-        description="Longest wait between two tries to connect.",
+        description="Maximum delay between attempts to reconnect.",
     )
     state_dir: Path | None = Field(
         default=None,
-        description="Folder for the state that outlives the process. Without it a restart "
-        "forgets what was delivered.",
+        description="Folder for state that survives a restart. Without it a restart forgets which "
+        "messages were delivered.",
         examples=[Path("data/federation")],
     )
 
