@@ -19,7 +19,7 @@ _MAILBOX: Final = r"^[^\s@<>]+@[^\s@<>]+$"
 
 
 class OidcSettings(SettingsGroup):
-    """An identity provider (OpenID Connect) at which browsers may log in (docs/api.md)."""
+    """An identity provider (OpenID Connect) for logins in the browser (docs/api.md)."""
 
     name: str = Field(
         default="single sign-on",
@@ -28,53 +28,52 @@ class OidcSettings(SettingsGroup):
     )
     issuer: str = Field(
         pattern=r"^https?://[^\s/?#@]+(/\S*)?$",
-        description="Issuer, as the provider's tokens name it.",
+        description="Issuer, as in the provider's tokens.",
         examples=["https://login.example.org/realms/plant"],
     )
     client_id: str = Field(
         min_length=1,
-        description="Name of this API at the provider.",
+        description="Client identifier of this API at the provider.",
         examples=["mqlake"],
     )
     client_secret: SecretStr | None = Field(
         default=None,
-        description="Secret of this API at the provider, best given by the environment: "
-        "MQLAKE_API_OIDC__CLIENT_SECRET. Without it PKCE alone proves who asks.",
+        description="Client secret of this API at the provider, best set in the environment: "
+        "MQLAKE_API_OIDC__CLIENT_SECRET. Without it only PKCE protects the login.",
         examples=["…"],
     )
     public_url: str = Field(
         pattern=r"^https?://[^\s/?#@]+/?$",
-        description="URL at which browsers reach this API. Its redirect URI is "
+        description="URL at which browsers reach this API. The redirect URI is "
         "<public_url>/api/v1/login/oidc/callback.",
         examples=["https://mqlake.example.org"],
     )
     scope: str = Field(
         default="openid",
         pattern=r"^openid( \S+)*$",
-        description="Scope that is asked for.",
+        description="Scope to request.",
     )
     username_claim: str = Field(
         default="sub",
         min_length=1,
-        description="Claim that names the account, which decides about rights; without an "
-        "account nobody gets in. Not a claim that users may change themselves, as "
+        description="Claim with the name of the account, which determines the rights; users "
+        "without an account are refused. Do not use a claim that users can change themselves, as "
         "preferred_username often is.",
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of authorities to trust beside the machine's own.",
+        description="PEM file of certificate authorities to trust in addition to the system's.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks in which the provider may be though they are not public, for "
-        'example ["10.0.0.0/8"].',
+        description='Non-public networks in which the provider may be, for example ["10.0.0.0/8"].',
     )
     timeout_seconds: float = Field(
         default=10.0,
         gt=0.0,
         le=60.0,
-        description="Longest time of one answer.",
+        description="Timeout for one response.",
     )
 
     @model_validator(mode="after")
@@ -86,29 +85,29 @@ class OidcSettings(SettingsGroup):
 
 
 class WebhookSettings(SettingsGroup):
-    """A web server that is told of alarms."""
+    """A web server that receives alarms."""
 
     url: SecretStr = Field(
-        description="URL that takes a POST with JSON. Some have a secret in it.",
+        description="URL that accepts a POST with JSON. It may contain a secret.",
         examples=["https://hooks.example.org/mqlake"],
     )
     token: SecretStr | None = Field(
         default=None,
-        description="Token that is sent as `Authorization: Bearer`; best given by the environment.",
+        description="Token sent as `Authorization: Bearer`; best set in the environment.",
         examples=["…"],
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of further authorities for the server's certificate.",
+        description="PEM file of additional certificate authorities for the server's certificate.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks that are not public and where the server may be all the same.",
+        description="Non-public networks in which the server may be.",
         examples=[["10.0.0.0/8"]],
     )
     timeout_seconds: float = Field(
-        default=10.0, gt=0.0, le=60.0, description="Longest wait for one answer."
+        default=10.0, gt=0.0, le=60.0, description="Timeout for one response."
     )
 
     @model_validator(mode="after")
@@ -123,7 +122,7 @@ class WebhookSettings(SettingsGroup):
 
 
 class MailSettings(SettingsGroup):
-    """Settings of notification by mail."""
+    """Notification by mail."""
 
     host: str = Field(
         min_length=1, description="Mail server (SMTP).", examples=["mail.example.org"]
@@ -131,33 +130,33 @@ class MailSettings(SettingsGroup):
     port: int = Field(default=587, ge=1, le=65535, description="Port of the mail server.")
     security: Literal["starttls", "tls", "none"] = Field(
         default="starttls",
-        description='TLS: "starttls", "tls" (from the first byte, mostly at port 465) or "none".',
+        description='TLS: "starttls", "tls" (from the first byte, usually on port 465) or "none".',
     )
     username: str | None = Field(
         default=None,
-        description="User name for the mail server. Without it nobody logs in.",
+        description="User name for the mail server. Without it there is no login.",
         examples=["mqlake"],
     )
     password: SecretStr | None = Field(
         default=None,
-        description="Password of this user; best given by the environment.",
+        description="Password of this user; best set in the environment.",
         examples=["…"],
     )
     sender: str = Field(
-        pattern=_MAILBOX, description="Address in From.", examples=["mqlake@example.org"]
+        pattern=_MAILBOX, description="Sender address (From).", examples=["mqlake@example.org"]
     )
     recipients: tuple[Annotated[str, Field(pattern=_MAILBOX)], ...] = Field(
         min_length=1,
-        description="Addresses that get the mails.",
+        description="Addresses that receive the mails.",
         examples=[["operators@example.org"]],
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of further authorities for the server's certificate.",
+        description="PEM file of additional certificate authorities for the server's certificate.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
     timeout_seconds: float = Field(
-        default=10.0, gt=0.0, le=60.0, description="Longest wait for one answer."
+        default=10.0, gt=0.0, le=60.0, description="Timeout for one response."
     )
 
     @model_validator(mode="after")
@@ -170,15 +169,15 @@ class MailSettings(SettingsGroup):
 
 
 class AlarmSettings(SettingsGroup):
-    """Receivers of alarms, and the alarms that they are told."""
+    """Receivers of alarms, and which alarms they receive."""
 
     wait_seconds: float = Field(
         default=60.0,
         ge=0.0,
         le=86_400.0,
-        description="Time before an alarm is told; one that is over by then is told to nobody.",
+        description="Delay before an alarm is sent; an alarm that ends before is not sent.",
     )
-    warnings: bool = Field(default=False, description="Whether warnings are told, too.")
+    warnings: bool = Field(default=False, description="Whether warnings are sent, too.")
     webhook: WebhookSettings | None = None
     mail: MailSettings | None = None
 
@@ -204,13 +203,13 @@ class ApiSettings(ProcessSettings):
         default=8080,
         ge=1,
         le=65535,
-        description="TCP port to listen on; `bin/mqlake up --api-port` wins.",
+        description="TCP port to listen on; `bin/mqlake up --api-port` overrides it.",
     )
     certificate: Path | None = Field(
         default=None,
-        description="PEM file with the server's certificate, then its chain. Relative paths "
-        "begin at the data directory. Changed files are read again within seconds. Without it "
-        "the API speaks HTTP.",
+        description="PEM file with the server's certificate, then its chain. Relative paths start "
+        "at the data directory. Changed files are reloaded within seconds. Without it the API "
+        "uses HTTP.",
         examples=[Path("/etc/mqlake/api.pem")],
     )
     key: Path | None = Field(
@@ -220,32 +219,32 @@ class ApiSettings(ProcessSettings):
     )
     key_password: SecretStr | None = Field(
         default=None,
-        description="Password of the key, best given by the environment: MQLAKE_API_KEY_PASSWORD.",
+        description="Password of the key, best set in the environment: MQLAKE_API_KEY_PASSWORD.",
         examples=["…"],
     )
     minimum_tls_version: TlsVersion = Field(
         default="1.2",
-        description="Least version of TLS.",
+        description="Minimum TLS version.",
     )
     hsts_seconds: int = Field(
         default=0,
         ge=0,
         le=63_072_000,
-        description="For so long browsers come to this host name by TLS alone "
-        "(Strict-Transport-Security); it holds for everything that is served there, on every "
-        "port. 31536000 is a year. 0: browsers are not told.",
+        description="Time for which browsers use only TLS for this host name "
+        "(Strict-Transport-Security), on every port. 31536000 is a year. 0: the header is not "
+        "sent.",
     )
     site: str = Field(
         default="local",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Site, as of its gateways. <site>/api is the origin of messages that the "
-        "API publishes.",
+        description="Site, the same as for its gateways. The origin of messages that the API "
+        "publishes is <site>/api.",
     )
     datacenter: int = Field(
         default=0,
         ge=0,
         le=255,
-        description="Number that is part of the identifiers of these messages.",
+        description="Number in the identifiers of these messages.",
     )
     data_dir: Path = Field(
         default=Path("data"),
@@ -254,84 +253,83 @@ class ApiSettings(ProcessSettings):
     sql_max_rows: int = Field(
         default=1_000_000,
         ge=1,
-        description="Most rows of a query's result.",
+        description="Maximum rows of a query's result.",
     )
     sql_max_bytes: int = Field(
         default=1_073_741_824,
         ge=1,
-        description="Most bytes of a query's result, on disk, below data_dir.",
+        description="Maximum bytes of a query's result, on disk, below data_dir.",
     )
     sql_max_seconds: float = Field(
         default=300.0,
         gt=0.0,
         le=3_600.0,
-        description="Longest time that a query may take.",
+        description="Maximum duration of a query.",
     )
     sql_at_once: int = Field(
         default=2,
         ge=1,
         le=16,
-        description="Queries that run at the same time; others wait 5 s, then get status 503.",
+        description="Maximum queries at the same time; others wait 5 s, then get status 503.",
     )
     token_file: Path = Field(
         default=Path("data/api-token"),
-        description="File with the bearer token of the administrator.",
+        description="File with the administrator's bearer token.",
     )
     trusted_proxies: str = Field(
         default="",
-        description="Addresses of reverse proxies, separated by commas, whose X-Forwarded-For "
-        "and X-Forwarded-Proto name the client and its protocol. Of other clients these "
-        "headers do not count.",
+        description="Addresses of trusted reverse proxies, separated by commas. Only their "
+        "X-Forwarded-For and X-Forwarded-Proto headers are used.",
     )
     host_names: tuple[str, ...] = Field(
         default=(),
-        description="Names by which browsers ask for an API that listens on this machine alone and "
-        'behind no such proxy, beside addresses, localhost and the name in public_url; "*": any. '
-        "Others are answered 421: a page of any site could let a name of its own lead here.",
+        description="Host names that browsers may use for an API that listens on this machine "
+        "only and without such a proxy, in addition to addresses, localhost and the name in "
+        'public_url; "*": any. Other names get status 421, against DNS rebinding.',
     )
     session_hours: float = Field(
         default=12.0,
         gt=0,
         le=720,
-        description="How long a login lasts, in hours.",
+        description="Duration of a login, in hours.",
     )
     requests_per_second: float = Field(
         default=500.0,
         gt=0,
-        description="Requests of one key, account or token, over time. Each process of the "
-        "API counts for itself.",
+        description="Maximum requests per second of one key, account or token. Each API process "
+        "counts separately.",
     )
     request_burst: float = Field(
         default=1000.0,
         ge=1,
-        description="Requests at once, after a pause.",
+        description="Maximum requests at once, after a pause.",
     )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=1024,
-        description="Largest body of a request.",
+        description="Maximum size of a request body.",
     )
     max_payload_bytes: int = Field(
         default=1024 * 1024,
         ge=0,
         le=4 * 1024 * 1024,
-        description="Largest payload of a message to publish; as the gateways' max_packet_bytes.",
+        description="Maximum payload of a published message; as the gateways' max_packet_bytes.",
     )
     max_topic_levels: int = Field(
         default=DEFAULT_MAX_LEVELS,
         ge=1,
         le=MAX_TOPIC_BYTES + 1,
-        description="Most levels of a topic to publish to; as the gateways' max_topic_levels.",
+        description="Maximum levels of a topic to publish to; as the gateways' max_topic_levels.",
     )
     live_seconds: float = Field(
         default=3600.0,
         gt=0,
-        description="A live stream ends after so long; its reader then comes again.",
+        description="A live stream ends after this time; its reader then reconnects.",
     )
     access_log: bool = Field(
         default=False,
-        description="Whether each request is a line of the log, not only those that fail "
-        "because of the API.",
+        description="Whether every request is logged, not only requests that fail because of the "
+        "API.",
     )
 
     @model_validator(mode="after")

@@ -20,58 +20,57 @@ class LocalSettings(ProcessSettings):
 
     log_servers: str = Field(
         default="",
-        description="A log of your own, Kafka or one that speaks its protocol, at "
-        "host:port[,host:port…]. Its topics are made as `bin/mqlake log prepare` makes them. "
-        "`bin/mqlake up --log-servers` wins. Empty: the embedded log.",
+        description="Kafka-compatible log of your own, host:port[,host:port…]. Its topics are "
+        "created as by `bin/mqlake log prepare`. `bin/mqlake up --log-servers` overrides it. "
+        "Empty: the embedded log.",
     )
     log_security_file: Path | None = Field(
         default=None,
-        description="TOML file that says how the log at log_servers lets a client in: "
-        "protocol, login, certificates (docs/security.md#the-log). The embedded log has its "
-        "own, in the data directory.",
+        description="TOML file with protocol, login and certificates of the log at log_servers "
+        "(docs/security.md#the-log). The embedded log has its own, in the data directory.",
         examples=[Path("/etc/mqlake/log-security.toml")],
     )
     durability: Durability = Field(
         default=Durability.D1,
-        description='What an acknowledged message outlives (docs/durability.md): "D1" '
-        'every process; in a power failure messages of the last half minute may be lost. "D3" '
-        "also a power failure: it is on the disk before it is acknowledged, which takes "
-        'longer. "D2" is for a log of your own with three brokers (log_servers): two of them '
-        "have it.",
+        description='Failures that acknowledged messages survive (docs/durability.md). "D1": the '
+        'crash of any process; a power failure may lose the last half minute. "D3": a power '
+        "failure, too; messages are on disk before they are acknowledged, which takes longer. "
+        '"D2": for a log of your own with three brokers (log_servers), of which two have each '
+        "message.",
     )
     log_retention_hours: float = Field(
         default=168.0,
         gt=0,
-        description="An accepted message may be deleted from the embedded log after so long, "
-        "once it is routed, in the tables, and evaluated by all rules.",
+        description="A message may be deleted from the embedded log after this time, once it is "
+        "routed, written to the tables and evaluated by all rules.",
     )
     log_retention_bytes: int = Field(
         default=10 * 1000**3,
         ge=64 * 1024**2,
-        description="Likewise beyond so many bytes of all messages together; the oldest go "
-        "first, in pieces of up to 256 MiB.",
+        description="Maximum bytes of all messages together; beyond it the oldest are deleted in "
+        "the same way, in segments of up to 256 MiB.",
     )
     log_max_bytes: int | None = Field(
         default=None,
         ge=128 * 1024**2,
-        description="With more than this in the log's folder, publishers are refused with "
-        "0x97. More than log_retention_bytes, or nobody can publish for long. Without it only "
-        "when the disk is nearly full (min_free_disk_bytes in conf/gateway.toml).",
+        description="Maximum bytes of the log's folder; beyond it publishers are refused with "
+        "0x97. Set it above log_retention_bytes, or publishing soon stops. Without it they are "
+        "refused only when the disk is nearly full (min_free_disk_bytes in conf/gateway.toml).",
         examples=[50_000_000_000],
     )
     log_partitions: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="Partitions of a new log. `bin/mqlake log grow` puts messages into more while "
-        "the system runs.",
+        description="Partitions of a new log. `bin/mqlake log grow` adds partitions while the "
+        "system runs.",
     )
     session_shards: int = Field(
         default=16,
         ge=1,
         le=1024,
-        description="Shards of the sessions of a new log, which gateways share out. They "
-        "stay. Many gateways need more, 64 for some dozens.",
+        description="Session shards of a new log, distributed over the gateways. Cannot be "
+        "changed later. Many gateways need more, several dozen need 64.",
     )
     log_heap_mb: int = Field(
         default=256,
@@ -82,31 +81,31 @@ class LocalSettings(ProcessSettings):
         default=8083,
         ge=0,
         le=65535,
-        description="Port of the first gateway for MQTT over WebSocket, path /mqtt, on the "
-        "host of conf/gateway.toml. 0: none. `bin/mqlake up --websocket-port` wins.",
+        description="Port of the first gateway for MQTT over WebSocket, path /mqtt, on the host "
+        "of conf/gateway.toml. 0: none. `bin/mqlake up --websocket-port` overrides it.",
     )
     log_port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="Port of the log on 127.0.0.1. Without it: the one it had last time, else "
-        "a free one.",
+        description="Port of the log on 127.0.0.1. Default: the last one used, otherwise a free "
+        "one.",
         examples=[9092],
     )
     min_available_memory_mb: int = Field(
         default=2_500,
         ge=0,
-        description="With less available memory than this, MB, `bin/mqlake up` refuses to start.",
+        description="Minimum available memory, MB; with less `bin/mqlake up` refuses to start.",
     )
     min_free_disk_mb: int = Field(
         default=2_000,
         ge=0,
-        description="With less free disk space than this, MB, `bin/mqlake up` refuses to start.",
+        description="Minimum free disk space, MB; with less `bin/mqlake up` refuses to start.",
     )
     ready_timeout_seconds: float = Field(
         default=180.0,
         gt=0,
-        description="`bin/mqlake up` gives up when not everything is healthy by then.",
+        description="`bin/mqlake up` fails if the system is not healthy within this time.",
     )
 
     @model_validator(mode="after")

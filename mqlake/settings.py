@@ -40,8 +40,8 @@ class LogSettings(SettingsGroup):
     )
     security_file: Path | None = Field(
         default=None,
-        description="TOML file that says how the log lets a client in: protocol, login, "
-        "certificates (docs/security.md#the-log). Without it the log must let everybody in.",
+        description="TOML file with protocol, login and certificates of the log "
+        "(docs/security.md#the-log). Without it the connection uses neither login nor TLS.",
         examples=[Path("/etc/mqlake/log-security.toml")],
     )
 
@@ -56,7 +56,7 @@ class PostgresSettings(SettingsGroup):
 
     kind: Literal["postgresql"] = "postgresql"
     host: str = Field(
-        description="Name, address, or folder of a Unix socket.",
+        description="Host name, address, or folder of a Unix socket.",
         examples=["db.example.org"],
     )
     port: int = Field(
@@ -72,7 +72,7 @@ class PostgresSettings(SettingsGroup):
     )
     user: str = Field(
         min_length=1,
-        description="Role with which to log in.",
+        description="Role to log in with.",
         examples=["mqlake"],
     )
     password: SecretStr | None = Field(
@@ -82,23 +82,23 @@ class PostgresSettings(SettingsGroup):
     )
     password_file: Path | None = Field(
         default=None,
-        description="File with the password; it is read at each connection.",
+        description="File with the password, read at each connection.",
         examples=[Path("/etc/mqlake/database-password")],
     )
     tls: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] = Field(
         default="prefer",
-        description="As libpq's sslmode.",
+        description="TLS mode, as libpq's sslmode.",
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of authorities to trust beside the machine's own.",
+        description="PEM file of certificate authorities to trust in addition to the system's.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
     max_connections: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="Connections at the same time.",
+        description="Maximum number of connections.",
     )
 
     @model_validator(mode="after")
@@ -109,9 +109,9 @@ class PostgresSettings(SettingsGroup):
 
 
 class MetricsSettings(SettingsGroup):
-    """Where Prometheus finds the metrics of the process (docs/observability.md).
+    """Endpoint at which Prometheus scrapes the metrics of the process (docs/observability.md).
 
-    It asks for no login: keep the address private.
+    It requires no login: keep the address private.
     """
 
     host: str = Field(
@@ -122,7 +122,7 @@ class MetricsSettings(SettingsGroup):
         default=0,
         ge=0,
         le=65535,
-        description="TCP port. 0: no metrics; under `bin/mqlake up` a free port.",
+        description="TCP port. 0: no metrics; with `bin/mqlake up`, a free port.",
     )
 
 
@@ -132,15 +132,15 @@ class TracingSettings(SettingsGroup):
     otlp_endpoint: str = Field(
         default="",
         pattern=r"^(https?://\S+)?$",
-        description="URL of an OpenTelemetry collector that takes OTLP over HTTP, such as "
+        description="URL of an OpenTelemetry collector that accepts OTLP over HTTP, such as "
         '"http://127.0.0.1:4318". Empty: no traces.',
     )
     sample_ratio: float = Field(
         default=0.01,
         ge=0.0,
         le=1.0,
-        description="Share of the messages that are traced, unless their publisher decides by "
-        "the user property traceparent.",
+        description="Share of messages that are traced, unless the publisher decides with the "
+        "user property traceparent.",
     )
 
 
@@ -153,22 +153,22 @@ class ProcessSettings(BaseSettings):
 
     heartbeat_file: Path | None = Field(
         default=None,
-        description="File to which the process writes its health each second.",
+        description="File to which the process writes its health every second.",
         examples=[Path("data/run/process.json")],
     )
     log_file: Path | None = Field(
         default=None,
-        description="Log file, rotated at 10 MiB, 3 kept. Without it the process logs to "
-        "standard error.",
+        description="Log file, rotated at 10 MiB, 3 kept. Without it the process logs to standard "
+        "error.",
         examples=[Path("data/logs/process.log")],
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
-        description="Least level that is logged.",
+        description="Minimum level of logged messages.",
     )
     log_format: LogFormat = Field(
         default="text",
-        description="Lines of the log: text, or one JSON object each (docs/observability.md).",
+        description="Log format: text, or one JSON object per line (docs/observability.md).",
     )
     metrics: MetricsSettings = MetricsSettings()
 

@@ -34,51 +34,54 @@ STOCKS: Final = ("connections", "subscriptions", "session_bytes", "queued_bytes"
 
 
 class TenantLimits(BaseModel):
-    """Limits that all clients of a tenant share, at all gateways together; 0: any number."""
+    """Limits for all clients of a tenant, at all gateways together; 0: no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    messages_per_second: int = Field(default=0, ge=0, description="that they publish")
+    messages_per_second: int = Field(default=0, ge=0, description="messages published")
     deliveries_per_second: int = Field(
         default=0,
         ge=0,
-        description="what these cost: one for each, and one for each client that gets it",
+        description="cost of these messages: 1 for each, and 1 for each client that receives it",
     )
-    bytes_per_second: int = Field(default=0, ge=0, description="that they send, at least 1024")
+    bytes_per_second: int = Field(
+        default=0, ge=0, description="bytes sent by clients, at least 1024"
+    )
     filters_per_second: int = Field(
-        default=0, ge=0, description="topic filters that they name in SUBSCRIBE and UNSUBSCRIBE"
+        default=0, ge=0, description="topic filters in SUBSCRIBE and UNSUBSCRIBE"
     )
     connects_per_second: int = Field(
-        default=0, ge=0, description="clients let in; further ones are refused with 0x9F"
+        default=0, ge=0, description="clients let in; more are refused with 0x9F"
     )
-    connections: int = Field(default=0, ge=0, description="further ones are refused with 0x97")
+    connections: int = Field(default=0, ge=0, description="more are refused with 0x97")
     subscriptions: int = Field(
-        default=0, ge=0, description="of all sessions, connected or not; further ones are refused"
+        default=0, ge=0, description="of all sessions, connected or not; more are refused"
     )
     session_bytes: int = Field(
         default=0,
         ge=0,
-        description="topic filters and wills of clients that are connected; further ones are "
-        "refused with 0x97",
+        description="topic filters and wills of connected clients; more are refused with 0x97",
     )
     queued_bytes: int = Field(
         default=0,
         ge=0,
-        description="payloads that wait for all of its clients; once there are as many, messages "
-        "that would have to wait are drops",
+        description="payloads queued for all clients of the tenant; at the limit, messages that "
+        "would be queued are dropped",
     )
     retained_messages: int = Field(
-        default=0, ge=0, description="topics that have one; messages for further ones are refused"
+        default=0,
+        ge=0,
+        description="topics with a retained message; messages for more topics are refused",
     )
     retained_bytes: int = Field(
-        default=0, ge=0, description="of their payloads, topic names and properties"
+        default=0, ge=0, description="payloads, topic names and properties of retained messages"
     )
-    rules: int = Field(default=0, ge=0, description="running or not; the API takes no further ones")
+    rules: int = Field(default=0, ge=0, description="running or not; the API refuses more")
     rule_ms_per_second: int = Field(
         default=0,
         ge=0,
-        description="processor time of their evaluation over a minute, 1000 are a whole processor; "
-        "beyond, the costliest is paused",
+        description="processor time for evaluating rules, over a minute; 1000 is one processor; "
+        "beyond it the costliest rule is paused",
     )
 
 

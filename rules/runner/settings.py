@@ -22,22 +22,22 @@ from rules.templates import SECRET_NAME
 
 
 class HttpSettings(SettingsGroup):
-    """Servers that the action http may reach."""
+    """Servers that the action `http` may reach."""
 
     allow_internal_addresses: bool = Field(
         default=False,
-        description="Whether requests may go to addresses that are not public: this machine, "
-        "private networks, the metadata services of clouds. Everybody who may write rules "
-        "reaches them then.",
+        description="Whether requests may go to non-public addresses: this machine, private "
+        "networks, the metadata services of clouds. Everyone who may write rules can then reach "
+        "them.",
     )
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks that are not public and may be reached all the same, for "
-        'example ["10.20.0.0/16", "::1/128"].',
+        description='Non-public networks that requests may go to, for example ["10.20.0.0/16", '
+        '"::1/128"].',
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of authorities to trust beside the machine's own.",
+        description="PEM file of certificate authorities to trust in addition to the system's.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
 
@@ -48,8 +48,8 @@ class ForTenants(SettingsGroup):
     tenants: tuple[TenantName | Literal["*"], ...] = Field(
         default=(DEFAULT_TENANT,),
         min_length=1,
-        description='Tenants whose rules may name it; "*" stands for all. Not of one that is '
-        'named "<tenant>/<name>": it is for rules of that tenant alone, who name it <name>.',
+        description='Tenants whose rules may use it; "*" stands for all. Has no effect on a name '
+        '"<tenant>/<name>": only rules of that tenant may use it, as <name>.',
     )
 
 
@@ -67,12 +67,12 @@ class KafkaConnection(ForTenants):
         examples=["kafka.example.org:9092"],
     )
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
-        default="plaintext", description="Protocol of the listener."
+        default="plaintext", description="Security protocol of the Kafka listener."
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        default="SCRAM-SHA-512", description="Mechanism of a login."
+        default="SCRAM-SHA-512", description="SASL mechanism."
     )
-    user: str = Field(default="", description="User with which to log in.")
+    user: str = Field(default="", description="User to log in with.")
     password: SecretStr | None = Field(
         default=None,
         description="Password of that user: set this, or password_file, or neither.",
@@ -85,7 +85,7 @@ class KafkaConnection(ForTenants):
     )
     ca_certificates: Path | None = Field(
         default=None,
-        description="PEM file of authorities to trust in place of the machine's own.",
+        description="PEM file of certificate authorities to trust instead of the system's.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
 
@@ -102,19 +102,19 @@ class SecretSettings(ForTenants):
 
     value: SecretStr = Field(
         default=SecretStr(""),
-        description="The secret itself: set this or file. From the environment: "
+        description="The secret: set this or file. From the environment: "
         "MQLAKE_RULES_SECRETS__HOOK__VALUE.",
         examples=["…"],
     )
     file: Path | None = Field(
         default=None,
-        description="File with the secret; it is read at each request.",
+        description="File with the secret, read at each request.",
         examples=[Path("/etc/mqlake/hook.token")],
     )
     servers: tuple[Annotated[str, AfterValidator(_server)], ...] = Field(
         min_length=1,
-        description="Servers that the secret may be sent to, https://host[:port]. Without "
-        "this list a rule could send it anywhere.",
+        description="Servers to which the secret may be sent, https://host[:port]. They prevent a "
+        "rule from sending it elsewhere.",
         examples=[("https://hooks.example.org",)],
     )
 
@@ -169,70 +169,70 @@ class RulesSettings(ProcessSettings):
     name: str = Field(
         default="rules",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Name of the runner, unique at its log: one of them works, the others "
-        "stand by.",
+        description="Name of the runner, unique at its log: one runner is active, the others are "
+        "on standby.",
     )
     site: str = Field(
         default="local",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Site of the runner. Messages that rules publish carry <site>/<name> as "
-        "their origin.",
+        description="Site of the runner. The origin of messages that rules publish is "
+        "<site>/<name>.",
     )
     datacenter: int = Field(
         default=0,
         ge=0,
         le=255,
-        description="Number that is part of every message identifier.",
+        description="Number in every message identifier.",
     )
 
     max_queued_outputs: int = Field(
         default=1_000,
         ge=10,
         le=100_000,
-        description="Outputs in memory for one action. An action that has more falls behind "
-        "and later reads what it missed in the log.",
+        description="Maximum outputs in memory for one action. An action with more falls behind "
+        "and reads the missed outputs from the log later.",
     )
     max_queued_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=64 * 1024,
-        description="Bytes of their rows, likewise.",
+        description="Maximum bytes of their rows.",
     )
     patience_seconds: float = Field(
         default=2.0,
         gt=0,
         le=60,
-        description="Time that an output may take before its action no longer counts for the "
-        "position of the process, and keeps a position of its own.",
+        description="Time that an output may take before its action no longer delays the "
+        "checkpoint of the process and gets its own.",
     )
     behind_readers: int = Field(
         default=2,
         ge=1,
         le=16,
-        description="Actions that read what they missed at the same time.",
+        description="Maximum number of actions that read missed outputs at the same time.",
     )
     checkpoint_seconds: float = Field(
         default=1.0,
         ge=0.1,
         le=60,
-        description="Time between two notes of the position. After a crash actions since the "
-        "last one may be done again, except for messages that rules publish.",
+        description="Interval between checkpoints. A crash may repeat actions since the last "
+        "checkpoint, except messages that rules publish.",
     )
     drain_seconds: float = Field(
         default=5.0,
         ge=0,
         le=300,
-        description="At its end the process waits so long for actions that are under way.",
+        description="At shutdown, maximum time to wait for running actions.",
     )
 
     http: HttpSettings = HttpSettings()
     connections: Annotated[dict[str, Connection], AfterValidator(_owned)] = Field(
         default_factory=dict,
-        description="Databases and clusters that the actions sql and log name. Their "
-        "passwords never stand in a rule.",
+        description="Databases and clusters for the actions sql and log, so that rules contain no "
+        "passwords.",
         examples=["warehouse", "analytics"],
     )
     secrets: Annotated[dict[OwnedSecretName, SecretSettings], AfterValidator(_owned)] = Field(
         default_factory=dict,
-        description="Secrets that the action http names as ${$secret.<name>}.",
+        description="Secrets that the action http uses as ${$secret.<name>}.",
         examples=["hook"],
     )

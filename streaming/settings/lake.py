@@ -11,85 +11,86 @@ from streaming.settings.spark import StreamingSettings
 class LakeSettings(StreamingSettings):
     """Settings of the lake.
 
-    Read by `bin/mqlake lake --config conf/lake.toml`. It is Spark that keeps the tables and
-    stateful rules, and deletes from the log. `bin/mqlake up` sets folders, rules_key, retention
-    and the log's servers itself.
+    Read by `bin/mqlake lake --config conf/lake.toml`. The lake is the Spark application that writes
+    the tables, runs stateful rules and deletes records from the log. `bin/mqlake up` sets folders,
+    rules_key, retention and the log's servers itself.
     """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_LAKE_")
 
     master: str = Field(
         default="local[8]",
-        description="Spark master. More task slots let more stateful rules work at a time.",
+        description="Spark master. With more task slots more stateful rules run at the same time.",
     )
     niceness: int = Field(
         default=5,
         ge=0,
         le=19,
-        description="By how much it gives way to the rest of the system, as nice(1): of "
-        "processors that both want it gets a quarter with 5, a tenth with 10; idle ones it "
-        "gets all the same.",
+        description="Niceness of the process, as nice(1). When processors are busy, 5 gives it a "
+        "quarter of a normal process's share, 10 a tenth; idle processors it can use fully.",
     )
     log_dir: Path | None = Field(
         default=None,
-        description="Folder of an embedded log with its partitions. Without it the size of "
-        "log topics does not count, only age.",
+        description="Folder of an embedded log with its partitions. Without it only the age of "
+        "records limits the log, not its size.",
         examples=[Path("data/kafka/log")],
     )
     log_retention_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Older messages are deleted from the log once all queries have read them. "
-        "`bin/mqlake up` sets it from conf/local.toml. Without it nothing is deleted here; a "
-        "log of your own must then keep what is not read yet.",
+        description="Messages older than this are deleted from the log once all queries have read "
+        "them. `bin/mqlake up` sets it from conf/local.toml. Without it the lake deletes nothing; "
+        "a log of your own must then keep unread records.",
         examples=[168.0],
     )
     log_retention_bytes: int = Field(
         default=10 * 1000**3,
         ge=64 * 1024**2,
-        description="Likewise beyond so many bytes of an embedded log, the oldest first.",
+        description="Maximum bytes of an embedded log; beyond it the oldest messages are deleted "
+        "in the same way.",
     )
     history_interval_seconds: float = Field(
         default=2.0,
         ge=0.5,
         le=3600.0,
-        description="Messages are appended to the table `messages` so often.",
+        description="Interval at which messages are appended to the table `messages`.",
     )
     history_max_records: int = Field(
         default=200_000,
         ge=1_000,
-        description="Most records of one append; bounds its memory when it catches up.",
+        description="Maximum records of one append; limits memory while the lake catches up.",
     )
     state_interval_seconds: float = Field(
         default=5.0,
         ge=0.5,
         le=3600.0,
-        description="The tables `retained`, `sessions`, `subscriptions`, `events` and `drops` "
-        "follow the log so often, at most. After a step that took all there was they rest for "
-        "twelve times as long, 15 s at most.",
+        description="Minimum interval at which the tables `retained`, `sessions`, "
+        "`subscriptions`, `events` and `drops` are updated from the log. After an update that has "
+        "caught up they pause for twelve times its duration, at most 15 s.",
     )
     state_max_records: int = Field(
         default=200_000,
         ge=1_000,
-        description="Most records of one such step; bounds its memory when it catches up.",
+        description="Maximum records of one such update; limits memory while the lake catches up.",
     )
     stateful_interval_seconds: float = Field(
         default=1.0,
         ge=0.2,
         le=60.0,
-        description="Stateful rules (windows, joins, detections) take new messages so often; "
-        "less often when there are many rules.",
+        description="Interval at which stateful rules (windows, joins, detections) read new "
+        "messages; longer when there are many rules.",
     )
     stateful_partitions: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="Tasks among which one stateful rule is shared out; of rules that start "
-        "from then on.",
+        description="Number of tasks of a stateful rule; applies to rules that start after a "
+        "change.",
     )
     outputs_interval_seconds: float = Field(
         default=2.0,
         ge=0.5,
         le=3600.0,
-        description="Rows that rules write to tables, and dead letters, are appended so often.",
+        description="Interval at which dead letters, and rows that rules write to tables, are "
+        "appended.",
     )

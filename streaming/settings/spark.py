@@ -12,13 +12,13 @@ class SparkSettings(ProcessSettings):
 
     data_dir: Path = Field(
         default=Path("data"),
-        description="Folder with tables/<name> (Delta tables), checkpoints/<query> and "
-        "temporary files.",
+        description="Folder for tables/<name> (Delta tables), checkpoints/<query> and temporary "
+        "files.",
     )
     jars_dir: Path = Field(
         default=Path(".runtime/jars"),
-        description="Folder; spark/*.jar are the parts that pyspark itself lacks (Kafka "
-        "connector, Delta), build/*.jar the Java compiler.",
+        description="Folder of jars that pyspark does not include: spark/*.jar (Kafka connector, "
+        "Delta) and build/*.jar (Java compiler).",
     )
     master: str = Field(
         default="local[*]",
@@ -26,8 +26,8 @@ class SparkSettings(ProcessSettings):
     )
     spark: dict[str, str] = Field(
         default_factory=dict,
-        description="Further Spark configuration, each key quoted; wins over the "
-        "application's own.",
+        description="Additional Spark configuration, each key quoted; overrides the application's "
+        "own.",
         examples=[{"spark.executor.memory": "1g"}],
     )
 
@@ -40,14 +40,14 @@ class StreamingSettings(SparkSettings):
     rules_key: SecretStr | None = Field(
         default=None,
         min_length=32,
-        description="Key of 32 characters or more with which activations of rules are signed; "
-        "it is for router and lake alone, the same for both. Without it everybody who can write "
-        "the log may have Spark run any expression. Better given by the environment: "
-        "MQLAKE_ROUTER_RULES_KEY, MQLAKE_LAKE_RULES_KEY.",
+        description="Key of 32 characters or more that signs activations of rules; the same for "
+        "router and lake, and for no one else. Without it everyone who can write to the log can "
+        "make Spark run any expression. Better set in the environment: MQLAKE_ROUTER_RULES_KEY, "
+        "MQLAKE_LAKE_RULES_KEY.",
         examples=["…"],
     )
     heap_mb: int = Field(
         default=512,
         ge=480,
-        description="Java heap, MiB; Spark does not start with less than 480.",
+        description="Java heap, MiB; Spark needs at least 480.",
     )
