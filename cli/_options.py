@@ -15,14 +15,14 @@ data_dir: _Decorator = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
     default=Path("data"),
-    help="Folder of the system.",
+    help="Data directory of the system.",
 )
 
 config: _Decorator = click.option(
     "--config",
     type=click.Path(path_type=Path),
     default=None,
-    help="Settings file (TOML); the environment wins over it.",
+    help="Settings file (TOML); environment variables override it.",
 )
 
 as_json: _Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -32,7 +32,8 @@ tenants: _Decorator = click.option(
     "tenants",
     metavar="NAME",
     multiple=True,
-    help="Tenants that it is for, and nothing else.  [default: all, and all else]",
+    help="Tenants to restrict it to; it then gives no access to anything else.  [default: no "
+    "restriction]",
 )
 
 topics: _Decorator = click.option(
@@ -40,13 +41,14 @@ topics: _Decorator = click.option(
     "topics",
     metavar="FILTER",
     multiple=True,
-    help="Topics that it is for, and nothing else.  [default: all, and all else]",
+    help="Topics to restrict it to; it then gives no access to anything else.  [default: no "
+    "restriction]",
 )
 
 log_servers: _Decorator = click.option(
     "--log-servers",
     metavar="HOST:PORT,…",
-    help="The log; without it that of the system in --data-dir.",
+    help="Kafka bootstrap servers.  [default: the log of the system in --data-dir]",
 )
 
 security_file: _Decorator = click.option(
@@ -54,7 +56,7 @@ security_file: _Decorator = click.option(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     default=None,
     envvar="MQLAKE_LOCAL_LOG_SECURITY_FILE",
-    help="Says how that log lets one in (docs/security.md).",
+    help="Protocol, login and certificates of that log (docs/security.md).",
 )
 
 timeout: _Decorator = click.option(
@@ -62,7 +64,7 @@ timeout: _Decorator = click.option(
     "timeout_seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
-    help="Seconds after which to give up; finished steps stay done.",
+    help="Timeout in seconds; completed steps remain in effect.",
 )
 
 

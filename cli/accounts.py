@@ -15,20 +15,20 @@ from mqlake.api_client import ApiClient
 
 @click.group()
 def command() -> None:
-    """Add, change, list and remove accounts: users that log in to the API with a password.
+    """Manage accounts: users that log in to the API with a password.
 
-    They have nothing to do with the users of MQTT, see `bin/mqlake user`. The password is asked
-    for; without a terminal it is the first line of standard input.
+    They are separate from MQTT users, see `bin/mqlake user`. The command prompts for the password;
+    without a terminal it reads the first line of standard input.
     """
 
 
 @command.command("add")
 @click.argument("name")
 @_options.data_dir
-@click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", help="Role of the account.")
 @_options.topics
 @_options.tenants
-@click.option("--no-password", is_flag=True, help="It logs in at the identity provider alone.")
+@click.option("--no-password", is_flag=True, help="Log in only at the identity provider.")
 def add(
     name: str,
     data_dir: Path,
@@ -52,12 +52,12 @@ def add(
 @command.command("set")
 @click.argument("name")
 @_options.data_dir
-@click.option("--role", type=click.Choice(ROLES), help="Give it another role.")
-@click.option("--password", is_flag=True, help="Give it another password; it is asked for.")
-@click.option("--topic", "topics", metavar="FILTER", multiple=True, help="Give it other topics.")
-@click.option("--all-topics", is_flag=True, help="Give it all topics, and all else.")
-@click.option("--tenant", "tenants", metavar="NAME", multiple=True, help="Give it other tenants.")
-@click.option("--all-tenants", is_flag=True, help="Give it all tenants, and all else.")
+@click.option("--role", type=click.Choice(ROLES), help="Change the role.")
+@click.option("--password", is_flag=True, help="Change the password; the command prompts for it.")
+@click.option("--topic", "topics", metavar="FILTER", multiple=True, help="Change the topics.")
+@click.option("--all-topics", is_flag=True, help="Remove the restriction to topics.")
+@click.option("--tenant", "tenants", metavar="NAME", multiple=True, help="Change the tenants.")
+@click.option("--all-tenants", is_flag=True, help="Remove the restriction to tenants.")
 def change(
     name: str,
     data_dir: Path,
@@ -84,7 +84,7 @@ def change(
 
 @command.command("list")
 @_options.data_dir
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
 def list_accounts(data_dir: Path, limit: int, as_json: bool) -> None:
     """List accounts."""
@@ -97,7 +97,7 @@ def list_accounts(data_dir: Path, limit: int, as_json: bool) -> None:
 @click.argument("name")
 @_options.data_dir
 def remove(name: str, data_dir: Path) -> None:
-    """Remove an account; its sessions end."""
+    """Remove an account and end its sessions."""
     ApiClient(data_dir).delete(f"/accounts/{name}")
     click.echo(f"account {name} removed", err=True)
 

@@ -1,4 +1,4 @@
-"""List alarms; say that one looks after them."""
+"""List and acknowledge alarms."""
 
 from itertools import islice
 from pathlib import Path
@@ -13,19 +13,19 @@ from mqlake.api_client import ApiClient
 
 @click.group()
 def command() -> None:
-    """List alarms, and say that you look after one.
+    """List and acknowledge alarms.
 
-    The API keeps an alarm until all is well again, and tells of it by a webhook or mail.
+    The API keeps an alarm until its cause is gone, and reports it by webhook or mail.
     """
 
 
 @command.command("list")
 @_options.data_dir
-@click.option("--cleared", is_flag=True, help="Those that are over, of the last week.")
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--cleared", is_flag=True, help="List alarms that ended in the last week.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
 def list_alarms(data_dir: Path, cleared: bool, limit: int, as_json: bool) -> None:
-    """List alarms, those that were raised last first."""
+    """List alarms, the most recent first."""
     state = "cleared" if cleared else "open"
     found = list(islice(ApiClient(data_dir).items("/alarms", state=state), limit))
     titles = ("id", "severity", "what", "why", "tenant", "raised", "cleared", "acknowledged")
@@ -35,10 +35,10 @@ def list_alarms(data_dir: Path, cleared: bool, limit: int, as_json: bool) -> Non
 @command.command("acknowledge")
 @click.argument("alarm_id", metavar="ID")
 @_options.data_dir
-@click.option("--note", default="", help="For the others.")
-@click.option("--undo", is_flag=True, help="Take it back.")
+@click.option("--note", default="", help="Comment for other operators.")
+@click.option("--undo", is_flag=True, help="Undo the acknowledgement.")
 def acknowledge(alarm_id: str, data_dir: Path, note: str, undo: bool) -> None:
-    """Say that you look after an alarm: nobody is told of it until it is raised anew."""
+    """Acknowledge an alarm: no notifications until it is raised again."""
     client, path = ApiClient(data_dir), f"/alarms/{alarm_id}/acknowledge"
     if undo:
         client.delete(path)

@@ -1,4 +1,4 @@
-"""Hold what the tables have recorded against the promises."""
+"""Check the records in the tables against the guarantees."""
 
 import io
 import json
@@ -27,18 +27,21 @@ _ANSWER_SECONDS: Final = 30.0
 @click.option(
     "--since", type=click.DateTime(), default=None, help="UTC.  [default: 7 days before now]"
 )
-@click.option("--tenant", default="default", show_default=True, help="Whose messages.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, help="Seconds.")
+@click.option("--tenant", default="default", show_default=True, help="Tenant of the messages.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, help="Timeout in seconds.")
 @click.option(
-    "--every", type=click.FloatRange(min=1), default=None, help="Seconds: audit again and again."
+    "--every",
+    type=click.FloatRange(min=1),
+    default=None,
+    help="Repeat the audit at this interval, in seconds.",
 )
 @click.option(
     "--textfile",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File of metrics for the textfile collector of Prometheus' node exporter.",
+    help="Metrics file for the textfile collector of Prometheus' node exporter.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for each audit.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one array per audit.")
 def command(
     data_dir: Path,
     since: datetime | None,
@@ -48,11 +51,11 @@ def command(
     textfile: Path | None,
     as_json: bool,
 ) -> None:
-    """Hold the records in the tables against the promises.
+    """Check the records in the tables against the guarantees.
 
-    For each promise: how many cases there are, how many break it, how many the tables do not
-    decide, and the earliest that breaks it. docs/audit.md names the data of each audit. Exit code
-    1 when a promise is broken.
+    For each guarantee it shows the number of cases, of violations and of undecided cases, and the
+    first violation. docs/audit.md lists the data of each audit. The exit code is 1 if a guarantee
+    is violated.
     """
     while True:
         start = since or datetime.now(UTC).replace(tzinfo=None) - timedelta(days=DEFAULT_DAYS)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def command(context: click.Context, config: Path | None) -> None:
     """Place clients over gateways: the control plane of HAProxy.
 
-    Without a further command it runs, until it is told to stop.
+    Without a subcommand it runs until it is stopped.
     """
     from ingest.balancer.settings import BalancerSettings
 
@@ -36,9 +36,9 @@ def command(context: click.Context, config: Path | None) -> None:
 @_options.as_json
 @click.pass_obj
 def status(settings: Any, as_json: bool) -> None:
-    """Show nodes, proxies, and the version of the snapshot that each runs.
+    """Show nodes, proxies, and the snapshot version of each proxy.
 
-    The exit code is 0 only when all is as it should be.
+    The exit code is 0 only if all are in the desired state.
     """
     found = ask_balancer(settings.control_socket, action="status")
     if as_json:
@@ -54,11 +54,11 @@ def status(settings: Any, as_json: bool) -> None:
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     default=50.0,
-    help="Connections that go each second.",
+    help="Connections to close per second.",
 )
 @click.pass_obj
 def drain(settings: Any, node: str, rate: float) -> None:
-    """Give NODE no new clients, and move those that it has."""
+    """Move the clients of NODE to others, and give it no new ones."""
     ask_balancer(settings.control_socket, action="drain", node=node, connections_per_second=rate)
     click.echo(f"{node} is drained; `status` shows how far that has come")
 
@@ -67,7 +67,7 @@ def drain(settings: Any, node: str, rate: float) -> None:
 @click.argument("node")
 @click.pass_obj
 def undrain(settings: Any, node: str) -> None:
-    """Give NODE clients again."""
+    """Give NODE new clients again."""
     ask_balancer(settings.control_socket, action="undrain", node=node)
     click.echo(f"{node} takes clients again")
 
@@ -95,9 +95,9 @@ def configuration(settings: Any, proxy: str) -> None:
 @_options.as_json
 @click.pass_obj
 def simulate(settings: Any, nodes: int, clients: int, seed: int, as_json: bool) -> None:
-    """Place made-up clients on made-up nodes that come, go and get hot.
+    """Simulate clients and nodes; nodes come, go and become overloaded.
 
-    With the same code as in operation, and the settings of `predicted`.
+    Uses the production code, and the settings of `predicted`.
     """
     from ingest.balancer.simulation import Size, simulate
 

@@ -1,4 +1,4 @@
-"""Ban clients from all gateways, list bans, lift them."""
+"""Ban clients from all gateways, list and lift bans."""
 
 from itertools import islice
 from pathlib import Path
@@ -14,9 +14,9 @@ from mqlake.api_client import ApiClient
 
 @click.group()
 def command() -> None:
-    """Ban clients from all gateways, list bans, lift them.
+    """Ban clients from all gateways, list and lift bans.
 
-    Bans in a gateway's bans_file are not among them.
+    Bans in a gateway's bans_file are not included.
     """
 
 
@@ -26,15 +26,20 @@ _KINDS = ("client_ids", "users", "addresses", "tokens")
 @command.command("add")
 @_options.data_dir
 @click.option(
-    "--client-id", "client_ids", multiple=True, help="Client identifier; * stands for any end."
+    "--client-id",
+    "client_ids",
+    multiple=True,
+    help="Client identifier; a final * matches any suffix.",
 )
 @click.option("--user", "users", multiple=True, help="User name.")
-@click.option("--address", "addresses", multiple=True, help="Address, or network as 10.0.0.0/8.")
+@click.option(
+    "--address", "addresses", multiple=True, help="Address, or network such as 10.0.0.0/8."
+)
 @click.option("--token", "tokens", multiple=True, help="Claim jti of a token (JWT).")
-@click.option("--for", "span", metavar="SPAN", help="How long: 12h, 30d, 8w.  [default: for good]")
-@click.option("--reason", default="", help="Told to 5.0 clients, and listed.")
+@click.option("--for", "span", metavar="SPAN", help="Duration: 12h, 30d, 8w.  [default: forever]")
+@click.option("--reason", default="", help="Sent to 5.0 clients, and listed.")
 def add(data_dir: Path, span: str | None, **ban: Any) -> None:
-    """Ban clients with one of these, and print the ban's identifier."""
+    """Ban clients that match, and print the identifier of the ban."""
     if not any(ban[kind] for kind in _KINDS):
         raise click.UsageError("expected --client-id, --user, --address or --token")
     click.echo(ApiClient(data_dir).post("/bans", {**ban, "until": time_after("--for", span)})["id"])
@@ -42,10 +47,10 @@ def add(data_dir: Path, span: str | None, **ban: Any) -> None:
 
 @command.command("list")
 @_options.data_dir
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
 def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
-    """List bans, those that are over too."""
+    """List bans, including expired ones."""
     found = list(islice(ApiClient(data_dir).items("/bans"), limit))
     titles = (
         "id",

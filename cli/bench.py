@@ -54,12 +54,17 @@ FILE_COLUMNS = 160
     "--data-dir",
     type=click.Path(path_type=Path),
     default=None,
-    help="Measure the system that runs there.  [default: start one of its own, and stop it]",
+    help="Measure the running system of this directory.  [default: start and stop a separate one]",
 )
 @click.option(
-    "--gateways", type=click.IntRange(1, 8), default=2, help="Gateways of its own system."
+    "--gateways",
+    type=click.IntRange(1, 8),
+    default=2,
+    help="Number of gateways of the separate system.",
 )
-@click.option("--runs", type=click.IntRange(1, 20), default=1, help="Medians of so many runs.")
+@click.option(
+    "--runs", type=click.IntRange(1, 20), default=1, help="Number of runs; medians are shown."
+)
 @click.option(
     "--only",
     type=click.Choice(
@@ -69,8 +74,8 @@ FILE_COLUMNS = 160
         )
     ),
     multiple=True,
-    help="Only this; may be given several times.  "
-    "[default: all but authentication, durability, flood, overload, placing and sessions]",
+    help="Run only this measurement; repeatable.  [default: all but authentication, durability, "
+    "flood, overload, placing and sessions]",
 )
 @click.option(
     "--stored-sessions",
@@ -78,9 +83,9 @@ FILE_COLUMNS = 160
     multiple=True,
     default=(10_000,),
     show_default=True,
-    help="So many sessions for the measurement sessions; may be given several times.",
+    help="Number of sessions for the measurement sessions; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     data_dir: Path | None,
     gateways: int,
@@ -91,11 +96,11 @@ def command(
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
-    Takes about half an hour a run; figures of a system at work are measured after a minute of
-    messages. The load comes from the same machine and shares its cores; its programs need a C
-    compiler. The measurements authentication, durability, flood, overload and sessions run logs and
-    gateways of their own, and only when they are asked for; so does placing, for three quarters of
-    an hour, HAProxy and clients before nodes whose processors are made up.
+    Takes about half an hour per run; figures under load are measured after a minute of messages.
+    The load generator runs on the same machine and shares its cores; it needs a C compiler. The
+    measurements authentication, durability, flood, overload and sessions start their own logs and
+    gateways and run only on request; so does placing, for 45 minutes, with HAProxy and clients in
+    front of nodes with simulated processors.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

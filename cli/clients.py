@@ -13,11 +13,16 @@ from mqlake.api_client import ApiClient
 
 @click.command()
 @_options.data_dir
-@click.option("--connected/--offline", default=None, help="Only these.", show_default=False)
+@click.option(
+    "--connected/--offline",
+    default=None,
+    help="Only connected, or only disconnected clients.",
+    show_default=False,
+)
 @click.option("--username", help="Only those of this user.")
-@click.option("--gateway", help="Only those that are there, or were there last.")
-@click.option("--prefix", help="Only client identifiers that begin like this.")
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--gateway", help="Only clients connected to this gateway, or last seen there.")
+@click.option("--prefix", help="Only client identifiers with this prefix.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
 def command(
     data_dir: Path,

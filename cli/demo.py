@@ -13,14 +13,18 @@ from mqlake.status import read_state, url_host
 
 @click.command()
 @_options.data_dir
-@click.option("--messages", type=click.IntRange(1, 17_518), default=2400, help="How many readings.")
-@click.option("--speed", type=click.FloatRange(1, 20_000), default=240.0, help="Messages a second.")
+@click.option(
+    "--messages", type=click.IntRange(1, 17_518), default=2400, help="Number of readings."
+)
+@click.option(
+    "--speed", type=click.FloatRange(1, 20_000), default=240.0, help="Messages per second."
+)
 def command(data_dir: Path, messages: int, speed: float) -> None:
     """Send real sensor readings through the system and count them.
 
-    Hourly temperatures of two cities in 2010, 24 devices with a client each, QoS 1; a subscriber
-    prints some of the messages that arrive. Ends with the numbers published, acknowledged and
-    received.
+    Hourly temperatures of two cities in 2010, 24 devices with one client each, QoS 1; a subscriber
+    prints some of the messages. At the end it prints the numbers of messages published,
+    acknowledged and received.
     """
     # paho and the data take a while to load: not before the options are known to be right.
     from cli._demo import TOPIC_FILTER, run_demo

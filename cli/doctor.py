@@ -1,4 +1,4 @@
-"""Look over a running system and say what is wrong."""
+"""Check a running system and report problems."""
 
 import json
 import sys
@@ -20,21 +20,21 @@ _COLOURS: Final = {"ok": "green", "warning": "yellow", "error": "red"}
 
 @click.command()
 @_options.data_dir
-@click.option("--username", default=None, help="With whom to connect to the gateways.")
+@click.option("--username", default=None, help="User name for connections to the gateways.")
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     default=None,
-    help="Holds the password of that user.",
+    help="File with the password of that user.",
 )
 @_options.as_json
 def command(
     data_dir: Path, username: str | None, password_file: Path | None, as_json: bool
 ) -> None:
-    """Look over a running system and say what is wrong.
+    """Check a running system and report problems.
 
-    Connects to everything as a client would and publishes a message below mqlake/doctor/ through
-    each gateway; changes nothing. The exit code is 0 when there is no error.
+    Connects to everything as a client would, and publishes a message below mqlake/doctor/ through
+    each gateway; changes nothing. The exit code is 0 if there is no error.
     """
     from launcher.doctor.contract import Level
     from launcher.doctor.examination import examine, new_patient, worst

@@ -18,7 +18,7 @@ from mqlake.status import load_state
 def command(data_dir: Path) -> None:
     """Stop the system of a data directory and wait until it has ended.
 
-    A system that does not run is no error.
+    It is not an error if the system does not run.
     """
     state = load_state(data_dir)
     if state is None or not state.is_alive:

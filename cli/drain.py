@@ -1,4 +1,4 @@
-"""Let the clients of a gateway go to other gateways, or take clients again."""
+"""Move the clients of a gateway to other gateways, or accept clients again."""
 
 import time
 from pathlib import Path
@@ -23,17 +23,17 @@ _BEGIN_SECONDS: Final = 15.0
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     default=50.0,
-    help="Clients that go each second.",
+    help="Clients to disconnect per second.",
 )
 @click.option(
     "--server-reference",
-    help="Where 5.0 clients are told to go; without it the gateway's setting, if any.",
+    help="Server Reference for 5.0 clients.  [default: the gateway's setting, if any]",
 )
 @click.option(
-    "--moved", is_flag=True, help="The gateway will not come back: 0x9D in place of 0x9C."
+    "--moved", is_flag=True, help="The gateway will not come back: send 0x9D instead of 0x9C."
 )
-@click.option("--undo", is_flag=True, help="Take clients again.")
-@click.option("--wait", is_flag=True, help="Return when it is done.")
+@click.option("--undo", is_flag=True, help="Accept clients again.")
+@click.option("--wait", is_flag=True, help="Wait until the gateway is drained.")
 def command(
     gateway: str,
     data_dir: Path,
@@ -43,10 +43,10 @@ def command(
     undo: bool,
     wait: bool,
 ) -> None:
-    """Let the clients of a gateway go, and take no new ones.
+    """Disconnect the clients of a gateway, and accept no new ones.
 
-    Nothing is lost: sessions are saved before their clients are told to go. Once the gateway is
-    drained it can be stopped. It takes clients again after --undo, or when it is started again.
+    Nothing is lost: sessions are saved before their clients are disconnected. A drained gateway can
+    be stopped. It accepts clients again after --undo or a restart.
     """
     api = ApiClient(data_dir)
     path = f"/gateways/{gateway}/drain"

@@ -21,7 +21,7 @@ BYSTANDERS: Final = (1, 2, 4, 5, 6, 9)
 def command(context: click.Context, config: Path | None) -> None:
     """Connect this site with others, by its log or its MQTT broker.
 
-    Runs the federator of one site until it is stopped; SIGHUP reads its neighbours again.
+    Runs the federator of one site until it is stopped; SIGHUP reloads its neighbours.
     """
     if context.invoked_subcommand is None:
         from ingest.federation.app import main
@@ -35,10 +35,10 @@ def command(context: click.Context, config: Path | None) -> None:
 @_options.data_dir
 @_options.as_json
 def status(config: Path | None, data_dir: Path, as_json: bool) -> None:
-    """Show links and meshes of a federator that runs on this machine.
+    """Show links and meshes of a federator on this machine.
 
-    It is the one with these settings; without any, that of the system in the data directory. The
-    exit code is 0 only when it is healthy.
+    Without settings, it shows the federator of the system in the data directory. The exit code is 0
+    only if it is healthy.
     """
     from ingest.federation.app import heartbeat_path
     from ingest.federation.settings import FederationSettings
@@ -109,23 +109,31 @@ def _yes(value: bool) -> str:
 
 
 @command.command()
-@click.option("--messages", default=500, type=click.IntRange(1), help="Published at node 7.")
-@click.option("--rate", default=100.0, type=click.FloatRange(1), help="Of these a second.")
-@click.option("--redundancy", default=2, type=click.IntRange(1, 4), help="Parents in a mesh.")
-@click.option("--protocol", default="5.0", type=click.Choice(("5.0", "3.1.1")), help="Of MQTT.")
-@click.option("--logs", is_flag=True, help="Measure three mqlake sites in a row, by their logs.")
+@click.option(
+    "--messages", default=500, type=click.IntRange(1), help="Messages published at node 7."
+)
+@click.option("--rate", default=100.0, type=click.FloatRange(1), help="Messages per second.")
+@click.option(
+    "--redundancy", default=2, type=click.IntRange(1, 4), help="Number of parents in a mesh."
+)
+@click.option(
+    "--protocol", default="5.0", type=click.Choice(("5.0", "3.1.1")), help="MQTT version."
+)
+@click.option(
+    "--logs", is_flag=True, help="Measure three mqlake sites in a row, connected by their logs."
+)
 @click.option(
     "--outage",
     default=10_000,
     type=click.IntRange(1),
-    help="With --logs: messages while the federator in the middle is dead.",
+    help="With --logs: messages while the federator in the middle is down.",
 )
 @click.option(
     "--kill",
     type=click.Choice(
         [f"{part}-{node}" for part in ("broker", "federator") for node in BYSTANDERS]
     ),
-    help="Kill that half-way, and tell how long messages waited for the repair.",
+    help="Kill that federator half-way, and measure how long messages waited for the repair.",
 )
 @_options.as_json
 def bench(
@@ -138,10 +146,10 @@ def bench(
     kill: str | None,
     as_json: bool,
 ) -> None:
-    """Measure the published grid of nine brokers, beside the published figures.
+    """Measure the published grid of nine brokers, next to the published figures.
 
-    Starts nine Mosquitto, a federator for each, and a client at nodes 3, 7 and 8. With --logs:
-    three logs and federators in a row.
+    Starts nine Mosquitto brokers, a federator for each, and a client at nodes 3, 7 and 8. With
+    --logs: three logs and federators in a row.
     """
     from bench import federation, sites
 

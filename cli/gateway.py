@@ -1,4 +1,4 @@
-"""Run one MQTT gateway, or retire one that is gone for good."""
+"""Run one MQTT gateway, or retire one that will not come back."""
 
 import asyncio
 import sys
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @_options.config
 @click.pass_context
 def command(context: click.Context, config: Path | None) -> None:
-    """Run one MQTT gateway, or retire one that is gone for good.
+    """Run one MQTT gateway, or retire one that will not come back.
 
-    Without a command: run one.
+    Without a subcommand it runs a gateway.
     """
     if context.invoked_subcommand is not None:
         return
@@ -42,7 +42,7 @@ def command(context: click.Context, config: Path | None) -> None:
     "--lease-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=GatewaySettings.model_fields["lease_seconds"].default,
-    help="As lease_seconds of the gateways: one that may still run is waited for so long.",
+    help="As lease_seconds of the gateways: time to wait for a gateway that may still run.",
 )
 @_options.timeout
 def retire(
@@ -53,11 +53,11 @@ def retire(
     lease_seconds: float,
     timeout_seconds: float,
 ) -> None:
-    """Let the log forget a gateway that will not come back.
+    """Remove a gateway that will not come back from the log.
 
-    The gateways that are there settle its sessions and share groups; then its routes and its
-    delivery topic go. One that runs is refused: drain and stop it first. Nothing is lost, and a
-    gateway of that name can be started later.
+    The other gateways settle its sessions and share groups; then its routes and its delivery topic
+    are deleted. A running gateway is refused: drain and stop it first. Nothing is lost, and a
+    gateway of the same name can be started later.
     """
     servers = _options.named_log(data_dir, log_servers, security_file)
     asyncio.run(_retire(name, servers, lease_seconds, timeout_seconds))

@@ -1,4 +1,4 @@
-"""Make, list and revoke keys of the API."""
+"""Create, list and revoke keys of the API."""
 
 from itertools import islice
 from pathlib import Path
@@ -15,17 +15,17 @@ from mqlake.api_client import ApiClient
 
 @click.group()
 def command() -> None:
-    """Make, list and revoke keys of the API.
+    """Create, list and revoke keys of the API.
 
-    A key is shown when it is made and never again: the system keeps a hash.
+    A key is shown only when it is created: the system stores a hash.
     """
 
 
 @command.command("create")
 @click.argument("description")
 @_options.data_dir
-@click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
-@click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", help="Role of the account.")
+@click.option("--expires", metavar="SPAN", help="Lifetime: 12h, 30d, 8w.  [default: forever]")
 @_options.topics
 @_options.tenants
 def create(
@@ -36,7 +36,7 @@ def create(
     topics: tuple[str, ...],
     tenants: tuple[str, ...],
 ) -> None:
-    """Make a key and print it."""
+    """Create a key and print it."""
     body = {
         "description": description,
         "role": role,
@@ -49,10 +49,10 @@ def create(
 
 @command.command("list")
 @_options.data_dir
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
 def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
-    """List keys, those that have expired too."""
+    """List keys, including expired ones."""
     found = list(islice(ApiClient(data_dir).items("/keys"), limit))
     titles = ("id", "role", "topics", "tenants", "description", "made", "by", "ends")
     print_list(found, titles, _row, as_json=as_json)
@@ -62,7 +62,7 @@ def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
 @click.argument("key_id", metavar="ID")
 @_options.data_dir
 def revoke(key_id: str, data_dir: Path) -> None:
-    """Revoke a key: it lets nobody in any more."""
+    """Revoke a key: it gives no access any more."""
     ApiClient(data_dir).delete(f"/keys/{key_id}")
     click.echo(f"key {key_id} revoked", err=True)
 

@@ -1,4 +1,4 @@
-"""Run the lake: Spark that keeps the tables and stateful rules."""
+"""Run the lake: the Spark application for tables and stateful rules."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from mqlake.settings import load
 @click.command()
 @_options.config
 def command(config: Path | None) -> None:
-    """Run the lake: Spark that keeps the tables and stateful rules."""
+    """Run the lake: the Spark application for tables and stateful rules."""
     from streaming.lake.app import main
     from streaming.settings.lake import LakeSettings
 

@@ -1,4 +1,4 @@
-"""Make a Kafka cluster of your own the log, and tell how it keeps what is acknowledged."""
+"""Prepare a Kafka cluster of your own as the log, add partitions, and show durability."""
 
 import json
 from dataclasses import asdict
@@ -22,9 +22,9 @@ _servers = click.argument("servers", metavar="HOST:PORT[,HOST:PORT…]")
 
 @click.group()
 def command() -> None:
-    """Make a Kafka cluster of your own the log, have it grow, and look at it.
+    """Prepare a Kafka cluster of your own as the log, add partitions, and show durability.
 
-    `bin/mqlake up` does the same with the log that it starts.
+    `bin/mqlake up` prepares the log that it starts.
     """
 
 
@@ -35,25 +35,26 @@ def command() -> None:
     "--durability",
     type=click.Choice([*Durability]),
     default=Durability.D2,
-    help="Class of acknowledged messages.",
+    help="Durability class of acknowledged messages.",
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1),
     default=_OF_LOCAL["log_partitions"].default,
-    help="Of a new log; `log grow` adds to them, for they decide the order of topics.",
+    help="Partitions of a new log; `log grow` adds more and keeps the order of topics.",
 )
 @click.option(
     "--session-shards",
     type=click.IntRange(1),
     default=_OF_LOCAL["session_shards"].default,
-    help="Of a new log; they stay. Many gateways need more, 64 for some dozens.",
+    help="Session shards of a new log; cannot be changed later. Many gateways need more, "
+    "several dozen need 64.",
 )
 @click.option(
     "--retention-bytes",
     type=click.IntRange(1),
     default=_OF_LOCAL["log_retention_bytes"].default,
-    help="As log_retention_bytes in conf/lake.toml: of little the log makes small segments.",
+    help="As log_retention_bytes in conf/lake.toml: a small value makes the log's segments small.",
 )
 def prepare(
     servers: str,
@@ -63,10 +64,10 @@ def prepare(
     session_shards: int,
     retention_bytes: int,
 ) -> None:
-    """Create the log topics that there are not, with three copies where there are three brokers.
+    """Create missing log topics, with three replicas if there are three brokers.
 
-    Likewise have those that there are keep their records as the class says. Gateways and the Spark
-    application start after this.
+    Existing topics get the durability settings of the class. Start gateways and the Spark
+    applications afterwards.
     """
     from mqlake.log.admin import ensure_log_topics
 
@@ -92,7 +93,7 @@ def prepare(
     "--partitions",
     type=click.IntRange(1),
     required=True,
-    help="Messages are to be in so many: a multiple of the present number.",
+    help="New number of partitions: a multiple of the present one.",
 )
 @_options.timeout
 def grow(
@@ -102,10 +103,10 @@ def grow(
     partitions: int,
     timeout_seconds: float,
 ) -> None:
-    """Put messages into more partitions while the system runs; each topic keeps its order.
+    """Add partitions while the system runs; each MQTT topic keeps its order.
 
-    More partitions are read by more tasks at once. Kafka takes none away again. Given anew, the
-    command goes on where it has stopped.
+    More partitions are read by more tasks in parallel. Kafka cannot remove partitions. If it was
+    interrupted, run the command again to continue.
     """
     from api.log import LogAppender
     from mqlake.growth import Growth, encode_growth
@@ -134,7 +135,7 @@ def grow(
 @_options.security_file
 @_options.as_json
 def tell(servers: str, security_file: Path | None, as_json: bool) -> None:
-    """Tell the class of each log topic that has acknowledged records."""
+    """Show the class of each log topic with acknowledged records."""
     from mqlake.log.admin import REQUEST_SECONDS, keepings
     from mqlake.log.log_topics import ACKNOWLEDGED_LOG_TOPICS
 

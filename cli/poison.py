@@ -1,4 +1,4 @@
-"""Messages that ended the engine: list them, skip them, evaluate them again."""
+"""Messages that crashed the engine: list, skip, evaluate again."""
 
 import json
 import time
@@ -16,10 +16,10 @@ from streaming.poison_file import Poison, PoisonPlace
 
 @click.group()
 def command() -> None:
-    """Messages that ended the engine.
+    """Messages that crashed the engine.
 
-    When the engine has ended twice while it evaluated a rule on a message, that message is passed
-    over for that rule: it becomes a dead letter, and the rule is paused until it is changed.
+    When the engine has crashed twice while it evaluated a rule on a message, the message is skipped
+    for that rule: it becomes a dead letter, and the rule is paused until it is changed.
     """
 
 
@@ -27,7 +27,7 @@ def command() -> None:
 @_options.data_dir
 @_options.as_json
 def list_places(data_dir: Path, as_json: bool) -> None:
-    """List the rules and records at which the engine has ended."""
+    """List the rules and records at which the engine crashed."""
     entries = Poison(data_dir).entries()
     if as_json:
         click.echo(json.dumps([entry.to_json() for entry in entries], indent=2))
@@ -53,11 +53,11 @@ def list_places(data_dir: Path, as_json: bool) -> None:
 @click.argument("rule_id")
 @click.argument("record")
 @_options.data_dir
-@click.option("--tenant", default="default", help="Of the rule.")
+@click.option("--tenant", default="default", help="Identifier of the rule.")
 def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
-    """Pass over RECORD for a rule: i:<partition>:<offset> of mqlake.inbound, e:… of mqlake.events.
+    """Skip RECORD for a rule: i:<partition>:<offset> of mqlake.inbound, e:… of mqlake.events.
 
-    The engine takes it up within seconds, or when it starts again.
+    Takes effect within seconds, or when the engine starts again.
     """
     Poison(data_dir).skip(PoisonPlace.of(tenant, rule_id, record), time.time_ns() // 1_000_000)
     tell(data_dir, "poison skip", tenant, {"rule": rule_id, "record": record})
@@ -67,7 +67,7 @@ def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
 @command.command("forget")
 @_options.data_dir
 def forget(data_dir: Path) -> None:
-    """Evaluate again, when they come again, all records that were passed over."""
+    """Evaluate skipped records again if they are read again."""
     count = Poison(data_dir).forget()
     tell(data_dir, "poison forget", DEFAULT_TENANT, {"places": count})
     click.echo(f"{count} places forgotten")

@@ -20,15 +20,15 @@ _BULK: Final = 500
 @click.argument("payload", metavar="[PAYLOAD]", required=False)
 @_options.data_dir
 @click.option("--qos", type=click.IntRange(0, 2), default=0, help="QoS of the message.")
-@click.option("--retain", is_flag=True, help="Keep it for those who subscribe later.")
+@click.option("--retain", is_flag=True, help="Retain the message for later subscribers.")
 @click.option(
     "--file",
     "path",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Publish the content of this file.",
+    help="Publish the contents of this file.",
 )
 @click.option("--lines", is_flag=True, help="Publish each line of standard input.")
-@click.option("--tenant", default="default", help="Whose topic it is.")
+@click.option("--tenant", default="default", help="Tenant of the topic.")
 def command(
     topic: str,
     payload: str | None,
@@ -39,7 +39,7 @@ def command(
     lines: bool,
     tenant: str,
 ) -> None:
-    """Publish a message to TOPIC; it is in the log when this ends.
+    """Publish a message to TOPIC; it is in the log when the command ends.
 
     Without PAYLOAD, --file and --lines the message is empty.
     """

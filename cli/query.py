@@ -12,7 +12,7 @@ from mqlake.settings import load
 @click.command()
 @_options.config
 def command(config: Path | None) -> None:
-    """Run the query application: Spark for SQL, trials and jobs, while somebody uses it."""
+    """Run the query application: Spark for SQL, trials and jobs, while it is in use."""
     from streaming.query.app import main
     from streaming.settings.query import QuerySettings
 

@@ -1,4 +1,4 @@
-"""Reference tables that rules join: list, upload, print, go back, delete."""
+"""Reference tables that rules join: list, upload, print, restore, delete."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ _CONTENT_TYPES: Final = {
 
 @click.group()
 def command() -> None:
-    """Work with reference tables.
+    """Manage reference tables.
 
     A rule joins one by its name: JOIN machines AS m ON m.id = payload.machine
     """
@@ -45,14 +45,16 @@ def list_references(data_dir: Path, as_json: bool) -> None:
 @click.argument("reference_id")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_options.data_dir
-@click.option("--key", help="Columns that tell rows apart, by commas; else the first one.")
-@click.option("--schema", help='Columns with types, "name STRING, limit DOUBLE"; else as found.')
+@click.option("--key", help="Key columns, separated by commas.  [default: the first column]")
+@click.option(
+    "--schema", help='Columns with types, "name STRING, limit DOUBLE".  [default: detected]'
+)
 @click.option(
     "--delimiter",
     type=click.Choice(["comma", "semicolon", "tab", "bar"]),
-    help="Between the cells of a CSV; comma, and tab for a .tsv file.",
+    help="CSV delimiter.  [default: comma, tab for .tsv files]",
 )
-@click.option("--description", help="For people.")
+@click.option("--description", help="Description for readers.")
 def put_reference(
     reference_id: str,
     file: Path,
@@ -62,10 +64,10 @@ def put_reference(
     delimiter: str | None,
     description: str | None,
 ) -> None:
-    """Make a reference table, or give it other rows, all of them.
+    """Create a reference table, or replace all its rows.
 
-    FILE is CSV with the names of the columns in its first line, or JSON: objects in an array
-    (.json) or one a line (.jsonl).
+    FILE is CSV with column names in the first line, or JSON: an array of objects (.json) or one
+    object per line (.jsonl).
     """
     suffix = file.suffix.lower()
     if suffix not in _CONTENT_TYPES:
@@ -88,12 +90,12 @@ def put_reference(
 @click.argument("reference_id")
 @_options.data_dir
 @click.option("--version", type=click.IntRange(0), help="An earlier version.")
-@click.option("--limit", type=click.IntRange(1), help="Most rows that are printed.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of rows to print.")
 @_options.as_json
 def get_reference(
     reference_id: str, data_dir: Path, version: int | None, limit: int | None, as_json: bool
 ) -> None:
-    """Print the rows of a reference table as CSV, by their key."""
+    """Print the rows of a reference table as CSV, sorted by key."""
     rows = islice(
         ApiClient(data_dir).items(f"/references/{reference_id}/rows", version=version), limit
     )
@@ -113,7 +115,7 @@ def get_reference(
 @click.argument("reference_id")
 @_options.data_dir
 def list_versions(reference_id: str, data_dir: Path) -> None:
-    """List the versions of a reference table, the newest first."""
+    """List the versions of a reference table, newest first."""
     found = ApiClient(data_dir).items(f"/references/{reference_id}/versions")
     print_table(
         ("version", "rows", "columns", "made", "what"),
@@ -135,7 +137,7 @@ def list_versions(reference_id: str, data_dir: Path) -> None:
 @click.argument("version", type=click.IntRange(0))
 @_options.data_dir
 def roll_back(reference_id: str, version: int, data_dir: Path) -> None:
-    """Give a reference table the rows of an earlier version, as a new version."""
+    """Restore the rows of an earlier version, as a new version."""
     path = f"/references/{reference_id}/versions/{version}/rollback"
     _print_change(ApiClient(data_dir).post(path))
 

@@ -1,4 +1,4 @@
-"""Send messages of the past once more."""
+"""Publish stored messages again."""
 
 from pathlib import Path
 
@@ -13,22 +13,22 @@ from mqlake.errors import OperationalError
 @click.command()
 @click.argument("query", required=False)
 @_options.data_dir
-@click.option("--prefix", default="", help="Put before each topic, replay/ say.")
-@click.option("--client", "client_id", help="Only to this client, which is connected.")
+@click.option("--prefix", default="", help="Prefix for each topic, such as replay/.")
+@click.option("--client", "client_id", help="Send only to this client, which must be connected.")
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
-    help="1 keeps the time between messages, 10 makes a tenth of it.  [default: none is kept]",
+    help="1 keeps the time between messages, 10 makes it a tenth.  [default: no delay]",
 )
 @click.option(
     "--rate",
     type=click.IntRange(1, 50_000),
-    help="Messages a second, at most.  [default: 1000, to one client 100]",
+    help="Maximum messages per second.  [default: 1000, to one client 100]",
 )
-@click.option("--limit", type=click.IntRange(1), help="Only so many, the earliest.")
-@click.option("--keep-retain", is_flag=True, help="Retained messages replace those of now.")
-@click.option("--resume", metavar="JOB", help="Go on with one that was interrupted or cancelled.")
-@click.option("--tenant", default="default", help="Whose messages.")
+@click.option("--limit", type=click.IntRange(1), help="Only this many messages, the earliest.")
+@click.option("--keep-retain", is_flag=True, help="Retained messages replace the current ones.")
+@click.option("--resume", metavar="JOB", help="Resume a replay that was interrupted or cancelled.")
+@click.option("--tenant", default="default", help="Tenant of the messages.")
 def command(
     query: str | None,
     data_dir: Path,
@@ -41,12 +41,12 @@ def command(
     resume: str | None,
     tenant: str,
 ) -> None:
-    """Publish the result of QUERY, a SELECT over messages, in the order of time.
+    """Publish the result of QUERY, a SELECT over messages, in order of time.
 
     Example: mqlake replay "SELECT * FROM messages WHERE topic LIKE 'plant/%'" --prefix replay/
 
-    Without --prefix the topics are those of then, and subscribers get the messages anew: rules too.
-    Interrupt the command to cancel; docs/replay.md says more.
+    Without --prefix the messages go to their original topics, and subscribers and rules receive
+    them again. Interrupt the command to cancel; see docs/replay.md.
     """
     if (query is None) == (resume is None):
         raise OperationalError("give a query, or --resume and a job")

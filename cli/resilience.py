@@ -13,7 +13,7 @@ import click
 def command(arguments: tuple[str, ...]) -> None:
     """Test any MQTT broker with faults: `run`, `check`, `report`, `list`, `prove`.
 
-    The tool has a command line of its own, so that it works without the rest of mqlake.
+    The tool has its own command line and works without the rest of mqlake.
     """
     from resilience.command import main
 

@@ -1,4 +1,4 @@
-"""Start a part of a running system again; the router without a gap."""
+"""Restart a process of a running system; the router without interruption."""
 
 import time
 from pathlib import Path
@@ -21,10 +21,10 @@ _LOOK_SECONDS: Final = 0.1
 @click.argument("process")
 @_options.data_dir
 def command(process: str, data_dir: Path) -> None:
-    """Start PROCESS, as `bin/mqlake status` names it, again, and wait until it is healthy.
+    """Restart PROCESS, named as by `bin/mqlake status`, and wait until it is healthy.
 
-    Another router starts beside the one that runs; only when all messages flow through it does the
-    first one end. So nothing waits. Any other process is stopped first.
+    A new router starts beside the running one, which ends only when all messages flow through the
+    new one, so that no message waits. Other processes are stopped first.
     """
     before = _find(data_dir, process)
     if before is None or before.pid is None:

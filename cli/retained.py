@@ -16,12 +16,12 @@ _SHOWN_CHARACTERS: Final = 60
 @click.command()
 @click.argument("topic_filter", metavar="[FILTER]", required=False)
 @_options.data_dir
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; payloads up to 64 KiB.")
 def command(topic_filter: str | None, data_dir: Path, limit: int, as_json: bool) -> None:
     """List retained messages, all or those whose topics match an MQTT topic filter.
 
-    From the table `retained`, which is some seconds behind.
+    The table `retained` is some seconds behind.
     """
     found = ApiClient(data_dir).items(
         "/retained",

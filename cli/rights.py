@@ -1,4 +1,4 @@
-"""Rights of clients: plan and apply a file for all gateways, export what is in force."""
+"""Rights of clients: plan and apply a file for all gateways, export the current ones."""
 
 import time
 from pathlib import Path
@@ -24,9 +24,9 @@ _file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path
 
 @click.group()
 def command() -> None:
-    """Set the rights of clients at all gateways.
+    """Manage the rights of clients at all gateways.
 
-    From the first `apply` on the rights are in the log, and no gateway goes by its rights_file.
+    After the first `apply` the rights are in the log, and gateways ignore their rights_file.
     """
 
 
@@ -36,7 +36,7 @@ def command() -> None:
 def plan(file: Path, data_dir: Path) -> None:
     """Show what `apply` would change.
 
-    The exit code is 0 when nothing would change, 2 when something would.
+    The exit code is 0 if nothing would change, 2 if something would.
     """
     found = _plan(ApiClient(data_dir), _read(file))
     if not found["changes"]:
@@ -50,12 +50,12 @@ def plan(file: Path, data_dir: Path) -> None:
 @_file
 @_options.data_dir
 @click.option(
-    "--version", type=click.IntRange(0), help="That has to be in force.  [default: whichever is]"
+    "--version", type=click.IntRange(0), help="Version that must be in force.  [default: any]"
 )
 def apply(file: Path, data_dir: Path, version: int | None) -> None:
-    """Put the rights of a file in force at all gateways.
+    """Apply the rights of a file at all gateways.
 
-    Waits until each gateway goes by them, and names those that do not.
+    Waits until each gateway uses them, and lists those that do not.
     """
     api, rights = ApiClient(data_dir), _read(file)
     found = _plan(api, rights)
@@ -72,7 +72,7 @@ def apply(file: Path, data_dir: Path, version: int | None) -> None:
 @_options.data_dir
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
 def export(data_dir: Path, version: int | None) -> None:
-    """Print the rights in force as a file has them."""
+    """Print the current rights in the file format."""
     api = ApiClient(data_dir)
     found = api.get("/rights" if version is None else f"/rights/versions/{version}")
     rights = RightsFile.model_validate({"roles": found["roles"], "rules": found["rules"]})
@@ -83,7 +83,7 @@ def export(data_dir: Path, version: int | None) -> None:
 @_options.data_dir
 @_options.as_json
 def versions(data_dir: Path, as_json: bool) -> None:
-    """List the versions that are kept, the newest first."""
+    """List the stored versions, newest first."""
     found = ApiClient(data_dir).get("/rights/versions")["items"]
     names = ("version", "rule_count", "applied_at", "applied_by")
     titles = ("version", "rules", "applied", "by")

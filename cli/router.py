@@ -1,4 +1,4 @@
-"""Run the router: Spark that routes messages and evaluates stateless rules."""
+"""Run the router: the Spark application for routing and stateless rules."""
 
 import sys
 from pathlib import Path
@@ -14,10 +14,10 @@ from mqlake.settings import load
 @click.option(
     "--beside",
     is_flag=True,
-    help="Begin beside the router that runs on the data directory, and follow it when it ends.",
+    help="Start beside the running router of the data directory, and take over when it ends.",
 )
 def command(config: Path | None, beside: bool) -> None:
-    """Run the router: Spark that routes messages and evaluates stateless rules."""
+    """Run the router: the Spark application for routing and stateless rules."""
     from streaming.router.app import main
     from streaming.settings.router import RouterSettings
 

@@ -1,4 +1,4 @@
-"""Rules: list, try, plan and apply files, run over history."""
+"""Rules: list, test, plan and apply files, run over history."""
 
 import json
 import time
@@ -26,15 +26,15 @@ _SIGNS: Final = {"create": "+", "change": "~", "delete": "-"}
 _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 
 _paths = click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
-_prune = click.option("--prune", is_flag=True, help="Delete rules that no file has.")
+_prune = click.option("--prune", is_flag=True, help="Delete rules that are in no file.")
 
 
 @click.group()
 def command() -> None:
-    """Work with rules.
+    """Manage rules.
 
-    A file holds rules as YAML, several are separated by `---`; `export` writes such files, `plan`
-    shows what `apply` would do with them.
+    A file contains rules as YAML, separated by `---`; `export` writes such files, `plan` shows what
+    `apply` would change.
     """
 
 
@@ -42,7 +42,7 @@ def command() -> None:
 @_options.data_dir
 @_options.as_json
 def list_rules(data_dir: Path, as_json: bool) -> None:
-    """List the rules and their states in the engine."""
+    """List rules and their states in the engine."""
     rules = list(ApiClient(data_dir).items("/rules"))
     titles = ("rule", "state", "version", "reads", "actions", "name", "why it does not run")
     print_list(rules, titles, _row, as_json=as_json)
@@ -54,7 +54,7 @@ def list_rules(data_dir: Path, as_json: bool) -> None:
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
 @_options.as_json
 def get_rule(rule_id: str, data_dir: Path, version: int | None, as_json: bool) -> None:
-    """Print a rule as its file would have it."""
+    """Print a rule in the file format."""
     path = f"/rules/{rule_id}" if version is None else f"/rules/{rule_id}/versions/{version}"
     rule = ApiClient(data_dir).get(path)
     click.echo(json.dumps(rule, indent=2) if as_json else _document(rule), nl=as_json)
@@ -74,17 +74,19 @@ def delete_rules(rule_ids: tuple[str, ...], data_dir: Path) -> None:
 @command.command("test")
 @click.argument("rule")
 @_options.data_dir
-@click.option("--topic", help="Topic name; without it one that the rule matches.")
+@click.option("--topic", help="Topic name.  [default: one that the rule matches]")
 @click.option("--payload", default="", help="Payload; @FILE reads it from a file.")
-@click.option("--context", default="{}", help="More of the message, or an event, as JSON.")
+@click.option(
+    "--context", default="{}", help="Further columns of the message, or an event, as JSON."
+)
 @_options.as_json
 def test_rule(
     rule: str, data_dir: Path, topic: str | None, payload: str, context: str, as_json: bool
 ) -> None:
-    """Evaluate a rule on one made-up message.
+    """Evaluate a rule on one test message.
 
-    RULE is a file with one rule, or the identifier of a rule, or SQL. The exit code is 0 when there
-    is an output, 2 when there is none, 1 when the rule fails.
+    RULE is a file with one rule, the identifier of a rule, or SQL. The exit code is 0 if there is
+    an output, 2 if there is none, 1 if the rule fails.
     """
     api = ApiClient(data_dir)
     fields = _context(context)
@@ -115,8 +117,8 @@ def test_rule(
 def plan_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
     """Show what `apply` would change.
 
-    PATHS are files and folders; without any, conf/rules. The exit code is 0 when nothing would
-    change, 2 when something would, 1 when a file or the system cannot be used.
+    PATHS are files and folders; default: conf/rules. The exit code is 0 if nothing would change, 2
+    if something would, 1 if a file or the system is not usable.
     """
     changes = _plan(ApiClient(data_dir), paths, prune=prune)
     for change in changes:
@@ -131,9 +133,9 @@ def plan_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
 @_options.data_dir
 @_prune
 def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
-    """Make the rules as in the files; those that are so already are left alone.
+    """Create and change rules as in the files; equal ones stay as they are.
 
-    PATHS are files and folders; without any, conf/rules.
+    PATHS are files and folders; default: conf/rules.
     """
     api = ApiClient(data_dir)
     changes = _plan(api, paths, prune=prune)
@@ -156,10 +158,10 @@ def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
     "--to",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for one file a rule; without it all are printed.",
+    help="Folder for one file per rule.  [default: print all]",
 )
 def export_rules(rule_ids: tuple[str, ...], data_dir: Path, folder: Path | None) -> None:
-    """Write rules as files; without RULE_IDS all of them."""
+    """Write rules to files; without RULE_IDS all of them."""
     api = ApiClient(data_dir)
     if rule_ids:
         rules = [api.get(f"/rules/{rule_id}") for rule_id in rule_ids]
@@ -178,9 +180,9 @@ def export_rules(rule_ids: tuple[str, ...], data_dir: Path, folder: Path | None)
 @command.command("metrics")
 @click.argument("rule_id")
 @_options.data_dir
-@click.option("--reset", is_flag=True, help="Count from zero again.")
+@click.option("--reset", is_flag=True, help="Reset the counters.")
 def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
-    """Print the metrics of a rule, as JSON."""
+    """Print the metrics of a rule as JSON."""
     api = ApiClient(data_dir)
     path = f"/rules/{rule_id}/metrics"
     found = api.put(f"{path}/reset") if reset else api.get(path)
@@ -190,14 +192,14 @@ def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
 @command.command("dry-run")
 @click.argument("rule_id")
 @_options.data_dir
-@click.option("--from", "begin", help="Messages received not before: 2026-01-31T12:00:00Z.")
-@click.option("--to", "end", help="Messages received before.")
-@click.option("--limit", type=click.IntRange(1), help="Only so many messages, the newest.")
-@click.option("--table-version", type=click.IntRange(0), help="The table as it was.")
+@click.option("--from", "begin", help="Only messages received at or after: 2026-01-31T12:00:00Z.")
+@click.option("--to", "end", help="Only messages received before.")
+@click.option("--limit", type=click.IntRange(1), help="Only this many messages, the newest.")
+@click.option("--table-version", type=click.IntRange(0), help="Version of the table.")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The rule as in this file.",
+    help="Use the rule in this file.",
 )
 @click.option("--version", type=click.IntRange(1), help="An earlier version of the rule.")
 @_options.as_json
@@ -233,16 +235,14 @@ def dry_run(
 @command.command("backfill")
 @click.argument("rule_id")
 @_options.data_dir
-@click.option("--from", "begin", help="Only messages received since: 2026-01-31T12:00:00Z.")
-@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
-@click.option(
-    "--missed", is_flag=True, help="Only messages that it has missed while it was stopped."
-)
-@click.option("--resume", metavar="JOB", help="Go on with one that was interrupted or cancelled.")
+@click.option("--from", "begin", help="Only messages received at or after: 2026-01-31T12:00:00Z.")
+@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs per second.")
+@click.option("--missed", is_flag=True, help="Only messages missed while the rule was stopped.")
+@click.option("--resume", metavar="JOB", help="Resume a replay that was interrupted or cancelled.")
 def backfill(
     rule_id: str, data_dir: Path, begin: str | None, rate: int, missed: bool, resume: str | None
 ) -> None:
-    """Give the actions of a running rule its outputs of the messages before it."""
+    """Run the actions of a running rule for messages before it."""
     api = ApiClient(data_dir)
     if resume is not None:
         started = api.post(f"/jobs/{resume}/resume", {})
@@ -269,11 +269,11 @@ def _await_backfill(api: ApiClient, started: dict[str, Any]) -> None:
     "begin",
     type=click.Choice(("now", "pause")),
     default="now",
-    help="Where it goes on: with new messages, or also with those since it was paused.",
+    help="Continue with new messages, or also with those since the pause.",
 )
-@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
+@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs per second.")
 def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
-    """Let a paused rule go on as it is."""
+    """Resume a paused rule, unchanged."""
     api = ApiClient(data_dir)
     asked = {"from": begin, "rate": rate}
     found = api.post(f"/rules/{rule_id}/resume", asked, wait=_ENGINE_SECONDS)
@@ -290,9 +290,11 @@ def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
 @command.command("dead-letters")
 @click.argument("rule_id", required=False)
 @_options.data_dir
-@click.option("--open", "only_open", is_flag=True, help="Only those not run again since.")
-@click.option("--error", help="Only those with this in their error.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="The newest.")
+@click.option("--open", "only_open", is_flag=True, help="Only those not evaluated again since.")
+@click.option("--error", help="Only those whose error contains this.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, help="Only this many, the newest."
+)
 @_options.as_json
 def list_dead_letters(
     rule_id: str | None,
@@ -302,7 +304,7 @@ def list_dead_letters(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List dead letters of evaluations and of actions, the newest first."""
+    """List dead letters of evaluations and actions, newest first."""
     wanted = {"rule": rule_id, "error": error, "open": True if only_open else None}
     letters = ApiClient(data_dir).get("/dead_letters", limit=limit, **wanted)["items"]
     if as_json:
@@ -315,10 +317,10 @@ def list_dead_letters(
 @command.command("rerun")
 @click.argument("rule_id")
 @_options.data_dir
-@click.option("--from", "begin", help="Given up not before: 2026-01-31T12:00:00Z.")
-@click.option("--to", "end", help="Given up before.")
-@click.option("--error", help="Only those with this in their error.")
-@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
+@click.option("--from", "begin", help="Only those given up at or after: 2026-01-31T12:00:00Z.")
+@click.option("--to", "end", help="Only those given up before.")
+@click.option("--error", help="Only those whose error contains this.")
+@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs per second.")
 def rerun(
     rule_id: str,
     data_dir: Path,
@@ -327,7 +329,7 @@ def rerun(
     error: str | None,
     rate: int,
 ) -> None:
-    """Evaluate again messages that a rule failed on, with the rule and its schemas as they are."""
+    """Evaluate failed messages of a rule again, with the current rule and schemas."""
     api = ApiClient(data_dir)
     asked = {"from": begin, "to": end, "error": error, "rate": rate}
     job = await_job(api, api.post(f"/rules/{rule_id}/dead_letters/rerun", asked), quiet=False)

@@ -17,7 +17,7 @@ _NOT_FOUND = 404
 
 @click.group()
 def command() -> None:
-    """Work with schemas: Avro and Protobuf, by which rules decode payloads."""
+    """Manage schemas: Avro and Protobuf, which rules use to decode payloads."""
 
 
 @command.command("list")
@@ -56,9 +56,14 @@ def list_versions(name: str, data_dir: Path) -> None:
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_options.data_dir
-@click.option("--type", "type_", type=click.Choice(["avro", "protobuf"]), help="Else by the file.")
-@click.option("--message", help="The message that a payload is, of a .proto file.")
-@click.option("--description", default="", help="For people.")
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(["avro", "protobuf"]),
+    help="Kind of schema.  [default: by the file name]",
+)
+@click.option("--message", help="Message type of the payload, in a .proto file.")
+@click.option("--description", default="", help="Description for readers.")
 def put_schema(
     name: str,
     file: Path,
@@ -67,7 +72,7 @@ def put_schema(
     message: str | None,
     description: str,
 ) -> None:
-    """Register a schema from a file, or give it a new version.
+    """Register a schema from a file, or a new version of it.
 
     FILE is .avsc (Avro) or .proto (Protobuf).
     """
@@ -95,7 +100,7 @@ def put_schema(
 @_options.data_dir
 @click.option("--version", type=click.IntRange(1), help="Only this version.")
 def delete_schema(name: str, data_dir: Path, version: int | None) -> None:
-    """Delete a schema that no rule needs."""
+    """Delete a schema that no rule uses."""
     path = f"/schemas/{name}" if version is None else f"/schemas/{name}/versions/{version}"
     ApiClient(data_dir).delete(path)
     click.echo(f"deleted {name}" if version is None else f"deleted {name}:{version}")

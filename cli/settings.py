@@ -36,12 +36,12 @@ def settings_class(name: str) -> type[ProcessSettings]:
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Write the files of all processes into this folder, over those that are there.",
+    help="Write the files of all processes to this folder, replacing existing ones.",
 )
 def command(name: str | None, folder: Path | None) -> None:
-    """Show the settings of one process as a TOML file, in which every key is commented out.
+    """Show the settings of one process as a TOML file with every key commented out.
 
-    Those that are in force are in the folder of `bin/mqlake up --config-dir`.
+    The settings in force are in the folder of `bin/mqlake up --config-dir`.
     """
     if (name is None) == (folder is None):
         raise click.UsageError(f"name one of {', '.join(CLASSES)}, or --write FOLDER")

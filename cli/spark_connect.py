@@ -1,4 +1,4 @@
-"""Keep Spark running for a tool that speaks Spark Connect."""
+"""Keep Spark running for a tool that uses Spark Connect."""
 
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,11 +15,11 @@ from mqlake.tables import rule_tables
 @click.command()
 @_options.data_dir
 def command(data_dir: Path) -> None:
-    """Keep Spark running for a tool that speaks Spark Connect, until interrupted.
+    """Keep Spark running for a tool that uses Spark Connect, until interrupted.
 
-    Prints the address when Spark knows the views of the schema mqlake, the tables of rules and the
-    functions. It asks for the token in <data-dir>/connect-token: anybody who has it may read and
-    write the rows of every tenant.
+    Prints the address when Spark has the views of the schema mqlake, the tables of rules and the
+    functions. It requires the token in <data-dir>/connect-token, which gives read and write access
+    to the rows of every tenant.
     """
     from api.spark import JOB_START_SECONDS, SparkConnect
 

@@ -31,23 +31,23 @@ _PIECE: Final = 64 * 1024
     type=click.Choice(list(_FORMATS)),
     default="table",
     show_default=True,
-    help="How rows are written.",
+    help="Output format.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=None,
-    help="Most rows, 0 for as many as the API gives (1,000,000 by default). "
+    help="Maximum rows; 0: up to the limit of the API (1,000,000 by default). "
     f"Default: {TABLE_LIMIT} as table, 0 otherwise.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, help="Seconds.")
-@click.option("--tenant", default="default", show_default=True, help="Whose messages.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, help="Timeout in seconds.")
+@click.option("--tenant", default="default", show_default=True, help="Tenant of the messages.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File to write.  [default: standard output]",
+    help="Output file.  [default: standard output]",
 )
 def command(
     query: str,
@@ -62,9 +62,9 @@ def command(
 
     Example: mqlake sql "SELECT topic, count(*) FROM messages GROUP BY topic"
 
-    docs/tables.md has the tables, their columns and the functions. Times are UTC. Binary values
-    are base64 in CSV and JSON; a table shows those that are text as text. Interrupt the command to
-    cancel the query.
+    docs/tables.md describes the tables, their columns and the functions. Times are UTC. Binary
+    values are base64 in CSV and JSON; a table shows them as text if they are text. Interrupt the
+    command to cancel the query.
     """
     if limit is None:
         limit = TABLE_LIMIT if output_format == "table" else 0

@@ -23,13 +23,13 @@ _POLL_SECONDS = 0.2
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Wait that long for everything to be healthy.",
+    help="Wait up to this time for the system to be healthy.",
 )
 @_options.as_json
 def command(data_dir: Path, wait: float, as_json: bool) -> None:
     """Show every process of a running system.
 
-    The exit code is 0 only when every part is healthy.
+    The exit code is 0 only if all are healthy.
     """
     system = _await_healthy(data_dir, wait)
     if as_json:

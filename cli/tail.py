@@ -1,4 +1,4 @@
-"""Show messages as they come."""
+"""Show messages as they arrive."""
 
 import json
 from pathlib import Path
@@ -15,10 +15,12 @@ from mqlake.errors import OperationalError
 @click.command()
 @click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
 @_options.data_dir
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--max-rate", type=click.IntRange(1, 1000), default=1000, help="Most a second.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-@click.option("--tenant", default="default", help="Whose topics they are.")
+@click.option("--count", type=click.IntRange(1), help="End after this many messages.")
+@click.option(
+    "--max-rate", type=click.IntRange(1, 1000), default=1000, help="Maximum messages per second."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--tenant", default="default", help="Tenant of the topics.")
 def command(
     topic_filters: tuple[str, ...],
     data_dir: Path,
@@ -29,7 +31,7 @@ def command(
 ) -> None:
     """Show messages whose topics match one of the MQTT topic filters, until interrupted.
 
-    They come from the log, so no session is made and no client sees it. Quote a `#`.
+    They are read from the log, without a session or a client. Quote a `#`.
     """
     client = ApiClient(data_dir)
     shown = 0

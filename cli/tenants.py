@@ -17,14 +17,14 @@ _name = click.argument("name")
 
 @click.group()
 def command() -> None:
-    """Set the tenants whose clients gateways let in, beside their own tenant."""
+    """Manage the tenants whose clients gateways let in, in addition to their own."""
 
 
 @command.command("list")
 @_options.data_dir
 @_options.as_json
 def list_tenants(data_dir: Path, as_json: bool) -> None:
-    """List tenants, those that were not created too."""
+    """List tenants, including those not created."""
     found = list(ApiClient(data_dir).items("/tenants"))
     names = ("name", "state", "description", "sessions", "rules", "changed_at", "changed_by")
     titles = ("name", "state", "description", "sessions", "rules", "changed", "by")
@@ -34,7 +34,7 @@ def list_tenants(data_dir: Path, as_json: bool) -> None:
 @command.command("create")
 @_name
 @_options.data_dir
-@click.option("--description", default="", help="For people.")
+@click.option("--description", default="", help="Description for readers.")
 def create(name: str, data_dir: Path, description: str) -> None:
     """Create a tenant."""
     api = ApiClient(data_dir)
@@ -47,7 +47,7 @@ def create(name: str, data_dir: Path, description: str) -> None:
 @_name
 @_options.data_dir
 def suspend(name: str, data_dir: Path) -> None:
-    """Cut off the clients of a tenant, and let none in."""
+    """Disconnect the clients of a tenant, and refuse new ones."""
     _change(data_dir, name, {"state": "suspended"})
 
 
@@ -55,18 +55,18 @@ def suspend(name: str, data_dir: Path) -> None:
 @_name
 @_options.data_dir
 def resume(name: str, data_dir: Path) -> None:
-    """Let the clients of a suspended tenant in again."""
+    """Let clients of a suspended tenant in again."""
     _change(data_dir, name, {"state": "active"})
 
 
 @command.command("delete")
 @_name
 @_options.data_dir
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, data_dir: Path, yes: bool) -> None:
-    """Delete a tenant with all that it has; nothing brings it back.
+    """Delete a tenant with all its data; this cannot be undone.
 
-    Ctrl-C ends it where it is; POST /jobs/{id}/resume goes on there.
+    Ctrl-C interrupts it; POST /jobs/{id}/resume continues.
     """
     if not yes:
         click.confirm(f"Delete the tenant {name} and all its data?", abort=True)
@@ -80,9 +80,9 @@ def delete(name: str, data_dir: Path, yes: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_options.data_dir
 def apply(file: Path, data_dir: Path) -> None:
-    """Create the tenants of a file, and change those that are different there.
+    """Create the tenants of a file, and change those that differ.
 
-    Those that are not in the file stay as they are.
+    Tenants that are not in the file are not changed.
     """
     api = ApiClient(data_dir)
     try:

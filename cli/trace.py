@@ -1,5 +1,5 @@
 # ruff: noqa: A005 - a command is named by its file
-"""Show what became of a message."""
+"""Show where a message went."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,11 @@ from mqlake.api_client import ApiClient
 @click.argument("message_id")
 @_options.data_dir
 @click.option("--client", "client_id", help="Only at this client.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, help="Subscribers, at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@click.option("--tenant", default="default", help="Whose message.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, help="Maximum number of subscribers."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--tenant", default="default", help="Tenant of the message.")
 def command(
     message_id: str,
     data_dir: Path,
@@ -27,9 +29,9 @@ def command(
     as_json: bool,
     tenant: str,
 ) -> None:
-    """Show where a message went: subscribers, drops, rules, and outcomes that are unknown.
+    """Show where a message went: subscribers, drops, rules, and unknown outcomes.
 
-    Identifiers of messages are in the table messages and in the output of publish and tail --json.
+    Message identifiers are in the table messages and in the output of publish and tail --json.
     """
     path = f"/messages/{message_id.lower()}/trace"
     found = ApiClient(data_dir).get(path, client_id=client_id, limit=limit, tenant=tenant)

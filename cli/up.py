@@ -15,7 +15,7 @@ from launcher.progress import choose_progress
 
 @click.command()
 @_options.data_dir
-@click.option("--gateways", type=click.IntRange(1, 64), default=1, help="How many MQTT gateways.")
+@click.option("--gateways", type=click.IntRange(1, 64), default=1, help="Number of MQTT gateways.")
 @click.option(
     "--mqtt-port",
     type=click.IntRange(1, 65535),
@@ -37,23 +37,25 @@ from launcher.progress import choose_progress
 @click.option(
     "--balanced",
     is_flag=True,
-    help="Place clients over the gateways by HAProxy: its ports are --mqtt-port and "
-    "--websocket-port, those of the gateways follow.",
+    help="Distribute clients over the gateways with HAProxy: it uses --mqtt-port and "
+    "--websocket-port, the gateways use the ports after them.",
 )
 @click.option(
     "--federation",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     default=None,
     metavar="FILE",
-    help="Federate this site with others by its log, as this file says (conf/federation.toml).",
+    help="Federate this site with others by its log, as in this file (conf/federation.toml).",
 )
 @click.option(
     "--log-servers",
     default=None,
     metavar="HOST:PORT,…",
-    help="Use this Kafka-compatible log in place of an embedded one.",
+    help="Use this Kafka-compatible log instead of an embedded one.",
 )
-@click.option("--detach", is_flag=True, help="Return when the system is ready; it goes on.")
+@click.option(
+    "--detach", is_flag=True, help="Return when the system is ready and leave it running."
+)
 @click.option(
     "--config-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -75,7 +77,7 @@ def command(
 ) -> None:
     """Start the whole system on this machine.
 
-    Ends on one line `ready mqtt://… http://…`. Ctrl-C stops it, as does `mqlake down`.
+    When ready, it prints one line `ready mqtt://… http://…`. Ctrl-C or `mqlake down` stops it.
     """
     options = Options(
         data_dir,

@@ -33,7 +33,7 @@ _file = click.option(
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="Credentials file, the gateways' setting credentials_file.",
+    help="Credentials file, as the gateways' setting credentials_file.",
 )
 
 
@@ -41,8 +41,7 @@ _file = click.option(
 def command() -> None:
     """Add, remove and list the users of a credentials file.
 
-    The file holds no password, only verifiers by which a server checks one. A running
-    gateway reads the file again at SIGHUP.
+    The file contains verifiers, no passwords. A running gateway reloads it on SIGHUP.
     """
 
 
@@ -54,12 +53,12 @@ def command() -> None:
     "--iterations",
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
     default=DEFAULT_ITERATIONS,
-    help="Work to check a password, and to guess one; a SCRAM client does it too.",
+    help="SCRAM iterations: work to check and to guess a password, also for the client.",
 )
 @click.option(
     "--argon2id",
     is_flag=True,
-    help="Keep it by Argon2id, which is harder to guess; the user cannot log in by SCRAM then.",
+    help="Use Argon2id, which is harder to guess; the user then cannot log in by SCRAM.",
 )
 @click.option(
     "--memory-kib",
@@ -84,8 +83,8 @@ def add(
 ) -> None:
     """Add a user, or change a user's password.
 
-    The password is asked for; without a terminal it is the first line of standard input. The file
-    is made when there is none.
+    The command prompts for the password; without a terminal it reads the first line of standard
+    input. It creates a missing file.
     """
     password = read_password()
     verifier: PasswordVerifier
@@ -118,6 +117,6 @@ def _tell(data_dir: Path, operation: str, name: str, path: Path) -> None:
 @command.command("list")
 @_file
 def list_users(path: Path) -> None:
-    """Print the user names, one a line."""
+    """Print the user names, one per line."""
     for name in read_credentials(path):
         click.echo(name)
