@@ -325,15 +325,15 @@ class GatewaySettings(ProcessSettings):
     bans_file: Path | None = Field(
         default=None,
         description="File of client identifiers, users and addresses to refuse (docs/rights.md). "
-        "Only its owner may be able to write it. Reloaded on SIGHUP; clients that are now banned "
-        "are disconnected. Must be the same at all gateways of a site.",
+        "Must be writable only by its owner. Reloaded on SIGHUP; clients that are now banned are "
+        "disconnected. Must be the same at all gateways of a site.",
         examples=[Path("/etc/mqlake/bans.toml")],
     )
     rights_file: Path | None = Field(
         default=None,
         description="File of rules for the rights of clients (docs/rights.md), used until rights "
-        "are applied for all gateways; requires credentials_file. Only its owner may be able to "
-        "write it; reloaded on SIGHUP. Without rules every client may do everything. Must be the "
+        "are applied for all gateways; requires credentials_file. Must be writable only by its "
+        "owner; reloaded on SIGHUP. Without rules every client may do everything. Must be the "
         "same at all gateways of a site.",
         examples=[Path("/etc/mqlake/rights.toml")],
     )

@@ -135,8 +135,8 @@ class JwtAuthenticatorSettings(WebServerSettings):
     )
     secret_file: Path | None = Field(
         default=None,
-        description="File of secrets, one per line, as text or as base64:…; only its owner may be "
-        "able to read it. Set this, public_key_file or jwks_url. Files are reloaded on SIGHUP.",
+        description="File of secrets, one per line, as text or as base64:…; readable only by its "
+        "owner. Set this, public_key_file or jwks_url. Files are reloaded on SIGHUP.",
         examples=[Path("/etc/mqlake/token-secrets")],
     )
     public_key_file: Path | None = Field(

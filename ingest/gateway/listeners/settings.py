@@ -234,7 +234,7 @@ class _WebSocket(SettingsGroup):
     origins: tuple[str, ...] = Field(
         default=(),
         description='Web origins whose pages may connect, for example ["https://example.org"]. '
-        "Empty: pages of the host name of the listener's URL, if that is an address or localhost. "
+        "Empty: pages from the host in the listener's URL, if that is an address or localhost. "
         '["*"]: pages of every site, which then have the rights of their reader. Clients that are '
         "not browsers send no origin and are not checked.",
     )
