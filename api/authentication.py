@@ -56,7 +56,7 @@ _cookie = APIKeyCookie(
     name=COOKIE,
     auto_error=False,
     scheme_name="session",
-    description=f"of POST /login; requests that change something need {CSRF_HEADER} beside it",
+    description=f"of POST /login; requests that change something also need {CSRF_HEADER}",
 )
 
 

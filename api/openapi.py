@@ -16,20 +16,20 @@ from api.authentication import (
 from api.problems import MEDIA_TYPE, ProblemDetails
 
 DESCRIPTION: Final = """\
-Errors have one shape, `application/problem+json` with a stable `code`. Lists come in pages:
-`next_cursor` of one asks for the next. Each answer has an `X-Request-ID`, which is the request's
-own if it has one. What an operation needs is in `x-role`: viewer, editor or admin. Requests for one
-with `x-audited` are rows of the table `audit_log`. Keys for some topics may ask for what has
-`x-topics`, keys for some tenants for what has `x-tenants`.
+Errors have one format, `application/problem+json` with a stable `code`. Lists are paged:
+`next_cursor` of a page requests the next one. Each answer has an `X-Request-ID`, which is that of
+the request if it has one. `x-role` is the role that an operation requires: viewer, editor or admin.
+The table `audit_log` records requests for operations with `x-audited`. Keys limited to topics may
+use operations with `x-topics`, keys limited to tenants those with `x-tenants`.
 """
 _COMMON: Final = {
-    "401": "nobody that we know",
-    "403": "the role of whoever asks is not enough",
+    "401": "not authenticated",
+    "403": "the caller lacks the rights",
     "429": "too many requests; see `Retry-After`",
 }
 """Answers of every operation that is not for everybody."""
-_WITH_BODY: Final = {"413": "the body is too large", "415": "the body is of another type"}
-_ANY: Final = {"422": "parameters or body are not as described", "500": "a mistake of ours"}
+_WITH_BODY: Final = {"413": "the body is too large", "415": "unsupported media type"}
+_ANY: Final = {"422": "parameters or body are not valid", "500": "internal error"}
 
 
 def describe(app: FastAPI) -> None:
@@ -57,6 +57,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(method: str, operation: dict[str, Any]) -> None:
+    _summarise(operation)
     responses: dict[str, Any] = operation["responses"]
     if operation.get("security"):
         operation[ROLE_FIELD] = role_for(method, operation)
@@ -73,6 +74,14 @@ def _complete(method: str, operation: dict[str, Any]) -> None:
         content = response.get("content", {})
         if int(status) >= 400 and "application/json" in content:
             content[MEDIA_TYPE] = content.pop("application/json")
+
+
+def _summarise(operation: dict[str, Any]) -> None:
+    """Make the first line of a route's docstring its summary, the others its description."""
+    first, _, others = operation.pop("description").partition("\n\n")
+    operation["summary"] = first.removesuffix(".")
+    if others:
+        operation["description"] = others
 
 
 def _add(responses: dict[str, Any], answers: dict[str, str]) -> None:

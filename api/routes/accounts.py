@@ -16,7 +16,7 @@ router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 _ADMIN: Final = {**needs("admin"), **for_tenants()}
 """Administrators of some tenants are shown, and change, accounts for these alone."""
 
-NamePath = Annotated[str, Path(alias="name", description="of an account", max_length=64)]
+NamePath = Annotated[str, Path(alias="name", description="name of an account", max_length=64)]
 
 
 @router.get("/accounts", openapi_extra=_ADMIN)
@@ -46,7 +46,7 @@ def post_account(
     caller: CurrentCaller,
     new: NewAccount,
 ) -> AccountView:
-    """Make an account: somebody may log in with this name."""
+    """Create an account."""
     account = changes.create_account(
         new.name,
         new.role,
@@ -63,6 +63,7 @@ def post_account(
 def get_account(
     caller: CurrentCaller, _access: KnownAccess, changes: ChangeAccess, name: NamePath
 ) -> AccountView:
+    """Show an account."""
     return view_account(name, changes.find_account(name, caller))
 
 
@@ -75,9 +76,10 @@ def put_account(
     name: NamePath,
     changed: ChangedAccount,
 ) -> AccountView:
-    """Give an account another role, other topics or tenants, at once; or another password.
+    """Change an account.
 
-    Another password ends its sessions, other topics and tenants its live streams.
+    The change applies at once. A new password ends the account's sessions, new topics or tenants
+    end its live streams.
     """
     said = changed.model_fields_set
     password = None if changed.password is None else changed.password.get_secret_value()
@@ -106,6 +108,6 @@ def delete_account(
     caller: CurrentCaller,
     name: NamePath,
 ) -> None:
-    """Delete an account; its sessions end."""
+    """Delete an account and its sessions."""
     changes.delete_account(name, caller)
     tell_access(request, caller, "account deleted", account=name)

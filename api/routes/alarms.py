@@ -25,32 +25,32 @@ _MISSING: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetail
 
 
 class AlarmView(BaseModel):
-    id: str = Field(description="the same whenever it is about the same")
+    id: str = Field(description="the same for the same subject")
     state: Literal["open", "acknowledged", "cleared"]
     severity: Severity
     what: str
-    detail: str = Field(description="as it was at most a minute ago")
-    page: str = Field(description="of the dashboard, where there is more")
+    detail: str = Field(description="up to a minute old")
+    page: str = Field(description="of the dashboard, with more information")
     item: str = Field(description="of that page; empty: the page itself")
-    tenant: str | None = Field(description="whose; null: of the system")
+    tenant: str | None = Field(description="null: of the system")
     raised_at: datetime | None
-    times: int = Field(description="that it was raised, with this time")
+    times: int = Field(description="number of times raised, this one included")
     cleared_at: datetime | None
     acknowledged_at: datetime | None
     acknowledged_by: str | None
-    note: str | None = Field(description="of who has acknowledged it")
-    told: dict[str, str] = Field(description="webhook, mail -> what it was told last")
+    note: str | None = Field(description="by the user who acknowledged it")
+    told: dict[str, str] = Field(description="webhook, mail -> the last notification")
 
 
 class Note(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    note: str = Field(default="", max_length=MAX_NOTE_CHARACTERS, description="for the others")
+    note: str = Field(default="", max_length=MAX_NOTE_CHARACTERS, description="for other users")
 
 
 class AlarmPage(Page[AlarmView]):
     problems: dict[str, str] = Field(
-        description="webhook, mail -> why this process cannot tell it now; empty for who is for "
+        description="webhook, mail -> why this process cannot notify it now; empty for a caller of "
         "some tenants"
     )
 
@@ -65,12 +65,15 @@ def get_alarms(
     watch: Watch,
     state: Annotated[
         Literal["open", "cleared"] | None,
-        Query(description="open: acknowledged ones too; without it both"),
+        Query(description="open: includes acknowledged ones"),
     ] = "open",
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> AlarmPage:
-    """List alarms, those that were raised last first; cleared ones are kept for a week."""
+    """List alarms.
+
+    Those raised last come first; cleared ones are kept for a week.
+    """
     raised_at, last_id = read_cursor(cursor, 2)
     found = [
         one
@@ -90,7 +93,10 @@ def get_alarms(
 def post_acknowledge(
     caller: CurrentCaller, alarms: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId, note: Note
 ) -> AlarmView:
-    """Say that one looks after an alarm: nobody is told of it any more until it is raised anew."""
+    """Acknowledge an alarm.
+
+    No more notifications are sent until it is raised again.
+    """
     _check(alarms, caller, alarm_id)
     changes.acknowledge(alarm_id, caller.name, note.note)
     return _view(_check(alarms, caller, alarm_id))
@@ -100,7 +106,7 @@ def post_acknowledge(
 def delete_acknowledge(
     caller: CurrentCaller, alarms: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId
 ) -> AlarmView:
-    """Take an acknowledgement back."""
+    """Withdraw an acknowledgement."""
     _check(alarms, caller, alarm_id)
     changes.withdraw(alarm_id)
     return _view(_check(alarms, caller, alarm_id))

@@ -25,7 +25,7 @@ class NodeDrain(BaseModel):
 
 class NodeAsked(BaseModel):
     node: str
-    action: str = Field(description="`drain` or `serve`; how far it has come is in `GET /balancer`")
+    action: str = Field(description="`drain` or `serve`; `GET /balancer` shows the progress")
 
 
 def _link(link: Balancing) -> BalancerLink:
@@ -42,7 +42,10 @@ Link = Annotated[BalancerLink, Depends(_link)]
 
 @router.get("/balancer", responses=_ANSWERS)
 def get_balancer(link: Link) -> Balancer:
-    """Show nodes with weight and health by factor, proxies, and the snapshot that each runs."""
+    """Show the balancer.
+
+    The answer has nodes with weight and health factors, proxies, and the snapshot that each runs.
+    """
     return link.read()
 
 
@@ -53,7 +56,10 @@ def get_balancer(link: Link) -> Balancer:
     responses=_ANSWERS | {422: {"model": ProblemDetails}},
 )
 def post_node_drain(link: Link, name: str, drain: NodeDrain | None = None) -> NodeAsked:
-    """Give a node no new clients; when all proxies know that, move those that it has."""
+    """Drain a node.
+
+    It gets no new clients; once all proxies know, its clients are moved.
+    """
     _check_name(link, name)
     link.drain(name, (drain or NodeDrain()).connections_per_second)
     return NodeAsked(node=name, action="drain")
@@ -66,7 +72,7 @@ def post_node_drain(link: Link, name: str, drain: NodeDrain | None = None) -> No
     responses=_ANSWERS,
 )
 def delete_node_drain(link: Link, name: str) -> NodeAsked:
-    """Give a node clients again."""
+    """End the drain of a node."""
     _check_name(link, name)
     link.undrain(name)
     return NodeAsked(node=name, action="serve")

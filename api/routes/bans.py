@@ -23,7 +23,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class NewBan(BaseModel):
-    """A ban of all clients that one of the names or networks fits."""
+    """A ban of all clients that match one of the names or networks."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -40,7 +40,7 @@ class NewBan(BaseModel):
     )
 
     client_ids: list[Name] = Field(
-        default=[], max_length=MAX_NAMES, description="a * at the end stands for any end"
+        default=[], max_length=MAX_NAMES, description="a * at the end matches any ending"
     )
     users: list[Name] = Field(default=[], max_length=MAX_NAMES)
     addresses: list[Network] = Field(
@@ -49,10 +49,10 @@ class NewBan(BaseModel):
     tokens: list[Name] = Field(
         default=[],
         max_length=MAX_NAMES,
-        description="claim jti of tokens (JWT) that are revoked; clients that come with one",
+        description="claim jti of revoked tokens (JWT); bans clients that use them",
     )
-    until: AwareDatetime | None = Field(default=None, description="null: for good")
-    reason: str = Field(default="", max_length=200, description="5.0 clients are told")
+    until: AwareDatetime | None = Field(default=None, description="null: forever")
+    reason: str = Field(default="", max_length=200, description="sent to 5.0 clients")
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> "NewBan":
@@ -67,16 +67,16 @@ class BanView(BaseModel):
     users: list[str]
     addresses: list[str]
     tokens: list[str]
-    clients: list[BannedClient] = Field(description="each as one user, for an offence")
+    clients: list[BannedClient] = Field(description="each with one user, for an offence")
     offence: Offence = Field(
-        description="for which a gateway has made it: `guesses` of passwords, `flaps` of a client; "
-        "empty: somebody has asked for it"
+        description="for which a gateway banned it: `guesses` of passwords, `flaps` of a client; "
+        "empty: banned on request"
     )
     until: datetime | None
     reason: str
     created_at: datetime | None
     created_by: str
-    over: bool = Field(description="its time is over; it is forgotten with the next ban")
+    over: bool = Field(description="it has expired; the next ban removes it")
 
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
@@ -86,7 +86,10 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDeta
 def get_bans(
     bans: KnownBans, changes: ChangeBans, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[BanView]:
-    """List the bans of all gateways by identifier; those in a file of a gateway are not here."""
+    """List bans by identifier.
+
+    Bans in a gateway's file are not listed.
+    """
     (after,) = read_cursor(cursor, 1)
     now_ms = changes.now_ms()
     found = [_view(name, ban, now_ms) for name, ban in bans.all() if name > after]
@@ -100,7 +103,10 @@ def get_bans(
     responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
 )
 def post_ban(caller: CurrentCaller, changes: ChangeBans, new: NewBan) -> BanView:
-    """Ban clients: no gateway lets them in, and those that are connected are cut off."""
+    """Ban clients.
+
+    All gateways refuse them, and disconnect those that are connected.
+    """
     ban = Ban.model_validate(new.model_dump())
     name, kept = changes.create(ban, caller.name)
     return _view(name, kept, changes.now_ms())

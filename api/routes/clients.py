@@ -28,17 +28,11 @@ router = APIRouter(
     responses={code: {"model": ProblemDetails} for code in (422, 503)},
 )
 
-WHAT_IS_LISTED = (
-    "Sessions that outlive their connection, connected or not, and clients with a will. "
-    "A client that asked for neither is known to its gateway alone: it is not written to the log "
-    "and not listed; the table `events` says when it came and went."
-)
-
 
 class ClientAsked(BaseModel):
     client_id: str
     gateways: list[str] = Field(
-        description="who was asked: all that are alive; the one that has the client acts"
+        description="those asked: all that are live; the one with the client acts"
     )
 
 
@@ -49,19 +43,27 @@ class InFlight(BaseModel):
     )
 
 
-@router.get("/clients", description=WHAT_IS_LISTED)
+@router.get("/clients")
 def get_clients(
     cache: Cache,
     tenant: Tenant = DEFAULT_TENANT,
-    connected: Annotated[bool | None, Query(description="only these, or only the others")] = None,
+    connected: Annotated[
+        bool | None, Query(description="true: only connected ones; false: only others")
+    ] = None,
     username: Annotated[str | None, Query(description="exactly this user name")] = None,
-    gateway: Annotated[str | None, Query(description="connected there, or last there")] = None,
+    gateway: Annotated[str | None, Query(description="of the current or last connection")] = None,
     client_id_prefix: Annotated[
-        str | None, Query(description="what the client identifier begins with")
+        str | None, Query(description="prefix of the client identifier")
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[ClientSummary]:
+    """List clients.
+
+    These are sessions that outlive their connection, connected or not, and clients with a will.
+    Others are known only to their gateway, not written to the log and not listed; the table
+    `events` has the times of their connections.
+    """
     asked = ClientFilter(connected, username, gateway, client_id_prefix)
     (after,) = read_cursor(cursor, 1)
     values = cache.clients(tenant, asked, after, limit + 1)
@@ -74,17 +76,20 @@ def get_clients(
 def get_client_subscriptions(
     cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[SubscriptionView]:
-    """List the subscriptions of a client, all of them."""
+    """List a client's subscriptions.
+
+    All are on one page.
+    """
     client = read_client(_stored(cache, tenant, client_id))
     return Page(items=client.subscriptions, next_cursor=None)
 
 
 @router.get("/clients/{client_id:path}/in_flight", responses={404: {"model": ProblemDetails}})
 def get_client_in_flight(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> InFlight:
-    """Show the QoS 1 and 2 messages of a client whose exchange is not finished.
+    """List a client's messages in flight.
 
-    As of its last progress record, about a second old. There are no more than the client's and the
-    gateway's Receive Maximum.
+    These are QoS 1 and 2 messages whose exchange is not finished, as of the last progress record,
+    about a second old. There are no more than the client's and the gateway's Receive Maximum.
     """
     client = read_client(_stored(cache, tenant, client_id))
     return InFlight.model_validate({"out": client.in_flight_out, "in": client.in_flight_in})
@@ -92,7 +97,10 @@ def get_client_in_flight(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_
 
 @router.get("/clients/{client_id:path}", responses={404: {"model": ProblemDetails}})
 def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> ClientSessionView:
-    """Show a session. Messages in flight are as of its last progress record, about a second old."""
+    """Show a client's session.
+
+    Messages in flight are as of the last progress record, about a second old.
+    """
     return read_client(_stored(cache, tenant, client_id))
 
 
@@ -103,14 +111,15 @@ def delete_client(
     client_id: str,
     tenant: Tenant = DEFAULT_TENANT,
     end_session: Annotated[
-        bool, Query(description="false: only its connection ends, the session stays")
+        bool, Query(description="false: only the connection ends, the session stays")
     ] = True,
 ) -> ClientAsked:
-    """Close a client's connection (5.0: DISCONNECT 0x98) and end its session.
+    """Disconnect a client.
 
-    Every gateway that is alive is asked, through the log, and the one that has the client acts a
-    moment later; so this works for clients that are not listed too, and an unknown one is no error.
-    A will that waits is published, as at any end of a session.
+    Its connection is closed (5.0: DISCONNECT 0x98) and its session ends; a delayed will is
+    published. All live gateways get the request through the log, and the one with the client acts a
+    moment later. So it also works for clients that are not listed, and an unknown client is no
+    error.
     """
     names = [gateway.name for gateway in gateways.all() if gateway.is_alive]
     if not names:
@@ -127,7 +136,10 @@ def get_subscriptions(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[ClientSubscriptionView]:
-    """List the subscriptions of all listed clients, by topic filter and client identifier."""
+    """List all subscriptions.
+
+    Those of listed clients are sorted by topic filter and client identifier.
+    """
     after_filter, after_client = read_cursor(cursor, 2)
     stored = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
     found = [read_client_subscription(tenant, one.client_id, one.value) for one in stored]

@@ -33,12 +33,12 @@ _INT_DIGITS = 9
 """Of a partition and an index, which are of 32 bits."""
 _clock = SystemClock()
 
-_From = Annotated[datetime | None, Query(alias="from", description="given up not before")]
+_From = Annotated[datetime | None, Query(alias="from", description="given up at or after")]
 _To = Annotated[datetime | None, Query(description="given up before")]
 
 
 class Rerun(BaseModel):
-    """Selection of a rule's dead letters."""
+    """The dead letters to rerun."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -48,13 +48,13 @@ class Rerun(BaseModel):
         },
     )
 
-    from_: datetime | None = Field(default=None, alias="from", description="given up not before")
+    from_: datetime | None = Field(default=None, alias="from", description="given up at or after")
     to: datetime | None = Field(default=None, description="given up before")
     error: str | None = Field(
         default=None, min_length=1, max_length=500, description="part of the error"
     )
     rate: int = Field(
-        default=DEFAULT_RATE, ge=1, le=MAX_RATE, description="outputs a second, at most"
+        default=DEFAULT_RATE, ge=1, le=MAX_RATE, description="maximum outputs a second"
     )
 
 
@@ -62,22 +62,19 @@ class Rerun(BaseModel):
 def get_dead_letters(
     connect: Connect,
     tenant: Tenant = DEFAULT_TENANT,
-    rule: Annotated[str | None, Query(description="only those of this rule")] = None,
+    rule: Annotated[str | None, Query(description="only of this rule")] = None,
     stage: Annotated[Literal["evaluate", "action"] | None, Query()] = None,
-    error: Annotated[
-        str | None, Query(max_length=500, description="only those with this in their error")
-    ] = None,
-    open: Annotated[
-        bool | None, Query(description="true: only those that were not run again since")
-    ] = None,
+    error: Annotated[str | None, Query(max_length=500, description="part of the error")] = None,
+    open: Annotated[bool | None, Query(description="true: only those not rerun since")] = None,
     begin: _From = None,
     to: _To = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[DeadLetterView]:
-    """List dead letters, the newest first, as the table has them: some seconds old.
+    """List dead letters.
 
-    A message that the engine evaluates again after a crash is listed once.
+    The newest come first; the list is some seconds old. A message that the engine evaluates again
+    after a crash is listed once.
     """
     wanted = Wanted(tenant, rule, stage, error, to_ms(begin), to_ms(to), open)
     after = None
@@ -109,11 +106,11 @@ def post_rerun(
     asked: Rerun | None = None,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> JobView:
-    """Evaluate messages again that a rule failed on, as a job: with the rule as it is now.
+    """Rerun dead letters.
 
-    That is with its newest version and the newest versions of its schemas. Outputs go to the
-    rule's actions; a message that gives outputs, or none, is done with and never taken again, so
-    asking twice does nothing twice. A message that fails still stays a dead letter.
+    A job evaluates messages on which the rule failed, with the newest version of the rule and of
+    its schemas. Outputs go to the rule's actions. A message that no longer fails is done and never
+    taken again, so a second rerun does not repeat it. A message that fails stays a dead letter.
     """
     asked = asked or Rerun()
     entry = existing(rules, caller, tenant, rule_id)

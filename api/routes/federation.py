@@ -16,7 +16,10 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {code: {"model": ProblemDetails} for
 
 @router.get("/federation", responses=_ANSWERS)
 def get_federation(link: Federated) -> Federation:
-    """Show the sites that this one is federated with, and how far they have its log."""
+    """Show the federation.
+
+    The answer has the linked sites, and how much of this site's log they have.
+    """
     if not link.is_there:
         raise Problem(
             HTTPStatus.NOT_FOUND,

@@ -25,42 +25,40 @@ _ASKING: dict[int | str, dict[str, Any]] = {
 class GatewayView(BaseModel):
     name: str
     site: str
-    alive: bool = Field(description="heard of within the last 3 seconds")
+    alive: bool = Field(description="heard from within the last 3 seconds")
     state: str = Field(
-        description="serving, draining (clients are on their way out), drained or retiring (a "
-        "command has its name, for it is gone); what it said last"
+        description="serving, draining (clients are leaving), drained or retiring (a command uses "
+        "its name, as it is gone), as last reported"
     )
-    clients: int = Field(description="connected")
+    clients: int = Field(description="number connected")
     listeners: list[str]
-    last_seen: datetime = Field(description="when it spoke last, by its own clock")
+    last_seen: datetime = Field(description="time of its last heartbeat, by its own clock")
     clock_ahead_seconds: float | None = Field(
-        description="how far its clock is ahead of the log's, negative: behind; null: not known"
+        description="lead of its clock over the log's; negative: behind; null: not known"
     )
-    rights_version: int = Field(
-        description="of the rights that it goes by; 0: by its rights_file, if any"
-    )
-    incarnation: str = Field(description="another one after each start")
+    rights_version: int = Field(description="of its rights; 0: those of its rights_file, if any")
+    incarnation: str = Field(description="changes with each start")
 
 
 class ShardView(BaseModel):
     shard: int
-    gateway: str | None = Field(description="that owns it; null: none does at the moment")
+    gateway: str | None = Field(description="owner; null: none at the moment")
     addresses: dict[str, str] = Field(
-        description="host and port by which clients reach that gateway, by kind of listener"
+        description="host and port for clients of that gateway, by kind of listener"
     )
 
 
 class Placement(BaseModel):
     shards: int = Field(
-        description="how many there are: a client's is the CRC-32 of <tenant>/<client_id>, without "
-        "sign, modulo this; 0: not known yet"
+        description="their number: a client's is the CRC-32 of <tenant>/<client_id>, unsigned, "
+        "modulo this; 0: not known yet"
     )
     items: list[ShardView]
 
 
 class GatewayAsked(BaseModel):
     gateway: str
-    action: str = Field(description="what the gateway was asked to do; its log says how it went")
+    action: str = Field(description="the action requested; the gateway's log has its result")
 
 
 class DrainRequest(BaseModel):
@@ -70,13 +68,13 @@ class DrainRequest(BaseModel):
     server_reference: str | None = Field(
         default=None,
         max_length=1024,
-        description="where 5.0 clients are told to go, for example `mqtt.example.org:1883`; null: "
-        "the gateway's setting server_reference, if any",
+        description="the server that 5.0 clients are told to use, for example "
+        "`mqtt.example.org:1883`; null: the gateway's setting server_reference, if any",
     )
     moved: bool = Field(
         default=False,
-        description="this gateway will not come back: 5.0 clients are told 0x9D (server moved) "
-        "in place of 0x9C (use another server)",
+        description="this gateway will not return: 5.0 clients get 0x9D (server moved) instead of "
+        "0x9C (use another server)",
     )
 
 
@@ -84,7 +82,10 @@ class DrainRequest(BaseModel):
 def get_gateways(
     gateways: Heard, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[GatewayView]:
-    """List the gateways that have not been stopped in an orderly way, by name."""
+    """List gateways by name.
+
+    Gateways that were stopped cleanly are not listed.
+    """
     (after,) = read_cursor(cursor, 1)
     found = [_gateway(one) for one in gateways.all() if one.name > after]
     return to_page(found[: limit + 1], limit, lambda one: (one.name,))
@@ -92,9 +93,10 @@ def get_gateways(
 
 @router.get("/placement")
 def get_placement(gateways: Heard) -> Placement:
-    """Show the owner of each shard, as the live gateways say it.
+    """Show the owner of each shard.
 
-    A client that connects to the owner of its shard is served with two hops less through the log.
+    The live gateways report it. A client that connects to the owner of its shard is served with two
+    hops fewer through the log.
     """
     alive = [one for one in gateways.all() if one.is_alive]
     count = max((one.said.get("shard_count", 0) for one in alive), default=0)
@@ -110,7 +112,10 @@ def get_placement(gateways: Heard) -> Placement:
 
 @router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
 def get_gateway(gateways: Heard, name: str) -> GatewayView:
-    """Show the last heartbeat of a gateway; it sends two a second."""
+    """Show a gateway.
+
+    The answer is its last heartbeat; it sends two a second.
+    """
     found = gateways.get(name)
     if found is None:
         raise _unknown(name, [one.name for one in gateways.all()])
@@ -124,9 +129,9 @@ def get_gateway(gateways: Heard, name: str) -> GatewayView:
     responses=_ASKING,
 )
 def post_reload(state: State, gateways: Heard, log: Log, name: str) -> GatewayAsked:
-    """Make a gateway read its files again: certificates, users, rights and bans.
+    """Reload a gateway's files.
 
-    Certificates and users count for connections from then on, rights and bans for all.
+    Certificates and users apply to new connections, rights and bans to all.
     """
     return _ask(state, gateways, log, name, "reload")
 
@@ -140,11 +145,11 @@ def post_reload(state: State, gateways: Heard, log: Log, name: str) -> GatewayAs
 def post_drain(
     state: State, gateways: Heard, log: Log, name: str, drain: DrainRequest | None = None
 ) -> GatewayAsked:
-    """Make a gateway let its clients go, some each second, and take no new ones.
+    """Drain a gateway.
 
-    5.0 clients are told where to go. Sessions are saved before they are let go of, so that another
-    gateway takes them over with nothing lost. When `state` is `drained` the gateway can be stopped;
-    it serves again after DELETE, or after a restart.
+    It takes no new clients and disconnects its clients, some each second; 5.0 clients are told
+    where to go. Sessions are saved first, so another gateway takes them over without loss. When
+    `state` is `drained` the gateway can be stopped; it serves again after DELETE or a restart.
     """
     asked = drain or DrainRequest()
     return _ask(state, gateways, log, name, "drain", **asked.model_dump())
@@ -157,7 +162,7 @@ def post_drain(
     responses=_ASKING,
 )
 def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> GatewayAsked:
-    """Make a gateway that was drained take clients again."""
+    """End the drain of a gateway."""
     return _ask(state, gateways, log, name, "serve")
 
 

@@ -25,13 +25,19 @@ class ReadyView(BaseModel):
 
 @router.get("/live")
 def get_live() -> Live:
-    """Answer as long as the API itself works."""
+    """Check the API.
+
+    It answers as long as the API itself works.
+    """
     return Live(live=True)
 
 
 @router.get("/ready", response_model=ReadyView, responses={503: {"model": ProblemDetails}})
 def get_ready(settings: Settings) -> ReadyView | JSONResponse:
-    """Answer 200 when every part of the system is healthy, else 503 with those that are not."""
+    """Check the system.
+
+    It answers 200 if every part is healthy, otherwise 503 with those that are not.
+    """
     try:
         system = report(read_state(settings.data_dir))
     except OperationalError as exc:

@@ -33,7 +33,7 @@ class RetentionPolicy(BaseModel):
     tenant: str = Field(default="*", description="of the rows; * for every tenant")
     topic_filter: str = Field(default="#", description="of the rows' topics; # for all of them")
     keep_days: float = Field(
-        gt=0, le=36_500, description="rows go within a day after they have reached this age"
+        gt=0, le=36_500, description="rows are deleted within a day after this age"
     )
 
 
@@ -42,13 +42,13 @@ class RetentionRequest(BaseModel):
 
     policies: list[RetentionPolicy] = Field(
         max_length=MOST_POLICIES,
-        description="the first that fits a row counts; a row that none fits is kept",
+        description="the first that matches a row applies; a row without one is kept",
     )
 
 
 @router.get("/retention")
 def get_retention(settings: Settings) -> RetentionRequest:
-    """Show the retention of the history."""
+    """Show the retention policies."""
     try:
         return _view(read_policies(settings.data_dir))
     except SettingsError as exc:
@@ -57,7 +57,10 @@ def get_retention(settings: Settings) -> RetentionRequest:
 
 @router.put("/retention", openapi_extra=_ADMIN)
 def put_retention(settings: Settings, retention: RetentionRequest) -> RetentionRequest:
-    """Replace all policies. Rows that are too old by the new ones go within six hours."""
+    """Replace all retention policies.
+
+    Rows that are too old by the new policies are deleted within six hours.
+    """
     policies = tuple(KeepingPolicy(**one.model_dump()) for one in retention.policies)
     try:
         write_policies(settings.data_dir, policies)
@@ -77,14 +80,16 @@ def delete_history(
     caller: CurrentCaller,
     deleter: HistoryDeleter,
     jobs: RunningJobs,
-    client_id: Annotated[str, Query(min_length=1, max_length=65_535, description="whose rows go")],
+    client_id: Annotated[
+        str, Query(min_length=1, max_length=65_535, description="client whose rows are deleted")
+    ],
     tenant: Tenant = DEFAULT_TENANT,
 ) -> JobView:
-    """Delete a client's rows in the tables messages, events, drops and dead_letters.
+    """Delete a client's history.
 
-    A job; its result has the number of rows of each table. The files go too, and with them time
-    travel of these tables to before the deletion. The request, its caller and its result are events
-    of the table `events`.
+    A job deletes the rows in the tables messages, events, drops and dead_letters; its result has
+    the number for each table. The files are deleted too, so these tables cannot be read as of
+    before the deletion. The table `events` records the request, its caller and its result.
     """
     deletion = Deletion(tenant, client_id, caller.name)
     deleter.audit(REQUESTED, deletion)

@@ -36,10 +36,10 @@ def get_jobs(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[JobView]:
-    """List jobs, the newest first. Those that have ended are kept for a day.
+    """List jobs.
 
-    A caller for some topics alone is shown, and may end, jobs that he has begun; a caller for some
-    tenants, jobs of these.
+    The newest come first; ended ones are kept for a day. A caller limited to topics sees, and may
+    end, only jobs that it started; a caller limited to tenants, jobs of these.
     """
     made_at, last_id = read_cursor(cursor, 2)
     found = [
@@ -61,7 +61,10 @@ def get_jobs(
     openapi_extra=_OWN,
 )
 def get_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
-    """Show a job: how far it is, and its result once it has one."""
+    """Show a job.
+
+    The answer has its progress, and its result when it has succeeded.
+    """
     job = jobs.get(job_id)
     if job is None or not is_shown(job, caller):
         raise unknown_job(job_id)
@@ -75,9 +78,10 @@ def get_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
     openapi_extra=_OWN,
 )
 def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
-    """End a job; one that has ended is forgotten. It has ended when its `state` says so.
+    """End a job.
 
-    A job that only an administrator may begin only an administrator may end.
+    Its `state` shows when it has ended. A job that has already ended is removed. Jobs that only an
+    administrator may start, only an administrator may end.
     """
     known = jobs.get(job_id)
     if known is not None and not is_shown(known, caller):

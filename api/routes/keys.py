@@ -23,7 +23,10 @@ KeyId = Annotated[str, Path(alias="id", description="identifier of a key", max_l
 def get_keys(
     caller: CurrentCaller, access: KnownAccess, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[KeyView]:
-    """List keys by identifier, also those that have expired."""
+    """List keys by identifier.
+
+    Expired keys are listed too.
+    """
     (after,) = read_cursor(cursor, 1)
     found = [
         view_key(key_id, key)
@@ -41,7 +44,10 @@ def post_key(
     caller: CurrentCaller,
     new: NewKey,
 ) -> CreatedKey:
-    """Make a key. Only the answer ever shows it: the log has a hash."""
+    """Create a key.
+
+    Only this answer shows it: the log has a hash.
+    """
     expires_at = None if new.expires_at is None else round(new.expires_at.timestamp() * 1000)
     key_id, text, key = changes.create_key(
         new.role,
@@ -59,6 +65,7 @@ def post_key(
 def get_key(
     caller: CurrentCaller, _access: KnownAccess, changes: ChangeAccess, key_id: KeyId
 ) -> KeyView:
+    """Show a key."""
     return view_key(key_id, changes.find_key(key_id, caller))
 
 
@@ -75,6 +82,9 @@ def delete_key(
     caller: CurrentCaller,
     key_id: KeyId,
 ) -> None:
-    """Revoke a key: from now on it lets nobody in; its live streams end within a second."""
+    """Revoke a key.
+
+    It is refused at once; its live streams end within a second.
+    """
     changes.delete_key(key_id, caller)
     tell_access(request, caller, "key revoked", key=key_id)

@@ -56,7 +56,7 @@ _CLOSE_POLICY: Final = 1008
 _CLOSE_LATER: Final = 1013
 
 Rate = Annotated[
-    int, Query(ge=1, le=MAX_RATE, description="most a second; the rest is counted and left out")
+    int, Query(ge=1, le=MAX_RATE, description="maximum a second; others are counted and left out")
 ]
 
 
@@ -71,15 +71,15 @@ class OutputView(BaseModel):
     client_id: str
     message_id: str | None
     received_at: str
-    output_id: str = Field(description="the same when the same output comes again")
+    output_id: str = Field(description="the same for a repeated output")
 
 
 class LeftOutView(BaseModel):
-    """Counts of events that a reader did not get, since it was told last."""
+    """Counts of events left out since the last such event."""
 
     rate: int = Field(description="because of max_rate")
-    slow: int = Field(description="because it did not take it in time")
-    total: int = Field(description="since the beginning")
+    slow: int = Field(description="because the reader was too slow")
+    total: int = Field(description="since the start of the stream")
 
 
 class _Subscribe(BaseModel):
@@ -156,7 +156,10 @@ async def get_messages(
         int, Query(ge=0, le=MAX_PAYLOAD_BYTES, description="larger payloads are null")
     ] = DEFAULT_PAYLOAD_BYTES,
 ) -> StreamingResponse:
-    """Send messages as they come into the log, from the moment of the answer on."""
+    """Stream new messages.
+
+    The stream starts with the answer.
+    """
     asked = SubscribeMessages(
         subscribe="",
         stream="messages",
@@ -175,11 +178,11 @@ async def get_outputs(
     request: Request,
     live: Live,
     caller: CurrentCaller,
-    rule_id: Annotated[str | None, Query(description="only those of this rule")] = None,
+    rule_id: Annotated[str | None, Query(description="only of this rule")] = None,
     tenant: Tenant = DEFAULT_TENANT,
     max_rate: Rate = DEFAULT_RATE,
 ) -> StreamingResponse:
-    """Send outputs of rules, as they come."""
+    """Stream outputs of rules."""
     asked = SubscribeOutputs(
         subscribe="", stream="outputs", rule_id=rule_id, tenant=tenant, max_rate=max_rate
     )
@@ -192,7 +195,7 @@ async def get_outputs(
 async def get_live_metrics(
     request: Request, live: Live, caller: CurrentCaller
 ) -> StreamingResponse:
-    """Send the metrics of the system each second."""
+    """Stream system metrics each second."""
     return await _sse(request, live, caller, SubscribeMetrics(subscribe="", stream="metrics"))
 
 

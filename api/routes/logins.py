@@ -25,12 +25,12 @@ SessionId = Annotated[str, Path(alias="id", description="identifier of a session
 
 class LoginSessionView(BaseModel):
     id: str
-    name: str = Field(description="whose: `api-token`, `key:<id>`, or the account's name")
+    name: str = Field(description="`api-token`, `key:<id>`, or the account's name")
     kind: SubjectKind
     role: Role
     created_at: datetime | None
     expires_at: datetime | None
-    current: bool = Field(description="it is the session of this request")
+    current: bool = Field(description="the session of this request")
 
 
 @router.get("/sessions", openapi_extra=_ADMIN)
@@ -41,7 +41,10 @@ def get_sessions(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[LoginSessionView]:
-    """List the sessions of the API that count, by identifier; those of MQTT are in `/clients`."""
+    """List sessions of the API.
+
+    Valid ones are listed by identifier; those of MQTT are in `/clients`.
+    """
     (after,) = read_cursor(cursor, 1)
     found = [
         _view(session_id, session, whose, caller)
@@ -64,7 +67,10 @@ def delete_session(
     changes: ChangeAccess,
     session_id: SessionId,
 ) -> None:
-    """End a session: from now on its cookie lets nobody in; live streams end within a second."""
+    """End a session of the API.
+
+    Its cookie is refused at once; its live streams end within a second.
+    """
     for known_id, _, whose in authenticator_of(request).callers.logged_in():
         if known_id == session_id and caller.is_over(whose.tenants):
             break

@@ -18,7 +18,10 @@ router = APIRouter(tags=["metrics"], responses={503: {"model": ProblemDetails}})
 
 @router.get("/metrics")
 def get_metrics(source: SystemFigures) -> SystemMetrics:
-    """Show present metrics of gateways, processes and rules; rates are over the last seconds."""
+    """Show current metrics.
+
+    They cover gateways, processes and rules; rates are over the last seconds.
+    """
     return source.read()
 
 
@@ -29,7 +32,10 @@ def get_metrics(source: SystemFigures) -> SystemMetrics:
     responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
 )
 def get_tenant_metrics(figures: Figures, caller: CurrentCaller, _cache: Cache) -> Response:
-    """Give the usage of each tenant as Prometheus reads it: those that the caller is for."""
+    """Show tenant metrics for Prometheus.
+
+    The answer has the tenants that the caller may access.
+    """
     families = list(figures.families(caller.is_of))
     registry = CollectorRegistry()
     registry.register(_Found(families))
@@ -45,7 +51,7 @@ class _Found(Collector):
 
 
 class ScrapeTarget(BaseModel):
-    """As Prometheus reads it (`http_sd_configs`)."""
+    """A target in the format of Prometheus (`http_sd_configs`)."""
 
     targets: list[str] = Field(description="host and port")
     labels: dict[str, str] = Field(description="`instance`: name of the process")
@@ -53,7 +59,10 @@ class ScrapeTarget(BaseModel):
 
 @router.get("/metrics/targets")
 def get_targets(state: State) -> list[ScrapeTarget]:
-    """List the addresses of the metrics of each process of this system, for Prometheus."""
+    """List scrape targets for Prometheus.
+
+    These are the metrics addresses of the processes of this system.
+    """
     return [
         ScrapeTarget(targets=[urlsplit(url).netloc], labels={"instance": name})
         for name, url in state.metrics.items()

@@ -84,7 +84,7 @@ class PublishProperties(BaseModel):
         default=None, description="1: the payload is text in UTF-8"
     )
     message_expiry_interval: int | None = Field(
-        default=None, ge=0, le=MAX_UINT32, description="seconds until it is of no use any more"
+        default=None, ge=0, le=MAX_UINT32, description="seconds until it expires"
     )
     content_type: Text | None = None
     response_topic: Annotated[str, AfterValidator(_check_topic_name)] | None = Field(
@@ -119,14 +119,12 @@ class NewMessage(BaseModel):
     payload: JsonValue = Field(
         default=None, description="text, or a JSON value, which is published as JSON; null: empty"
     )
-    payload_base64: Base64 | None = Field(
-        default=None, description="any bytes, in place of payload"
-    )
+    payload_base64: Base64 | None = Field(default=None, description="any bytes, instead of payload")
     qos: Literal[0, 1, 2] = Field(
         default=0,
-        description="of the message: subscribers get it with theirs or this, the lower one",
+        description="of the message; subscribers get it with the lower of theirs and this",
     )
-    retain: bool = Field(default=False, description="keep it for those who subscribe later")
+    retain: bool = Field(default=False, description="keep it for later subscribers")
     properties: PublishProperties | None = None
 
     @model_validator(mode="after")
@@ -165,21 +163,21 @@ class NewMessages(BaseModel):
 class PublishedMessage(BaseModel):
     topic_name: str
     message_id: str = Field(description="128 bits, 32 hexadecimal digits, sortable by time")
-    partition: int = Field(description="of `mqlake.inbound`")
+    partition: int = Field(description="of the log topic `mqlake.inbound`")
     offset: int = Field(description="in that partition")
 
 
 class BulkItem(BaseModel):
     topic_name: str
     message_id: str
-    partition: int | None = Field(description="null when it failed")
-    offset: int | None = Field(description="null when it failed")
-    error: str | None = Field(description="why the log has not taken it; null when it has")
+    partition: int | None = Field(description="null if it failed")
+    offset: int | None = Field(description="null if it failed")
+    error: str | None = Field(description="why the log has not taken it; null if it has")
 
 
 class BulkResult(BaseModel):
     items: list[BulkItem] = Field(description="in the order of the messages")
-    failed: int = Field(description="how many the log has not taken")
+    failed: int = Field(description="number not taken by the log")
 
 
 _IN_MESSAGES: Final = {**audited(is_audited=False), **for_topics()}
@@ -195,9 +193,10 @@ async def post_publish(
     new: NewMessage,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> PublishedMessage:
-    """Publish a message; it is in the log, on every in-sync replica, when this answers.
+    """Publish a message.
 
-    `outcome_unknown` means that it may be: publishing it again may double it.
+    It is in the log, on every in-sync replica, when this answers. `outcome_unknown` means that it
+    may be: publishing it again may duplicate it.
     """
     made = _make(maker, settings, caller, tenant, [new])
     (placed,) = await publisher.publish(made)
@@ -225,10 +224,10 @@ async def post_publish_bulk(
     new: NewMessages,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> BulkResult:
-    """Publish messages in their order; nothing is published when one of them is not valid.
+    """Publish several messages.
 
-    Messages of one topic stay in order. 207 when the log has not taken all of them: each item says
-    its outcome.
+    If one is not valid, none is published. Messages of one topic stay in order. 207 if the log has
+    not taken all: each item has its outcome.
     """
     made = _make(maker, settings, caller, tenant, new.messages)
     placed = await publisher.publish(made)

@@ -37,7 +37,7 @@ _FORMATS: Final[dict[str, Format]] = {_CSV: "csv", _JSON: "json", _JSON_LINES: "
 _DELIMITERS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
 _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
-    202: {"model": ReferenceView, "description": "taken; the table is not written yet"},
+    202: {"model": ReferenceView, "description": "accepted; the table is not written yet"},
 }
 _one_at_a_time: Final = threading.Lock()
 """Held while an upload is read: the largest takes 5 seconds and 400 MiB."""
@@ -64,12 +64,8 @@ _BODY: Final[dict[str, Any]] = {
 }
 
 IdPath = Annotated[ReferenceId, Path(alias="id", description="identifier of a reference table")]
-Tenant = Annotated[
-    str, Query(min_length=1, pattern=r"^[^/]+$", description="tenant that is asked about")
-]
-Wait = Annotated[
-    float, Query(ge=0, le=60, description="seconds that the answer waits for the table")
-]
+Tenant = Annotated[str, Query(min_length=1, pattern=r"^[^/]+$", description="name of the tenant")]
+Wait = Annotated[float, Query(ge=0, le=60, description="maximum seconds to wait for the table")]
 
 
 @router.get("/references")
@@ -96,7 +92,7 @@ def get_references(
     openapi_extra=_BODY,
     responses={
         **_CHANGE,
-        201: {"model": ReferenceView, "description": "made"},
+        201: {"model": ReferenceView, "description": "created"},
         **{code: {"model": ProblemDetails} for code in (409, 413, 415)},
         422: {"model": UploadProblemDetails},
     },
@@ -110,23 +106,25 @@ async def put_reference(
     tenant: Tenant = DEFAULT_TENANT,
     schema: Annotated[
         str | None,
-        Query(description="columns as `name TYPE, …`; without it as the values are"),
+        Query(description="columns as `name TYPE, …`; omitted: inferred"),
     ] = None,
     key: Annotated[
-        str | None, Query(description="columns that tell rows apart, by commas; else the first")
+        str | None,
+        Query(description="columns that identify a row, comma-separated; omitted: the first"),
     ] = None,
     delimiter: Annotated[
-        Literal["comma", "semicolon", "tab", "bar"], Query(description="between cells of a CSV")
+        Literal["comma", "semicolon", "tab", "bar"], Query(description="of the cells of a CSV")
     ] = "comma",
     description: Annotated[
         str, Query(max_length=MAX_DESCRIPTION_CHARACTERS, description="for people")
     ] = "",
     wait: Wait = ANSWER_SECONDS,
 ) -> ReferenceView:
-    """Make a reference table, or give it other rows, all of them, as a new version.
+    """Create or replace a reference table.
 
-    The rows are safe when this answers. It waits until they are in the table; 202 and `writing`
-    when Spark, which writes it, takes longer or is away.
+    The rows replace all earlier ones, as a new version, and are safe when this answers. It waits
+    until they are in the table; 202 and `writing` if Spark, which writes it, takes longer or is
+    down.
     """
     format_ = _format(request)
     data = await _body(request)
@@ -147,7 +145,10 @@ async def put_reference(
 def get_reference(
     references: KnownReferences, reference_id: IdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> ReferenceView:
-    """Show a reference table: its columns, its version, whether a change is being made."""
+    """Show a reference table.
+
+    The answer has its columns, its version, and whether a change is being made.
+    """
     return _view(tenant, reference_id, _existing(references, tenant, reference_id))
 
 
@@ -158,12 +159,15 @@ def get_rows(
     reference_id: IdPath,
     tenant: Tenant = DEFAULT_TENANT,
     version: Annotated[
-        int | None, Query(ge=0, description="an earlier version; without it the newest")
+        int | None, Query(ge=0, description="an earlier version; omitted: the newest")
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> RowsPage:
-    """List rows by their key; all pages are of one version, despite uploads meanwhile."""
+    """List rows by key.
+
+    All pages are of one version, despite uploads meanwhile.
+    """
     found = _existing(references, tenant, reference_id)
     if found.table is None or found.version is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"reference table {reference_id!r} has no rows yet")
@@ -195,7 +199,10 @@ def get_versions(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[ReferenceVersionView]:
-    """List versions, the newest first; they are kept for 30 days."""
+    """List versions of a reference table.
+
+    The newest come first; they are kept for 30 days.
+    """
     found = _existing(references, tenant, reference_id)
     (after,) = read_cursor(cursor, 1)
     if after and not after.isdecimal():
@@ -214,11 +221,14 @@ def post_rollback(
     changes: ChangeReferences,
     tables: Tables,
     reference_id: IdPath,
-    version: Annotated[int, Path(ge=0, description="that is gone back to")],
+    version: Annotated[int, Path(ge=0, description="the version to restore")],
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = ANSWER_SECONDS,
 ) -> ReferenceView:
-    """Give the table the rows and columns of an earlier version, as a new version."""
+    """Roll back a reference table.
+
+    The rows and columns of an earlier version become a new version.
+    """
     _existing(references, tenant, reference_id)
     _version(tables, tenant, reference_id, version)
     number = changes.roll_back(tenant, reference_id, version)
@@ -228,7 +238,7 @@ def post_rollback(
 @router.delete(
     "/references/{id}",
     status_code=HTTPStatus.NO_CONTENT,
-    responses={404: {"model": ProblemDetails}, 202: {"description": "taken; not deleted yet"}},
+    responses={404: {"model": ProblemDetails}, 202: {"description": "accepted; not deleted yet"}},
 )
 def delete_reference(
     response: Response,
@@ -238,7 +248,10 @@ def delete_reference(
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = ANSWER_SECONDS,
 ) -> None:
-    """Delete a reference table with all its versions. Rules that join it fail, and say so."""
+    """Delete a reference table.
+
+    All its versions are deleted; rules that join it fail with an error.
+    """
     number = changes.delete(tenant, reference_id)
     found = references.await_answer(tenant, reference_id, number, wait)
     if found is None or not found.is_answered:

@@ -43,10 +43,11 @@ def get_relations(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[Relation]:
-    """List the relations that a query may name, by name, with their columns.
+    """List relations for queries.
 
-    Those that rules write to are as today's rules say: a table is made with its first row, and
-    stays when no rule writes to it any more.
+    They are listed by name, with their columns. Tables that rules write to are listed as the
+    current rules define them: a table is created with its first row, and stays when no rule writes
+    to it any more.
     """
     (after,) = read_cursor(cursor, 1)
     found = [

@@ -43,7 +43,7 @@ class NewReplay(BaseModel):
         min_length=1,
         max_length=MOST_CHARACTERS,
         description=f"one SELECT over `messages` that gives the columns {', '.join(COLUMNS)}; "
-        "the messages are sent in the order of `ts`",
+        "messages are sent in the order of `ts`",
         examples=[
             "SELECT * FROM messages WHERE topic LIKE 'plant/%' AND ts > now() - INTERVAL 1 HOUR"
         ],
@@ -51,39 +51,38 @@ class NewReplay(BaseModel):
     prefix: Annotated[str, AfterValidator(_check_prefix)] = Field(
         default="",
         max_length=1_000,
-        description="put before each topic, `replay/` say; empty: the original topics",
+        description="put before each topic, for example `replay/`; empty: the original topics",
     )
     client_id: str | None = Field(
         default=None,
         min_length=1,
         max_length=65_535,
-        description="only this client gets the messages, those that its subscriptions match; it "
-        "has to be connected. Nothing is published: neither rules nor the history see them",
+        description="sends only to this client, those that match its subscriptions; it must be "
+        "connected. Nothing is published: rules and the history do not see them",
     )
     speed: float | None = Field(
         default=None,
         gt=0,
         le=1_000_000,
-        description="1 keeps the time between messages, 10 makes a tenth of it; null: as fast as "
-        "`rate` allows",
+        description="1 keeps the intervals of the messages, 10 divides them by ten; null: as fast "
+        "as `rate` allows",
     )
     rate: int | None = Field(
         default=None,
         ge=1,
         le=MAX_RATE,
-        description=f"messages a second, at most; null: {DEFAULT_RATE}, to one client "
-        f"{CLIENT_RATE}",
+        description=f"maximum messages a second; null: {DEFAULT_RATE}, to one client {CLIENT_RATE}",
     )
     limit: int | None = Field(
         default=None,
         ge=1,
-        description="only so many, the earliest; null: a SELECT that gives more than the setting "
+        description="maximum number, the earliest; null: a SELECT that gives more than the setting "
         "sql_max_rows is refused",
     )
     keep_retain: bool = Field(
         default=False,
-        description="true: messages that were retained are published with RETAIN, and replace "
-        "what is retained now",
+        description="true: retained messages are published with RETAIN, and replace the present "
+        "ones",
     )
 
     @model_validator(mode="after")
@@ -110,12 +109,13 @@ def post_replay(
     asked: NewReplay,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> object:
-    """Send the messages that a SELECT over `messages` gives once more, as a job.
+    """Replay messages.
 
-    Published messages are new ones: they have new identifiers, rules and the history take them, and
-    three user properties name the job and the original (`mqlake-replay`, `mqlake-replay-id`,
-    `mqlake-replay-time`). `DELETE /jobs/{id}` ends the job, `POST /jobs/{id}/resume` goes on with
-    it; messages sent in the last two seconds before it was interrupted come again.
+    A job sends the messages that a SELECT over `messages` returns. Published messages are new ones:
+    they have new identifiers, rules and the history take them, and three user properties name the
+    job and the original (`mqlake-replay`, `mqlake-replay-id`, `mqlake-replay-time`). `DELETE
+    /jobs/{id}` ends the job, `POST /jobs/{id}/resume` continues it; messages sent in the last two
+    seconds before an interruption are sent again.
     """
     most = settings.sql_max_rows
     if asked.limit is not None and asked.limit > most:

@@ -38,9 +38,9 @@ _AS_IN_TABLE = (
 class RetainedMessageView(BaseModel):
     tenant: str
     topic_name: str
-    payload: str | None = Field(description="as text; null when it is none, or too large")
-    payload_base64: str | None = Field(description="of what is no text; else null")
-    payload_bytes: int = Field(description="both are null: larger than was asked for")
+    payload: str | None = Field(description="as UTF-8 text; null if it is not, or too large")
+    payload_base64: str | None = Field(description="if it is not text; else null")
+    payload_bytes: int = Field(description="both are null if this is above the maximum asked for")
     qos: int
     message_id: str = Field(description="128 bits, 32 hexadecimal digits, sortable by time")
     client_id: str = Field(description="of the publisher")
@@ -63,7 +63,7 @@ def get_retained(
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     topic_filter: Annotated[
-        str | None, Query(description="MQTT topic filter; without it all topics")
+        str | None, Query(description="MQTT topic filter; omitted: all topics")
     ] = None,
     max_payload_bytes: Annotated[
         int, Query(ge=0, le=65_536, description="larger payloads are null")
@@ -71,7 +71,10 @@ def get_retained(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[RetainedMessageView]:
-    """List retained messages by topic name, from the table `retained`: seconds behind the log."""
+    """List retained messages.
+
+    They come from the table `retained`, by topic name, seconds behind the log.
+    """
     if topic_filter is not None:
         check_filter(topic_filter)
     check_rights(caller, topic_filter)
@@ -89,7 +92,10 @@ def get_retained(
 def get_retained_message(
     table: Retained, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
 ) -> RetainedMessageView:
-    """Show the retained message of a topic, its whole payload; seconds behind the log."""
+    """Show a retained message.
+
+    The answer has the whole payload; it is seconds behind the log.
+    """
     check_rights(caller, topic)
     row = table.get(tenant, topic)
     if row is None:
@@ -103,10 +109,11 @@ def get_retained_message(
 def delete_retained_message(
     log: Log, maker: Maker, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
 ) -> RetainedAsked:
-    """Delete the retained message of a topic: publish an empty one, as any client may.
+    """Delete a retained message.
 
-    So subscribers of the topic get an empty message. It is in the log when this answers;
-    gateways follow at once, the table, and with it GET, within seconds.
+    An empty message is published, as any client may do, and subscribers of the topic get it. It is
+    in the log when this answers; gateways follow at once, the table, and with it GET, within
+    seconds.
     """
     validate_topic_name(topic)
     if is_system(topic):

@@ -28,18 +28,18 @@ Number = Annotated[int, Path(ge=1, le=2**53, description="number of a version")]
 
 
 class WantedRights(RightsFile):
-    """All rights; everything else is denied."""
+    """The complete rights; everything else is denied."""
 
     version: int | None = Field(
         default=None,
         ge=0,
-        description="that was planned against, 0: none was applied; 409 when another one is in "
-        "force. Without it these take the place of whichever is",
+        description="the version planned against, 0: none applied; 409 if another one is in force. "
+        "Omitted: replaces any version",
     )
 
 
 class RightsVersion(BaseModel):
-    version: int = Field(description="0: none was applied, each gateway goes by its rights_file")
+    version: int = Field(description="0: none applied, each gateway uses its rights_file")
     applied_at: datetime | None
     applied_by: str | None
     rule_count: int
@@ -47,18 +47,18 @@ class RightsVersion(BaseModel):
 
 class RightsView(RightsVersion):
     roles: dict[str, list[str]]
-    rules: list[dict[str, Any]] = Field(description="the first that decides counts")
+    rules: list[dict[str, Any]] = Field(description="the first that decides applies")
 
 
 class RightsPlan(BaseModel):
-    version: int = Field(description="in force; to be sent along with PUT")
+    version: int = Field(description="in force; send it with PUT")
     changes: bool
-    diff: str = Field(description="unified, of both as files; empty when nothing changes")
+    diff: str = Field(description="unified, of both as files; empty without changes")
 
 
 @router.get("/rights", openapi_extra=_ADMIN)
 def get_rights(rights: KnownRights) -> RightsView:
-    """Show the rights that were applied."""
+    """Show the applied rights."""
     return _view(rights.current)
 
 
@@ -68,7 +68,10 @@ def get_rights(rights: KnownRights) -> RightsView:
     responses={422: {"model": ProblemDetails}},
 )
 def post_plan(rights: KnownRights, wanted: RightsFile) -> RightsPlan:
-    """Show the changes that these would make; none is made."""
+    """Plan a change of rights.
+
+    The answer shows the changes; none is made.
+    """
     current = rights.current
     number = 0 if current is None else current.version
     before = None if current is None else current.content
@@ -83,9 +86,10 @@ def post_plan(rights: KnownRights, wanted: RightsFile) -> RightsPlan:
     responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
 )
 def put_rights(caller: CurrentCaller, changes: ChangeRights, wanted: WantedRights) -> RightsView:
-    """Apply rights at all gateways, in the place of all that were there and of their files.
+    """Apply rights.
 
-    Clients that are connected go by them at once.
+    They replace all earlier rights at all gateways, also those of files, and apply at once, also to
+    connected clients.
     """
     file = RightsFile.model_construct(roles=wanted.roles, rules=wanted.rules)
     applied = changes.apply(file, caller.name, wanted.version)
@@ -99,20 +103,26 @@ def put_rights(caller: CurrentCaller, changes: ChangeRights, wanted: WantedRight
     responses={200: {"content": {_TOML: {"schema": {"type": "string"}}}}},
 )
 def export_rights(rights: KnownRights) -> Response:
-    """Give the rights that were applied as a file has them."""
+    """Export the applied rights.
+
+    The answer has the format of a file.
+    """
     return Response(write_rights(rights.current or _NOTHING), media_type=_TOML)
 
 
 @router.get("/rights/versions", openapi_extra=_ADMIN)
 def get_rights_versions(rights: KnownRights) -> Page[RightsVersion]:
-    """List the versions that were in force, the newest first; the last 20 are kept."""
+    """List versions of the rights.
+
+    The newest come first; the last 20 are kept.
+    """
     views = [RightsVersion(**_said(one)) for one in rights.versions()]
     return Page(items=views, next_cursor=None)
 
 
 @router.get("/rights/versions/{version}", openapi_extra=_ADMIN, responses=_NOT_FOUND)
 def get_rights_version(rights: KnownRights, version: Number) -> RightsView:
-    """Show one version of the rights."""
+    """Show a version of the rights."""
     found = next((one for one in rights.versions() if one.version == version), None)
     if found is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"version {version} of the rights is not kept")

@@ -29,7 +29,7 @@ router = APIRouter(
     },
 )
 
-Rate = Annotated[int, Field(ge=1, le=MAX_RATE, description="outputs a second, at most")]
+Rate = Annotated[int, Field(ge=1, le=MAX_RATE, description="maximum outputs a second")]
 _clock = SystemClock()
 
 
@@ -41,18 +41,18 @@ class Backfill(BaseModel):
     )
 
     from_: datetime | None = Field(
-        default=None, alias="from", description="only what was received since; null: everything"
+        default=None, alias="from", description="only messages received at or after; null: all"
     )
     missed: bool = Field(
         default=False,
-        description="only what the rule has missed: from where it was paused or stopped to where "
-        "its newest version began; 409 when it had not stopped before that",
+        description="only messages that the rule missed: from its pause or stop to its newest "
+        "version; 409 if it had not stopped before that",
     )
     rate: Rate = DEFAULT_RATE
 
 
 class Resumption(BaseModel):
-    """Resumption of a paused rule."""
+    """Where and how a paused rule resumes."""
 
     model_config = ConfigDict(
         extra="forbid", populate_by_name=True, json_schema_extra={"examples": [{"from": "pause"}]}
@@ -61,19 +61,19 @@ class Resumption(BaseModel):
     from_: Literal["now", "pause"] = Field(
         default="now",
         alias="from",
-        description="now: with what comes from now on; pause: also with what came since it was "
-        "paused, by a backfill of that alone",
+        description="now: with messages from now on; pause: also those since the pause, by a "
+        "backfill of these alone",
     )
     rate: Rate = DEFAULT_RATE
 
 
 class Resumed(BaseModel):
-    """A rule that goes on, and the job that makes up for messages it has missed."""
+    """A resumed rule, and the job that backfills the messages it missed."""
 
     rule: RuleView
     job: JobView | None = Field(
-        description="null: none was asked for, or the rule does not run yet; then "
-        "POST /rules/{id}/backfill with `missed` starts it later"
+        description="null: none requested, or the rule does not run yet; POST /rules/{id}/backfill "
+        "with `missed` then starts it later"
     )
 
 
@@ -90,12 +90,12 @@ def post_backfill(
     asked: Backfill | None = None,
     tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
 ) -> JobView:
-    """Give the actions of a running rule its outputs for history, as a job.
+    """Backfill a rule.
 
-    That is of every stored message before its newest version came into force: live evaluation
-    has each one from there on, so that none is left out and none taken twice. The outputs are in
-    the order of the log; those whose evaluation fails become dead letters. A second backfill of
-    the same rule gives its outputs again, with other identifiers.
+    A job gives the actions of a running rule its outputs for every stored message before its newest
+    version took effect. Live evaluation has all later messages, so none is skipped or taken twice.
+    Outputs are in the order of the log; messages that fail become dead letters. A second backfill
+    of the same rule gives its outputs again, with other identifiers.
     """
     asked = asked or Backfill()
     entry = existing(rules, caller, tenant, rule_id)
@@ -112,7 +112,7 @@ def post_backfill(
 @router.post(
     "/rules/{id}/resume",
     responses={
-        202: {"model": Resumed, "description": "taken; the engine has not answered yet"},
+        202: {"model": Resumed, "description": "accepted; the engine has not answered yet"},
         **{code: {"model": ProblemDetails} for code in (404, 409, 412, 429)},
     },
 )
@@ -128,11 +128,12 @@ def post_resume_rule(
     if_match: IfMatch = None,
     wait: Wait = None,
 ) -> Resumed:
-    """Let a paused or failed rule go on as it is, as a new version: from now on, or from there.
+    """Resume a rule.
 
-    From where it paused means that a backfill gives its actions the rule's outputs for the messages
-    between there and its new version, at most `rate` outputs a second; live evaluation has the
-    others at once. None is left out and none taken twice.
+    A paused or failed rule continues unchanged, as a new version: from now on, or from the pause.
+    In the second case a backfill gives its actions the outputs for the messages between the pause
+    and the new version, at most `rate` outputs a second; live evaluation has later messages at
+    once. None is skipped or taken twice.
     """
     asked = asked or Resumption()
     entry = existing(rules, caller, tenant, rule_id)

@@ -61,29 +61,32 @@ class RuleTest(BaseModel):
     context: dict[str, Any] = Field(
         default_factory=dict,
         description="the message: topic, payload (text, or a JSON value), payload_base64, "
-        "clientid, username, qos, retain, dup, properties, user_properties, …; of an event its "
-        "columns, see GET /rule_events. What is left out is made up, or absent where it can be",
+        "clientid, username, qos, retain, dup, properties, user_properties, …; for an event its "
+        "columns, see GET /rule_events. Omitted values are made up, or absent where "
+        "possible",
     )
 
 
 class NoMatch(BaseModel):
-    """Reason why there is no output."""
+    """Why there is no output."""
 
     detail: str
-    condition: str | None = Field(description="the condition that is not true, as the rule has it")
-    values: dict[str, Any] = Field(description="what the condition reads, with its values")
-    missing: list[str] = Field(description="what the condition reads and the message has not")
+    condition: str | None = Field(
+        description="the condition that is not true, as written in the rule"
+    )
+    values: dict[str, Any] = Field(description="values read by the condition")
+    missing: list[str] = Field(description="fields read by the condition that the message lacks")
 
 
 class RuleTestResult(BaseModel):
     matched: bool = Field(description="whether there are outputs")
     outputs: list[Any] = Field(description="JSON objects; several with FOREACH")
-    error: str | None = Field(description="the evaluation failed: live this is a dead letter")
+    error: str | None = Field(description="the evaluation failed: a dead letter if live")
     reason: NoMatch | None = Field(description="why there is no output")
 
 
 class DryRun(BaseModel):
-    """Range of messages, and form of the rule, of a dry run."""
+    """The messages and the form of the rule in a dry run."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -96,18 +99,18 @@ class DryRun(BaseModel):
         },
     )
 
-    from_: datetime | None = Field(default=None, alias="from", description="received not before")
+    from_: datetime | None = Field(default=None, alias="from", description="received at or after")
     to: datetime | None = Field(default=None, description="received before")
     table_version: int | None = Field(
         default=None,
         ge=0,
-        description="of the table `messages`, `events` or `drops`: as it was then",
+        description="of the table `messages`, `events` or `drops`, for time travel",
     )
     limit: int | None = Field(
-        default=None, ge=1, le=MAX_LIMIT, description="only so many messages, the newest"
+        default=None, ge=1, le=MAX_LIMIT, description="maximum number of messages, the newest"
     )
     sql: str | None = Field(
-        default=None, max_length=MAX_SQL_CHARACTERS, description="another text of the rule"
+        default=None, max_length=MAX_SQL_CHARACTERS, description="other SQL for the rule"
     )
     version: int | None = Field(
         default=None, ge=1, description="another version of the rule; null: the newest"
@@ -115,8 +118,7 @@ class DryRun(BaseModel):
     compare_version: int | None = Field(
         default=None,
         ge=1,
-        description="version that the result is compared with; null: the one that runs, when it is "
-        "another",
+        description="version to compare with; null: the running one, if it is another",
     )
 
 
@@ -129,11 +131,11 @@ def post_rule_test(
     test: RuleTest,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleTestResult:
-    """Evaluate a rule on one made-up message; nothing is published and nothing kept.
+    """Test a rule.
 
-    A stateful rule gives its output for this message alone: the row of its window, say.
-    Spark evaluates the expression that would run live. The first test after a start may take
-    seconds.
+    The rule is evaluated on one sample message; nothing is published or kept. A stateful rule gives
+    its output for this message alone, for example the row of its window. Spark evaluates the
+    expression that would run live. The first test after a start may take seconds.
     """
     columns = tables_for(caller, references.columns(tenant))
     rule = compiled(test.sql, rules.schemas(tenant), columns)
@@ -169,11 +171,12 @@ def post_dry_run(
     asked: DryRun | None = None,
     tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
 ) -> JobView:
-    """Evaluate a rule on messages or events that were stored, as a job; no action runs.
+    """Dry-run a rule.
 
-    The result of the job counts, in all and by hour, the messages that a filter matched, that gave
-    outputs, that gave none and that failed; it has examples of outputs and of failures, and the
-    difference to the version that runs. With `sql`, the rule need not exist.
+    A job evaluates it on stored messages or events; no action runs. The result counts, in total and
+    by hour, the messages that matched a filter, gave outputs, gave none and failed. It has examples
+    of outputs and failures, and the difference to the running version. With `sql`, the rule need
+    not exist.
     """
     asked = asked or DryRun()
     sql = _asked_sql(rules, caller, tenant, rule_id, asked)
@@ -202,12 +205,13 @@ def post_resume(
     runs: AllRuns,
     job_id: JobId,
 ) -> JobView:
-    """Go on with a job that was interrupted, has failed or was cancelled.
+    """Resume a job.
 
-    A backfill goes on where it was; messages that it evaluates again give the same outputs, which
-    count once. A replay goes on where it was, two seconds before at most. A dry run begins anew,
-    and so does a rerun, which leaves out letters that are done. The deletion of a tenant goes on
-    with the step at which it was.
+    The job must be interrupted, failed or cancelled. A backfill continues where it stopped;
+    messages that it evaluates again give the same outputs, which count once. A replay continues
+    where it stopped, or up to two seconds before. A dry run starts again, and so does a rerun,
+    which skips letters that are done. The deletion of a tenant continues with the step that was
+    interrupted.
     """
     job = runs.jobs.get(job_id)
     if job is None or not is_shown(job, caller):

@@ -38,7 +38,7 @@ router = APIRouter(
 )
 
 _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
-    202: {"model": RuleView, "description": "taken; the engine has not answered yet"},
+    202: {"model": RuleView, "description": "accepted; the engine has not answered yet"},
     412: {"model": ProblemDetails},
 }
 Number = Annotated[int, Path(ge=1, description="number of a version")]
@@ -48,7 +48,10 @@ Number = Annotated[int, Path(ge=1, description="number of a version")]
 def get_versions(
     rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[VersionView]:
-    """List the versions of a rule, the newest first; the last 100 are kept."""
+    """List versions of a rule.
+
+    The newest come first; the last 100 are kept.
+    """
     existing(rules, caller, tenant, rule_id)
     schemas = rules.schemas(tenant)
     versions = [
@@ -66,7 +69,7 @@ def get_version(
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> VersionView:
-    """Show one version of a rule."""
+    """Show a version of a rule."""
     found = find_version(rules, caller, tenant, rule_id, version)
     return view_version(found, masked=is_masked(caller))
 
@@ -80,7 +83,7 @@ def get_difference(
     other: Number,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> Difference:
-    """Compare two versions of a rule, line by line."""
+    """Compare two versions of a rule."""
     texts = []
     for number in (version, other):
         body = body_of(find_version(rules, caller, tenant, rule_id, number))
@@ -107,7 +110,10 @@ def post_rollback(
     if_match: IfMatch = None,
     wait: Wait = None,
 ) -> RuleView:
-    """Give a rule the content of an earlier version, as a new version."""
+    """Roll back a rule.
+
+    The content of an earlier version becomes a new version.
+    """
     body = body_of(find_version(rules, caller, tenant, rule_id, version))
     check_for(caller, tenant, rules, references, body)
     rule = changes.replace(*(tenant, rule_id, body, caller.name), read_etag(if_match))

@@ -61,15 +61,15 @@ router = APIRouter(
 RuleIdPath = Annotated[str, Path(alias="id", description="identifier of a rule")]
 IfMatch = Annotated[
     str | None,
-    Header(description="the ETag of what was changed; 412 when the rule has changed since"),
+    Header(description="ETag of the version changed; 412 if the rule has changed since"),
 ]
 Wait = Annotated[
     float | None,
-    Query(ge=0, le=30, description="seconds that the answer waits for the engine; 3 without"),
+    Query(ge=0, le=30, description="maximum seconds to wait for the engine; omitted: 3"),
 ]
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
 _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
-    202: {"model": RuleView, "description": "taken; the engine has not answered yet"},
+    202: {"model": RuleView, "description": "accepted; the engine has not answered yet"},
     **{code: {"model": ProblemDetails} for code in (404, 409, 412)},
 }
 _ETAG = re.compile(r'(?:W/)?"([0-9]{1,18})"')
@@ -80,14 +80,16 @@ def get_rules(
     rules: KnownRules,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
-    enable: Annotated[bool | None, Query(description="only these, or only the others")] = None,
-    state: Annotated[str | None, Query(description="only those in this state")] = None,
+    enable: Annotated[
+        bool | None, Query(description="true: only enabled ones; false: only others")
+    ] = None,
+    state: Annotated[str | None, Query(description="only in this state")] = None,
     like_id: Annotated[str | None, Query(description="part of the identifier")] = None,
     topic: Annotated[str | None, Query(alias="from", description="exactly this filter")] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[RuleView]:
-    """List rules by identifier, a page at a time, as clients are listed."""
+    """List rules by identifier."""
     (after,) = read_cursor(cursor, 1)
     asked = [
         entry
@@ -119,14 +121,14 @@ def post_rule(
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = None,
 ) -> RuleView:
-    """Make a rule.
+    """Create a rule.
 
-    It is in the log when this answers, and waits for at most 3 seconds until the engine has told
-    its `state`. 202 and `starting` when it has not, because Spark is away, say:
-    the rule then starts with it, and GET shows when.
+    It is in the log when this answers. The answer waits, 3 seconds by default, until the engine
+    has reported its `state`. 202 and `starting` if it has not, for example because Spark is down:
+    the rule then starts with Spark, and GET shows when.
 
-    It acts with the rights of its maker, as they are at any time: it fails (`failed`) when these
-    do not allow its actions any more.
+    It acts with the current rights of its maker: it fails (`failed`) when these no longer allow its
+    actions.
     """
     body = new.body()
     check_for(caller, tenant, rules, references, body)
@@ -145,7 +147,10 @@ def post_validate(
     asked: RuleCheck,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> CheckResult:
-    """Return the errors of a rule, warnings, and the meaning of its SQL."""
+    """Validate a rule.
+
+    The answer has errors, warnings and the meaning of its SQL.
+    """
     errors = []
     said: list[str] = []
     view: CompiledView | None = None
@@ -173,7 +178,10 @@ def get_rule(
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleView:
-    """Show a rule; the ETag is its version."""
+    """Show a rule.
+
+    The ETag is its version.
+    """
     entry = existing(rules, caller, tenant, rule_id)
     _tag(response, entry.rule)
     return view_rule(entry, masked=is_masked(caller))
@@ -192,11 +200,12 @@ def put_rule(
     if_match: IfMatch = None,
     wait: Wait = None,
 ) -> RuleView:
-    """Give a rule another content, as a new version; without a difference nothing happens.
+    """Change a rule.
 
-    `enable` starts and stops it. A rule that is paused or failed is started again by any PUT.
-    Waits for the engine as POST does. From then on it acts with the rights of the caller; one
-    that was somebody else's is so made one's own, also without a difference.
+    The content becomes a new version; without a difference nothing happens. `enable` starts and
+    stops the rule; any PUT restarts a paused or failed one. It waits for the engine as POST does.
+    From then on the rule acts with the caller's rights, even without a difference if its maker was
+    another caller.
     """
     body = changed.body()
     existing(rules, caller, tenant, rule_id)
@@ -223,7 +232,10 @@ def delete_rule(
     tenant: Tenant = DEFAULT_TENANT,
     if_match: IfMatch = None,
 ) -> None:
-    """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
+    """Delete a rule.
+
+    Its versions are deleted too. Messages that come a moment later are not evaluated.
+    """
     existing(rules, caller, tenant, rule_id)
     changes.delete(tenant, rule_id, read_etag(if_match))
     # The rule is gone, also when its counters cannot be deleted.
@@ -235,7 +247,10 @@ def delete_rule(
 def get_explain(
     rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Explanation:
-    """Show a rule as Spark runs it, and for which offsets its versions count."""
+    """Explain a rule.
+
+    The answer shows how Spark runs it, and the offsets for which its versions apply.
+    """
     entry = existing(rules, caller, tenant, rule_id)
     return explain(entry)
 
@@ -248,7 +263,10 @@ def get_metrics(
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
-    """Show the counters of a rule since it was made or reset, as of about a second ago."""
+    """Show a rule's counters.
+
+    They count from its creation or reset, and are about a second old.
+    """
     entry = existing(rules, caller, tenant, rule_id)
     return view_metrics(metrics, entry)
 
@@ -262,7 +280,10 @@ def get_all_metrics(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[MetricsView]:
-    """List the counters of each rule, by identifier: the pages are those of GET /rules."""
+    """List counters of rules.
+
+    The pages are those of `GET /rules`, by identifier.
+    """
     (after,) = read_cursor(cursor, 1)
     asked = [
         entry
@@ -282,7 +303,7 @@ def put_metrics_reset(
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> MetricsView:
-    """Count from zero again."""
+    """Reset a rule's counters."""
     entry = existing(rules, caller, tenant, rule_id)
     reset_metrics(log, metrics, tenant, rule_id)
     return view_metrics(metrics, entry)
@@ -290,7 +311,10 @@ def put_metrics_reset(
 
 @router.get("/rule_events", openapi_extra={**for_tenants(), **for_topics()})
 def get_rule_events() -> list[RuleEvent]:
-    """List the events that rules can read, each with its columns."""
+    """List events for rules.
+
+    Each has its columns.
+    """
     found = [
         RuleEvent(
             event="<topic filter>",
@@ -313,7 +337,10 @@ def get_rule_events() -> list[RuleEvent]:
 
 @router.get("/rule_actions", openapi_extra={**for_tenants(), **for_topics()})
 def get_rule_actions() -> dict[str, dict[str, Any]]:
-    """Return for each function of actions the JSON schema of its `args`."""
+    """Show action functions.
+
+    Each has the JSON schema of its `args`.
+    """
     return describe_arguments()
 
 

@@ -34,7 +34,10 @@ def get_schemas(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[SchemaView]:
-    """List schemas by name, each in its newest version."""
+    """List schemas by name.
+
+    Each is in its newest version.
+    """
     (after,) = read_cursor(cursor, 1)
     schemas = rules.schemas(tenant)
     names = sorted(name for name in (*schemas.names(), SPARKPLUG_B) if name > after)
@@ -53,7 +56,10 @@ def post_schema(
     new: NewSchema,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> SchemaView:
-    """Register a schema; it is checked, and can be named in rules when this answers."""
+    """Register a schema.
+
+    It is checked; rules can name it when this answers.
+    """
     schema = changes.create(tenant, new.name, new.body())
     response.headers["ETag"] = f'"{schema.version}"'
     return view_schema(schema)
@@ -63,7 +69,10 @@ def post_schema(
 def get_schema(
     rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaDetails:
-    """Show a schema in its newest version, its versions and the rules that decode by it."""
+    """Show a schema.
+
+    The answer has its newest version, its versions and the rules that decode with it.
+    """
     return _details(rules, changes, tenant, name)
 
 
@@ -76,10 +85,11 @@ def put_schema(
     body: SchemaBody,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> SchemaView:
-    """Give a schema another text, as a new version; without a difference nothing happens.
+    """Change a schema.
 
-    Rules that name no version decode by the new one: the engine compiles them again, and from one
-    offset on it counts, as when a rule is changed.
+    The text becomes a new version; without a difference nothing happens. Rules that name no version
+    decode with the new one: the engine compiles them again, and it applies from one offset on, as
+    when a rule is changed.
     """
     schema = changes.replace(tenant, name, body)
     response.headers["ETag"] = f'"{schema.version}"'
@@ -90,7 +100,10 @@ def put_schema(
 def delete_schema(
     _rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> None:
-    """Delete a schema with its versions; 409 when rules decode by it, also such that rest."""
+    """Delete a schema.
+
+    Its versions are deleted too; 409 if rules decode with it, even disabled ones.
+    """
     changes.delete(tenant, name)
 
 
@@ -98,7 +111,10 @@ def delete_schema(
 def get_schema_versions(
     rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[SchemaView]:
-    """List the versions of a schema, the newest first."""
+    """List versions of a schema.
+
+    The newest come first.
+    """
     _details(rules, changes, tenant, name)
     versions = rules.schemas(tenant).versions(name)
     return Page(items=[view_schema(one) for one in versions], next_cursor=None)
@@ -108,7 +124,7 @@ def get_schema_versions(
 def get_schema_version(
     rules: KnownRules, name: Name, version: Number, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaView:
-    """Show one version of a schema."""
+    """Show a version of a schema."""
     for one in rules.schemas(tenant).versions(name):
         if one.version == version:
             return view_schema(one)
@@ -125,7 +141,10 @@ def delete_schema_version(
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> None:
-    """Delete an older version; 409 when rules decode by it."""
+    """Delete an older version.
+
+    409 if rules decode with it, or if it is the newest of several.
+    """
     changes.delete(tenant, name, version)
 
 

@@ -46,7 +46,10 @@ async def post_login(
     logins: LoggingIn,
     login: LoginRequest,
 ) -> SessionView:
-    """Open a session: a cookie that scripts cannot read, and a token that they send beside it."""
+    """Log in.
+
+    The session is a cookie that scripts cannot read; the answer has the CSRF token to send with it.
+    """
     with counting_login(authenticator_of(request), request, login.username or ""):
         means = "token" if login.username is None else "password"
         await begin_attempt(request, login.username or "", None, means)
@@ -63,7 +66,10 @@ def get_session(caller: CurrentCaller) -> SessionView:
 
 @router.get("/session/operations", openapi_extra=_OWN)
 def get_session_operations(request: Request, caller: CurrentCaller) -> OperationsView:
-    """List the operations open to the caller: by role, tenants and topics."""
+    """List the caller's operations.
+
+    Role, tenants and topics decide which are open.
+    """
     return OperationsView(operations=open_to(caller, request.app.openapi(), PREFIX))
 
 
@@ -75,7 +81,10 @@ def get_session_operations(request: Request, caller: CurrentCaller) -> Operation
 def post_logout(
     request: Request, response: Response, changes: ChangeAccess, caller: CurrentCaller
 ) -> None:
-    """End the session; without one nothing happens."""
+    """Log out.
+
+    Without a session nothing happens.
+    """
     if caller.session_id is not None:
         changes.close_session(caller.session_id)
         tell_access(request, caller, "logout")
@@ -95,7 +104,10 @@ async def post_password(
     caller: CurrentCaller,
     asked: NewPassword,
 ) -> None:
-    """Change one's own password; all sessions of the account end, this one too."""
+    """Change the caller's password.
+
+    All sessions of the account end, this one too.
+    """
     need_password(caller)
     with counting_login(authenticator_of(request), request, caller.name):
         await logins.by_password(caller.name, asked.old_password.get_secret_value())

@@ -32,13 +32,16 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 class LoginWays(BaseModel):
     oidc: str | None = Field(
-        description="name of the identity provider, to which GET /login/oidc leads; null: none"
+        description="name of the identity provider, at GET /login/oidc; null: none"
     )
 
 
 @router.get("/login")
 def get_login(settings: Settings) -> LoginWays:
-    """Show the ways to log in, beside the token and passwords."""
+    """Show further ways to log in.
+
+    Tokens and passwords are not listed.
+    """
     return LoginWays(oidc=None if settings.oidc is None else settings.oidc.name)
 
 
@@ -49,7 +52,7 @@ def get_login(settings: Settings) -> LoginWays:
     responses=_ERRORS,
 )
 async def get_login_oidc(request: Request, oidc: Oidc) -> RedirectResponse:
-    """Send a browser to the identity provider."""
+    """Redirect to the identity provider."""
     provider = _require(oidc)
     seed = secrets.token_urlsafe(32)
     url = await provider.login_url(seed)
@@ -79,12 +82,12 @@ async def get_login_oidc_callback(
     oidc: Oidc,
     code: Annotated[str, Query(max_length=4096)] = "",
     state: Annotated[str, Query(max_length=256)] = "",
-    error: Annotated[str, Query(max_length=256, description="of the provider's")] = "",
+    error: Annotated[str, Query(max_length=256, description="from the provider")] = "",
     seed: Annotated[str, Cookie(alias=SEED_COOKIE, max_length=256)] = "",
 ) -> RedirectResponse:
-    """Take a browser back from the identity provider, and open its session.
+    """Log in from the identity provider.
 
-    The provider identifies the user; the account of that name has his rights.
+    The provider identifies the user; the account of that name determines the rights.
     """
     provider = _require(oidc)
     request.scope["query_string"] = b""  # the code is nobody else's to read

@@ -52,13 +52,13 @@ class SqlQuery(BaseModel):
     limit: int | None = Field(
         default=DEFAULT_ROWS,
         ge=1,
-        description="most rows; 422 above the setting sql_max_rows; null: as many as that",
+        description="maximum rows; 422 above the setting sql_max_rows; null: that setting",
     )
     timeout_seconds: float = Field(
         default=DEFAULT_SECONDS,
         gt=0,
         le=3_600,
-        description="after that the query is ended; at most the setting sql_max_seconds counts",
+        description="ends the query after this time; limited by the setting sql_max_seconds",
     )
 
 
@@ -87,7 +87,7 @@ class SqlProblemDetails(ProblemDetails):
 
     line: int | None = Field(default=None, description="1-based, in the query")
     column: int | None = Field(default=None, description="1-based")
-    hint: str | None = Field(default=None, description="what to write instead")
+    hint: str | None = Field(default=None, description="a correction")
 
 
 Run = AbstractContextManager[Result]
@@ -122,10 +122,11 @@ async def post_sql(
     settings: Settings,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> Response:
-    """Run one SELECT over the tenant's history, as it is now or as it was.
+    """Run a query.
 
-    The answer begins when the query has ended, and is streamed. Hang up to cancel: the query ends
-    in Spark too.
+    It is one SELECT over the tenant's history, as it is now or as it was. The answer starts when
+    the query has ended, and is streamed. Close the connection to cancel: the query ends in Spark
+    too.
     """
     rows = settings.sql_max_rows if asked.limit is None else asked.limit
     if rows > settings.sql_max_rows:
@@ -173,9 +174,10 @@ def _usage(figures: TenantFigures, tenant: str) -> str:
     openapi_extra={**needs("viewer"), **for_topics(), **for_tenants()},
 )
 def post_sql_start(warm_up: Warming) -> Response:
-    """Have Spark started for queries and trials before there is one: the first waits less then.
+    """Start Spark for queries.
 
-    Nobody waits for it: see `query` in `GET /processes`. Spark ends again when nobody uses it.
+    It starts in the background, and the first query or trial waits less: see `query` in `GET
+    /processes`. Spark stops when it is no longer used.
     """
     warm_up.begin()
     return Response(status_code=HTTPStatus.ACCEPTED)

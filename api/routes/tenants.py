@@ -40,8 +40,7 @@ Name = Annotated[str, Path(pattern=TENANT_PATTERN)]
 class TenantView(BaseModel):
     name: str
     state: Literal["active", "suspended"] | None = Field(
-        description="null: it was not created, and only gateways whose own tenant it is let its "
-        "clients in"
+        description="null: not created; only gateways with it as their own tenant admit its clients"
     )
     description: str
     limits: TenantLimits
@@ -61,9 +60,10 @@ def get_tenants(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[TenantView]:
-    """List by name tenants that were created, or have sessions or rules, and `default`.
+    """List tenants by name.
 
-    A caller for some tenants is shown these.
+    They were created or have sessions or rules; `default` is always listed. A caller limited to
+    tenants sees only these.
     """
     (after,) = read_cursor(cursor, 1)
     sessions = cache.tenants()
@@ -91,9 +91,9 @@ def put_tenant(
     name: Name,
     wanted: Tenant,
 ) -> TenantView:
-    """Create a tenant, suspend or resume it, or give it other limits.
+    """Create or change a tenant.
 
-    Clients of a suspended one are cut off by all gateways, and none is let in.
+    Clients of a suspended tenant are disconnected by all gateways, and none is admitted.
     """
     _refuse_going(jobs, name)
     sessions = cache.tenants()
@@ -116,11 +116,12 @@ def delete_tenant(
     tenants: KnownTenants,
     name: Name,
 ) -> JobView:
-    """Delete a tenant with all that it has: a job, which can be resumed.
+    """Delete a tenant.
 
-    Its clients are cut off, its sessions end, and rules, schemas, reference tables, retained
-    messages, keys, accounts and rows of tables go; files of tables too, and with them time travel
-    of all tenants to before. Records in the log stay as long as the log keeps them.
+    A job, which can be resumed, deletes everything of the tenant: its clients are disconnected, its
+    sessions end, and rules, schemas, reference tables, retained messages, keys, accounts and rows
+    of tables are deleted. Files of tables are deleted too, so no tenant can read tables as of
+    before the deletion. Records in the log stay as long as the log keeps them.
     """
     if name == DEFAULT_TENANT:
         raise Problem(HTTPStatus.CONFLICT, f"the tenant {name!r} is always there")

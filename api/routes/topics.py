@@ -27,14 +27,14 @@ router = APIRouter(
 
 class Topic(BaseModel):
     topic_name: str
-    messages: int = Field(description="seen since `since`")
+    messages: int = Field(description="since `since`")
     rate: float = Field(description="messages a second over the last ten seconds")
     last: MessageView
 
 
 class TopicPage(Page[Topic]):
-    since: datetime = Field(description="messages from then on were looked at")
-    forgotten: int = Field(description="topics that were seen and are no longer remembered")
+    since: datetime = Field(description="time from which messages were read")
+    forgotten: int = Field(description="number of topics no longer remembered")
 
 
 @router.get("/topics", openapi_extra=for_topics())
@@ -43,24 +43,24 @@ def get_topics(
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     topic_filter: Annotated[
-        str | None, Query(description="MQTT topic filter; without it all topics")
+        str | None, Query(description="MQTT topic filter; omitted: all topics")
     ] = None,
     max_payload_bytes: Annotated[
         int,
         Query(
             ge=0,
             le=MAX_KEPT_BYTES,
-            description=f"larger payloads are null; of those beyond {MAX_KEPT_BYTES:,} bytes none",
+            description=f"larger payloads are null, and all over {MAX_KEPT_BYTES:,} bytes",
         ),
     ] = 1024,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> TopicPage:
-    """List topics by name, each with its last message.
+    """List topics by name.
 
-    The first question makes the API look at messages: at those of the last minute, then as they
-    come, until nobody has asked for a minute. It remembers 10,000 topics and forgets those longest
-    silent.
+    Each has its last message. The first request makes the API read messages: those of the last
+    minute, then new ones, until there is no request for a minute. It remembers 10,000 topics and
+    forgets those silent for longest.
     """
     if topic_filter is not None:
         check_filter(topic_filter)

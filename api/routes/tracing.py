@@ -32,14 +32,15 @@ def get_trace(
     tenant: Tenant = DEFAULT_TENANT,
     client_id: Annotated[
         str | None,
-        Query(min_length=1, description="only at this client"),
+        Query(min_length=1, description="only for this client"),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="subscribers, at most")] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="maximum number of subscribers")] = 100,
 ) -> Trace:
-    """Show the course of a message: accepted, routed, delivered or dropped, rows of rules.
+    """Trace a message.
 
-    `basis` says of each part whether it was recorded; `not_known` says which records are missing. A
-    caller for some topics alone is shown no rules: their rows may be of other messages too.
+    The answer shows whether it was accepted, routed, delivered or dropped, and rows of rules.
+    `basis` tells for each part whether it was recorded; `not_known` lists the missing records. A
+    caller limited to topics sees no rules: their rows may be of other messages too.
     """
     found = traces.trace(message_id, client_id, limit, tenant, caller)
     if found is None:

@@ -151,6 +151,12 @@ def test_every_error_has_one_shape(client: Client) -> None:
         assert answer.json()["status"] == answer.status_code
 
 
+def test_every_operation_has_a_short_summary(client: Client) -> None:
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    summaries = [operation["summary"] for path in paths.values() for operation in path.values()]
+    assert [one for one in summaries if not 2 <= len(one.split()) <= 6 or one[-1] == "."] == []
+
+
 def test_openapi_describes_every_route(client: Client) -> None:
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     assert set(paths) == {
