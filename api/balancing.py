@@ -14,51 +14,59 @@ ANSWER_SECONDS: Final = 2.0
 
 class FactorView(BaseModel):
     healthy: bool | None = Field(description="null: not known yet")
-    reason: str = Field(description="why not; empty: it is")
+    reason: str = Field(description="why it is unhealthy; empty: healthy")
 
 
 class NodeView(BaseModel):
     name: str
     address: str
     ports: dict[str, int] = Field(description="by kind of listener: `mqtt`, `ws`, …")
-    slot: int | None = Field(description="server of HAProxy; null: there is none left for it")
-    weight: int | None = Field(description="1 to 100: its part of new clients; null: not yet known")
-    takes_clients: bool = Field(description="new ones; those that it has stay in any case")
-    draining: bool = Field(description="somebody has asked for that")
+    slot: int | None = Field(description="server of HAProxy; null: no slot is left")
+    weight: int | None = Field(
+        description="1 to 100: its share of new clients; null: not yet known"
+    )
+    takes_clients: bool = Field(description="new ones; existing clients stay")
+    draining: bool = Field(description="a drain was requested")
     overloaded: bool
-    overload_level: int | None = Field(description="0 to 10, as it publishes it; null: it does not")
+    overload_level: int | None = Field(
+        description="0 to 10, as the node publishes it; null: not published"
+    )
     cpu_percent: float | None = Field(description="mean of the window; null: not known")
-    factors: dict[str, FactorView] = Field(description="health; a node is healthy if all are")
+    factors: dict[str, FactorView] = Field(
+        description="health factors; a node is healthy if all are"
+    )
 
 
 class ProxyView(BaseModel):
     name: str
-    version: str = Field(description="of the snapshot that it runs; empty: none that is known")
-    problem: str = Field(description="why it does not run the one in force; empty: it does")
-    changes: int = Field(description="commands that changed something")
-    repairs: int = Field(description="times that it had drifted and was brought back")
+    version: str = Field(description="of the snapshot that it runs; empty: unknown")
+    problem: str = Field(description="why it does not run the current one; empty: it does")
+    changes: int = Field(description="number of commands that changed something")
+    repairs: int = Field(description="times that its drifted state was restored")
 
 
 class Loads(BaseModel):
-    made_at: datetime | None = Field(description="UTC; null: there are none yet")
-    problem: str = Field(description="why they could not be read, or made anew; empty: they could")
+    made_at: datetime | None = Field(description="UTC; null: none yet")
+    problem: str = Field(description="why they could not be read or renewed; empty: they could")
 
 
 class DrainView(BaseModel):
     node: str
     state: str
-    closed: int = Field(description="that proxies have closed; gateways do it themselves")
+    closed: int = Field(
+        description="connections closed by proxies; gateways close theirs themselves"
+    )
 
 
 class Balancer(BaseModel):
     healthy: bool
     detail: str
     strategy: str
-    version: str = Field(description="of the snapshot in force: SHA-256 of what is in it")
-    talkers: int = Field(description="clients that are placed with those who hear the same topics")
-    loads: Loads = Field(description="what clients are expected to publish and to hear")
+    version: str = Field(description="of the current snapshot: SHA-256 of its content")
+    talkers: int = Field(description="clients placed with others that hear the same topics")
+    loads: Loads = Field(description="expected publishes and deliveries of clients")
     nodes: list[NodeView] = Field(description="by name")
-    left_out: list[str] = Field(description="nodes for which there is no slot")
+    left_out: list[str] = Field(description="nodes without a slot")
     proxies: list[ProxyView]
     drains: list[DrainView]
 

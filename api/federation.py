@@ -9,67 +9,59 @@ from mqlake.heartbeat import read_heartbeat
 
 
 class LinkCounters(BaseModel):
-    sent: int = Field(description="messages, those that were sent again included")
-    offered: int = Field(default=0, description="messages of which it was sent the envelope alone")
-    handed: int = Field(
-        default=0, description="messages for share groups that have members behind it"
-    )
-    returned: int = Field(
-        default=0, description="of these, the ones that it had no member for any more"
-    )
-    expired: int = Field(description="messages that expired before it got them")
+    sent: int = Field(description="messages, including those sent again")
+    offered: int = Field(default=0, description="messages of which only the envelope was sent")
+    handed: int = Field(default=0, description="messages for share groups with members behind it")
+    returned: int = Field(default=0, description="of these, those for which it had no member left")
+    expired: int = Field(description="messages that expired before it received them")
     over_hop_limit: int
-    slowed: int = Field(default=0, description="times that its rate held messages back")
-    too_large: int = Field(description="larger than it takes; it never gets them")
-    malformed: int = Field(description="records whose envelope or properties cannot be read")
+    slowed: int = Field(default=0, description="times that its rate limit delayed messages")
+    too_large: int = Field(description="messages over its size limit; it never gets them")
+    malformed: int = Field(description="records with an unreadable envelope or properties")
 
 
 class LinkView(BaseModel):
     site: int
     uri: str = Field(description="of its federator; empty: it connects to this site")
     there: bool = Field(description="it gets what it wants")
-    reason: str = Field(description="why not; empty: it is there")
+    reason: str = Field(description="why it does not; empty: it does")
     waiting: int = Field(description="messages that it has not acknowledged")
-    behind: int = Field(description="records of this site's log that it may not have")
-    gone: int = Field(description="times that the log had no more what it was to get next")
-    wants: int = Field(default=0, description="filters of what is wanted behind it")
-    carries: list[str] = Field(default=[], description="of these filters the first 20")
+    behind: int = Field(description="records of this site's log that it may lack")
+    gone: int = Field(description="times that its next record was no longer in the log")
+    wants: int = Field(default=0, description="number of filters wanted behind it")
+    carries: list[str] = Field(default=[], description="the first 20 of these filters")
     bytes: int = Field(default=0, description="sent to it, of all packets")
     counters: LinkCounters
 
 
 class SiteCounters(BaseModel):
-    received: int = Field(description="messages of neighbours, copies included")
-    appended: int = Field(description="of these, new ones")
+    received: int = Field(description="messages from neighbours, copies included")
+    appended: int = Field(description="of these, the new ones")
     duplicates: int
-    echoes: int = Field(description="its own, come back")
-    refused: int = Field(description="of topics that their link may not bring")
+    echoes: int = Field(description="its own messages that came back")
+    refused: int = Field(description="messages of topics not allowed on their link")
     malformed: int
-    for_groups: int = Field(
-        default=0, description="messages that were handed over to it for share groups"
-    )
-    unclaimed: int = Field(
-        default=0, description="messages for share groups that nobody has a member for any more"
-    )
+    for_groups: int = Field(default=0, description="messages handed to it for share groups")
+    unclaimed: int = Field(default=0, description="messages for share groups without a member left")
     outdated: int = Field(
-        default=0, description="retained messages that were not the latest of their topic"
+        default=0, description="retained messages that were not the latest of the topic"
     )
-    strangers: int = Field(description="connections of whom nobody knows here")
+    strangers: int = Field(description="connections of unknown senders")
 
 
 class KnownSite(BaseModel):
     site: int
-    uri: str = Field(description="where it says that it is; empty: it does not")
-    links: list[int] = Field(description="sites that it has links to, as both ends tell")
+    uri: str = Field(description="that it announces; empty: none")
+    links: list[int] = Field(description="sites that it has links to, according to both ends")
     state: str = Field(description="to this site: self, linked, known, asked or granted")
 
 
 class OverlayView(BaseModel):
-    finds: bool = Field(description="links are found; else they are set")
-    least: int = Field(description="links that are wanted")
-    most: int = Field(description="links that there may be")
-    degree: int = Field(description="links that there are")
-    apart: list[int] = Field(description="sites that no way leads to")
+    finds: bool = Field(description="links are found; otherwise configured")
+    least: int = Field(description="number of links wanted")
+    most: int = Field(description="highest number of links")
+    degree: int = Field(description="number of links")
+    apart: list[int] = Field(description="unreachable sites")
     sites: list[KnownSite]
     counters: dict[str, int]
 
@@ -78,12 +70,12 @@ class Federation(BaseModel):
     healthy: bool
     detail: str
     site: int
-    epoch: int = Field(description="another one when the offsets of the log have begun anew")
+    epoch: int = Field(description="changes when the offsets of the log start again")
     links: list[LinkView]
-    streams: int = Field(description="partitions of other sites of which messages came")
-    gaps: int = Field(description="of these, ranges that may still come on another path")
+    streams: int = Field(description="partitions of other sites that sent messages")
+    gaps: int = Field(description="of these, ranges that may still come by another path")
     interests: int = Field(default=0, description="filters of this site's subscribers")
-    asked: int = Field(default=0, description="messages that another path was asked for in the end")
+    asked: int = Field(default=0, description="messages requested from another path")
     counters: SiteCounters
     overlay: OverlayView | None = Field(default=None, description="the map that it has learned")
 

@@ -78,13 +78,13 @@ class MessageMaker:
 
 
 class MessageView(BaseModel):
-    """A message as topics and live streams show it."""
+    """A message in topics and live streams."""
 
     tenant: str
     topic_name: str
-    payload: str | None = Field(description="as text; null when it is none, or too large")
-    payload_base64: str | None = Field(description="of what is no text; else null")
-    payload_bytes: int = Field(description="both are null: larger than was asked for")
+    payload: str | None = Field(description="as UTF-8 text; null if it is not, or too large")
+    payload_base64: str | None = Field(description="if it is not text; else null")
+    payload_bytes: int = Field(description="both are null if this is above the maximum asked for")
     qos: int
     retain: bool
     client_id: str = Field(description="of the publisher")
@@ -92,7 +92,7 @@ class MessageView(BaseModel):
     message_id: str = Field(description="128 bits, 32 hexadecimal digits, sortable by time")
     received_at: datetime
     properties: dict[str, Any] | None = Field(description="5.0 properties of the message")
-    partition: int = Field(description="of `mqlake.inbound`")
+    partition: int = Field(description="of the log topic `mqlake.inbound`")
     offset: int = Field(description="in that partition")
 
 

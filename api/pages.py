@@ -20,14 +20,14 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 Item = TypeVar("Item")
 
 MAX_LIMIT: Final = 1_000
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of a page")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number of items on a page")]
 Cursor = Annotated[
-    str | None, Query(description="`next_cursor` of the page before; without it the first page")
+    str | None, Query(description="`next_cursor` of the previous page; omitted: the first page")
 ]
 Tenant = Annotated[
     str,
     # Keys of the log begin with the tenant and a slash.
-    Query(min_length=1, max_length=255, pattern=r"^[^/\x00]+$", description="tenant it is about"),
+    Query(min_length=1, max_length=255, pattern=r"^[^/\x00]+$", description="name of the tenant"),
 ]
 
 DEFAULT_LIMIT = 100
@@ -35,7 +35,7 @@ DEFAULT_LIMIT = 100
 
 class Page(BaseModel, Generic[Item]):
     items: list[Item]
-    next_cursor: str | None = Field(description="asks for the next page; null: this is the last")
+    next_cursor: str | None = Field(description="cursor of the next page; null: this is the last")
 
 
 def to_page(found: list[Item], limit: int, key: Callable[[Item], tuple[str, ...]]) -> Page[Item]:

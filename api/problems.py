@@ -63,21 +63,21 @@ _NO_CHARACTER: Final = "surrogates not allowed"
 
 
 class FieldProblem(BaseModel):
-    """One entry for each field that was refused."""
+    """A field that was refused."""
 
     field: str
     problem: str
 
 
 class ProblemDetails(BaseModel):
-    """The body of an error answer, for the OpenAPI document."""
+    """The body of an error answer."""
 
-    title: str = Field(description="the status in words")
+    title: str = Field(description="name of the status")
     status: int = Field(description="HTTP status code")
-    detail: str = Field(description="what is wrong here and what to do")
-    code: str = Field(description="the same for the same kind of error, for programs")
+    detail: str = Field(description="what is wrong and how to correct it")
+    code: str = Field(description="stable code of the kind of error, for programs")
     errors: list[FieldProblem] | None = Field(
-        default=None, description="one entry per field refused"
+        default=None, description="one entry for each refused field"
     )
 
 
@@ -86,8 +86,8 @@ class RuleProblemDetails(ProblemDetails):
 
     line: int | None = Field(default=None, description="1-based, in the SQL")
     column: int | None = Field(default=None, description="1-based")
-    fragment: str | None = Field(default=None, description="the part of the SQL that is wrong")
-    hint: str | None = Field(default=None, description="what to write instead")
+    fragment: str | None = Field(default=None, description="the wrong part of the SQL")
+    hint: str | None = Field(default=None, description="a correction")
 
 
 class Problem(Exception):  # noqa: N818 - the name the standard gives it

@@ -18,10 +18,10 @@ PROTOCOL_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class SubscriptionView(BaseModel):
-    topic_filter: str = Field(description="as subscribed, with its `$share/<name>/`")
-    qos: int = Field(description="most that the client is sent: 0, 1 or 2")
-    no_local: bool = Field(description="5.0: not what the client itself published")
-    retain_as_published: bool = Field(description="5.0: the RETAIN flag is passed on")
+    topic_filter: str = Field(description="as subscribed, including `$share/<name>/`")
+    qos: int = Field(description="maximum QoS of deliveries: 0, 1 or 2")
+    no_local: bool = Field(description="5.0: exclude the client's own messages")
+    retain_as_published: bool = Field(description="5.0: keep the RETAIN flag")
     retain_handling: int = Field(
         description="5.0: 0 send retained messages, 1 only if the subscription is new, 2 do not"
     )
@@ -38,7 +38,7 @@ class SentMessage(BaseModel):
 
     packet_id: int
     qos: int
-    released: bool = Field(description="QoS 2: the client has it, PUBREL and PUBCOMP are left")
+    released: bool = Field(description="QoS 2: the client has it; PUBREL and PUBCOMP remain")
     partition: int = Field(description="of `mqlake.inbound`; 0 for a released one")
     offset: int = Field(description="in that partition; 0 for a released one")
 
@@ -48,7 +48,7 @@ class WillView(BaseModel):
     qos: int
     retain: bool
     will_delay_interval: int = Field(description="seconds")
-    due_at: datetime | None = Field(description="when it is published; null while connected")
+    due_at: datetime | None = Field(description="time of publication; null while connected")
 
 
 class ClientSummary(BaseModel):
@@ -59,33 +59,32 @@ class ClientSummary(BaseModel):
     protocol_version: str = Field(description="3.1, 3.1.1 or 5.0")
     keep_alive: int = Field(description="seconds; 0: off")
     connected: bool
-    connected_at: datetime = Field(description="when it connected last")
+    connected_at: datetime = Field(description="its last connection")
     disconnected_at: datetime | None = Field(description="null while connected")
     disconnect_reason: str | None = Field(description="null while connected")
     clean_start: bool = Field(description="of the last CONNECT; clean session before 5.0")
     session_expiry_interval: int = Field(
-        description="seconds the session outlives its connection; 4294967295: for ever"
+        description="seconds the session outlives its connection; 4294967295: forever"
     )
-    gateway: str = Field(description="where it is connected, or was last")
+    gateway: str = Field(description="of the current or last connection")
     subscription_count: int
 
 
 class ClientSessionView(ClientSummary):
     expires_at: datetime | None = Field(
-        description="when the session ends; null while connected and when it never does"
+        description="end of the session; null while connected or if it never ends"
     )
     will: WillView | None
     subscriptions: list[SubscriptionView]
     in_flight_out: list[SentMessage] = Field(
-        description="QoS 1 and 2 messages to the client not acknowledged to the end, in the order "
-        "of sending"
+        description="unacknowledged QoS 1 and 2 messages to the client, in the order of sending"
     )
     in_flight_in: list[int] = Field(
-        description="packet identifiers of QoS 2 messages from the client not released by it"
+        description="packet identifiers of unreleased QoS 2 messages from the client"
     )
-    qos2_unacknowledged: int = Field(description="QoS 2 exchanges not finished, both directions")
+    qos2_unacknowledged: int = Field(description="unfinished QoS 2 exchanges, both directions")
     cursor: list[int] | None = Field(
-        description="per partition of `mqlake.inbound` the next offset; everything before it was "
+        description="next offset per partition of `mqlake.inbound`; everything before it was "
         "handed over or is in flight; null before the first message"
     )
 

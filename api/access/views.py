@@ -32,7 +32,7 @@ _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 
 ACCOUNT_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@\-]{0,63}"
 """Pattern, also for forms of browsers, where a sign that ends a range is escaped."""
-AccountName = Annotated[str, Field(pattern=f"^{ACCOUNT_NAME}$", description="of the account")]
+AccountName = Annotated[str, Field(pattern=f"^{ACCOUNT_NAME}$", description="name of the account")]
 Password = Annotated[
     SecretStr,
     Field(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_CHARACTERS),
@@ -60,7 +60,7 @@ class LoginRequest(BaseModel):
     username: str | None = Field(default=None, max_length=64, description="name of an account")
     password: SecretStr | None = Field(default=None, max_length=MAX_PASSWORD_CHARACTERS)
     token: SecretStr | None = Field(
-        default=None, max_length=256, description="an API key, or the token of <data-dir>/api-token"
+        default=None, max_length=256, description="an API key, or the token in <data-dir>/api-token"
     )
 
     @model_validator(mode="after")
@@ -78,20 +78,20 @@ class SessionView(BaseModel):
     role: Role
     kind: SubjectKind
     csrf_token: str | None = Field(
-        description="send it as X-CSRF-Token; null for who has not come by a cookie"
+        description="to send as X-CSRF-Token; null for callers without a cookie"
     )
     expires_at: datetime | None = Field(description="when the session or the key ends")
     topic_filters: list[str] | None = Field(
-        description="of what one may read and publish; null: of all topics, and more than topics"
+        description="that the caller may read and publish; null: all topics, and not only topics"
     )
     tenants: list[str] | None = Field(
-        description="of whose one may ask; null: of all, and of what is of none"
+        description="that the caller may access; null: all, and operations outside tenants"
     )
 
 
 class OperationsView(BaseModel):
     operations: list[str] = Field(
-        description="`GET /clients`: method and path; each may still refuse a tenant or topic"
+        description="method and path, as `GET /clients`; each may still refuse a tenant or topic"
     )
 
 
@@ -107,8 +107,8 @@ Tenants = Annotated[
     Field(
         min_length=1,
         max_length=MAX_TENANTS,
-        description="of whose it may ask, and of nothing that is of no tenant; null: of all, or of "
-        "those that whoever makes it is for",
+        description="that it may access, and nothing outside tenants; null: all, or those of its "
+        "maker",
     ),
 ]
 
@@ -120,8 +120,8 @@ class _ForTopics(BaseModel):
     topic_filters: list[TopicFilter] | None = Field(
         default=None,
         max_length=MAX_TOPIC_FILTERS,
-        description="whoever has it may read and publish what these match, and ask for nothing "
-        "else; null: all topics. Not for the role admin",
+        description="topics that it may read and publish, and nothing else; null: all. Not for the "
+        "role admin",
     )
     tenants: Tenants = None
 
@@ -134,10 +134,10 @@ class _ForTopics(BaseModel):
 
 class NewKey(_ForTopics):
     description: str = Field(
-        min_length=1, max_length=MAX_KEY_DESCRIPTION_CHARACTERS, description="what it is for"
+        min_length=1, max_length=MAX_KEY_DESCRIPTION_CHARACTERS, description="its purpose"
     )
     expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
-        default=None, description="null: it never does"
+        default=None, description="null: never"
     )
 
 
@@ -145,8 +145,8 @@ class KeyView(BaseModel):
     id: str
     description: str
     role: Role
-    topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
-    tenants: list[str] | None = Field(description="that it is for; null: all")
+    topic_filters: list[str] | None = Field(description="that it is limited to; null: all topics")
+    tenants: list[str] | None = Field(description="that it is limited to; null: all")
     created_at: datetime | None
     created_by: str
     expires_at: datetime | None
@@ -154,25 +154,25 @@ class KeyView(BaseModel):
 
 
 class CreatedKey(KeyView):
-    key: str = Field(description="the key itself: it is shown now and never again")
+    key: str = Field(description="the key itself; it is not shown again")
 
 
 class NewAccount(_ForTopics):
     name: AccountName
     password: Password | None = Field(
-        default=None, description="null: it logs in at the identity provider alone"
+        default=None, description="null: it logs in only at the identity provider"
     )
 
 
 class ChangedAccount(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    role: Role | None = Field(default=None, description="null: as it is")
-    password: Password | None = Field(default=None, description="null: as it is")
+    role: Role | None = Field(default=None, description="null: unchanged")
+    password: Password | None = Field(default=None, description="null: unchanged")
     topic_filters: list[TopicFilter] | None = Field(
         default=None,
         max_length=MAX_TOPIC_FILTERS,
-        description="left out: as they are; null: all topics",
+        description="omitted: unchanged; null: all topics",
     )
     tenants: Tenants = None
 
@@ -180,8 +180,8 @@ class ChangedAccount(BaseModel):
 class AccountView(BaseModel):
     name: str
     role: Role
-    topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
-    tenants: list[str] | None = Field(description="that it is for; null: all")
+    topic_filters: list[str] | None = Field(description="that it is limited to; null: all topics")
+    tenants: list[str] | None = Field(description="that it is limited to; null: all")
     created_at: datetime | None
     created_by: str
     password_changed_at: datetime | None

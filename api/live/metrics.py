@@ -49,8 +49,8 @@ _SUMS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class StageLatency(BaseModel):
-    messages: int = Field(description="about how many the figures are of, of the last ten seconds")
-    p50_ms: float | None = Field(description="half of them took no longer; null without any")
+    messages: int = Field(description="approximate number measured in the last ten seconds")
+    p50_ms: float | None = Field(description="median; null without messages")
     p95_ms: float | None
     p99_ms: float | None
 
@@ -60,12 +60,12 @@ class SystemLatency(BaseModel):
         description="from PUBLISH with QoS 1 or 2 to PUBACK or PUBREC: the log has the message"
     )
     route: StageLatency = Field(
-        description="from the log (its time stamp, when it was handed over) to the delivery topic "
-        "of the gateway; clocks in whole milliseconds"
+        description="from the log (its time stamp at handover) to the delivery topic of the "
+        "gateway; clocks in whole milliseconds"
     )
     deliver: StageLatency = Field(
-        description="from PUBLISH, wherever it came in, to PUBLISH to subscribers; likewise. A "
-        "message that waits for a client counts up to there"
+        description="from PUBLISH at any gateway to PUBLISH to subscribers, as above, including "
+        "the time that a message waits for a client"
     )
 
 
@@ -73,10 +73,10 @@ class GatewayRates(BaseModel):
     name: str
     alive: bool
     state: str
-    overload_level: int = Field(description="0 to 10; above 4 it has more to do than it can")
+    overload_level: int = Field(description="0 to 10; above 4 it is overloaded")
     overload_step: int = Field(
-        description="what it does about it: 0 nothing, 1 slows publishers down, 2 reads them no "
-        "further, 3 lets nobody in, 4 disconnects those that hold most memory"
+        description="its response: 0 nothing, 1 slows publishers down, 2 stops reading from them, "
+        "3 refuses new clients, 4 disconnects those that use most memory"
     )
     clients: int = Field(description="connected")
     sessions: int = Field(description="in its memory, connected or not")
@@ -94,23 +94,23 @@ class ProcessMetrics(BaseModel):
     uptime_seconds: float
     rss_bytes: int
     cpu_percent: float = Field(description="of one core, over the last seconds")
-    figures: dict[str, Any] = Field(description="counters of its own, some seconds old")
+    figures: dict[str, Any] = Field(description="its own counters, some seconds old")
 
 
 class QueryMetrics(BaseModel):
     name: str
     tenant: str | None = Field(default=None, description="of a stateful rule")
-    rule: str | None = Field(default=None, description="that the query is of; null: the system's")
-    active: bool = Field(description="false while it has nothing to do, or waits to start again")
-    real_time: bool = Field(default=False, description="without batches between record and result")
+    rule: str | None = Field(default=None, description="of the query; null: a query of the system")
+    active: bool = Field(description="false while it is idle, or waits to restart")
+    real_time: bool = Field(default=False, description="it runs in real time, without batches")
     lag_records: int | None = Field(
-        default=None, description="offsets of the log that it has not come to; null: not known"
+        default=None, description="offsets of the log still to read; null: not known"
     )
     input_rows_per_second: float = Field(
         default=0.0, description="records read, over the last ten seconds"
     )
     batch_ms: int | None = Field(
-        default=None, description="how long the last batch took; null in real time"
+        default=None, description="duration of the last batch; null in real time"
     )
     state_rows: int = Field(default=0, description="keys in its state")
     restarts: int = Field(default=0, description="after failures, since the engine started")
@@ -119,7 +119,7 @@ class QueryMetrics(BaseModel):
 class RuleTotals(BaseModel):
     rules: int
     running: int
-    matched_per_second: float = Field(description="messages that a rule's filter matches")
+    matched_per_second: float = Field(description="messages that match a rule's filter")
 
 
 class SystemMetrics(BaseModel):
@@ -129,14 +129,14 @@ class SystemMetrics(BaseModel):
     subscriptions: int
     retained: int = Field(description="messages, counted by the gateways that own their shards")
     messages_received_per_second: float = Field(description="PUBLISH packets from clients")
-    messages_stored_per_second: float = Field(description="of these, taken by the log")
+    messages_stored_per_second: float = Field(description="of these, stored in the log")
     messages_sent_per_second: float = Field(description="PUBLISH packets to clients")
     payload_bytes_received_per_second: float
     payload_bytes_sent_per_second: float
     dropped_per_second: float
     copies_per_message: float | None = Field(
-        description="about how many records the router sends gateways for each message that they "
-        "store: one for each gateway with a subscriber; null while none comes"
+        description="approximate records sent to gateways by the router for each message that they "
+        "store: one for each gateway with a subscriber; null without messages"
     )
     latency: SystemLatency = Field(description="of all gateways")
     gateways: list[GatewayRates]

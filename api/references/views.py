@@ -13,20 +13,20 @@ from rules.references import ReferenceColumn
 
 
 class ReferenceView(BaseModel):
-    """A reference table. Its description is of its version, not of one being written."""
+    """A reference table. The description is of its version, not of one in progress."""
 
     id: str
     state: str = Field(
-        description="ready; writing: a change is being made; failed: the last one could not be"
+        description="ready; writing: a change is in progress; failed: the last change failed"
     )
-    error: str | None = Field(description="why the last change could not be made")
-    version: int | None = Field(description="of the Delta table; null before there is any")
+    error: str | None = Field(description="why the last change failed")
+    version: int | None = Field(description="of the Delta table; null before the first")
     columns: list[ReferenceColumn]
-    key: list[str] = Field(description="columns that tell rows apart")
+    key: list[str] = Field(description="columns that identify a row")
     rows: int
     bytes: int = Field(description="of the rows as JSON")
     description: str
-    table: str = Field(description="name for SQL")
+    table: str = Field(description="its name in SQL")
     created_at: datetime | None
     updated_at: datetime | None
 
@@ -36,7 +36,7 @@ class ReferenceVersionView(BaseModel):
 
     version: int
     kind: str = Field(description="put or rollback")
-    of_version: int | None = Field(description="the version that was gone back to")
+    of_version: int | None = Field(description="the version restored")
     rows: int
     columns: list[ReferenceColumn]
     key: list[str]
@@ -56,7 +56,7 @@ class RowsPage(BaseModel):
 
     version: int
     items: list[dict[str, Any]]
-    next_cursor: str | None = Field(description="asks for the next page; null: this is the last")
+    next_cursor: str | None = Field(description="cursor of the next page; null: this is the last")
 
 
 def view_reference(reference_id: str, table: str, reference: Reference) -> ReferenceView:

@@ -60,28 +60,27 @@ class Wanted:
 
 
 class DeadLetterView(BaseModel):
-    """A message that a rule failed on, or an output that an action failed on."""
+    """A message on which a rule failed, or an output on which an action failed."""
 
     rule_id: str
     rule_version: int
-    stage: str = Field(description="evaluate: the rule failed; action: one of its actions did")
+    stage: str = Field(description="evaluate: the rule failed; action: one of its actions failed")
     action: str | None = Field(description="index and function of the action")
     error: str
     topic: str
     clientid: str
     payload: str | None = Field(
-        description="evaluate: the payload; action: the output row; null when it is not UTF-8"
+        description="evaluate: the payload; action: the output row; null if it is not UTF-8"
     )
-    payload_base64: str | None = Field(description="the same when it is not UTF-8")
-    payload_bytes: int = Field(description=f"its length; {SHOWN_BYTES} bytes of it are shown")
+    payload_base64: str | None = Field(description="the same if it is not UTF-8")
+    payload_bytes: int = Field(description=f"its length; the first {SHOWN_BYTES} bytes are shown")
     given_up_at: datetime
     source: str = Field(
-        description="log topic of the message, the job of a backfill, or the run of a rule with "
-        "memory"
+        description="log topic of the message, job of a backfill, or run of a stateful rule"
     )
     log_partition: int
     log_offset: int
-    rerun: bool = Field(description="it was run again since, and does not fail any more")
+    rerun: bool = Field(description="a rerun has succeeded since")
 
 
 def list_query(wanted: Wanted, after: Sequence[str] | None, limit: int) -> str:

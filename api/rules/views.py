@@ -25,18 +25,18 @@ _EXAMPLE: JsonDict = {
 
 
 class NewRule(RuleBody):
-    """A rule to be made."""
+    """A new rule."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
-    id: RuleId | None = Field(default=None, description="null: one is made up")
+    id: RuleId | None = Field(default=None, description="null: generated")
 
     def body(self) -> RuleBody:
         return RuleBody(**{name: getattr(self, name) for name in RuleBody.model_fields})
 
 
 class ChangedRule(RuleBody):
-    """The new content of a rule: all of it, omitted fields are as in a new rule."""
+    """The complete new content of a rule; omitted fields get the defaults of a new rule."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -47,7 +47,7 @@ class ChangedRule(RuleBody):
     version: int | None = Field(
         default=None,
         ge=1,
-        description="the version that was changed; 409 when it is no longer the newest",
+        description="the version changed; 409 if it is no longer the newest",
     )
 
     def body(self) -> RuleBody:
@@ -64,13 +64,13 @@ class VersionView(BaseModel):
     sql: str
     enable: bool
     actions: list[ActionSpec] = Field(
-        description="who may not change rules sees *** for what may be secret in those of http"
+        description="callers who may not change rules see *** for possible secrets in those of http"
     )
     created_at: datetime = Field(description="of the rule")
     updated_at: datetime = Field(description="of this version")
     made_by: str | None = Field(
-        description="whose rights this version has: who has made it; null: an administrator's, for "
-        "it is of before that was noted"
+        description="maker of this version, whose rights it has; null: an administrator's, as "
+        "the version is older than this field"
     )
 
 
@@ -97,23 +97,23 @@ class RuleView(VersionView):
         },
     )
 
-    topics: list[str] = Field(alias="from", description="the filters of its SQL")
+    topics: list[str] = Field(alias="from", description="the filters in its SQL")
     state: RuleState = Field(
-        description="starting: the engine has not answered for this version; running; stopped: not "
-        "enabled; failed: it cannot run; paused: it failed again and again, or took more processor "
-        "time than its tenant has; any change starts it"
+        description="starting: the engine has not reported this version; running; stopped: not "
+        "enabled; failed: it cannot run; paused: it failed repeatedly, or exceeded its "
+        "tenant's processor time; any change restarts it"
     )
     error: str | None = Field(description="why it does not run")
 
 
 class ConditionView(BaseModel):
-    condition: str = Field(description="of WHERE, as the rule writes it")
+    condition: str = Field(description="of WHERE, as written in the rule")
     expression: str = Field(description="Spark SQL")
-    fields: list[str] = Field(description="what it reads")
+    fields: list[str] = Field(description="columns and fields that it reads")
 
 
 class CompiledView(BaseModel):
-    """Meaning of a rule's SQL."""
+    """The meaning of a rule's SQL."""
 
     topics: list[str] = Field(alias="from")
     is_events: bool = Field(description="whether it reads events instead of messages")
@@ -122,7 +122,8 @@ class CompiledView(BaseModel):
     conditions: list[ConditionView]
     expression: str | None = Field(
         description="Spark SQL over the columns of a message: an array of JSON objects, the "
-        "outputs; null or empty without any. Null for a stateful rule, which has a plan"
+        "outputs; null or empty without outputs. Null for a stateful rule, which has a "
+        "plan"
     )
     plan: dict[str, Any] | None = Field(
         description="of a stateful rule (windows, joins, detections): its `streams` of "
@@ -130,7 +131,7 @@ class CompiledView(BaseModel):
         "and the `detection` that it uses; and the Spark SQL `query` over all of them"
     )
     deterministic: bool
-    schemas: list[str] = Field(description="schemas that it decodes by, as name:version")
+    schemas: list[str] = Field(description="schemas that it decodes with, as name:version")
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -146,24 +147,24 @@ class RuleCheck(BaseModel):
 
 
 class RuleProblem(BaseModel):
-    """An error in a rule, and its place."""
+    """An error in a rule, and its position."""
 
     problem: str
-    line: int | None = Field(description="1-based, in the SQL; null for what has no place there")
+    line: int | None = Field(description="1-based, in the SQL; null without a place there")
     column: int | None = Field(description="1-based")
-    fragment: str = Field(description="the part that is wrong")
-    hint: str = Field(description="what to write instead; empty without an idea")
+    fragment: str = Field(description="the wrong part")
+    hint: str = Field(description="a correction; empty if none is known")
 
 
 class CheckResult(BaseModel):
     valid: bool
     errors: list[RuleProblem]
     warnings: list[str]
-    compiled: CompiledView | None = Field(description="null when the SQL is not valid")
+    compiled: CompiledView | None = Field(description="null if the SQL is not valid")
 
 
 class SpanView(BaseModel):
-    """Range in which a version counts: two offsets of each partition."""
+    """The range in which a version applies: two offsets of each partition."""
 
     version: int
     sources: dict[str, Any] = Field(
@@ -180,8 +181,7 @@ class Explanation(CompiledView):
     version: int
     state: RuleState
     query: str = Field(
-        description="the Spark query that runs it: `rules` runs all stateless ones, each of the "
-        "others has one of its own"
+        description="its Spark query: `rules` runs all stateless ones, each other one has its own"
     )
     sources: list[str] = Field(description="log topics that the query reads")
     spans: list[SpanView]
@@ -197,11 +197,11 @@ class ActionMetrics(BaseModel):
     function: str = ""
     success: int = 0
     failed: int = Field(default=0, description="given up")
-    retried: int = Field(default=0, description="tries beyond the first")
+    retried: int = Field(default=0, description="retries")
     dropped: int = Field(default=0, description="never tried")
     queued: int = Field(default=0, description="waiting now")
     latency_ms_mean: float | None = Field(
-        default=None, description="from the receipt of the message to the end of the action"
+        default=None, description="from receipt of the message to the end of the action"
     )
 
 
@@ -213,28 +213,26 @@ class RateView(BaseModel):
 
 class MetricsView(BaseModel):
     id: str
-    matched: int = Field(description="messages that a filter matched")
+    matched: int = Field(description="messages that match a filter")
     passed: int = Field(
-        description="of those, the ones that gave an output; of a stateful rule the ones that "
-        "its window, join or detection took in"
+        description="of those, the ones with an output; of a stateful rule the ones that entered "
+        "its window, join or detection"
     )
-    no_result: int = Field(description="of those, the ones that gave none")
+    no_result: int = Field(description="of those, the ones without an output")
     failed: int = Field(
-        description="of those, the ones whose evaluation failed; of a stateful rule also "
-        "outputs that could not be made"
+        description="of those, the ones whose evaluation failed; of a stateful rule also outputs "
+        "that failed"
     )
     outputs: int
-    late: int = Field(
-        description="of a stateful rule: messages that came too late; see the table `late`"
-    )
-    evaluation_ms: int = Field(description="processor time that evaluating it took, of a sample")
+    late: int = Field(description="of a stateful rule: late messages; see the table `late`")
+    evaluation_ms: int = Field(description="processor time of its evaluation, sampled")
     lag_ms_mean: float | None = Field(
-        description="of a stateful rule: from the end of a window, or what else the time of an "
-        "output is, to its writing"
+        description="of a stateful rule: from the end of a window, or another time of an output, "
+        "to its writing"
     )
     matched_per_second: RateView
     actions: list[ActionMetrics] = Field(description="in the order of the rule's actions")
-    reset_at: datetime | None = Field(description="counted since; null: since the beginning")
+    reset_at: datetime | None = Field(description="start of counting; null: the beginning")
 
 
 class SourceColumn(BaseModel):
@@ -245,7 +243,7 @@ class SourceColumn(BaseModel):
 
 
 class RuleEvent(BaseModel):
-    event: str = Field(description="what a rule writes behind FROM")
+    event: str = Field(description="its name after FROM")
     title: str
     columns: list[SourceColumn]
     sql_example: str
@@ -256,15 +254,15 @@ class JobView(BaseModel):
     kind: str = Field(
         description="dry_run, backfill, rerun, replay, delete_history or delete_tenant"
     )
-    rule_id: str = Field(description="empty for a job of no rule")
+    rule_id: str = Field(description="empty for a job without a rule")
     tenant: str
     state: JobState
     progress: float = Field(description="from 0 to 1")
-    note: str = Field(description="what it does now")
+    note: str = Field(description="current step")
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    seconds: float | None = Field(description="that it has run")
+    seconds: float | None = Field(description="running time")
     error: str | None
     result: dict[str, Any] | None = Field(description="once it has succeeded; not in lists")
 

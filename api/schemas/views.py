@@ -22,7 +22,7 @@ _EXAMPLE: JsonDict = {
 
 
 class NewSchema(SchemaBody):
-    """A schema to be registered."""
+    """A new schema."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
@@ -36,18 +36,18 @@ class SchemaView(BaseModel):
     """One version of a schema."""
 
     name: str
-    version: int = Field(description="0 for one that is built in")
+    version: int = Field(description="0 for a built-in one")
     type: str = Field(description="avro or protobuf; sparkplug_b is built in")
-    source: str = Field(description="its text; empty for one that is built in")
-    message_type: str | None = Field(description="protobuf: the message that a payload is")
+    source: str = Field(description="its text; empty for a built-in one")
+    message_type: str | None = Field(description="protobuf: the message of a payload")
     message_types: list[str] = Field(description="protobuf: all messages")
     description: str
     created_at: datetime | None = Field(description="of this version")
 
 
 class SchemaDetails(SchemaView):
-    versions: list[int] = Field(description="that can be named in rules, the newest first")
-    rules: list[str] = Field(description="that decode by it")
+    versions: list[int] = Field(description="that rules can name, the newest first")
+    rules: list[str] = Field(description="that decode with it")
 
 
 SPARKPLUG_VIEW = SchemaView(

@@ -21,7 +21,7 @@ ActionOutcome = Literal["done", "failed", "waiting", "unknown"]
 
 
 class AcceptedView(BaseModel):
-    """The message as the log took it."""
+    """The message as stored in the log."""
 
     topic_name: str
     at: datetime
@@ -31,13 +31,13 @@ class AcceptedView(BaseModel):
     qos: int
     retain: bool
     payload_bytes: int
-    partition: int = Field(description="of `mqlake.inbound`")
+    partition: int = Field(description="of the log topic `mqlake.inbound`")
     offset: int = Field(description="in that partition")
     found_in: Literal["log", "table"]
 
 
 class Routed(BaseModel):
-    """It stands in the gateway's delivery topic, which is kept for ten minutes."""
+    """An entry of the gateway's delivery topic, which is kept for ten minutes."""
 
     gateway: str
     basis: Basis
@@ -48,14 +48,14 @@ class SubscriberTrace(BaseModel):
     client_id: str
     topic_filter: str
     qos: int | None = Field(description="of the subscription")
-    gateway: str | None = Field(description="where it was connected, or last")
+    gateway: str | None = Field(description="of the current or last connection")
     presence: str | None = Field(
-        description="when the message was accepted, as far as events tell: connected, away, "
+        description="when the message was accepted, according to events: connected, away, "
         "session_expired, session_ended"
     )
     outcome: Outcome
     reason: str | None = Field(description="of a drop: queue_full, too_large, …")
-    at: datetime | None = Field(description="of what was recorded")
+    at: datetime | None = Field(description="of the record")
     basis: Basis
     detail: str
 
@@ -65,7 +65,7 @@ class ActionTrace(BaseModel):
     outcome: ActionOutcome
     basis: Basis
     detail: str
-    message_id: str | None = Field(description="of a message that it has published")
+    message_id: str | None = Field(description="of a message that it published")
 
 
 class OutputTrace(BaseModel):
@@ -83,7 +83,7 @@ class DeadLetterTrace(BaseModel):
 
 
 class RuleTrace(BaseModel):
-    """A rule that has left an output or a dead letter of the message."""
+    """A rule that gave an output or a dead letter for the message."""
 
     rule_id: str
     version: int
@@ -94,7 +94,7 @@ class RuleTrace(BaseModel):
 
 
 class Recording(BaseModel):
-    """Whether gateways tell of deliveries now: they do while a running rule asks for it."""
+    """Whether gateways record deliveries now: they do while a running rule reads them."""
 
     delivered: bool = Field(description="a running rule reads $events/message_delivered")
     acked: bool = Field(description="a running rule reads $events/message_acked")
@@ -109,4 +109,4 @@ class Trace(BaseModel):
     subscribers: list[SubscriberTrace]
     rules: list[RuleTrace]
     recording: Recording
-    not_known: list[str] = Field(description="facts that are missing here, and why")
+    not_known: list[str] = Field(description="missing facts, with reasons")
