@@ -61,7 +61,7 @@ Offence: TypeAlias = Literal["", "guesses", "flaps"]
 
 
 class BannedClient(BaseModel):
-    """A client as one user: nobody else is banned by his name."""
+    """A client with one user: other users of its client identifier are not banned."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

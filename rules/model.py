@@ -18,7 +18,7 @@ RuleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class ActionSpec(BaseModel):
-    """One action of a rule: which function, with which arguments.
+    """An action of a rule: a function and its arguments.
 
     The arguments are checked by the function's own model, see `rules.actions`.
     """
@@ -56,8 +56,8 @@ class Rule(RuleBody):
     updated_at: int = Field(description="of this version, milliseconds UTC")
     made_by: str | None = Field(
         default=None,
-        description="who has made this version and with whose rights it acts; null: it is of "
-        "before that was noted, and acts as an administrator's",
+        description="the caller who made this version and whose rights apply; null: it is older "
+        "than this field, and acts as an administrator",
     )
 
 

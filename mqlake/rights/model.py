@@ -29,7 +29,7 @@ RoleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class RightsRule(BaseModel):
-    """Its clients (all conditions must hold), actions and topics, and its effect."""
+    """A rule: clients (all conditions must hold), actions, topics and effect."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -72,7 +72,7 @@ class RightsRule(BaseModel):
 
 
 class RightsFile(BaseModel):
-    """All of a file."""
+    """The content of a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

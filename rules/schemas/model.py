@@ -34,8 +34,8 @@ class SchemaBody(BaseModel):
     message_type: str | None = Field(
         default=None,
         max_length=500,
-        description="protobuf: the message that a payload is, unless a rule says another; null: "
-        "the first one",
+        description="protobuf: the message of a payload, unless a rule names another; null: the "
+        "first one",
     )
     description: str = Field(
         default="", max_length=MAX_DESCRIPTION_CHARACTERS, description="for people"
