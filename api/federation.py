@@ -46,7 +46,7 @@ class SiteCounters(BaseModel):
     outdated: int = Field(
         default=0, description="retained messages that were not the latest of the topic"
     )
-    strangers: int = Field(description="connections of unknown senders")
+    strangers: int = Field(description="packets from sites that are no neighbours")
 
 
 class KnownSite(BaseModel):
@@ -75,7 +75,9 @@ class Federation(BaseModel):
     streams: int = Field(description="partitions of other sites that sent messages")
     gaps: int = Field(description="of these, ranges that may still come by another path")
     interests: int = Field(default=0, description="filters of this site's subscribers")
-    asked: int = Field(default=0, description="messages requested from another path")
+    asked: int = Field(
+        default=0, description="offered messages that did not come and were requested"
+    )
     counters: SiteCounters
     overlay: OverlayView | None = Field(default=None, description="the map that it has learned")
 
