@@ -295,7 +295,7 @@ class LogAdmin:
 
 
 class _Admin:
-    """One admin client and the time it has for everything asked of it."""
+    """Clients of the log, and the time they have for everything asked of them."""
 
     def __init__(self, bootstrap_servers: str, timeout_seconds: float) -> None:
         self._servers = bootstrap_servers
@@ -346,8 +346,8 @@ class _Admin:
 
     def partitions(self, log_topic: str) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""
-        metadata: Any = self._until_done(
-            lambda: self._ask(lambda one: one.list_topics(log_topic, timeout=self._part())),
+        metadata: Any = self._answer(
+            lambda one: one.list_topics(log_topic, timeout=self._part()),
             f"asking for log topic {log_topic}",
         )
         return len(metadata.topics[log_topic].partitions)
@@ -496,8 +496,7 @@ class _Admin:
                     raise KafkaException(one.error)
             return {one.partition: one.offset for one in found}
 
-        doing = f"asking for the offsets of {log_topic}"
-        answer: dict[int, int] = self._until_done(lambda: self._ask(ask), doing)
+        answer: dict[int, int] = self._answer(ask, f"asking for the offsets of {log_topic}")
         return answer
 
     def delete_before(self, log_topic: str, offsets: Mapping[int, int]) -> None:
@@ -511,14 +510,15 @@ class _Admin:
         self._until_done(ask, f"deleting old records of {log_topic}")
 
     def _metadata(self, doing: str) -> Any:
-        return self._until_done(
-            lambda: self._ask(lambda one: one.list_topics(timeout=self._part())), doing
-        )
+        return self._answer(lambda one: one.list_topics(timeout=self._part()), doing)
 
     def _until_partitions(self, log_topic: str) -> int:
         while not (count := self.partitions(log_topic)):
             self._pause(f"log topic {log_topic} does not appear")
         return count
+
+    def _answer(self, question: Callable[[Consumer], Any], doing: str) -> Any:
+        return self._until_done(lambda: self._ask(question), doing)
 
     def _until_done(self, ask: Any, doing: str) -> Any:
         """Ask until there is an answer; a broker that starts or elects refuses for a while."""

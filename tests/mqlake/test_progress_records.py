@@ -20,7 +20,7 @@ from mqlake.progress_records import (
     is_storing,
     resume_cursor,
 )
-from mqlake.session_records import SessionRecord
+from tests.mqlake.sessions import a_session
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)
@@ -189,20 +189,7 @@ def test_packet_identifiers_are_checked_in_their_range(packet_id: int) -> None:
 
 
 def test_marks_move_only_settled_sessions_of_their_own_incarnation() -> None:
-    session = SessionRecord(
-        session_id="00000000000000ab",
-        tenant="default",
-        client_id="c1",
-        protocol_level=5,
-        username=None,
-        keep_alive=60,
-        clean_start=False,
-        session_expiry_interval=3600,
-        gateway="gateway-1",
-        incarnation="i1",
-        connected=True,
-        connected_at_ms=1_700_000_000_000,
-    )
+    session = a_session()
     settled = ProgressRecord("00000000000000ab", [5, 5], True)
     marks = MarksRecord("i1", [3, 9])
     assert resume_cursor(session, settled, marks) == [5, 10]

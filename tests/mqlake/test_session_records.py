@@ -25,6 +25,7 @@ from mqlake.session_records import (
     read_outline,
     session_key,
 )
+from tests.mqlake.sessions import a_session
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)
@@ -58,6 +59,7 @@ WILLS = st.builds(
     properties=PROPERTIES,
     will_delay_interval=st.integers(0, 2**32 - 1),
 )
+
 SESSIONS = st.builds(
     SessionRecord,
     session_id=st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
@@ -78,26 +80,6 @@ SESSIONS = st.builds(
     will=st.none() | WILLS,
     will_at_ms=st.none() | TIMES,
 )
-
-
-def a_session(**changes: Any) -> SessionRecord:
-    session = SessionRecord(
-        session_id="00000000000000ab",
-        tenant="default",
-        client_id="c1",
-        protocol_level=5,
-        username=None,
-        keep_alive=60,
-        clean_start=False,
-        session_expiry_interval=3600,
-        gateway="gateway-1",
-        incarnation="i1",
-        connected=True,
-        connected_at_ms=1_700_000_000_000,
-    )
-    for name, value in changes.items():
-        setattr(session, name, value)
-    return session
 
 
 @given(SESSIONS)
