@@ -20,7 +20,8 @@ from mqlake.clock import Clock
 from mqlake.records import EVENTS, INBOUND, RULES, SESSIONS
 from mqlake.tables import AUDIT_LOG, DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
-from streaming.checkpoints import committed, query_id, read_ends
+from streaming.appends import BatchAppends
+from streaming.checkpoints import committed, read_ends
 from streaming.events import audit_rows, drop_rows, event_rows
 from streaming.resting import Rest
 from streaming.retained import (
@@ -76,6 +77,7 @@ class StateWriter:
         self._settings = settings
         self._checkpoint = checkpoint
         self._clock = clock
+        self._appends = BatchAppends(checkpoint)
         self._rest = Rest(checkpoint, settings.state_max_records, REST, MOST_REST_SECONDS, wait)
         self._noted_at = clock.monotonic()
         self._is_warm = False
@@ -161,15 +163,8 @@ class StateWriter:
             own.unpersist()
 
     def _append(self, rows: DataFrame, table: Table, batch_id: int) -> None:
-        if rows.isEmpty():
-            return
-        (
-            rows.write.format("delta")
-            .mode("append")
-            .option("txnAppId", query_id(self._checkpoint))
-            .option("txnVersion", batch_id)
-            .save(str(table_path(self._settings, table)))
-        )
+        if not rows.isEmpty():
+            self._appends.append(rows, table_path(self._settings, table), batch_id)
 
     def _is_note_due(self, next_offsets: dict[int, int]) -> bool:
         return (

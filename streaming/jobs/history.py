@@ -6,6 +6,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mqlake.records import INBOUND
 from mqlake.tables import MESSAGES
 from streaming import queries
+from streaming.appends import batch_append
 from streaming.checkpoints import checkpoint
 from streaming.history import messages
 from streaming.settings.lake import LakeSettings
@@ -16,8 +17,8 @@ from streaming.tables import table_path
 def start(spark: SparkSession, settings: LakeSettings, skipped: int = 0) -> StreamingQuery:
     """Start the query from its checkpoint; `skipped` offsets before it are of no record.
 
-    Exactly once: the checkpoint fixes which offsets a batch holds before it runs, and Delta commits
-    a batch of this query only once.
+    Exactly once: the checkpoint fixes which offsets a batch holds before it runs, and the table
+    takes a batch of this query only once.
     """
     options = {
         "maxOffsetsPerTrigger": str(settings.history_max_records + skipped),
@@ -26,14 +27,14 @@ def start(spark: SparkSession, settings: LakeSettings, skipped: int = 0) -> Stre
         # connection.
         "kafka.fetch.max.wait.ms": "10",
     }
+    rows = messages(read_log(spark, settings, [INBOUND], **options))
+    # One file for each append: small files make a table slow.
+    writer = rows.coalesce(1).writeStream.queryName(queries.HISTORY)
+    # A function of Java, for which PySpark has no method.
+    append = batch_append(spark, table_path(settings, MESSAGES))
+    writer._jwrite = writer._jwrite.foreachBatch(append)
     return (
-        messages(read_log(spark, settings, [INBOUND], **options))
-        # One file for each append: small files make a table slow.
-        .coalesce(1)
-        .writeStream.queryName(queries.HISTORY)
-        .format("delta")
-        .option("checkpointLocation", str(checkpoint(settings.data_dir, queries.HISTORY)))
-        .outputMode("append")
+        writer.option("checkpointLocation", str(checkpoint(settings.data_dir, queries.HISTORY)))
         .trigger(processingTime=f"{round(settings.history_interval_seconds * 1000)} milliseconds")
-        .start(str(table_path(settings, MESSAGES)))
+        .start()
     )

@@ -22,6 +22,7 @@ from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
 from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
 from rules.metrics import LATENCY_BOUNDS_MS
 from streaming import queries
+from streaming.appends import BatchAppends
 from streaming.checkpoints import checkpoint, query_id
 from streaming.resting import Rest
 from streaming.rules.program import TABLE_FUNCTION, TableAction
@@ -105,6 +106,7 @@ class Outputs:
         self._metrics = metrics
         self._runs = runs
         self._checkpoint = checkpoint(settings.data_dir, queries.OUTPUTS)
+        self._appends = BatchAppends(self._checkpoint)
         self._rest = Rest(self._checkpoint, MOST_RECORDS, REST, MOST_REST_SECONDS, wait)
         self._lock = threading.Lock()
 
@@ -252,14 +254,7 @@ class Outputs:
             self._append(rows, table_path(self._settings, LATE), batch_id)
 
     def _append(self, rows: DataFrame, path: Path, batch_id: int) -> None:
-        (
-            rows.coalesce(1)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", query_id(self._checkpoint))
-            .option("txnVersion", batch_id)
-            .save(str(path))
-        )
+        self._appends.append(rows.coalesce(1), path, batch_id)
 
     # Marks are files of their own, one for each batch: written before Spark notes the batch, so
     # that those of the batch before are always there when one comes, or comes again.
