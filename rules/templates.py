@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol, Self
 
 from mqlake.errors import MqlakeError
@@ -83,7 +84,7 @@ class Placeholder:
         return to_text(self.value(scope))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Template:
     """A parsed template: literal text and placeholders in turn."""
 
@@ -115,7 +116,7 @@ class Template:
             parts.append(literal)
         return cls(tuple(parts))
 
-    @property
+    @cached_property
     def placeholders(self) -> tuple[Placeholder, ...]:
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
 
@@ -137,12 +138,12 @@ class Template:
             )
         )
 
-    @property
+    @cached_property
     def is_row(self) -> bool:
         """Whether it is the row and nothing else."""
         return len(self.parts) == 1 and self.placeholders == (_placeholder(_WHOLE_ROW),)
 
-    @property
+    @cached_property
     def constant(self) -> str | None:
         """The text when nothing has to be filled in, else None."""
         return None if self.placeholders else "".join(map(str, self.parts))
