@@ -19,7 +19,7 @@ from mqlake.records import (
     IS_MESSAGE,
 )
 from mqlake.tables import MESSAGES
-from streaming.sources import header
+from streaming.sources import header, header_byte
 
 
 def messages(inbound: DataFrame) -> DataFrame:
@@ -34,7 +34,7 @@ def messages(inbound: DataFrame) -> DataFrame:
         header(HEADER_MQTT).alias("mqtt"),
     )
     ours = parsed.where(F.expr(IS_MESSAGE))
-    flags = _byte("mqtt", 3)
+    flags = header_byte(HEADER_MQTT, 3)
     columns: dict[str, Column] = {
         "id": F.lower(F.hex(header(HEADER_ID))),
         "tenant": F.substring_index("name", "/", 1),
@@ -45,7 +45,7 @@ def messages(inbound: DataFrame) -> DataFrame:
         "dup": flags.bitwiseAND(FLAG_DUP) != 0,
         "client_id": _text(HEADER_CLIENT_ID),
         "username": _text(HEADER_USERNAME),
-        "protocol_level": _byte("mqtt", 2),
+        "protocol_level": header_byte(HEADER_MQTT, 2),
         "properties": _text(HEADER_PROPERTIES),
         "origin": _text(HEADER_ORIGIN),
         "ts": F.col("timestamp"),
@@ -62,7 +62,3 @@ def messages(inbound: DataFrame) -> DataFrame:
 
 def _text(name: str) -> Column:
     return F.make_valid_utf8(header(name).cast("string"))
-
-
-def _byte(column: str, position: int) -> Column:
-    return F.conv(F.hex(F.substring(column, position, 1)), 16, 10).cast("int")

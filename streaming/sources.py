@@ -91,3 +91,8 @@ def starting_offsets(offsets: Offsets, log_topics: Mapping[str, int]) -> str:
 def header(name: str) -> Column:
     """The value of a record's header, null without it (`HeaderFunction.java`)."""
     return F.call_function("mqlake_header", F.col("headers"), F.lit(name))
+
+
+def header_byte(name: str, position: int) -> Column:
+    """A byte of that value, counted from 1, as an integer from 0 to 255; null without one."""
+    return F.call_function("mqlake_header_byte", F.col("headers"), F.lit(name), F.lit(position))

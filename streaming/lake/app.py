@@ -197,8 +197,8 @@ class _Lake:
         engine, settings = self._engine, self._settings
         with engine.heart.during("making the tables"):
             create_tables(engine.spark, settings, self._made)
-        engine.stop.starting = False
         self._queries.check()
+        engine.stop.starting = False
         engine.begin("rules", self._in_force.run)
         references = References(engine.spark, settings, self._rules_log, engine.clock)
         engine.begin("references", references.run)

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from mqlake.errors import InvalidRecord
 from mqlake.records import decode_message, is_message
 from streaming.history import messages
+from streaming.sources import header_byte
 
 if TYPE_CHECKING:
     from mqlake.record_versions import Headers
@@ -79,3 +80,16 @@ def test_all_agree_on_what_a_message_is(spark: SparkSession) -> None:
             assert number not in expected
         else:
             assert number in expected
+
+
+def test_a_byte_of_a_header_is_a_number_or_null(spark: SparkSession) -> None:
+    values = (b"\x01\x05\xff", b"\x01\x05\x00", b"\x01\x05", b"", None)
+    cases = [[("mqtt", value)] for value in values]
+    cases += [[], [("other", b"\x01\x05\x07")], [("mqtt", b"\x01\x02\x03"), ("mqtt", b"   ")]]
+    rows = [
+        ([(name, value and bytearray(value)) for name, value in headers], number)
+        for number, headers in enumerate(cases)
+    ]
+    schema = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, number INT"
+    found = spark.createDataFrame(rows, schema).orderBy("number").select(header_byte("mqtt", 3))
+    assert [row[0] for row in found.collect()] == [255, 0, None, None, None, None, None, 3]

@@ -9,6 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -19,28 +20,41 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * A function for all sessions of Spark: mqlake_header(headers ARRAY of (key STRING, value BINARY),
- * name STRING) -> BINARY, the first value of a name, null without one.
+ * Functions for all sessions of Spark that look at the headers of a record, an ARRAY of (key
+ * STRING, value BINARY):
  *
- * <p>It looks at the headers where they are. As an expression of Spark's own functions it would
- * take all names and copies of all values into arrays first, for each record.
+ * <ul>
+ *   <li>mqlake_header(headers, name STRING) -> BINARY, the first value of a name, null without one;
+ *   <li>mqlake_header_byte(headers, name STRING, position INT) -> INT, a byte of that value from 0
+ *       to 255, counted from 1, null without one.
+ * </ul>
+ *
+ * <p>They look at the headers where they are. As an expression of Spark's own functions they would
+ * take all names and copies of all values into arrays first, for each record, and a byte of a value
+ * would be two texts on its way to a number.
  */
 public final class HeaderFunction extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
-    private static final FunctionIdentifier NAME = new FunctionIdentifier("mqlake_header");
-
     /** Called by Spark with a session's extensions (`spark.sql.extensions`). */
     @Override
     public BoxedUnit apply(SparkSessionExtensions session) {
-        ExpressionInfo info = new ExpressionInfo(HeaderFunction.class.getName(), NAME.funcName());
-        session.injectFunction(new Tuple3<>(NAME, info, HeaderFunction::expression));
+        inject(session, "mqlake_header", "value", DataTypes.BinaryType);
+        inject(session, "mqlake_header_byte", "byteAt", DataTypes.IntegerType);
         return BoxedUnit.UNIT;
     }
 
-    private static Expression expression(Seq<Expression> arguments) {
+    private static void inject(
+            SparkSessionExtensions session, String name, String method, DataType type) {
+        FunctionIdentifier identifier = new FunctionIdentifier(name);
+        ExpressionInfo info = new ExpressionInfo(HeaderFunction.class.getName(), name);
+        session.injectFunction(
+                new Tuple3<>(identifier, info, arguments -> expression(method, type, arguments)));
+    }
+
+    private static Expression expression(String method, DataType type, Seq<Expression> arguments) {
         return new StaticInvoke(
                 HeaderFunction.class,
-                DataTypes.BinaryType,
-                "value",
+                type,
+                method,
                 arguments,
                 Scala.seq(),
                 true,
@@ -58,5 +72,11 @@ public final class HeaderFunction extends AbstractFunction1<SparkSessionExtensio
             }
         }
         return null;
+    }
+
+    /** Called by the code that Spark generates. */
+    public static Integer byteAt(ArrayData headers, UTF8String name, int position) {
+        byte[] value = value(headers, name);
+        return value == null || position > value.length ? null : value[position - 1] & 0xFF;
     }
 }
