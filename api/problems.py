@@ -16,12 +16,12 @@ MEDIA_TYPE = "application/problem+json"
 CODES: Final[dict[str, str]] = {
     "bad_request": "the request cannot be read",
     "unauthenticated": "no token or session, or one that does not count (any more)",
-    "wrong_credentials": "the login failed: user name, password or token are not right",
-    "forbidden": "the role of whoever asks is not enough",
+    "wrong_credentials": "the login failed: wrong user name, password or token",
+    "forbidden": "the caller's role does not allow it",
     "csrf": "a session's request that changes something lacks its `X-CSRF-Token`",
     "not_found": "there is no such thing, or no such path",
     "method_not_allowed": "the path is there, but not with this method",
-    "conflict": "it clashes with what is there",
+    "conflict": "it conflicts with the present state",
     "version_conflict": "somebody else has changed it meanwhile",
     "gone": "it was there and is no more",
     "body_too_large": "the body of the request is larger than the API takes",
@@ -35,7 +35,7 @@ CODES: Final[dict[str, str]] = {
     "rate_limited": "too many requests or failed logins; `Retry-After` says how long to wait",
     "internal_error": "a mistake of ours; the API's log has the details",
     "unavailable": "a part of the system that is needed does not answer; try again later",
-    "outcome_unknown": "the log has not answered in time: what was asked for may still happen",
+    "outcome_unknown": "the log has not answered in time: the change may still happen",
 }
 """Code -> its meaning. Codes stay, words may change."""
 

@@ -64,8 +64,8 @@ class SystemLatency(BaseModel):
         "gateway; clocks in whole milliseconds"
     )
     deliver: StageLatency = Field(
-        description="from PUBLISH at any gateway to PUBLISH to subscribers, as above, including "
-        "the time that a message waits for a client"
+        description="from PUBLISH at any gateway to PUBLISH to subscribers, as above; if a message "
+        "must wait for a client, to the start of the wait"
     )
 
 
