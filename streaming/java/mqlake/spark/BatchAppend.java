@@ -7,7 +7,6 @@ import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.Action;
-import org.apache.spark.sql.delta.actions.FileAction;
 import org.apache.spark.sql.delta.actions.SetTransaction;
 import org.apache.spark.sql.streaming.OutputMode;
 
@@ -71,10 +70,8 @@ public final class BatchAppend implements VoidFunction2<Dataset<Row>, Long> {
         known = null; // Until it is certain that the commit is there.
         List<Action> actions = new ArrayList<>();
         actions.add(new SetTransaction(query, batch, new Some<>(System.currentTimeMillis())));
-        for (FileAction file :
-                Scala.list(transaction.writeFiles(rows.to(transaction.metadata().schema())))) {
-            actions.add(file);
-        }
+        Dataset<Row> written = rows.to(transaction.metadata().schema());
+        actions.addAll(Scala.list(transaction.writeFiles(written)));
         transaction.commit(
                 Scala.seq(actions.toArray(Action[]::new)),
                 new DeltaOperations.StreamingUpdate(
