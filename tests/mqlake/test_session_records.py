@@ -59,7 +59,6 @@ WILLS = st.builds(
     properties=PROPERTIES,
     will_delay_interval=st.integers(0, 2**32 - 1),
 )
-
 SESSIONS = st.builds(
     SessionRecord,
     session_id=st.from_regex(r"[0-9a-f]{16}", fullmatch=True),

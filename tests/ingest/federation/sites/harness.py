@@ -41,9 +41,10 @@ from mqlake.rule_records import (
     encode_activation,
     rules_key,
 )
-from mqlake.session_records import SessionRecord, StoredSubscription, encode_session, session_key
+from mqlake.session_records import StoredSubscription, encode_session, session_key
 from mqlake.settings import LogSettings
 from tests.ingest.federation.sites.router import Router
+from tests.mqlake.sessions import a_session
 
 DEADLINE_SECONDS: Final = 30.0
 TURN_SECONDS: Final = 0.005
@@ -185,21 +186,11 @@ class Site:
 
     async def store_session(self, client_id: str, *filters: str) -> None:
         """Do what a gateway does when a client with a session has gone."""
-        session = SessionRecord(
-            session_id="0" * 16,
+        session = a_session(
             tenant=TENANT,
             client_id=client_id,
-            protocol_level=5,
-            username=None,
-            keep_alive=60,
-            clean_start=False,
-            session_expiry_interval=3600,
-            gateway="gateway-1",
-            incarnation="i",
             connected=False,
-            connected_at_ms=1,
-            disconnected_at_ms=2,
-            reason=None,
+            disconnected_at_ms=1_700_000_000_001,
             subscriptions=[StoredSubscription(one, 1) for one in filters],
         )
         key = session_key(TENANT, client_id)
