@@ -22,12 +22,12 @@ from typing import Final
 from bench.figures import Figures, figure
 from bench.loader import Load, LoadResult
 from bench.processes import cpu_percent_of, processes_of, thread_seconds_of, usage_of
+from bench.saturation import closed_loop, rate_when_warm
 from bench.system import Bench
 from launcher.parts import LAKE, LOG, ROUTER
 from mqlake.status import SystemState
 
 REPETITIONS: Final = 3
-LOAD_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 5.0
 
 GATEWAY_IN: Final = "gateway in"
@@ -64,19 +64,12 @@ class Cost:
 
 def measure_budget(bench: Bench) -> list[Figures]:
     """Measure the price of a message from publisher to subscriber across gateways, QoS 1."""
-    return [_measure_once(bench) for _ in range(REPETITIONS)]
+    flow = closed_loop(bench)
+    rate_when_warm(bench, flow)
+    return [_measure_once(bench, flow) for _ in range(REPETITIONS)]
 
 
-def _measure_once(bench: Bench) -> Figures:
-    flow = Load(
-        publish_to=bench.gateways[:1],
-        subscribe_to=bench.gateways[-1:],
-        publishers=20,
-        subscribers=4,
-        seconds=LOAD_SECONDS,
-        window=200,
-        await_delivery=True,
-    )
+def _measure_once(bench: Bench, flow: Load) -> Figures:
     result, whole = _cost(bench, flow)
     rate = result.delivered_per_second
     _, way_in = _cost(bench, replace(flow, subscribers=0, await_delivery=False, rate=rate))

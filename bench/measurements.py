@@ -28,6 +28,7 @@ from bench.rules import (
     measure_rules_dry_run,
     measure_rules_latency,
 )
+from bench.saturation import measure_sustained
 from bench.starting import measure_cold_start
 from bench.subscribing import measure_gateway_match
 from bench.system import Bench
@@ -49,18 +50,7 @@ PERSISTENT_PAIRS: Final = 3
 FAN_OUT_WINDOW: Final = 50
 """Messages on their way at once: enough to keep router and gateway busy."""
 
-SUSTAINED_SECONDS: Final = 10.0
-SUSTAINED_WARM_UPS: Final = 4
-"""Closed loops before the one that counts: Java compiles what is hot at twice the price first."""
-SUSTAINED_MOST: Final = 1.25
-"""Highest rate that is tried, in rates of a closed loop."""
-SUSTAINED_STEPS: Final = 5
-"""Bisections between nothing and that: the answer is good to a 25th of the closed loop's rate."""
 CODEC_REPETITIONS: Final = 5
-MOST_LATE_SECONDS: Final = 0.5
-"""A rate is sustained when the last message came at most so long after the end of publishing."""
-LEAST_PACE: Final = 0.98
-"""Part of the rate asked for that publishers must have reached."""
 
 
 def measure_ready(bench: Bench) -> Figures:
@@ -240,45 +230,6 @@ def measure_acknowledged(bench: Bench) -> Figures:
         missing = result.published - result.acknowledged
         raise OperationalError(f"{missing} messages of {result.published} were not acknowledged")
     return {figure("acknowledged, one gateway", "messages/s"): result.acknowledged_per_second}
-
-
-def measure_sustained(bench: Bench) -> Figures:
-    """Most messages a second from publisher to subscriber across gateways, none lost, none late.
-
-    A closed loop, in which each publisher waits for deliveries, finds about the rate that is
-    possible; lower rates are then tried in an open loop, which proves one.
-    """
-    flow = Load(
-        publish_to=bench.gateways[:1],
-        subscribe_to=bench.gateways[-1:],
-        publishers=20,
-        subscribers=4,
-        seconds=SUSTAINED_SECONDS,
-    )
-    loop = replace(flow, rate=0.0, window=200, await_delivery=True)
-    closed = [bench.run(loop) for _ in range(1 + SUSTAINED_WARM_UPS)][-1]
-    low, high, sustained = 0.0, SUSTAINED_MOST * closed.delivered_per_second, 0.0
-    for _ in range(SUSTAINED_STEPS if high else 0):
-        rate = (low + high) / 2
-        reached = _sustained(bench, replace(flow, rate=rate))
-        if reached:
-            low, sustained = rate, reached
-        else:
-            high = rate
-    return {figure("end to end, sustained", "messages/s"): sustained}
-
-
-def _sustained(bench: Bench, load: Load) -> float:
-    """Return the messages a second until the last had come; 0 when this rate is not sustained."""
-    result = bench.run(load)
-    publishing = load.warmup_seconds + load.seconds
-    if (
-        not result.is_complete
-        or result.published < LEAST_PACE * load.rate * publishing
-        or result.last_delivery_seconds_after_end > MOST_LATE_SECONDS
-    ):
-        return 0.0
-    return result.delivered / (publishing + result.last_delivery_seconds_after_end)
 
 
 Measurement = Callable[[Bench], Sequence[Figures]]

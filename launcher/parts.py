@@ -41,6 +41,10 @@ STOP_ORDER: Final = (
 )
 """Kinds of parts that are stopped side by side, when those before them have ended."""
 
+STOPPED_EARLY: Final = ("lake",)
+"""Kinds of parts that are told before all others, and awaited in their turn: Spark takes seconds to
+end while it starts, and nobody needs the lake to stop."""
+
 STOP_TIMEOUT_SECONDS: Final = {
     "api": 5.0,
     "balancer": 5.0,

@@ -25,6 +25,7 @@ class Running:
         next: Started beside the present one, to take its place.
         leaving: Whose place was taken: it was told to stop.
         placed_at: When that was.
+        stopping_since: When it was told to stop with the system.
     """
 
     part: Part
@@ -44,6 +45,7 @@ class Running:
     next_since: float = 0.0
     leaving: Child | None = None
     placed_at: float | None = None
+    stopping_since: float | None = None
 
     @property
     def children(self) -> list[Child]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from launcher.child import Child, ChildProgram, adopt_orphans
-from launcher.parts import STOP_ORDER, Part, PartHealth
+from launcher.parts import STOP_ORDER, STOPPED_EARLY, Part, PartHealth
 from launcher.progress import StartProgress
 from launcher.requests import Requests
 from launcher.running import Running
@@ -384,40 +384,48 @@ class Supervisor:
                 if child is not None:
                     child.kill_group()
             running.next = running.leaving = None
+        for running in self._of(STOPPED_EARLY):
+            self._tell_to_stop(running)
         hurry = False
         for kinds in STOP_ORDER:
-            group = [r for r in self._running if r.part.kind in kinds and r.child is not None]
-            hurry = self._stop_group(group, hurry=hurry)
+            hurry = self._stop_group(self._of(kinds), hurry=hurry)
         _logger.info("stopped")
+
+    def _of(self, kinds: tuple[str, ...]) -> list[Running]:
+        return [r for r in self._running if r.part.kind in kinds and r.child is not None]
+
+    def _tell_to_stop(self, running: Running) -> None:
+        if running.stopping_since is None and running.child is not None:
+            running.child.terminate()
+            running.health = PartHealth(False, "stopping")
+            running.stopping_since = time.monotonic()
 
     def _stop_group(self, group: list[Running], *, hurry: bool) -> bool:
         """Stop these parts side by side; return whether a second signal asked to hurry."""
-        now = time.monotonic()
         for running in group:
-            assert running.child is not None
-            running.child.terminate()
-            running.health = PartHealth(False, "stopping")
+            self._tell_to_stop(running)
         self._publish()
         timeout = max((r.part.program.stop_timeout_seconds for r in group), default=0.0)
-        deadline = now + timeout
+        deadline = time.monotonic() + timeout
         while group and not hurry and time.monotonic() < deadline:
-            group = [r for r in group if not self._has_stopped(r, now)]
+            group = [r for r in group if not self._has_stopped(r)]
             hurry = bool(group) and self._wait(_STARTING_STEP_SECONDS)
         for running in group:
-            if not self._has_stopped(running, now):
+            if not self._has_stopped(running):
                 _logger.warning("killed", extra={"fields": {"part": running.part.name}})
                 assert running.child is not None
                 running.child.kill_group()
                 running.child = None
         return hurry
 
-    def _has_stopped(self, running: Running, told_at: float) -> bool:
+    def _has_stopped(self, running: Running) -> bool:
         if running.child is None or running.child.exit_reason() is None:
             return running.child is None
+        assert running.stopping_since is not None
         running.child.kill_group()
         running.child = None
         running.health = PartHealth(False, "stopped")
-        taken = f"{time.monotonic() - told_at:.1f}"
+        taken = f"{time.monotonic() - running.stopping_since:.1f}"
         fields = {"part": running.part.name, "seconds": taken}
         _logger.info("part stopped", extra={"fields": fields})
         return True

@@ -65,12 +65,38 @@ def test_parts_stop_in_order_and_none_is_left(start: Start, tmp_path: Path) -> N
     process.communicate(timeout=60)
     assert process.returncode == 0
     stops = (tmp_path / "stops").read_text().split()
+    stops.remove("lake")  # it is told before all others
     assert stops[0] == "api"
     assert set(stops[1:4]) == {"gateway-1", "gateway-2", "rules"}, "side by side"
-    assert stops[4] == "haproxy"
-    assert set(stops[5:7]) == {"router", "lake"}, "side by side"
-    assert stops[7:] == ["log"]
+    assert stops[4:] == ["haproxy", "router", "log"]
     assert all(start_ticks(pid) is None for name in names for pid in pids(tmp_path, name))
+
+
+def test_the_lake_is_told_first_and_awaited_in_its_turn(start: Start, tmp_path: Path) -> None:
+    lake = (
+        "def leave(*_):\n"
+        "    pathlib.Path('told').touch()\n"
+        "    while not os.path.exists('gone'): time.sleep(0.01)\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\nserve()"
+    )
+    api = (
+        "def leave(*_):\n"
+        "    while not os.path.exists('told'): time.sleep(0.01)\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\nserve()"
+    )
+    gateway = (
+        "def leave(*_):\n    pathlib.Path('gone').touch()\n    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\nserve()"
+    )
+    process = start(log="serve()", lake=lake, api=api, gateway_1=gateway)
+    await_ready(process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "killed" not in errors
+    assert (tmp_path / "stops").read_text().split() == ["log"]
 
 
 def test_gateways_start_after_the_log_topics_are_made(start: Start, tmp_path: Path) -> None:
