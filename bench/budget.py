@@ -22,7 +22,7 @@ from typing import Final
 from bench.figures import Figures, figure
 from bench.loader import Load, LoadResult
 from bench.processes import cpu_percent_of, processes_of, thread_seconds_of, usage_of
-from bench.saturation import closed_loop, rate_when_warm
+from bench.saturation import closed_loop, open_loop, rate_when_warm
 from bench.system import Bench
 from launcher.parts import LAKE, LOG, ROUTER
 from mqlake.status import SystemState
@@ -72,7 +72,7 @@ def measure_budget(bench: Bench) -> list[Figures]:
 def _measure_once(bench: Bench, flow: Load) -> Figures:
     result, whole = _cost(bench, flow)
     rate = result.delivered_per_second
-    _, way_in = _cost(bench, replace(flow, subscribers=0, await_delivery=False, rate=rate))
+    _, way_in = _cost(bench, replace(open_loop(flow, rate), subscribers=0))
     names = [gateway.name for gateway in bench.state.gateways]
     reached = figure("end to end, closed loop", "messages/s")
     return {reached: rate} | stages(whole, way_in, names[0], names[-1])
