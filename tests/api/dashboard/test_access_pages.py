@@ -140,6 +140,21 @@ def test_a_session_is_ended_and_its_page_says_so(
         expect(theirs.page.get_by_text("Your session is over")).to_be_visible()
 
 
+def test_a_connection_that_is_not_open_yet_is_ended_without_a_warning(dashboard: Dashboard) -> None:
+    dashboard.open("rules")
+    page = dashboard.page
+    with page.expect_websocket() as begun:
+        page.evaluate(
+            "async () => {"
+            " const { Live } = await import('/dashboard/core/live.js');"
+            " const live = new Live();"
+            " live.follow({ stream: 'metrics' }, () => {}, new AbortController().signal);"
+            " live.close(); }"
+        )
+    if not begun.value.is_closed():
+        begun.value.wait_for_event("close")
+
+
 def test_the_audit_shows_what_was_changed_and_asks_by_text_alone(dashboard: Dashboard) -> None:
     page = dashboard.page
     asked: list[str] = []

@@ -56,7 +56,8 @@ export class Live {
     clearTimeout(this.#timer);
     this.#streams.clear();
     this.#watchers.clear();
-    this.#socket?.close();
+    // A browser warns of a connection that is given up before it is open; such a one is closed then.
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.close();
   }
 
   #connect() {
@@ -67,6 +68,10 @@ export class Live {
     let wasOpen = false;
     this.#socket = socket;
     socket.onopen = () => {
+      if (this.#isClosed) {
+        socket.close();
+        return;
+      }
       wasOpen = true;
       this.#wait = FIRST_WAIT_MS;
       this.#say("open");
