@@ -100,7 +100,8 @@ class LogWriter(Protocol):
 
         Raises:
             LogFull: The queue is full; nothing was queued and `on_appended` is not called.
-            LogError: The log can never take this record (too large, writer closed); likewise.
+            LogError: The log can never take this record (too large, writer closed); likewise. A
+                writer that holds the record for a moment reports it instead.
         """
         ...
 

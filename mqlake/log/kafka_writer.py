@@ -3,7 +3,7 @@
 librdkafka works on threads of its own and calls back only inside `poll`. So a writer has one Python
 thread that does nothing but poll, and it crosses into the event loop with one
 `call_soon_threadsafe` per burst of reports, not per record: a wake-up costs more than all the rest
-of an append.
+of an append. Records of a busy writer are sent in bursts (`mqlake.log.bursts`).
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, cast
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mqlake.errors import LogError
+from mqlake.log.bursts import Bursts
 from mqlake.log.contract import (
     ANY_PARTITION,
     DELIVERY_SECONDS,
@@ -56,7 +57,6 @@ class KafkaLogWriter:
         max_queued_records: Beyond it `append` raises `LogFull`.
         max_queued_kib: Likewise, for keys, values and headers together.
         max_record_bytes: Larger records are refused; as the broker's `message.max.bytes`.
-        linger_ms: How long records are collected before they are sent, when nothing is under way.
         delivery_timeout_seconds: After it a record not yet appended is reported as failed.
         options: Further ones of librdkafka, how to reach a cluster that wants a login say.
     """
@@ -69,7 +69,6 @@ class KafkaLogWriter:
         max_queued_records: int = MOST_QUEUED_RECORDS,
         max_queued_kib: int = 131_072,
         max_record_bytes: int = MAX_RECORD_BYTES,
-        linger_ms: float = 0.0,
         delivery_timeout_seconds: float = DELIVERY_SECONDS,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -78,7 +77,7 @@ class KafkaLogWriter:
             bootstrap_servers,
             client_id,
             {
-                "linger.ms": linger_ms,
+                "linger.ms": 0,
                 "queue.buffering.max.messages": max_queued_records,
                 "queue.buffering.max.kbytes": max_queued_kib,
                 "message.max.bytes": max_record_bytes,
@@ -97,6 +96,7 @@ class KafkaLogWriter:
         self._fixed: dict[str, int] = {}  # log topic -> partitions that keys go to
         self._drain_scheduled = False
         self._queued = 0
+        self._bursts = Bursts(self._loop, self._send, self._report_unsent)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -116,17 +116,26 @@ class KafkaLogWriter:
     ) -> None:
         if self._fixed and partition == ANY_PARTITION and log_topic in self._fixed:
             partition = partition_of(key or b"", self._fixed[log_topic])
+        if self._bursts.is_busy:
+            self._bursts.hold(log_topic, key, value, headers, on_appended, timestamp_ms, partition)
+        else:
+            self._send(log_topic, key, value, headers, on_appended, timestamp_ms, partition)
+            self._bursts.count()
+        self._queued += 1
+
+    def _send(
+        self,
+        log_topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: AppendCallback,
+        timestamp_ms: int,
+        partition: int,
+    ) -> None:
+        report = bind(self._report_callback, on_appended)
         try:
-            self._produce(
-                log_topic,
-                value,
-                key,
-                partition,
-                bind(self._report_callback, on_appended),
-                None,
-                timestamp_ms,
-                headers,
-            )
+            self._produce(log_topic, value, key, partition, report, None, timestamp_ms, headers)
         except BufferError as exc:
             raise LogFull(f"{self._queued} records wait for the log, no more fit") from exc
         except KafkaException as exc:
@@ -134,20 +143,17 @@ class KafkaLogWriter:
                 raise to_log_error(error_of(exc), f"appending to {log_topic}") from exc
             # Idempotent producers give up for good when the broker lost acknowledged records.
             self._open_producer()
-            self.append(
-                log_topic,
-                key,
-                value,
-                headers,
-                on_appended,
-                timestamp_ms=timestamp_ms,
-                partition=partition,
-            )
-            return
-        self._queued += 1
+            self._send(log_topic, key, value, headers, on_appended, timestamp_ms, partition)
+
+    def _report_unsent(self, record: tuple[Any, ...], error: LogError) -> None:
+        self._queued -= 1
+        on_appended = record[4]
+        on_appended(-1, -1, error)
+        self._tell_idle()
 
     async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
         present = await asyncio.to_thread(self._await_partitions, log_topic, used)
+        self._bursts.release()  # by the partitions that were used when it was appended
         self._used[log_topic] = used
         self._least_used = min(self._used.values())
         if is_fixed:
@@ -199,6 +205,7 @@ class KafkaLogWriter:
         return self._round_trip_seconds
 
     async def flush(self, timeout_seconds: float) -> None:
+        self._bursts.release()
         if not self._queued:
             return
         idle: asyncio.Future[None] = self._loop.create_future()
@@ -215,12 +222,14 @@ class KafkaLogWriter:
             return
         try:
             await self.flush(timeout_seconds)
-        except LogError:
+        except LogError as exc:
+            self._bursts.close(exc)
             self._producer.purge()
             with contextlib.suppress(LogError):  # a purge reports every record; close in any case
                 await self.flush(1.0)
         self._stop.set()
         self._produce = _refuse
+        self._bursts.close(LogError("the log writer is closed", definite=True))
         del self._producer
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
@@ -317,6 +326,9 @@ class KafkaLogWriter:
         except BaseException:
             self._loop.call_soon(self._drain)
             raise
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
         if not self._queued and self._idle_waiters:
             for waiter in self._idle_waiters:
                 if not waiter.done():

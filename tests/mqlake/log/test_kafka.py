@@ -167,6 +167,47 @@ def test_a_log_that_does_not_answer_is_an_error_within_the_time_given() -> None:
 
 
 @pytest.mark.kafka
+def test_a_busy_writer_keeps_the_order_and_reports_each_record_once(
+    bootstrap_servers: str,
+) -> None:
+    log_topic, records, too_large = "busy", 5000, {700, 3100}
+    reports: dict[int, list[tuple[int, int, LogError | None]]] = defaultdict(list)
+
+    def appended(number: int, *report: Any) -> None:
+        reports[number].append(report)
+
+    async def scenario() -> None:
+        admin.LogAdmin(bootstrap_servers, DEADLINE_SECONDS).ensure(log_topic, {}, 3)
+        writer = KafkaLogWriter(bootstrap_servers, max_record_bytes=10_000)
+        for number in range(records):
+            value = bytes(20_000 if number in too_large else 64)
+            key = b"t/%d" % (number % 50)
+            writer.append(log_topic, key, value, [], partial(appended, number))
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        assert writer.queued() > 0
+        await writer.flush(DEADLINE_SECONDS)
+        assert writer.queued() == 0
+        await writer.close()
+        with pytest.raises(LogError, match="closed"):
+            writer.append(log_topic, b"k", b"v", [], partial(appended, records))
+
+    asyncio.run(scenario())
+    assert sorted(reports) == list(range(records))
+    assert {len(found) for found in reports.values()} == {1}
+    ends: dict[int, int] = {}
+    for number in range(records):
+        ((partition, offset, error),) = reports[number]
+        if number in too_large:
+            assert error is not None
+            assert error.definite
+        else:
+            assert error is None
+            assert offset == ends.get(partition, -1) + 1  # no later one is before it
+            ends[partition] = offset
+
+
+@pytest.mark.kafka
 def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers: str) -> None:
     for retention_bytes in (1 << 30, 2 << 30):
         for partitions in (4, 8):

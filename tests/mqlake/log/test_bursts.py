@@ -1,0 +1,214 @@
+"""Records of a busy writer wait for others; those of one that is not busy do not."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from mqlake.errors import LogError
+from mqlake.log.bursts import (
+    BUSY_RECORDS,
+    BUSY_SECONDS,
+    MOST_TICKS,
+    PROBE_BURSTS,
+    REST_RECORDS,
+    TICK_SECONDS,
+    Bursts,
+)
+from mqlake.log.contract import LogFull
+
+TOO_LARGE = LogError("too large", definite=True)
+
+
+class Loop:
+    """The part of an event loop that counts, advanced by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> None:
+        self.timers.append((self.now + delay, call))
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= end]:
+            timer = min(due)
+            self.timers.remove(timer)
+            self.now = max(self.now, timer[0])
+            timer[1]()
+        self.now = end
+
+
+class Log:
+    """Takes records of one argument, as far as it has room."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.sent: list[tuple[float, int]] = []
+        self.room = 1_000_000
+        self.refuses: set[int] = set()
+        self.reports: list[tuple[int, LogError]] = []
+        self.bursts = Bursts(cast("Any", self.loop), self._send, self._report)
+        self._number = 0
+
+    def append(self) -> int:
+        """Append as a writer does; return the record's number."""
+        self._number += 1
+        if self.bursts.is_busy:
+            self.bursts.hold(self._number)
+        else:
+            self._send(self._number)
+            self.bursts.count()
+        return self._number
+
+    def append_all(self, records: int, per_second: float) -> None:
+        for _ in range(records):
+            self.append()
+            self.loop.advance(1 / per_second)
+
+    def numbers(self) -> list[int]:
+        return [number for _, number in self.sent]
+
+    def _send(self, number: int) -> None:
+        if number in self.refuses:
+            raise TOO_LARGE
+        if not self.room:
+            raise LogFull("full")
+        self.room -= 1
+        self.sent.append((self.loop.now, number))
+
+    def _report(self, record: tuple[int], error: LogError) -> None:
+        self.reports.append((record[0], error))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def make_busy(log: Log) -> None:
+    log.append_all(2 * BUSY_RECORDS, 1_000_000)
+    log.loop.advance(MOST_TICKS * TICK_SECONDS)
+    assert log.bursts.is_busy
+
+
+@pytest.mark.parametrize("per_second", [1, 200, 1000, 1400])
+def test_at_low_rates_each_record_is_sent_at_once_and_no_timer_runs(
+    log: Log, per_second: float
+) -> None:
+    for _ in range(3 * BUSY_RECORDS):
+        number = log.append()
+        assert log.sent[-1] == (log.loop.now, number)
+        assert not log.loop.timers
+        log.loop.advance(1 / per_second)
+
+
+@pytest.mark.parametrize("per_second", [2_000, 10_000, 100_000])
+def test_of_many_records_one_is_held_for_few_ticks_and_all_go_in_order(
+    log: Log, per_second: float
+) -> None:
+    make_busy(log)
+    begin, first = log.loop.now, len(log.sent)
+    log.append_all(1000, per_second)
+    log.loop.advance(MOST_TICKS * TICK_SECONDS)
+    assert log.numbers() == list(range(1, first + 1001))
+    for place, (at, _) in enumerate(log.sent[first:]):
+        late = at - (begin + place / per_second)
+        assert -1e-6 <= late <= MOST_TICKS * TICK_SECONDS + 1e-6
+    bursts = len({at for at, _ in log.sent[first:]})
+    assert bursts <= 1000 / per_second / (MOST_TICKS * TICK_SECONDS) + 2
+
+
+def test_who_waits_for_the_answer_is_not_held_for_the_longest_time(log: Log) -> None:
+    make_busy(log)
+    before = len(log.sent)
+    for _ in range(50):
+        log.append()
+    assert len(log.sent) == before
+    log.loop.advance(2 * TICK_SECONDS)
+    assert len(log.sent) == before + 50
+
+
+def test_publishers_that_wait_for_their_answers_are_not_held_up_but_by_probes(log: Log) -> None:
+    make_busy(log)
+    waiting, answer_seconds, rounds = 50, 0.003, 10 * PROBE_BURSTS
+    begin = log.loop.now
+    for _ in range(rounds):
+        before = len(log.sent)
+        for _ in range(waiting):
+            log.append()
+        while len(log.sent) < before + waiting:
+            log.loop.advance(TICK_SECONDS / 4)
+        log.loop.advance(answer_seconds)
+    took = log.loop.now - begin
+    assert took < rounds * answer_seconds + (rounds / PROBE_BURSTS + 2) * 3 * TICK_SECONDS
+
+
+def test_a_burst_grows_with_the_rate(log: Log) -> None:
+    make_busy(log)
+    log.append_all(1000, 3_000)
+    first = len(log.sent)
+    log.append_all(20_000, 30_000)
+    late = log.sent[first + 10_000 :]
+    bursts = len({at for at, _ in late})
+    assert len(late) / bursts > 0.8 * 30_000 * MOST_TICKS * TICK_SECONDS
+
+
+def test_a_writer_that_is_given_less_is_not_busy_any_more_and_is_again(log: Log) -> None:
+    make_busy(log)
+    before = len(log.sent)
+    log.append_all(3 * REST_RECORDS, 0.7 * REST_RECORDS / BUSY_SECONDS)
+    assert not log.bursts.is_busy
+    assert not log.loop.timers
+    assert len(log.sent) == before + 3 * REST_RECORDS
+    make_busy(log)
+    assert len(log.loop.timers) == 1
+
+
+def test_a_short_burst_after_a_long_rest_makes_no_writer_busy(log: Log) -> None:
+    log.append_all(BUSY_RECORDS - 1, 100_000)
+    log.loop.advance(60)
+    log.append()
+    assert not log.bursts.is_busy
+
+
+def test_records_that_do_not_fit_wait_in_their_order_and_others_are_refused(log: Log) -> None:
+    make_busy(log)
+    before, log.room = len(log.sent), 3
+    numbers = [log.append() for _ in range(10)]
+    log.loop.advance(5 * TICK_SECONDS)
+    assert log.numbers()[before:] == numbers[:3]
+    with pytest.raises(LogFull, match="7 records wait"):
+        log.append()
+    log.loop.advance(10)
+    assert log.bursts.is_busy  # none may overtake those that are held
+    log.room = 100
+    log.loop.advance(5 * TICK_SECONDS)
+    assert log.numbers()[before:] == numbers
+    assert not log.reports
+
+
+def test_a_record_that_can_never_be_sent_is_reported_and_others_go_on(log: Log) -> None:
+    make_busy(log)
+    before = len(log.sent)
+    refused = log.append() + 1
+    log.refuses = {refused}
+    log.append()
+    log.append()
+    log.bursts.release()
+    assert log.reports == [(refused, TOO_LARGE)]
+    assert log.numbers()[before:] == [refused - 1, refused + 1]
+
+
+def test_after_the_end_nothing_is_held_and_no_timer_goes_on(log: Log) -> None:
+    make_busy(log)
+    held = [log.append(), log.append()]
+    log.bursts.close(TOO_LARGE)
+    assert log.reports == [(number, TOO_LARGE) for number in held]
+    log.loop.advance(1)
+    assert not log.loop.timers
+    assert not log.bursts.is_busy
