@@ -84,8 +84,8 @@ class Bursts:
         if self._is_full:
             raise LogFull(f"{len(self._held)} records wait for others to be sent, no more fit")
         self._held.append(record)
-        if len(self._held) >= self._enough:
-            self.release()
+        if len(self._held) == self._enough:
+            self._loop.call_soon(self.release)  # and those that came in the same turn of the loop
 
     def release(self) -> None:
         """Send what is held, as far as it fits."""

@@ -33,6 +33,9 @@ class Loop:
     def call_later(self, delay: float, call: Callable[[], None]) -> None:
         self.timers.append((self.now + delay, call))
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.call_later(0, call)
+
     def advance(self, seconds: float) -> None:
         end = self.now + seconds
         while due := [timer for timer in self.timers if timer[0] <= end]:
@@ -141,6 +144,7 @@ def test_publishers_that_wait_for_their_answers_are_not_held_up_but_by_probes(lo
         before = len(log.sent)
         for _ in range(waiting):
             log.append()
+        log.loop.advance(0)
         while len(log.sent) < before + waiting:
             log.loop.advance(TICK_SECONDS / 4)
         log.loop.advance(answer_seconds)
