@@ -32,8 +32,8 @@ _NEVER: Final = sys.maxsize
 class Bursts:
     """Holds the records of a busy writer, in order, and sends them in bursts.
 
-    A burst goes when its first record is four ticks old or when a tick has brought no record, and
-    such a one, a probe, shows how many come. The next ones go when they have as many: publishers
+    A burst goes four ticks after the one before or when a tick has brought no record, and such a
+    one, a probe, shows how many come. The next ones go when they have as many: publishers
     that send no more before they are answered shall not wait for nothing.
 
     Args:
@@ -59,7 +59,7 @@ class Bursts:
         self._counted = 0
         self._since = float("-inf")
         self._seen = 0  # of the records held, at the last tick
-        self._age = 0  # ticks, of the first one held
+        self._age = 0  # ticks since the last burst
         self._ticks = 0
         self._bursts = 0  # since the last probe
         self._enough = _NEVER  # records; that it is not known makes the next burst a probe
@@ -93,15 +93,16 @@ class Bursts:
         if held:
             self._learn(len(held))
         while held:
+            record = held.popleft()
             try:
-                self._send(*held[0])
+                self._send(*record)
             except LogFull:
+                held.appendleft(record)
                 self._is_full = True
                 break
             except LogError as exc:
-                self._report(held.popleft(), exc)
+                self._report(record, exc)
             else:
-                held.popleft()
                 self._counted += 1
         self._seen = self._age = 0
 
@@ -119,6 +120,8 @@ class Bursts:
             self._report(self._held.popleft(), error)
 
     def _tick(self) -> None:
+        if not self.is_busy:  # closed
+            return
         self._ticks += 1
         self._age += 1
         is_over = self._ticks >= _BUSY_TICKS

@@ -39,7 +39,7 @@ class Loop:
     def advance(self, seconds: float) -> None:
         end = self.now + seconds
         while due := [timer for timer in self.timers if timer[0] <= end]:
-            timer = min(due)
+            timer = min(due, key=lambda one: one[0])
             self.timers.remove(timer)
             self.now = max(self.now, timer[0])
             timer[1]()
@@ -55,6 +55,7 @@ class Log:
         self.room = 1_000_000
         self.refuses: set[int] = set()
         self.reports: list[tuple[int, LogError]] = []
+        self.breaks: int | None = None
         self.bursts = Bursts(cast("Any", self.loop), self._send, self._report)
         self._number = 0
 
@@ -77,6 +78,8 @@ class Log:
         return [number for _, number in self.sent]
 
     def _send(self, number: int) -> None:
+        if number == self.breaks:
+            raise TypeError
         if number in self.refuses:
             raise TOO_LARGE
         if not self.room:
@@ -216,3 +219,23 @@ def test_after_the_end_nothing_is_held_and_no_timer_goes_on(log: Log) -> None:
     log.loop.advance(1)
     assert not log.loop.timers
     assert not log.bursts.is_busy
+
+
+@pytest.mark.parametrize("ticks", range(1, round(BUSY_SECONDS / TICK_SECONDS) + 1))
+def test_an_end_in_the_midst_of_many_records_is_the_end(log: Log, ticks: int) -> None:
+    make_busy(log)
+    log.append_all(round(ticks * TICK_SECONDS * 50_000), 50_000)
+    log.bursts.close(TOO_LARGE)
+    log.loop.advance(TICK_SECONDS)
+    assert not log.bursts.is_busy
+    assert not log.loop.timers
+
+
+def test_a_record_that_breaks_the_client_library_keeps_no_other_from_being_sent(log: Log) -> None:
+    make_busy(log)
+    broken, later = log.append(), log.append()
+    log.breaks = broken
+    with pytest.raises(TypeError):
+        log.bursts.release()
+    log.bursts.release()
+    assert log.numbers()[-1] == later
