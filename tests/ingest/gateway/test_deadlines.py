@@ -5,52 +5,11 @@ from typing import Any
 import pytest
 
 from ingest.gateway.deadlines import FEW_SLOTS, SLOT_SECONDS, UNWATCHED, Deadlines
-
-
-class Timer:
-    def __init__(self, at: float, call: Callable[[], None]) -> None:
-        self.at = at
-        self.call = call
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-class Loop:
-    """The part of an event loop that counts, advanced by the test."""
-
-    def __init__(self) -> None:
-        self.now = 1000.1
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(at, call))
-        return self.timers[-1]
-
-    @property
-    def armed(self) -> list[Timer]:
-        return [timer for timer in self.timers if not timer.is_cancelled]
-
-    def advance(self, seconds: float) -> None:
-        end = self.now + seconds
-        while due := [timer for timer in self.armed if timer.at <= end]:
-            timer = min(due, key=lambda one: one.at)
-            self.timers.remove(timer)
-            self.now = max(self.now, timer.at)
-            timer.call()
-        self.now = end
-
-    def stand_still(self, seconds: float) -> None:
-        """Let time go by without a turn of the loop."""
-        self.now += seconds
+from tests.mqlake.event_loop import SteppedLoop
 
 
 class Watched:
-    def __init__(self, loop: Loop, act: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, loop: SteppedLoop, act: Callable[[], None] = lambda: None) -> None:
         self.loop = loop
         self.slot = UNWATCHED
         self.passed: list[float] = []
@@ -62,8 +21,8 @@ class Watched:
 
 
 @pytest.fixture
-def loop() -> Loop:
-    return Loop()
+def loop() -> SteppedLoop:
+    return SteppedLoop()
 
 
 @pytest.fixture
@@ -73,7 +32,7 @@ def deadlines(loop: Any) -> Deadlines:
 
 @pytest.mark.parametrize("seconds", [0.001, 0.2, 1.0, 1.5, 60.0, 98_302.5])
 def test_a_deadline_is_met_within_a_slot_and_never_early(
-    loop: Loop, deadlines: Deadlines, seconds: float
+    loop: SteppedLoop, deadlines: Deadlines, seconds: float
 ) -> None:
     watched, begin = Watched(loop), loop.now
     deadlines.set(watched, seconds)
@@ -84,7 +43,7 @@ def test_a_deadline_is_met_within_a_slot_and_never_early(
     assert not loop.armed
 
 
-def test_one_timer_waits_for_the_earliest(loop: Loop, deadlines: Deadlines) -> None:
+def test_one_timer_waits_for_the_earliest(loop: SteppedLoop, deadlines: Deadlines) -> None:
     many = [Watched(loop) for _ in range(100)]
     for number, watched in enumerate(many):
         deadlines.set(watched, 50 - number % 7)
@@ -95,7 +54,7 @@ def test_one_timer_waits_for_the_earliest(loop: Loop, deadlines: Deadlines) -> N
     assert all(len(watched.passed) == 1 for watched in many)
 
 
-def test_the_last_deadline_counts(loop: Loop, deadlines: Deadlines) -> None:
+def test_the_last_deadline_counts(loop: SteppedLoop, deadlines: Deadlines) -> None:
     sooner, later, dropped = Watched(loop), Watched(loop), Watched(loop)
     deadlines.set(sooner, 10)
     deadlines.set(sooner, 1)
@@ -110,7 +69,9 @@ def test_the_last_deadline_counts(loop: Loop, deadlines: Deadlines) -> None:
     assert (len(sooner.passed), len(later.passed), len(dropped.passed)) == (1, 1, 0)
 
 
-def test_who_is_told_may_watch_anew_and_drop_others(loop: Loop, deadlines: Deadlines) -> None:
+def test_who_is_told_may_watch_anew_and_drop_others(
+    loop: SteppedLoop, deadlines: Deadlines
+) -> None:
     again = Watched(loop, lambda: deadlines.set(again, 1))
     pair = [Watched(loop), Watched(loop)]
     for watched, other in (pair, pair[::-1]):
@@ -123,7 +84,7 @@ def test_who_is_told_may_watch_anew_and_drop_others(loop: Loop, deadlines: Deadl
 
 
 def test_a_deadline_of_no_time_does_not_keep_the_loop_busy(
-    loop: Loop, deadlines: Deadlines
+    loop: SteppedLoop, deadlines: Deadlines
 ) -> None:
     again = Watched(loop, lambda: deadlines.set(again, 0))
     deadlines.set(again, 0)
@@ -131,7 +92,9 @@ def test_a_deadline_of_no_time_does_not_keep_the_loop_busy(
     assert 3 <= len(again.passed) <= 5
 
 
-def test_an_error_of_one_leaves_the_others_their_deadline(loop: Loop, deadlines: Deadlines) -> None:
+def test_an_error_of_one_leaves_the_others_their_deadline(
+    loop: SteppedLoop, deadlines: Deadlines
+) -> None:
     def fail() -> None:
         raise RuntimeError("a bug")
 
@@ -144,7 +107,7 @@ def test_an_error_of_one_leaves_the_others_their_deadline(loop: Loop, deadlines:
     assert all(len(watched.passed) == 1 for watched in (failing, *others))
 
 
-def test_those_who_come_and_go_leave_little(loop: Loop, deadlines: Deadlines) -> None:
+def test_those_who_come_and_go_leave_little(loop: SteppedLoop, deadlines: Deadlines) -> None:
     stays = Watched(loop)
     deadlines.set(stays, 90_000)
     for seconds in range(1, 20_000):
@@ -159,7 +122,7 @@ def test_those_who_come_and_go_leave_little(loop: Loop, deadlines: Deadlines) ->
     assert not deadlines._slots
 
 
-def test_slots_are_removed_while_deadlines_pass(loop: Loop, deadlines: Deadlines) -> None:
+def test_slots_are_removed_while_deadlines_pass(loop: SteppedLoop, deadlines: Deadlines) -> None:
     def come_and_go() -> None:
         for seconds in range(1, 5_000):
             watched = Watched(loop)
@@ -177,14 +140,14 @@ def test_slots_are_removed_while_deadlines_pass(loop: Loop, deadlines: Deadlines
 @pytest.mark.anyio
 async def test_the_event_loop_counts() -> None:
     told = asyncio.Event()
-    watched = Watched(Loop(), told.set)
+    watched = Watched(SteppedLoop(), told.set)
     Deadlines(asyncio.get_running_loop()).set(watched, 0.01)
     async with asyncio.timeout(60):
         await told.wait()
 
 
 def test_a_loop_that_stood_still_reads_before_deadlines_pass(
-    loop: Loop, deadlines: Deadlines
+    loop: SteppedLoop, deadlines: Deadlines
 ) -> None:
     heard, silent = Watched(loop), Watched(loop)
     for watched in (heard, silent):
@@ -198,7 +161,7 @@ def test_a_loop_that_stood_still_reads_before_deadlines_pass(
 
 
 def test_a_loop_that_is_always_late_meets_deadlines_all_the_same(
-    loop: Loop, deadlines: Deadlines
+    loop: SteppedLoop, deadlines: Deadlines
 ) -> None:
     watched = Watched(loop)
     deadlines.set(watched, 1)

@@ -1,6 +1,5 @@
 """Records of a busy writer wait for others; those of one that is not busy do not."""
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -16,41 +15,16 @@ from mqlake.log.bursts import (
     Bursts,
 )
 from mqlake.log.contract import LogFull
+from tests.mqlake.event_loop import SteppedLoop
 
 TOO_LARGE = LogError("too large", definite=True)
-
-
-class Loop:
-    """The part of an event loop that counts, advanced by the test."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, call: Callable[[], None]) -> None:
-        self.timers.append((self.now + delay, call))
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.call_later(0, call)
-
-    def advance(self, seconds: float) -> None:
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer[0] <= end]:
-            timer = min(due, key=lambda one: one[0])
-            self.timers.remove(timer)
-            self.now = max(self.now, timer[0])
-            timer[1]()
-        self.now = end
 
 
 class Log:
     """Takes records of one argument, as far as it has room."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = SteppedLoop()
         self.sent: list[tuple[float, int]] = []
         self.room = 1_000_000
         self.refuses: set[int] = set()
