@@ -43,6 +43,7 @@ import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.ObjectType;
 import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.VariantType;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -228,10 +229,10 @@ public final class Bounds {
     }
 
     private void regexReplace(Expression[] children, boolean isRepeated) {
-        if (!(children[2] instanceof Literal)) {
+        if (!(children[2] instanceof Literal literal)) {
             throw new IllegalArgumentException("regexp_replace needs its replacement written out");
         }
-        Object value = ((Literal) children[2]).value();
+        Object value = literal.value();
         String replacement = value == null ? "" : value.toString();
         long groups = 0;
         for (int i = 0; i < replacement.length(); i++) {
@@ -290,7 +291,7 @@ public final class Bounds {
     }
 
     private static Expression pass(Bound bound, String method, Expression value) {
-        return isBound(value) && bound.equals(target(value))
+        return bound.equals(boundOf(value))
                 ? value
                 : call(bound, method, value.dataType(), new Expression[] {value});
     }
@@ -313,12 +314,16 @@ public final class Bounds {
     }
 
     private static boolean isBound(Expression node) {
-        return node instanceof Invoke && target(node) instanceof Bound;
+        return boundOf(node) != null;
     }
 
-    private static Object target(Expression node) {
-        Expression target = ((Invoke) node).targetObject();
-        return target instanceof Literal ? ((Literal) target).value() : null;
+    /** Return the bound whose method is called; null when the node is another one. */
+    private static Bound boundOf(Expression node) {
+        return node instanceof Invoke call
+                        && call.targetObject() instanceof Literal target
+                        && target.value() instanceof Bound bound
+                ? bound
+                : null;
     }
 
     /** Written out, or a number as text. */
@@ -330,11 +335,10 @@ public final class Bounds {
     }
 
     private static long literalBytes(Expression value) {
-        if (!(value instanceof Literal)) {
+        if (!(value instanceof Literal literal)) {
             return -1;
         }
-        Object text = ((Literal) value).value();
-        return text instanceof UTF8String ? ((UTF8String) text).numBytes() : 0;
+        return literal.value() instanceof UTF8String text ? text.numBytes() : 0;
     }
 
     private static boolean isRepeating(Expression node) {
@@ -349,16 +353,16 @@ public final class Bounds {
 
     /** Fields of all structs in a type. */
     private static int width(DataType type) {
-        if (type instanceof StructType) {
+        if (type instanceof StructType struct) {
             int fields = 0;
-            for (int i = 0; i < ((StructType) type).length(); i++) {
-                fields += 1 + width(((StructType) type).apply(i).dataType());
+            for (StructField field : struct.fields()) {
+                fields += 1 + width(field.dataType());
             }
             return fields;
         }
-        if (type instanceof ArrayType) {
-            return width(((ArrayType) type).elementType());
+        if (type instanceof ArrayType array) {
+            return width(array.elementType());
         }
-        return type instanceof MapType ? width(((MapType) type).valueType()) : 0;
+        return type instanceof MapType map ? width(map.valueType()) : 0;
     }
 }

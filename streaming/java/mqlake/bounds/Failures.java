@@ -42,12 +42,11 @@ public final class Failures {
 
     /** What raise_error was given; null when it is another error. */
     private static String given(Throwable error) {
-        if (!(error instanceof SparkThrowable)) {
+        if (!(error instanceof SparkThrowable thrown)) {
             return null;
         }
-        SparkThrowable thrown = (SparkThrowable) error;
         return "USER_RAISED_EXCEPTION".equals(thrown.getCondition())
-                ? (String) thrown.getMessageParameters().get("errorMessage")
+                ? thrown.getMessageParameters().get("errorMessage")
                 : null;
     }
 }

@@ -93,10 +93,10 @@ final class LeftOut {
             taken = entries;
             entries = entries.isEmpty() ? entries : new LinkedHashMap<>();
         }
-        Object[] each = taken.values().toArray();
+        Entry[] each = taken.values().toArray(new Entry[0]);
         Event[] events = new Event[each.length];
         for (int i = 0; i < each.length; i++) {
-            Entry entry = (Entry) each[i];
+            Entry entry = each[i];
             LOG.warn(
                     query
                             + " leaves out "

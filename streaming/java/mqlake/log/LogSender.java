@@ -366,14 +366,14 @@ public final class LogSender {
             return;
         }
         synchronized (target) {
-            Object[] pending;
+            Sent[] pending;
             synchronized (this) {
                 if (target.state != Target.FLOWING) {
                     return;
                 }
                 target.state = Target.AWAY;
                 target.answers = false;
-                pending = target.pending.toArray();
+                pending = target.pending.toArray(new Sent[0]);
                 notifyAll();
             }
             LOG.warn(
@@ -385,8 +385,8 @@ public final class LogSender {
                             + undelivered.place.topic()
                             + ": "
                             + why);
-            for (int i = 0; i < pending.length; i++) {
-                sendToWait((Sent) pending[i]);
+            for (Sent sent : pending) {
+                sendToWait(sent);
             }
         }
     }

@@ -117,10 +117,10 @@ public final class LogSenders {
      * oldest`, the last in UTC epoch milliseconds.
      */
     public static String waiting() {
-        Object[] all = ALL.values().toArray(); // not waiting for one that begins
+        Entry[] all = ALL.values().toArray(new Entry[0]); // not waiting for one that begins
         StringBuilder lines = new StringBuilder();
         for (int i = 0; i < all.length; i++) {
-            ((Entry) all[i]).sender.addWaiting(lines);
+            all[i].sender.addWaiting(lines);
         }
         return lines.toString();
     }

@@ -322,7 +322,7 @@ final class Redelivery implements Runnable {
             return false;
         }
         note(reader);
-        Target target = reader.isOurs() ? (Target) back.get(reader.target()) : null;
+        Target target = reader.isOurs() ? back.get(reader.target()) : null;
         if (target != null
                 && isToSend(target, reader.offset())
                 && !send(target, reader, back.size() > 1)) {

@@ -11,7 +11,7 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
  * a call of the writer returned sees its effect. There are many parts, so that to replace one takes
  * microseconds.
  */
-final class HashedSet {
+final class HashedSet<E extends HashedSet.Entry> {
     /** What is held; subclasses add what it stands for. */
     static class Entry {
         final int hash;
@@ -25,13 +25,13 @@ final class HashedSet {
      * Places for entries, at most half of them used, and for each the hash of its entry: most
      * look-ups find nothing, and need not fetch any entry from memory for that.
      */
-    static final class Slots {
+    static final class Slots<E extends Entry> {
         private static final int FREE = 0;
 
         private final AtomicIntegerArray hashes;
 
         /** Null where there is none any more: a look-up of another goes on. */
-        private final AtomicReferenceArray<Entry> entries;
+        private final AtomicReferenceArray<E> entries;
 
         Slots(int length) {
             hashes = new AtomicIntegerArray(length);
@@ -57,7 +57,7 @@ final class HashedSet {
         }
 
         /** Return the entry in a slot; null when it was removed. */
-        Entry get(int slot) {
+        E get(int slot) {
             return entries.get(slot);
         }
 
@@ -65,7 +65,7 @@ final class HashedSet {
             return hashes.length();
         }
 
-        private void add(Entry entry) {
+        private void add(E entry) {
             int mask = hashes.length() - 1;
             int slot = entry.hash & mask;
             while (hashes.get(slot) != FREE) {
@@ -77,7 +77,7 @@ final class HashedSet {
         }
 
         /** Remove an entry; true when its slot is free again. */
-        private boolean remove(Entry entry) {
+        private boolean remove(E entry) {
             int mask = hashes.length() - 1;
             int slot = entry.hash & mask;
             while (entries.get(slot) != entry) {
@@ -99,9 +99,9 @@ final class HashedSet {
     private static final int PARTS = 256;
     private static final int PART_SHIFT = 24;
     private static final int LEAST_SLOTS = 4;
-    private static final Slots NO_SLOTS = new Slots(1);
 
-    private final AtomicReferenceArray<Slots> parts = new AtomicReferenceArray<>(PARTS);
+    private final Slots<E> noSlots = new Slots<>(1);
+    private final AtomicReferenceArray<Slots<E>> parts = new AtomicReferenceArray<>(PARTS);
     // The writer's own. Of each part: how many slots are not free, and how many of those hold an
     // entry.
     private final int[] used = new int[PARTS];
@@ -109,17 +109,17 @@ final class HashedSet {
 
     HashedSet() {
         for (int i = 0; i < PARTS; i++) {
-            parts.set(i, NO_SLOTS);
+            parts.set(i, noSlots);
         }
     }
 
     /** Return the slots that entries of a hash are in. */
-    Slots slots(int hash) {
+    Slots<E> slots(int hash) {
         return parts.get(hash >>> PART_SHIFT);
     }
 
     /** Add an entry that it does not hold. */
-    void add(Entry entry) {
+    void add(E entry) {
         int part = entry.hash >>> PART_SHIFT;
         if ((used[part] + 1) * 2 > parts.get(part).length()) {
             rebuild(part, held[part] + 1);
@@ -130,9 +130,9 @@ final class HashedSet {
     }
 
     /** Remove an entry that it holds. */
-    void remove(Entry entry) {
+    void remove(E entry) {
         int part = entry.hash >>> PART_SHIFT;
-        Slots slots = parts.get(part);
+        Slots<E> slots = parts.get(part);
         held[part]--;
         if (slots.remove(entry)) {
             used[part]--;
@@ -147,7 +147,7 @@ final class HashedSet {
      */
     private void rebuild(int part, int entries) {
         if (entries == 0) {
-            parts.set(part, NO_SLOTS);
+            parts.set(part, noSlots);
             used[part] = 0;
             return;
         }
@@ -155,10 +155,10 @@ final class HashedSet {
         while (entries * 3 > length) {
             length *= 2;
         }
-        Slots old = parts.get(part);
-        Slots fresh = new Slots(length);
+        Slots<E> old = parts.get(part);
+        Slots<E> fresh = new Slots<>(length);
         for (int slot = 0; slot < old.length(); slot++) {
-            Entry entry = old.get(slot);
+            E entry = old.get(slot);
             if (entry != null) {
                 fresh.add(entry);
             }

@@ -125,8 +125,8 @@ public final class RouteTable {
     /** The writer's own, the longest empty first. */
     private final ArrayDeque<Emptied> emptied = new ArrayDeque<>();
 
-    private final TopicFilters filters = new TopicFilters();
-    private final TopicCache cache = new TopicCache();
+    private final TopicFilters<Targets> filters = new TopicFilters<>();
+    private final TopicCache<Targets> cache = new TopicCache<>();
 
     /**
      * The writer's own: what has no groups, by its gateways. Most filters lead to few combinations.
@@ -173,7 +173,7 @@ public final class RouteTable {
             }
         }
         byte[] key = TopicFilters.key(tenant, plain);
-        Targets old = (Targets) filters.get(key);
+        Targets old = filters.get(key);
         ShareGroup.Weight weight = new ShareGroup.Weight(members, strategy, since);
         Targets changed =
                 sharedFilter == null
@@ -220,7 +220,7 @@ public final class RouteTable {
     private void forgetEmptied(long nowMs) {
         while (!emptied.isEmpty()) {
             Emptied oldest = emptied.peek();
-            Targets old = (Targets) filters.get(oldest.key);
+            Targets old = filters.get(oldest.key);
             int at = old == null ? -1 : indexOf(old.groups, oldest.sharedFilter);
             if (at >= 0 && old.groups[at].total == 0) {
                 if (!old.groups[at].isOver(nowMs)) {
@@ -351,14 +351,14 @@ public final class RouteTable {
 
     private Targets targets(byte[] topic) {
         int hash = TopicFilters.hash(topic);
-        Object known = cache.get(topic, hash, filters);
+        Targets known = cache.get(topic, hash, filters);
         if (known != null) {
-            return (Targets) known;
+            return known;
         }
         TopicFilters.Topic levels = new TopicFilters.Topic(topic, hash);
         // Before the search: a change that comes meanwhile makes what it finds too old to be kept.
         long stamp = filters.stamp(hash, levels.stripes);
-        ArrayList<Object> found = new ArrayList<>(4);
+        ArrayList<Targets> found = new ArrayList<>(4);
         filters.match(levels, found);
         Targets targets = together(found);
         if (targets.gateways.length + targets.groups.length <= MOST_KEPT) {
@@ -368,18 +368,18 @@ public final class RouteTable {
     }
 
     /** Return what several filters lead to together. */
-    private static Targets together(ArrayList<Object> found) {
+    private static Targets together(ArrayList<Targets> found) {
         if (found.isEmpty()) {
             return NOWHERE;
         }
-        Targets first = (Targets) found.get(0);
+        Targets first = found.get(0);
         if (found.size() == 1) {
             return first;
         }
         LinkedHashSet<String> gateways = new LinkedHashSet<>();
         ArrayList<ShareGroup> groups = new ArrayList<>();
         for (int i = 0; i < found.size(); i++) {
-            Targets one = (Targets) found.get(i);
+            Targets one = found.get(i);
             gateways.addAll(Arrays.asList(one.gateways));
             groups.addAll(Arrays.asList(one.groups));
         }

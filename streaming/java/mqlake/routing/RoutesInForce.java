@@ -107,9 +107,7 @@ public final class RoutesInForce
     private long noted(int partition, long offset) {
         Notes notes = read().get(partition);
         Map.Entry<Long, Long> last =
-                notes == null
-                        ? null
-                        : (Map.Entry<Long, Long>) notes.byOffset.floorEntry(Long.valueOf(offset));
+                notes == null ? null : notes.byOffset.floorEntry(Long.valueOf(offset));
         return last == null ? RouteTable.NEWEST : last.getValue().longValue();
     }
 

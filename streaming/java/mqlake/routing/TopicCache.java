@@ -9,14 +9,16 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
  * <p>A topic has four places. One that was asked for since it came is not the first to go: topics
  * that come once do not drive out those that come again and again. Any thread reads and writes
  * without a lock; at worst an entry that two of them write at once is lost, and found again.
+ *
+ * @param <F> What is found.
  */
-final class TopicCache {
+final class TopicCache<F> {
     static final int TOPICS = 65536;
     static final int MOST_BYTES = 256;
     private static final int WAYS = 4;
 
     /** A topic and what was found; immutable. */
-    private static final class Known {
+    private static final class Known<F> {
         final byte[] topic;
         final int hash;
 
@@ -27,9 +29,9 @@ final class TopicCache {
         final long stripes;
 
         final long stamp;
-        final Object found;
+        final F found;
 
-        Known(TopicFilters.Topic topic, long stamp, Object found) {
+        Known(TopicFilters.Topic topic, long stamp, F found) {
             this.topic = topic.bytes;
             this.hash = topic.hash;
             this.stripes = topic.stripes;
@@ -38,21 +40,20 @@ final class TopicCache {
         }
     }
 
-    private final AtomicReferenceArray<Known> places = new AtomicReferenceArray<>(TOPICS);
+    private final AtomicReferenceArray<Known<F>> places = new AtomicReferenceArray<>(TOPICS);
     // Of the topic in each place, as a hint, so that most topics need not be fetched from memory:
-    // its
-    // hash, and whether it was asked for since it came.
+    // its hash, and whether it was asked for since it came.
     private final int[] hashes = new int[TOPICS];
     private final boolean[] asked = new boolean[TOPICS];
 
     /** Return what was found for a topic if that still holds; else null. */
-    Object get(byte[] topic, int hash, TopicFilters filters) {
+    F get(byte[] topic, int hash, TopicFilters<?> filters) {
         int first = first(hash);
         for (int place = first; place < first + WAYS; place++) {
             if (hashes[place] != hash) {
                 continue;
             }
-            Known known = places.get(place);
+            Known<F> known = places.get(place);
             if (known != null && known.hash == hash && Arrays.equals(known.topic, topic)) {
                 if (known.stamp != filters.stamp(hash, known.stripes)) {
                     return null;
@@ -67,12 +68,12 @@ final class TopicCache {
     }
 
     /** Keep what was found for a topic, and its bytes, after its stamp was asked for. */
-    void put(TopicFilters.Topic topic, long stamp, Object found) {
+    void put(TopicFilters.Topic topic, long stamp, F found) {
         if (topic.bytes.length > MOST_BYTES) {
             return;
         }
         int place = place(topic.hash);
-        places.set(place, new Known(topic, stamp, found));
+        places.set(place, new Known<>(topic, stamp, found));
         hashes[place] = topic.hash;
         asked[place] = false;
     }

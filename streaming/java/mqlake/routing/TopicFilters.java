@@ -15,8 +15,10 @@ import java.util.concurrent.atomic.AtomicLongArray;
  *
  * <p>One thread writes, any number read without a lock. A reader that starts after put() returned
  * sees its effect.
+ *
+ * @param <V> Values; none is null.
  */
-public final class TopicFilters {
+public final class TopicFilters<V> {
     /** Levels below the tenant by which changes of filters with wildcards are told apart. */
     private static final int PREFIX_LEVELS = 4;
 
@@ -70,11 +72,11 @@ public final class TopicFilters {
     }
 
     /** A filter without wildcards. */
-    private static final class Literal extends HashedSet.Entry {
+    private static final class Literal<V> extends HashedSet.Entry {
         final byte[] filter;
-        volatile Object value;
+        volatile V value;
 
-        Literal(int hash, byte[] filter, Object value) {
+        Literal(int hash, byte[] filter, V value) {
             super(hash);
             this.filter = filter;
             this.value = value;
@@ -82,24 +84,24 @@ public final class TopicFilters {
     }
 
     /** A level of filters with wildcards. */
-    private static final class Level extends HashedSet.Entry {
-        final Level parent;
+    private static final class Level<V> extends HashedSet.Entry {
+        final Level<V> parent;
 
         /** Empty for `+`. */
         final byte[] name;
 
-        volatile Level plus;
+        volatile Level<V> plus;
 
         /** Of the filter that ends here. */
-        volatile Object value;
+        volatile V value;
 
         /** Of the filter that goes on with `#` and ends. */
-        volatile Object rest;
+        volatile V rest;
 
         /** The writer's own: levels below that have a name. */
         int named;
 
-        Level(int hash, Level parent, byte[] name) {
+        Level(int hash, Level<V> parent, byte[] name) {
             super(hash);
             this.parent = parent;
             this.name = name;
@@ -112,9 +114,9 @@ public final class TopicFilters {
 
     private static final byte[] NO_NAME = new byte[0];
 
-    private final Level root = new Level(0, null, NO_NAME);
-    private final HashedSet literals = new HashedSet();
-    private final HashedSet levels = new HashedSet();
+    private final Level<V> root = new Level<>(0, null, NO_NAME);
+    private final HashedSet<Literal<V>> literals = new HashedSet<>();
+    private final HashedSet<Level<V>> levels = new HashedSet<>();
 
     /** The writer's own: filters that have a value. */
     private int filters;
@@ -138,12 +140,12 @@ public final class TopicFilters {
     }
 
     /** Return the value at a filter, null when there is none. */
-    public Object get(byte[] filter) {
+    public V get(byte[] filter) {
         if (!isWild(filter)) {
-            Literal literal = literal(filter, hash(filter));
+            Literal<V> literal = literal(filter, hash(filter));
             return literal == null ? null : literal.value;
         }
-        Level level = root;
+        Level<V> level = root;
         for (int from = 0; level != null && from <= filter.length; ) {
             int end = end(filter, from);
             if (isRest(filter, from)) {
@@ -163,7 +165,7 @@ public final class TopicFilters {
      *
      * @param value Null takes it out and prunes the levels that it leaves empty.
      */
-    public void put(byte[] filter, Object value) {
+    public void put(byte[] filter, V value) {
         int stripe;
         if (isWild(filter)) {
             putLevels(filter, value);
@@ -177,11 +179,11 @@ public final class TopicFilters {
         changes.incrementAndGet(stripe);
     }
 
-    private void putLiteral(byte[] filter, int hash, Object value) {
-        Literal literal = literal(filter, hash);
+    private void putLiteral(byte[] filter, int hash, V value) {
+        Literal<V> literal = literal(filter, hash);
         if (literal == null) {
             if (value != null) {
-                literals.add(new Literal(hash, filter, value));
+                literals.add(new Literal<>(hash, filter, value));
                 filters++;
             }
         } else if (value == null) {
@@ -192,14 +194,14 @@ public final class TopicFilters {
         }
     }
 
-    private void putLevels(byte[] filter, Object value) {
-        Level level = root;
+    private void putLevels(byte[] filter, V value) {
+        Level<V> level = root;
         boolean isRest = false;
         for (int from = 0; from <= filter.length && !isRest; ) {
             int end = end(filter, from);
             isRest = isRest(filter, from);
             if (!isRest) {
-                Level below = below(level, filter, from, end, value != null);
+                Level<V> below = below(level, filter, from, end, value != null);
                 if (below == null) {
                     return;
                 }
@@ -207,7 +209,7 @@ public final class TopicFilters {
             }
             from = end + 1;
         }
-        Object before = isRest ? level.rest : level.value;
+        V before = isRest ? level.rest : level.value;
         if (isRest) {
             level.rest = value;
         } else {
@@ -215,7 +217,7 @@ public final class TopicFilters {
         }
         filters += (value == null ? 0 : 1) - (before == null ? 0 : 1);
         while (level != root && level.isEmpty()) {
-            Level parent = level.parent;
+            Level<V> parent = level.parent;
             if (parent.plus == level) {
                 parent.plus = null;
             } else {
@@ -227,15 +229,15 @@ public final class TopicFilters {
     }
 
     /** Return the level below another one; where there is none, a new one or null. */
-    private Level below(Level level, byte[] filter, int from, int end, boolean add) {
+    private Level<V> below(Level<V> level, byte[] filter, int from, int end, boolean add) {
         boolean isPlus = isPlus(filter, from, end);
         long levelHash = isPlus ? 0 : KeyedHash.of(filter, from, end);
-        Level below = isPlus ? level.plus : named(level, filter, from, end, levelHash);
+        Level<V> below = isPlus ? level.plus : named(level, filter, from, end, levelHash);
         if (below != null || !add) {
             return below;
         }
         byte[] name = isPlus ? NO_NAME : Arrays.copyOfRange(filter, from, end);
-        below = new Level(childHash(level, levelHash), level, name);
+        below = new Level<>(childHash(level, levelHash), level, name);
         if (isPlus) {
             level.plus = below;
         } else {
@@ -246,11 +248,11 @@ public final class TopicFilters {
     }
 
     /** Add the values at all filters that match; a leading $ meets no leading wildcard. */
-    public void match(Topic topic, ArrayList<Object> found) {
-        Literal literal = literal(topic.bytes, topic.hash);
-        Object value = literal == null ? null : literal.value;
+    public void match(Topic topic, ArrayList<V> found) {
+        Literal<V> literal = literal(topic.bytes, topic.hash);
+        V value = literal == null ? null : literal.value;
         int end = end(topic.bytes, 0);
-        Level tenant = named(root, topic.bytes, 0, end, topic.levels[0]);
+        Level<V> tenant = named(root, topic.bytes, 0, end, topic.levels[0]);
         if (tenant == null) {
             add(value, found);
         } else {
@@ -259,13 +261,13 @@ public final class TopicFilters {
     }
 
     private void matchLevels(
-            Level tenant, Topic topic, int start, Object literal, ArrayList<Object> found) {
+            Level<V> tenant, Topic topic, int start, V literal, ArrayList<V> found) {
         byte[] bytes = topic.bytes;
         // Levels that the topic has reached so far; a filter reaches a level in one way only, so
         // there are never more than the tree has. Walked without recursion: a topic of 64 KiB has
         // as many levels.
-        Level[] reached = new Level[4];
-        Level[] below = new Level[4];
+        Level<V>[] reached = levels(4);
+        Level<V>[] below = levels(4);
         reached[0] = tenant;
         int count = 1;
         // Whether the last of them was reached by names alone, without wildcards.
@@ -276,15 +278,15 @@ public final class TopicFilters {
             int end = end(bytes, from);
             long levelHash = topic.level(depth, from, end);
             if (below.length < count * 2) {
-                below = new Level[count * 4];
+                below = levels(count * 4);
             }
             int next = 0;
-            Level named = null;
+            Level<V> named = null;
             for (int i = 0; i < count; i++) {
-                Level level = reached[i];
+                Level<V> level = reached[i];
                 if (wildcards) {
                     add(level.rest, found);
-                    Level plus = level.plus;
+                    Level<V> plus = level.plus;
                     if (plus != null) {
                         below[next++] = plus;
                     }
@@ -295,7 +297,7 @@ public final class TopicFilters {
                 }
             }
             isNamed = isNamed && named != null;
-            Level[] spare = reached;
+            Level<V>[] spare = reached;
             reached = below;
             below = spare;
             count = next;
@@ -313,7 +315,12 @@ public final class TopicFilters {
         }
     }
 
-    private static void add(Object value, ArrayList<Object> found) {
+    @SuppressWarnings("unchecked") // Java makes no arrays of generic classes
+    private static <V> Level<V>[] levels(int count) {
+        return (Level<V>[]) new Level<?>[count];
+    }
+
+    private static <V> void add(V value, ArrayList<V> found) {
         if (value != null) {
             found.add(value);
         }
@@ -359,10 +366,11 @@ public final class TopicFilters {
         return hash & STRIPES - 1;
     }
 
-    private Literal literal(byte[] filter, int hash) {
-        HashedSet.Slots slots = literals.slots(hash);
+    private Literal<V> literal(byte[] filter, int hash) {
+        HashedSet.Slots<Literal<V>> slots = literals.slots(hash);
         for (int slot = slots.find(hash, hash); slot >= 0; slot = slots.find(hash, slot + 1)) {
-            if (slots.get(slot) instanceof Literal found && Arrays.equals(found.filter, filter)) {
+            Literal<V> found = slots.get(slot);
+            if (found != null && Arrays.equals(found.filter, filter)) {
                 return found;
             }
         }
@@ -370,11 +378,12 @@ public final class TopicFilters {
     }
 
     /** Return the level of a name below another one. */
-    private Level named(Level level, byte[] topic, int from, int end, long levelHash) {
+    private Level<V> named(Level<V> level, byte[] topic, int from, int end, long levelHash) {
         int hash = childHash(level, levelHash);
-        HashedSet.Slots slots = levels.slots(hash);
+        HashedSet.Slots<Level<V>> slots = levels.slots(hash);
         for (int slot = slots.find(hash, hash); slot >= 0; slot = slots.find(hash, slot + 1)) {
-            if (slots.get(slot) instanceof Level found
+            Level<V> found = slots.get(slot);
+            if (found != null
                     && found.parent == level
                     && Arrays.equals(found.name, 0, found.name.length, topic, from, end)) {
                 return found;
@@ -383,7 +392,7 @@ public final class TopicFilters {
         return null;
     }
 
-    private static int childHash(Level parent, long levelHash) {
+    private static int childHash(Level<?> parent, long levelHash) {
         return (int) ((parent.hash ^ levelHash) * GOLDEN >>> 32);
     }
 

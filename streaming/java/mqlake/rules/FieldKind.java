@@ -39,8 +39,8 @@ final class FieldKind extends SharedColumn {
 
     /** Tell whether an expression is the kind of what a column has. */
     static boolean is(Expression node) {
-        return node instanceof StaticInvoke
-                && "schemaOfVariant".equals(((StaticInvoke) node).functionName())
+        return node instanceof StaticInvoke call
+                && "schemaOfVariant".equals(call.functionName())
                 && Scala.list(node.children()).get(0) instanceof BoundReference;
     }
 

@@ -111,7 +111,7 @@ public final class RuleCompiler {
      */
     public static CompiledRule compile(String text) {
         WeakReference<CompiledRule> known = COMPILED.get(text);
-        CompiledRule rule = known == null ? null : (CompiledRule) known.get();
+        CompiledRule rule = known == null ? null : known.get();
         if (rule != null) {
             return rule;
         }

@@ -87,7 +87,7 @@ public final class RuleEvaluation {
             if (row.takesLong()) {
                 watch(lane.candidates);
             }
-            return rows.isEmpty() ? NOTHING : (Row[]) rows.toArray(new Row[rows.size()]);
+            return rows.isEmpty() ? NOTHING : rows.toArray(new Row[rows.size()]);
         } finally {
             lane.giveBack();
         }

@@ -97,7 +97,7 @@ final class RuleIndex {
                 addAll(column.rules, candidates);
                 continue;
             }
-            Node next = value == null ? null : (Node) column.nodes.get(value);
+            Node next = value == null ? null : column.nodes.get(value);
             if (next != null) {
                 add(next, row, candidates);
             }

@@ -32,7 +32,7 @@ public final class RuleTable {
     private final boolean isEvaluated;
 
     /** At each filter its RuleSet. */
-    private final TopicFilters filters = new TopicFilters();
+    private final TopicFilters<RuleSet> filters = new TopicFilters<>();
 
     /** Tenant to how many filters it has; none without. */
     private final ConcurrentHashMap<String, Integer> tenants = new ConcurrentHashMap<>();
@@ -122,7 +122,7 @@ public final class RuleTable {
     /** Set what a rule has at one filter to those of its versions that name it. */
     private void set(String tenant, String filter, String rule, RuleVersion[] versions) {
         byte[] key = TopicFilters.key(tenant, filter);
-        RuleSet before = (RuleSet) filters.get(key);
+        RuleSet before = filters.get(key);
         ArrayList<RuleVersion> after = new ArrayList<>();
         for (int i = 0; before != null && i < before.versions.length; i++) {
             if (!before.versions[i].rule.equals(rule)) {
@@ -163,7 +163,7 @@ public final class RuleTable {
      * name>`.
      */
     boolean matches(byte[] topic) {
-        ArrayList<Object> found = new ArrayList<>(4);
+        ArrayList<RuleSet> found = new ArrayList<>(4);
         filters.match(new TopicFilters.Topic(topic), found);
         return !found.isEmpty();
     }
@@ -207,7 +207,7 @@ public final class RuleTable {
      * result.
      */
     void match(String tenant, String topicName, String logTopic, Lane lane) {
-        ArrayList<Object> found = new ArrayList<>(4);
+        ArrayList<RuleSet> found = new ArrayList<>(4);
         filters.match(new TopicFilters.Topic(TopicFilters.key(tenant, topicName)), found);
         MessageRow row = lane.row;
         // Of what came through rules each is to say whether it goes round in a loop; and a rule
@@ -215,11 +215,11 @@ public final class RuleTable {
         // be found at several filters would be asked at each.
         boolean isIndexed = row.chain == null || row.chain.length == 0;
         for (int i = 0; i < found.size() && found.size() > 1; i++) {
-            isIndexed = isIndexed && ((RuleSet) found.get(i)).isAlone;
+            isIndexed = isIndexed && found.get(i).isAlone;
         }
         ArrayList<RuleVersion> candidates = lane.candidates;
         for (int i = 0; i < found.size(); i++) {
-            RuleSet set = (RuleSet) found.get(i);
+            RuleSet set = found.get(i);
             RuleIndex index =
                     isIndexed ? set.index(logTopic, row.partition, row.offset, indexes) : null;
             if (index == null) {

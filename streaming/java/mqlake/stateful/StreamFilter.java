@@ -19,7 +19,7 @@ public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean>
 
     private final String spec;
     private transient volatile StreamSpec stream;
-    private transient volatile TopicFilters filters;
+    private transient volatile TopicFilters<Boolean> filters;
 
     public StreamFilter(String spec) {
         this.spec = spec;
@@ -30,7 +30,7 @@ public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean>
         if (key == null) {
             return false;
         }
-        TopicFilters wanted = filters;
+        TopicFilters<Boolean> wanted = filters;
         if (wanted == null) {
             wanted = read();
         }
@@ -52,14 +52,14 @@ public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean>
             }
             topic = TopicFilters.key(stream.tenant, event.topicName);
         }
-        ArrayList<Object> found = new ArrayList<>(2);
+        ArrayList<Boolean> found = new ArrayList<>(2);
         wanted.match(new TopicFilters.Topic(topic), found);
         return !found.isEmpty();
     }
 
-    private TopicFilters read() {
+    private TopicFilters<Boolean> read() {
         StreamSpec known = StreamSpec.read(spec);
-        TopicFilters read = new TopicFilters();
+        TopicFilters<Boolean> read = new TopicFilters<>();
         for (int i = 0; i < known.filters.length; i++) {
             read.put(TopicFilters.key(known.tenant, known.filters[i]), Boolean.TRUE);
         }
