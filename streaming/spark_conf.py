@@ -39,6 +39,9 @@ _DEFAULTS: Final[dict[str, str]] = {
     # A stack that is too deep ends a task, not the JVM; without memory it ends by itself.
     "spark.executor.killOnFatalError.depth": "0",
     "spark.sql.streaming.minBatchesToRetain": "20",
+    # A batch that does not fit into memory goes to a file in parts of 4 MB. Java's serializer holds
+    # each until it begins anew, after 100 of them by default.
+    "spark.serializer.objectStreamReset": "1",
     # Each rule has generated code, in every thread that evaluates it: compiled once.
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.ui.retainedExecutions": "5",
@@ -53,6 +56,10 @@ _TABLES: Final[dict[str, str]] = {
     "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{_FUNCTIONS}",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # Parquet writes and reads as much at once, 128 MiB by default: in a merge two of them meet.
+    "spark.hadoop.parquet.block.size": str(16 << 20),
+    # Rows read at once, all in memory: payloads are large.
+    "spark.sql.parquet.columnarReaderBatchSize": "1024",
 }
 # Without an address Spark looks up the machine's name and shows an outside address for nothing.
 _LOCAL_ENVIRONMENT: Final = {

@@ -1,0 +1,65 @@
+"""A program: batches of retained messages that are larger than the heap, into the state tables.
+
+Says behind each batch how many messages are retained, and how many batches came.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from mqlake.clock import SystemClock
+from mqlake.record_versions import HEADER_MQTT
+from mqlake.records import INBOUND, mqtt_header
+from mqlake.tables import RETAINED
+from streaming.settings.lake import LakeSettings
+from streaming.spark import small_session, start_spark
+from streaming.state import StateWriter
+from streaming.tables import create_tables
+
+MESSAGES: Final = 50_000
+PAYLOAD_BYTES: Final = 10_000
+JARS: Final = Path(__file__).parents[2] / ".runtime" / "jars"
+
+
+def batch(spark: SparkSession, begin: int) -> DataFrame:
+    """Return records as Kafka's source gives them, each of a topic of its own."""
+    mqtt = mqtt_header(4, 1, retain=True, dup=False)
+    return spark.range(MESSAGES, numPartitions=1).select(
+        F.concat(F.lit("default/large/"), F.col("id").cast("string")).cast("binary").alias("key"),
+        F.randstr(F.lit(PAYLOAD_BYTES), F.lit(0)).cast("binary").alias("value"),
+        F.array(
+            F.struct(F.lit(HEADER_MQTT).alias("key"), F.lit(mqtt).alias("value")),
+        ).alias("headers"),
+        F.lit(INBOUND).alias("topic"),
+        F.lit(0).alias("partition"),
+        (F.col("id") + begin).alias("offset"),
+        F.current_timestamp().alias("timestamp"),
+    )
+
+
+def main(data_dir: Path) -> None:
+    settings = LakeSettings(data_dir=data_dir, jars_dir=JARS, master="local[2]")
+    session, jvm = start_spark(settings, "lake", data_dir / "lake", settings.heap_mb)
+    create_tables(session, settings)
+    spark, checkpoint = small_session(session), data_dir / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": "large"}))
+    state = StateWriter(settings, checkpoint, SystemClock(), wait=lambda _: None)
+    for batch_id in range(2):
+        begin = batch_id * MESSAGES
+        lines = ["v1", "{}", json.dumps({INBOUND: {"0": begin + MESSAGES}})]
+        (checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
+        state(batch(spark, begin), batch_id)
+        rows = spark.table(RETAINED.name).where(F.col("log_offset") >= begin)
+        sys.stdout.write(f"{rows.count()} {batch_id + 1}\n")
+    sys.stdout.flush()
+    session.stop()
+    jvm.kill()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
