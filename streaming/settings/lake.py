@@ -56,7 +56,7 @@ class LakeSettings(StreamingSettings):
         description="Interval at which messages are appended to the table `messages`.",
     )
     history_max_records: int = Field(
-        default=200_000,
+        default=500_000,
         ge=1_000,
         description="Maximum records of one append; limits memory while the lake catches up.",
     )
@@ -69,7 +69,7 @@ class LakeSettings(StreamingSettings):
         "caught up they pause for twelve times its duration, at most 15 s.",
     )
     state_max_records: int = Field(
-        default=200_000,
+        default=500_000,
         ge=1_000,
         description="Maximum records of one such update; limits memory while the lake catches up.",
     )
