@@ -58,7 +58,7 @@ class LakeSettings(StreamingSettings):
     history_max_records: int = Field(
         default=500_000,
         ge=1_000,
-        description="Maximum records of one append; limits memory while the lake catches up.",
+        description="Maximum records of one append, while the lake catches up.",
     )
     state_interval_seconds: float = Field(
         default=5.0,
@@ -71,7 +71,7 @@ class LakeSettings(StreamingSettings):
     state_max_records: int = Field(
         default=500_000,
         ge=1_000,
-        description="Maximum records of one such update; limits memory while the lake catches up.",
+        description="Maximum records of one such update, while the lake catches up.",
     )
     stateful_interval_seconds: float = Field(
         default=1.0,
