@@ -56,7 +56,7 @@ _TABLES: Final[dict[str, str]] = {
     "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{_FUNCTIONS}",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Parquet writes and reads as much at once, 128 MiB by default: in a merge two of them meet.
+    # A row group is written and read at once, 128 MiB by default: in a merge two of them meet.
     "spark.hadoop.parquet.block.size": str(16 << 20),
     # Rows read at once, all in memory: payloads are large.
     "spark.sql.parquet.columnarReaderBatchSize": "1024",
