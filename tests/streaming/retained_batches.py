@@ -19,10 +19,11 @@ from streaming.settings.lake import LakeSettings
 from streaming.spark import small_session, start_spark
 from streaming.state import StateWriter
 from streaming.tables import create_tables
+from tests.streaming.conftest import JARS
+from tests.streaming.written_checkpoints import note_end
 
 MESSAGES: Final = 50_000
 PAYLOAD_BYTES: Final = 10_000
-JARS: Final = Path(__file__).parents[2] / ".runtime" / "jars"
 
 
 def batch(spark: SparkSession, begin: int) -> DataFrame:
@@ -46,13 +47,12 @@ def main(data_dir: Path) -> None:
     session, jvm = start_spark(settings, "lake", data_dir / "lake", settings.heap_mb)
     create_tables(session, settings)
     spark, checkpoint = small_session(session), data_dir / "checkpoint"
-    (checkpoint / "offsets").mkdir(parents=True)
+    checkpoint.mkdir()
     (checkpoint / "metadata").write_text(json.dumps({"id": "large"}))
     state = StateWriter(settings, checkpoint, SystemClock(), wait=lambda _: None)
     for batch_id in range(2):
         begin = batch_id * MESSAGES
-        lines = ["v1", "{}", json.dumps({INBOUND: {"0": begin + MESSAGES}})]
-        (checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
+        note_end(checkpoint, batch_id, {INBOUND: {"0": begin + MESSAGES}})
         state(batch(spark, begin), batch_id)
         rows = spark.table(RETAINED.name).where(F.col("log_offset") >= begin)
         sys.stdout.write(f"{rows.count()} {batch_id + 1}\n")

@@ -1,12 +1,12 @@
 """Queries that keep tables rest when they have taken all there was, and only then."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from mqlake.records import EVENTS, INBOUND
 from streaming.resting import Rest
+from tests.streaming.written_checkpoints import note_end
 
 MOST_RECORDS = 1000
 
@@ -15,14 +15,12 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.rests: list[float] = []
         self._folder = folder
-        (folder / "offsets").mkdir()
         self.rest = Rest(folder, MOST_RECORDS, 6.0, 10.0, self.rests.append)
 
     def note(self, batch_id: int, *inbound: int, events: int = 0) -> None:
         """Note where a batch ends, as Spark does before it begins."""
         ends = {INBOUND: {str(p): at for p, at in enumerate(inbound)}, EVENTS: {"0": events}}
-        lines = ["v1", "{}", json.dumps(ends)]
-        (self._folder / "offsets" / str(batch_id)).write_text("\n".join(lines))
+        note_end(self._folder, batch_id, ends)
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ from pathlib import Path
 from mqlake.records import EVENTS, INBOUND
 from streaming.checkpoints import committed
 from streaming.sources import EARLIEST, starting_offsets
+from tests.streaming.written_checkpoints import note_done, note_end
 
 
 def batch(folder: Path, number: int, ends: dict[str, dict[str, int]], *, done: bool = True) -> None:
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "offsets" / str(number)).write_text("\n".join(["v1", "{}", json.dumps(ends)]))
+    note_end(folder, number, ends)
     if done:
-        (folder / "commits" / str(number)).write_text("v1\n{}")
+        note_done(folder, number)
 
 
 def test_what_is_certainly_done_is_the_last_batch_that_was_committed(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Rules as an application follows them that does not put them in force itself."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from streaming.rules.in_force import RulesInForce
 from streaming.rules.program import TableAction
 from streaming.rules.taken import TakenOutputs
 from tests.streaming.test_rule_controller import MemoryLog, a_controller
+from tests.streaming.written_checkpoints import note_done, note_end
 
 TO_TABLE = ActionSpec(function="table", args={"name": "t"})
 ACTIONS = (TableAction("rule_t", "x INT", 0),)
@@ -118,10 +118,8 @@ def test_outputs_are_taken_when_the_tables_are_past_their_end(tmp_path: Path) ->
     assert not taken(rule), "the log does not answer"
     assert not taken(rule)
     ends[OUTPUTS][0] = 99  # what comes later is of others
-    for name in ("offsets", "commits"):
-        (tmp_path / name).mkdir()
     for batch, (outputs, letters) in enumerate(((9, 5), (10, 4), (10, 5))):
         place = {OUTPUTS: {"0": outputs, "1": 0}, DEAD_LETTERS: {"0": letters}}
-        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(place)}")
-        (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
+        note_end(tmp_path, batch, place)
+        note_done(tmp_path, batch)
         assert taken(rule) == (batch == 2)

@@ -37,6 +37,7 @@ from streaming.spark import small_session
 from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, StateClosedError, StateWriter
 from streaming.tables import create_tables, table_path
 from tests.rules.masked import MASKED
+from tests.streaming.written_checkpoints import note_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -54,7 +55,7 @@ class Log:
         self.spark = small_session(spark)
         self.settings = settings
         self.checkpoint = checkpoint
-        (checkpoint / "offsets").mkdir(parents=True)
+        checkpoint.mkdir(parents=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
         self.clock = ManualClock(now_ms=NOW_MS)
         self.rests: list[float] = []
@@ -118,9 +119,8 @@ class Log:
         ends: dict[str, dict[str, int]] = {}
         for (log_topic, partition), end in self._ends.items():
             ends.setdefault(log_topic, {})[str(partition)] = end
-        lines = ["v1", "{}", json.dumps(ends)]
         batch_id = len(self._batches)
-        (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
+        note_end(self.checkpoint, batch_id, ends)
         self._batches.append(self._pending)
         self._pending = []
         self.repeat(batch_id)

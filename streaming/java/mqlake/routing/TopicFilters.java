@@ -266,8 +266,8 @@ public final class TopicFilters<V> {
         // Levels that the topic has reached so far; a filter reaches a level in one way only, so
         // there are never more than the tree has. Walked without recursion: a topic of 64 KiB has
         // as many levels.
-        Level<V>[] reached = levels(4);
-        Level<V>[] below = levels(4);
+        Level<V>[] reached = newLevels(4);
+        Level<V>[] below = newLevels(4);
         reached[0] = tenant;
         int count = 1;
         // Whether the last of them was reached by names alone, without wildcards.
@@ -278,7 +278,7 @@ public final class TopicFilters<V> {
             int end = end(bytes, from);
             long levelHash = topic.level(depth, from, end);
             if (below.length < count * 2) {
-                below = levels(count * 4);
+                below = newLevels(count * 4);
             }
             int next = 0;
             Level<V> named = null;
@@ -316,7 +316,7 @@ public final class TopicFilters<V> {
     }
 
     @SuppressWarnings("unchecked") // Java makes no arrays of generic classes
-    private static <V> Level<V>[] levels(int count) {
+    private static <V> Level<V>[] newLevels(int count) {
         return (Level<V>[]) new Level<?>[count];
     }
 
