@@ -46,6 +46,11 @@ def await_ready(process: "subprocess.Popen[str]") -> None:
     assert process.stdout.readline() == "ready now\n"
 
 
+def await_lake(folder: Path) -> None:
+    """Wait for the lake, which a system that is ready may not have yet."""
+    await_condition((folder / "lake.well").exists, "the lake serves")
+
+
 def pids(folder: Path, name: str) -> list[int]:
     path = folder / f"{name}.pids"
     return [int(line) for line in path.read_text().split()] if path.exists() else []
@@ -61,6 +66,7 @@ def test_parts_stop_in_order_and_none_is_left(start: Start, tmp_path: Path) -> N
     names = ("log", "router", "lake", "rules", "api", "gateway-1", "gateway-2", "haproxy")
     process = start(**{name.replace("-", "_"): "serve()" for name in names})
     await_ready(process)
+    await_lake(tmp_path)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
@@ -92,6 +98,7 @@ def test_the_lake_is_told_first_and_awaited_in_its_turn(start: Start, tmp_path: 
     )
     process = start(log="serve()", lake=lake, api=api, gateway_1=gateway)
     await_ready(process)
+    await_lake(tmp_path)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0

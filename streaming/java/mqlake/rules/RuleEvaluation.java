@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 import java.nio.charset.StandardCharsets;
+import java.time.InstantSource;
 import java.util.ArrayList;
 
 /**
@@ -22,11 +23,12 @@ public final class RuleEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
 
-    /** Bytes that all rules together may write for one record: it becomes one row of Spark's. */
     private static final byte[] EVALUATE =
             Vocabulary.STAGE_EVALUATE.getBytes(StandardCharsets.US_ASCII);
 
+    /** Bytes that all rules together may write for one record: it becomes one row of Spark's. */
     private static final long MOST_BYTES = 32L * 1024 * 1024;
+
     public static final String FAILED_TOPIC = MessageRow.Event.topicName(Vocabulary.RULE_FAILED);
 
     private final String eventsTopic;
@@ -34,18 +36,21 @@ public final class RuleEvaluation {
     private final int outputPartitions;
     private final String deadLettersTopic;
     private final RecordLimits limits;
+    private final InstantSource clock;
 
     public RuleEvaluation(
             String eventsTopic,
             String outputsTopic,
             int outputPartitions,
             String deadLettersTopic,
-            RecordLimits limits) {
+            RecordLimits limits,
+            InstantSource clock) {
         this.eventsTopic = eventsTopic;
         this.outputsTopic = outputsTopic;
         this.outputPartitions = outputPartitions;
         this.deadLettersTopic = deadLettersTopic;
         this.limits = limits;
+        this.clock = clock;
     }
 
     /** Return the records to write: (log topic, partition, key, value, headers). */
@@ -99,7 +104,7 @@ public final class RuleEvaluation {
         }
     }
 
-    private static void evaluate(RuleVersion rule, Lane lane, RuleTable table, Writer writer) {
+    private void evaluate(RuleVersion rule, Lane lane, RuleTable table, Writer writer) {
         RuleCounters counters = rule.counters;
         counters.matched.increment();
         boolean isLoop = writer.isLoop(rule.rule);
@@ -150,9 +155,9 @@ public final class RuleEvaluation {
         counters.evaluation.end(lane.row.offset, begin);
     }
 
-    private static void failed(
+    private void failed(
             RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
-        long nowMs = System.currentTimeMillis();
+        long nowMs = clock.millis();
         String topic = rule.isWide ? writer.topicName : null;
         long before = rule.counters.fail(rule.change, writer.row, topic, nowMs);
         writer.takeBack(count); // a rule gives all of its rows or none

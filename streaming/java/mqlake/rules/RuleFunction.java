@@ -9,6 +9,7 @@ import org.apache.spark.sql.api.java.UDF8;
 
 import scala.collection.Seq;
 
+import java.time.InstantSource;
 import java.util.HashMap;
 import java.util.Map;
 
@@ -56,7 +57,8 @@ public final class RuleFunction
                             Vocabulary.OUTPUTS,
                             outputPartitions,
                             Vocabulary.DEAD_LETTERS,
-                            LogLimits.of(clientConfig));
+                            LogLimits.of(clientConfig),
+                            InstantSource.system());
             rules = RuleFollower.of(clientConfig, Vocabulary.RULES);
             RuleMetrics.start(clientConfig, Vocabulary.METRICS);
             follower = rules;
