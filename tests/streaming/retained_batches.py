@@ -4,6 +4,7 @@ Says behind each batch how many messages are retained, and how many batches came
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Final
@@ -24,14 +25,18 @@ from tests.streaming.written_checkpoints import note_end
 
 MESSAGES: Final = 50_000
 PAYLOAD_BYTES: Final = 10_000
+RANDOM_BYTES: Final = 1_000_003
+"""Payloads are parts of so many: random, else their pages are small, and made soon."""
 
 
 def batch(spark: SparkSession, begin: int) -> DataFrame:
     """Return records as Kafka's source gives them, each of a topic of its own."""
     mqtt = mqtt_header(4, 1, retain=True, dup=False)
+    place = F.col("id") * 7 * PAYLOAD_BYTES % (RANDOM_BYTES - PAYLOAD_BYTES)
+    source = F.lit(random.Random(begin).randbytes(RANDOM_BYTES))
     return spark.range(MESSAGES, numPartitions=1).select(
         F.concat(F.lit("default/large/"), F.col("id").cast("string")).cast("binary").alias("key"),
-        F.randstr(F.lit(PAYLOAD_BYTES), F.lit(0)).cast("binary").alias("value"),
+        F.substring(source, (place + 1).cast("int"), PAYLOAD_BYTES).alias("value"),
         F.array(
             F.struct(F.lit(HEADER_MQTT).alias("key"), F.lit(mqtt).alias("value")),
         ).alias("headers"),

@@ -22,7 +22,7 @@ from streaming.log_retention import RetainingReader
 from streaming.readers import FederationPositions, LastRecord, Readers
 from streaming.rules.in_force import RulesInForce
 from streaming.settings.lake import LakeSettings
-from tests.streaming.test_rule_controller import MemoryLog, a_controller
+from tests.streaming.rule_control import MemoryLog, a_controller
 
 CHECKPOINT = FederationCheckpoint(
     epoch=1,

@@ -10,7 +10,7 @@ from mqlake.clock import ManualClock
 from mqlake.records import INBOUND
 from rules.model import ActionSpec
 from streaming.rules.controller import RuleController
-from tests.streaming.test_rule_controller import MemoryLog, a_controller
+from tests.streaming.rule_control import MemoryLog, a_controller
 
 REPUBLISH = ActionSpec(function="republish", args={"topic": "plant/out"})
 

@@ -13,7 +13,7 @@ from streaming.rules import in_force
 from streaming.rules.in_force import RulesInForce
 from streaming.rules.program import TableAction
 from streaming.rules.taken import TakenOutputs
-from tests.streaming.test_rule_controller import MemoryLog, a_controller
+from tests.streaming.rule_control import MemoryLog, a_controller
 from tests.streaming.written_checkpoints import note_done, note_end
 
 TO_TABLE = ActionSpec(function="table", args={"name": "t"})

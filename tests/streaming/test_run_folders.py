@@ -1,6 +1,5 @@
 """When the checkpoint of a run says that it has done what it was to do; no Spark."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from streaming.jobs.stateful import QUIET_SECONDS, RunCheckpoints, checkpoints
 from streaming.rules.plans import StatefulRun
 from streaming.rules.run_marks import failure, is_ended
 from streaming.settings.lake import LakeSettings
+from tests.streaming.written_checkpoints import note_done, note_end
 
 
 def a_run(time_argument: str, *, ended: bool = True, ends: tuple[int, ...] = (9, 7)) -> StatefulRun:
@@ -41,14 +41,9 @@ def note(
 ) -> Path:
     """Write what Spark notes of a finished batch."""
     folder = checkpoints(settings) / run.name
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    metadata = json.dumps({"batchWatermarkMs": watermark})
-    offsets = json.dumps({INBOUND: {"0": first, "1": 8}})
-    (folder / "offsets" / str(batch)).write_text(f"v1\n{metadata}\n17\n{offsets}")
-    commit = folder / "commits" / str(batch)
-    commit.touch()
-    return commit
+    ends = {INBOUND: {"0": first, "1": 8}}
+    note_end(folder, batch, ends, watermark, other_source="17")
+    return note_done(folder, batch)
 
 
 def test_windows_by_receipt_are_waited_for(settings: LakeSettings) -> None:
