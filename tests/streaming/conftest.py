@@ -27,6 +27,7 @@ from streaming.query.java import Java
 from streaming.query.keeper import SparkKeeper
 from streaming.settings.lake import LakeSettings
 from streaming.spark import start_spark
+from tests.streaming.rule_engine import Engine
 
 JARS = Path(__file__).parents[2] / ".runtime" / "jars"
 
@@ -91,6 +92,11 @@ def _errors_left_alone(gateway: ClientServer) -> Iterator[None]:
 def routing_jvm(routing_gateway: ClientServer) -> Any:
     """The root of all Java packages."""
     return routing_gateway.jvm
+
+
+@pytest.fixture
+def engine(routing_jvm: Any, routing_gateway: ClientServer) -> Engine:
+    return Engine(routing_jvm, routing_gateway)
 
 
 @pytest.fixture(scope="session")

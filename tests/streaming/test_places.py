@@ -8,14 +8,9 @@ import pytest
 
 from mqlake.output_records import DeadLetter, Output
 from streaming.poison_file import PLACES_FILE, Poison, PoisonPlace
-from tests.streaming.test_rule_table import Engine, a_span
+from tests.streaming.rule_engine import Engine, a_span
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
-    return Engine(routing_jvm, routing_gateway)
 
 
 @pytest.fixture

@@ -18,18 +18,13 @@ from rules.schemas.errors import SchemaError
 from rules.schemas.model import SPARKPLUG_B, SchemaBody
 from rules.schemas.registry import NO_SCHEMAS, compile_schema
 from tests.streaming.decoding import decode, schemas
-from tests.streaming.test_rule_table import Engine, a_span, rows
+from tests.streaming.rule_engine import Engine, a_span, rows
 
 pytestmark = pytest.mark.spark
 
 MEGABYTE = 1_000_000
 BUDGET = 32 * 1024 * 1024
 LARGE = b"a" * MEGABYTE
-
-
-@pytest.fixture
-def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
-    return Engine(routing_jvm, routing_gateway)
 
 
 def errors(made: list[Output | DeadLetter]) -> list[str]:

@@ -7,10 +7,7 @@ import pytest
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.records import GATEWAYS, METRICS
-from mqlake.rule_records import (
-    RuleMetricsKey,
-    rule_metrics_key,
-)
+from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
 from mqlake.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
 from streaming.rules.changes import Failures
 from streaming.rules.log import RuleRecord

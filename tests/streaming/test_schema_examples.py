@@ -12,7 +12,7 @@ from rules.language.compiler import compile_rule
 from rules.schemas.model import SchemaBody
 from tests.docs.test_schemas import EXAMPLES, TEXT, registered
 from tests.streaming.decoding import schemas
-from tests.streaming.test_rule_table import Engine
+from tests.streaming.rule_engine import Engine
 
 pytestmark = pytest.mark.spark
 

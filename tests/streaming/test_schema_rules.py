@@ -33,7 +33,7 @@ from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.streaming.decoding import schema, schemas
-from tests.streaming.test_rule_table import Engine
+from tests.streaming.rule_engine import Engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -68,11 +68,6 @@ def known() -> Schemas:
 
 
 # Live
-
-
-@pytest.fixture
-def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
-    return Engine(routing_jvm, routing_gateway)
 
 
 def activate(engine: Engine, sql: str, known: Schemas, rule: str = "r") -> None:
