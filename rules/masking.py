@@ -3,7 +3,6 @@
 A secret belongs into a template by its name; it may stand in a request of `http` all the same: in a
 header, the body, or the path of the address. So of these texts only those made of placeholders are
 shown, and those that name a secret, whose author knew how to hide it.
-`streaming/rule_definitions.py` says the same in Spark SQL for the table `rules`.
 """
 
 import re
@@ -13,12 +12,11 @@ from typing import Any, Final
 from rules.model import ActionSpec
 
 MASK: Final = "***"
-MASKED_FUNCTION: Final = "http"
 
-NAMES_SECRET: Final = r"\$\{\$secret\.[a-z0-9]"  # noqa: S105 - a pattern
-PLACEHOLDER: Final = r"\$\{[^{}]*\}"
-SERVER: Final = r"^(https?://[^/?#]*)([\s\S]*)$"
-"""The regular expressions mean the same in Python and Java."""
+_SECRET: Final = re.compile(r"\$\{\$secret\.[a-z0-9]")
+_PLACEHOLDER: Final = re.compile(r"\$\{[^{}]*\}")
+_URL: Final = re.compile(r"^(https?://[^/?#]*)([\s\S]*)$")
+"""Server and rest."""
 
 
 def mask_actions(actions: Sequence[ActionSpec]) -> tuple[ActionSpec, ...]:
@@ -32,7 +30,7 @@ def mask_actions(actions: Sequence[ActionSpec]) -> tuple[ActionSpec, ...]:
 
 
 def _mask_arguments(action: ActionSpec) -> dict[str, Any]:
-    if action.function != MASKED_FUNCTION:
+    if action.function != "http":
         return action.args
     masked = dict(action.args)
     if "url" in masked:
@@ -46,13 +44,13 @@ def _mask_arguments(action: ActionSpec) -> dict[str, Any]:
 
 
 def _mask_text(text: str) -> str:
-    if re.search(NAMES_SECRET, text) or not re.sub(PLACEHOLDER, "", text):
+    if _SECRET.search(text) or not _PLACEHOLDER.sub("", text):
         return text
     return MASK
 
 
 def _mask_url(url: str) -> str:
-    found = re.match(SERVER, url)
+    found = _URL.match(url)
     if found is None:
         return MASK
     server, rest = found.groups()

@@ -2,133 +2,115 @@
 
 rules(key, value, offset) -> one row for each rule that a batch says something of
 
-A definition comes from the API, its activation from the engine. The formats are those of
-`docs/records.md`; a record that does not follow them is left out. Actions are masked as
-`rules/masking.py` does for those who may not change rules: everybody who may ask reads the table.
+A definition comes from the API, its activation from the engine. A record that does not follow
+`docs/records.md` is left out. Rules are few, so their records are decoded here as everywhere
+(`mqlake/rule_facts.py`), and not by an expression of SQL. Actions are masked as for those who may
+not change rules: everybody who may ask reads the table.
 """
 
-from typing import Final
+import json
+import logging
+from typing import Any, Final
 
 from delta.tables import DeltaTable
+from pydantic import TypeAdapter
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.rule_records import Kind
+from mqlake.errors import InvalidRecord
+from mqlake.rule_facts import Fact, RuleKey, read_fact
+from mqlake.rule_records import Kind, decode_activation
 from mqlake.tables import RULES
-from rules.masking import MASK, MASKED_FUNCTION, NAMES_SECRET, PLACEHOLDER, SERVER
+from rules.masking import mask_actions
+from rules.model import ActionSpec, Rule
 
-_DEFINITION: Final = """
-    name string, description string, sql string, enable boolean, actions string, id string,
-    version int, created_at bigint, updated_at bigint, made_by string
-"""
-_ACTIONS: Final = (
-    "array<struct<function: string, args: variant, "
-    "fallback: array<struct<function: string, args: variant>>>>"
-)
-_REQUEST: Final = (
-    "struct<url: string, method: string, headers: map<string, string>, body: string, "
-    "timeout_seconds: double, concurrency: int, verify_tls: boolean, retry: struct<attempts: int, "
-    "give_up_after_seconds: double, first_delay_seconds: double, max_delay_seconds: double>>"
-)
-"""The arguments of `http`."""
-_ACTIVATION: Final = "state string, version int, error string"
-_D, _A = str(Kind.DEFINITION), str(Kind.ACTIVATION)
+_logger = logging.getLogger(__name__)
+
+_ACTIONS: Final = TypeAdapter(tuple[ActionSpec, ...])
 _KEY: Final = ("tenant", "id")
 _SAME_RULE: Final = "row.tenant = change.tenant AND row.id = change.id"
 _OF_ACTIVATION: Final = ("state", "state_version", "error", "activation_offset")
 _OF_DEFINITION: Final = tuple(
     column.name for column in RULES.columns if column.name not in (*_KEY, *_OF_ACTIVATION)
 )
-
-
-def masked_actions(actions: str) -> Column:
-    """Return the JSON of a rule's actions without values that may be secret.
-
-    Args:
-        actions: Column with the JSON as it was defined.
-    """
-    fallback = f"transform(a.fallback, b -> {_action('b')})"
-    each = _action("a", f", 'fallback', {fallback}")
-    return F.expr(f"to_json(transform(from_json({actions}, '{_ACTIONS}'), a -> {each}))")
-
-
-def _action(action: str, more: str = "") -> str:
-    # Spark SQL has no name for a value but that of a lambda's argument.
-    masked = f"""element_at(transform(
-        array(from_json(to_json({action}.args), '{_REQUEST}')),
-        r -> parse_json(to_json(named_struct(
-            'url', {_masked_url("r.url")}, 'method', r.method,
-            'headers', transform_values(r.headers, (_, v) -> {_masked_text("v")}),
-            'body', {_masked_text("r.body")}, 'timeout_seconds', r.timeout_seconds,
-            'concurrency', r.concurrency, 'verify_tls', r.verify_tls, 'retry', r.retry)))), 1)"""
-    arguments = f"IF({action}.function = '{MASKED_FUNCTION}', {masked}, {action}.args)"
-    return f"named_struct('function', {action}.function, 'args', {arguments}{more})"
-
-
-def _masked_text(text: str) -> str:
-    literals = f"regexp_replace({text}, r'{PLACEHOLDER}', '')"
-    is_shown = f"{text} IS NULL OR {text} RLIKE r'{NAMES_SECRET}' OR {literals} = ''"
-    return f"CASE WHEN {is_shown} THEN {text} ELSE '{MASK}' END"
-
-
-def _masked_url(url: str) -> str:
-    server, rest = (f"regexp_extract({url}, r'{SERVER}', {group})" for group in (1, 2))
-    return (
-        f"CASE WHEN {url} IS NULL OR {server} != '' AND {rest} IN ('', '/') THEN {url} "
-        f"WHEN {server} = '' THEN '{MASK}' "
-        f"ELSE concat({server}, '/', {_masked_text(f'substr({rest}, 2)')}) END"
+_TIMES: Final = tuple(column.name for column in RULES.columns if column.type == "timestamp")
+_FLAGS: Final = ("is_defined", "is_deleted", "is_answered")
+_CHANGE: Final = ", ".join(
+    (
+        *(f"{one.name} {'bigint' if one.name in _TIMES else one.type}" for one in RULES.columns),
+        *(f"{flag} boolean" for flag in _FLAGS),
     )
+)
 
 
 def rule_changes(records: DataFrame) -> DataFrame:
-    """Return the last records of each rule: its definition, its activation, or both.
+    """Return what the last records of each rule say: its definition, its activation, or both.
 
     Returns:
         The columns of the table; `is_defined` and `is_deleted`: of the definition, `is_answered`:
         the activation is there.
     """
-    parts = F.split(F.col("key").cast("string"), "/")
-    named = records.where(F.is_valid_utf8(F.col("key").cast("string"))).select(
-        F.get(parts, F.lit(0)).alias("kind"),
-        F.get(parts, F.lit(1)).alias("tenant"),
-        F.get(parts, F.lit(2)).alias("id"),
-        F.size(parts).alias("parts"),
-        F.struct("offset", F.col("value").cast("string").alias("value")).alias("record"),
+    changes: dict[RuleKey, dict[str, Any]] = {}
+    for key, offset, value in _last_records(records).collect():
+        fact = read_fact(bytes(key), None if value is None else bytes(value))
+        if fact is None:
+            continue
+        try:
+            said = _said(fact)
+        except InvalidRecord as error:
+            fields = {"rule": fact.name, "offset": offset, "reason": str(error)}
+            _logger.warning("record of rules left out of the table", extra={"fields": fields})
+            continue
+        place = "log_offset" if fact.kind is Kind.DEFINITION else "activation_offset"
+        change = changes.setdefault(fact.name, dict.fromkeys(_FLAGS, False))
+        change |= dict(zip(_KEY, fact.name, strict=True)) | said | {place: offset}
+    # As text: whatever number or character a column does not take becomes null.
+    texts = [(json.dumps(change),) for change in changes.values()]
+    rows = records.sparkSession.createDataFrame(texts, "change string")
+    return (
+        rows.select(F.from_json("change", _CHANGE).alias("change"))
+        .select("change.*")
+        .withColumns({name: F.timestamp_millis(name) for name in _TIMES})
     )
-    last = (
-        named.where((F.col("parts") == 3) & F.col("kind").isin(_D, _A))
-        .groupBy(*_KEY)
-        .agg(*(F.max(F.when(F.col("kind") == one, F.col("record"))).alias(one) for one in (_D, _A)))
+
+
+def _last_records(records: DataFrame) -> DataFrame:
+    """Return (key, offset, value) of the last definition and activation of each rule."""
+    letter = F.substring_index(F.col("key").cast("string"), "/", 1)
+    return (
+        records.where(letter.isin(str(Kind.DEFINITION), str(Kind.ACTIVATION)))
+        .groupBy("key")
+        .agg(F.max(F.struct("offset", "value")).alias("last"))
+        .select("key", "last.offset", "last.value")
     )
-    made = last.select(
-        "*",
-        F.from_json(f"{_D}.value", _DEFINITION).alias("rule"),
-        F.from_json(f"{_A}.value", _ACTIVATION).alias("answer"),
-    )
-    columns: dict[str, Column] = {
-        "enabled": F.col("rule.enable"),
-        "actions": masked_actions("rule.actions"),
-        "created_at": F.timestamp_millis("rule.created_at"),
-        "updated_at": F.timestamp_millis("rule.updated_at"),
-        "log_offset": F.col(f"{_D}.offset"),
-        "state": F.col("answer.state"),
-        "state_version": F.col("answer.version"),
-        "error": F.col("answer.error"),
-        "activation_offset": F.col(f"{_A}.offset"),
+
+
+def _said(fact: Fact) -> dict[str, Any]:
+    """Return what a record says of the columns.
+
+    Raises:
+        InvalidRecord: It is malformed.
+    """
+    if fact.kind is Kind.DEFINITION:
+        return fact.content(_defined) or {"is_deleted": True}
+    return fact.content(_answered) or {}
+
+
+def _defined(data: bytes) -> dict[str, Any]:
+    rule = Rule.model_validate_json(data)
+    actions = _ACTIONS.dump_json(mask_actions(rule.actions)).decode()
+    columns = rule.model_dump(exclude={*_KEY, "enable", "actions"})
+    return columns | {"is_defined": True, "enabled": rule.enable, "actions": actions}
+
+
+def _answered(data: bytes) -> dict[str, Any]:
+    activation = decode_activation(data)
+    return {
+        "is_answered": True,
+        "state": activation.state,
+        "state_version": activation.version,
+        "error": activation.error,
     }
-    return made.select(
-        *_KEY,
-        F.col("rule.id").isNotNull().alias("is_defined"),
-        (F.col(_D).isNotNull() & F.col(f"{_D}.value").isNull()).alias("is_deleted"),
-        F.col("answer.state").isNotNull().alias("is_answered"),
-        *(
-            columns.get(column.name, F.col(f"rule.{column.name}"))
-            .cast(column.type)
-            .alias(column.name)
-            for column in RULES.columns
-            if column.name not in _KEY
-        ),
-    )
 
 
 def merge_rules(changes: DataFrame) -> None:
