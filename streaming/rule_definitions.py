@@ -34,6 +34,8 @@ _OF_DEFINITION: Final = tuple(
     column.name for column in RULES.columns if column.name not in (*_KEY, *_OF_ACTIVATION)
 )
 _TIMES: Final = tuple(column.name for column in RULES.columns if column.type == "timestamp")
+_LAST_MS: Final = 253_402_300_799_999
+"""Of the year 9999."""
 _FLAGS: Final = ("is_defined", "is_deleted", "is_answered")
 _CHANGE: Final = ", ".join(
     (
@@ -70,8 +72,14 @@ def rule_changes(records: DataFrame) -> DataFrame:
     return (
         rows.select(F.from_json("change", _CHANGE).alias("change"))
         .select("change.*")
-        .withColumns({name: F.timestamp_millis(name) for name in _TIMES})
+        .withColumns({name: _time(name) for name in _TIMES})
     )
+
+
+def _time(milliseconds: str) -> Column:
+    # Spark fails for what has no microsecond of 64 bits, Python for what is after its last year.
+    is_time = F.col(milliseconds).between(0, _LAST_MS)
+    return F.when(is_time, F.timestamp_millis(milliseconds))
 
 
 def _last_records(records: DataFrame) -> DataFrame:

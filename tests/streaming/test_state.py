@@ -691,13 +691,15 @@ class TestRules:
             ("character", record | {"name": "\ud800"}),
         ):
             log.append(RULES, f"d/default/{name}".encode(), json.dumps(value).encode())
-        log.append(RULES, b"d/default/large", json.dumps(record | {"version": 2**70}).encode())
+        large = {"version": 2**70, "created_at": 2**62, "updated_at": 2**70}
+        log.append(RULES, b"d/default/large", json.dumps(record | large).encode())
         log.append(RULES, b"d/default/\xff", b"\xff")
         log.append(RULES, b"a/default/good", b"{}")
         log.apply()
-        assert log.rows("SELECT id, version, state FROM rules ORDER BY id") == [
-            ("good", 1, None),
-            ("large", None, None),
+        columns = "id, version, state, unix_millis(created_at), unix_millis(updated_at)"
+        assert log.rows(f"SELECT {columns} FROM rules ORDER BY id") == [
+            ("good", 1, None, NOW_MS, NOW_MS),
+            ("large", None, None, None, None),
         ]
 
     def test_a_rule_is_a_row_with_its_state_until_it_is_deleted(self, log: Log) -> None:
