@@ -36,11 +36,10 @@ _OF_DEFINITION: Final = tuple(
 _TIMES: Final = tuple(column.name for column in RULES.columns if column.type == "timestamp")
 _LAST_MS: Final = 253_402_300_799_999
 """Of the year 9999."""
-_FLAGS: Final = ("is_defined", "is_deleted", "is_answered")
 _CHANGE: Final = ", ".join(
     (
         *(f"{one.name} {'bigint' if one.name in _TIMES else one.type}" for one in RULES.columns),
-        *(f"{flag} boolean" for flag in _FLAGS),
+        *("is_defined boolean", "is_deleted boolean", "is_answered boolean"),
     )
 )
 
@@ -50,22 +49,21 @@ def rule_changes(records: DataFrame) -> DataFrame:
 
     Returns:
         The columns of the table; `is_defined` and `is_deleted`: of the definition, `is_answered`:
-        the activation is there.
+        the activation is there; null: it is not.
     """
     changes: dict[RuleKey, dict[str, Any]] = {}
-    for key, offset, value in _last_records(records).collect():
-        fact = read_fact(bytes(key), None if value is None else bytes(value))
+    for name, offset, value in _last_records(records).collect():
+        fact = read_fact(bytes(name), None if value is None else bytes(value))
         if fact is None:
             continue
         try:
-            said = _said(fact)
+            said = _said(fact, offset)
         except InvalidRecord as error:
             fields = {"rule": fact.name, "offset": offset, "reason": str(error)}
             _logger.warning("record of rules left out of the table", extra={"fields": fields})
             continue
-        place = "log_offset" if fact.kind is Kind.DEFINITION else "activation_offset"
-        change = changes.setdefault(fact.name, dict.fromkeys(_FLAGS, False))
-        change |= dict(zip(_KEY, fact.name, strict=True)) | said | {place: offset}
+        key = dict(zip(_KEY, fact.name, strict=True))
+        changes[fact.name] = changes.get(fact.name, key) | said
     # As text: whatever number or character a column does not take becomes null.
     texts = [(json.dumps(change),) for change in changes.values()]
     rows = records.sparkSession.createDataFrame(texts, "change string")
@@ -93,15 +91,15 @@ def _last_records(records: DataFrame) -> DataFrame:
     )
 
 
-def _said(fact: Fact) -> dict[str, Any]:
+def _said(fact: Fact, offset: int) -> dict[str, Any]:
     """Return what a record says of the columns.
 
     Raises:
         InvalidRecord: It is malformed.
     """
     if fact.kind is Kind.DEFINITION:
-        return fact.content(_defined) or {"is_deleted": True}
-    return fact.content(_answered) or {}
+        return (fact.content(_defined) or {"is_deleted": True}) | {"log_offset": offset}
+    return (fact.content(_answered) or {}) | {"activation_offset": offset}
 
 
 def _defined(data: bytes) -> dict[str, Any]:

@@ -8,6 +8,14 @@ from rules.masking import mask_actions
 from rules.model import ActionSpec
 
 URL = "https://hooks.example:8443"
+PLAIN = {
+    "url": URL,
+    "method": "PUT",
+    "timeout_seconds": 2.5,
+    "concurrency": 1,
+    "verify_tls": False,
+    "retry": {"attempts": 3, "give_up_after_seconds": 60.5},
+}
 
 MASKED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"url": URL}, {"url": URL}),
@@ -30,24 +38,7 @@ MASKED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"url": URL, "headers": {"X": "a\\\"${b}'"}}, {"url": URL, "headers": {"X": "***"}}),
     ({"url": URL, "body": '{"routing_key": "abc"}'}, {"url": URL, "body": "***"}),
     ({"url": URL, "body": "${.}"}, {"url": URL, "body": "${.}"}),
-    (
-        {
-            "url": URL,
-            "method": "PUT",
-            "timeout_seconds": 2.5,
-            "concurrency": 1,
-            "verify_tls": False,
-            "retry": {"attempts": 3, "give_up_after_seconds": 60.5},
-        },
-        {
-            "url": URL,
-            "method": "PUT",
-            "timeout_seconds": 2.5,
-            "concurrency": 1,
-            "verify_tls": False,
-            "retry": {"attempts": 3, "give_up_after_seconds": 60.5},
-        },
-    ),
+    (PLAIN, PLAIN),
 ]
 """Arguments of `http` as defined, and as they are shown."""
 

@@ -632,25 +632,26 @@ def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:
 def test_maintenance_joins_the_small_files_of_a_table_that_has_many(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.maintenance.MOST_SMALL_FILES", 2)
+    monkeypatch.setattr("streaming.maintenance.MOST_SMALL_FILES", 3)
     maintenance = Maintenance(log.spark, log.settings, log.state, log.clock)
     events, messages = (table_path(log.settings, one) for one in (EVENTS_TABLE, MESSAGES))
     log.publish("a", b"1")
-    for _ in range(2):
+    for _ in range(3):
         log.tell("client.connected")
         log.apply()
         log.spark.sql(
             "INSERT INTO messages SELECT 'id','default','a',X'00',1,false,false,'c',NULL,4,NULL,"
             "'o',current_timestamp(),0,1"
         )
-    assert (small_files(events), small_files(messages)) == (2, 2)
+    assert (small_files(events), small_files(messages)) == (3, 3)
     log.clock.advance(OPTIMIZE_SECONDS)
     maintenance.check()
     assert (small_files(events), small_files(messages)) == (1, 1)
-    assert log.rows("SELECT count(*) FROM events") == [(2,)]
-    # The one whose commits say offsets.
-    monkeypatch.setattr("streaming.maintenance.TABLES", (RETAINED,))
+    assert log.rows("SELECT count(*) FROM events") == [(3,)]
+    # One of each kind: nobody's but history's, the state's, and whose commits say offsets.
+    monkeypatch.setattr("streaming.maintenance.TABLES", (MESSAGES, EVENTS_TABLE, RETAINED))
     maintenance.vacuum()
+    assert log.rows("SELECT count(*) FROM messages") == [(3,)]
     assert (log.retained(), log.committed()) == ({"a": b"1"}, {0: 1, 1: 0})
 
 
@@ -660,16 +661,20 @@ class TestRules:
         "unix_millis(created_at) FROM rules ORDER BY id"
     )
 
-    ACTION = (
-        '[{{"function":"http","args":{{"url":"https://x/{}"}},"fallback":['
-        '{{"function":"http","args":{{"url":"https://x/","body":"{}"}},"fallback":[]}}]}}]'
-    )
-    """With what may be secret in two places."""
+    @staticmethod
+    def actions(path: str, body: str) -> list[dict[str, Any]]:
+        """Return actions with what may be secret in two places, and with what is shown as it is."""
+        other = {"topic": "a/${b}", "headers": {"x": "y"}, "n": 1.5, "more": {"deep": [1, '"']}}
+        args = {"url": "https://x/", "body": body}
+        fallback = [{"function": "http", "args": args, "fallback": []}]
+        return [
+            {"function": "http", "args": {"url": f"https://x/{path}"}, "fallback": fallback},
+            {"function": "log", "args": other, "fallback": []},
+        ]
 
     def define(self, log: Log, rule: str, version: int) -> None:
         value = {"id": rule, "tenant": "default", "version": version, "name": "n", "sql": "s"}
-        value |= {"description": "", "enable": True}
-        value |= {"actions": json.loads(self.ACTION.format("path", "text"))}
+        value |= {"description": "", "enable": True, "actions": self.actions("path", "text")}
         value |= {"created_at": NOW_MS, "updated_at": NOW_MS, "made_by": f"key:{version}"}
         log.append(RULES, f"d/default/{rule}".encode(), json.dumps(value).encode())
         log.append(RULES, f"v/default/{rule}/{version}".encode(), json.dumps(value).encode())
@@ -706,7 +711,7 @@ class TestRules:
         self.define(log, "r", 1)
         log.append(RULES, b"c", b'{"v":1,"change":1}')
         log.apply()
-        actions = self.ACTION.format("***", "***")
+        actions = json.dumps(self.actions("***", "***"), separators=(",", ":"))
         assert log.rows(self.QUERY) == [("r", 1, "s", True, actions, None, None, None, NOW_MS)]
         self.answer(log, "r", 1, "running", None)
         self.define(log, "q", 1)
