@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 
 from mqlake.errors import LogError
 from mqlake.log.durability import COPIES, Durability, Keeping, topic_settings
-from mqlake.log.kafka_errors import error_of
+from mqlake.log.kafka_errors import CONNECTION_CODES, error_of
 from mqlake.log.log_topics import (
     ACKNOWLEDGED_LOG_TOPICS,
     COMPACTED,
@@ -566,6 +566,7 @@ _STALE_CODES: Final = frozenset(
         KafkaError._NOENT,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
@@ -576,11 +577,11 @@ leader does not ask again. And a client goes on asking a broker that stands stil
 connection with it.
 """
 
-_TRANSIENT_CODES: Final = _STALE_CODES | frozenset(
-    {
-        KafkaError._TRANSPORT,
+_TRANSIENT_CODES: Final = (
+    _STALE_CODES
+    | CONNECTION_CODES
+    | {
         KafkaError._DESTROY_BROKER,  # it was asked when it left the cluster
-        KafkaError._ALL_BROKERS_DOWN,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_CONTROLLER,

@@ -40,6 +40,16 @@ PASSING_CODES: Final = frozenset(
 )
 """Those of them that are the log's fault, not the record's."""
 
+CONNECTION_CODES: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,  # it was never sent: what goes before has no answer
+    }
+)
+"""Codes after which the same question may be asked again: no broker has answered it."""
+
 
 def to_log_error(error: KafkaError, doing: str) -> LogError:
     """Translate an error reported for a record or by the client as a whole."""

@@ -26,7 +26,7 @@ from confluent_kafka import (
 from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log import admin
 from mqlake.log.contract import BEGINNING, END, ErrorCallback, RecordsCallback
-from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.kafka_errors import CONNECTION_CODES, error_of, to_log_error
 from mqlake.log.options import consumer_options
 from mqlake.log.stalls import StallWatch
 from mqlake.records import LogRecord
@@ -462,7 +462,7 @@ class KafkaLogReader:
                         next_offset = record.offset + 1
                     elif error.code() == KafkaError._PARTITION_EOF:
                         next_offset = record.offset
-                    elif error.retriable() or error.code() in _CONNECTION_CODES:
+                    elif error.retriable() or error.code() in CONNECTION_CODES:
                         continue
                     else:
                         raise to_log_error(error, f"reading {log_topic}")
@@ -471,11 +471,6 @@ class KafkaLogReader:
         finally:
             consumer.close()
         return found
-
-
-_CONNECTION_CODES: Final = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}
-)
 
 
 _new: Final = tuple.__new__  # half the cost of LogRecord(...)

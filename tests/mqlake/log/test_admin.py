@@ -56,8 +56,11 @@ class _Client:
 
 
 class _StaleClient:
+    def __init__(self, code: int) -> None:
+        self.code = code
+
     def list_topics(self, *_: object, timeout: float) -> SimpleNamespace:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        raise KafkaException(KafkaError(self.code))
 
 
 def test_questions_at_the_same_time_have_a_client_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +76,10 @@ def test_questions_at_the_same_time_have_a_client_each(monkeypatch: pytest.Monke
     assert asking.partitions("t") == 3  # by one of these: there are no others
 
 
-def test_a_client_that_got_no_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients: list[Any] = [_Client(threading.Barrier(1)), _StaleClient()]
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE])
+def test_a_client_that_got_no_answer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    clients: list[Any] = [_Client(threading.Barrier(1)), _StaleClient(code)]
     monkeypatch.setattr(admin._Admin, "_connect", lambda _: clients.pop())
     assert admin._Admin(NAMED, 60.0).partitions("t") == 3
