@@ -20,7 +20,7 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.security import ClientSecurity, client_config
 from mqlake.records import delivery_topic
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 
 def identity(server: KafkaServer) -> str:

@@ -18,7 +18,7 @@ from bench.overload import GATEWAY_NAME, Seconds, overload
 from bench.programs import build_programs
 from mqlake.errors import OperationalError
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 MOST_MORE_BYTES = 300 * 1024**2
 """What the queue to the log and the sockets of 200 clients may take."""

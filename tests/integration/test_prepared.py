@@ -16,7 +16,7 @@ from mqlake.progress_records import decode_progress
 from mqlake.records import INBOUND, SESSIONS, LogRecord, decode_message
 from mqlake.shard_records import Run, shard_of
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 
 def read(server: KafkaServer, log_topic: str, partition: int, count: int) -> list[LogRecord]:

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 # Java's matcher calls itself for each turn of a loop whose turns differ in length.
 DEEP = "SELECT count(*) AS n FROM range(1) WHERE repeat('ab', 1000000 + id) RLIKE '^(?:ab?)*$'"

@@ -28,7 +28,7 @@ from mqlake.log.log_topics import KEPT_UNTIL_READ
 from streaming.figures import parse_positions
 from streaming.sinks import Waiting, parse_undelivered
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 PATIENCE = 60.0
 STAYS, PAUSED = 1, 2

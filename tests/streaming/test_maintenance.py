@@ -25,7 +25,7 @@ from streaming.state import StateWriter
 from streaming.tables import create_tables, table_path
 from tests.api.conftest import MemoryAppender
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000 // DAY_MS * DAY_MS

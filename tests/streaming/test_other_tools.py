@@ -15,7 +15,7 @@ from mqlake.tables import TABLES
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

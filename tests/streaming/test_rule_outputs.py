@@ -34,7 +34,7 @@ from streaming.rules.tables import Marks, without_ended
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 RECORDS = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "

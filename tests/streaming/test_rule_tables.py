@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from streaming.settings.lake import LakeSettings
 from streaming.tables import grow_rule_table, rule_table_path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 
 def test_a_table_whose_making_was_cut_short_by_a_kill_is_made(

@@ -32,7 +32,7 @@ from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.api.test_api import write_state
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 TENANT = "trial"
 HOUR_MS = 3_600_000

@@ -35,7 +35,7 @@ from tests.api.conftest import MemoryAppender
 from tests.streaming.decoding import schema, schemas
 from tests.streaming.rule_engine import Engine
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 TENANT = "decoding"
 BOILER = {

@@ -39,7 +39,7 @@ from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, StateClosedEr
 from streaming.tables import create_tables, table_path
 from tests.streaming.written_checkpoints import note_end
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 KAFKA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "

@@ -62,7 +62,7 @@ from streaming.settings.lake import LakeSettings
 from streaming.sources import client_config
 from tests.streaming.decoding import schemas
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 BEGIN = 1_700_000_000_000
 RECORDS = (

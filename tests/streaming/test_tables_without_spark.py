@@ -23,7 +23,7 @@ from streaming.retained import delete_expired, merge_retained, note_offsets
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables, table_path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 PAST = datetime(2020, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)
 ROW = {

@@ -16,7 +16,7 @@ from api.tracing.tables import TraceTables
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 TENANT = "tracing-tenant"
 AT = 1_790_000_000_000

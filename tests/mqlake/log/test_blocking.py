@@ -16,7 +16,7 @@ from mqlake.log.contract import ANY_PARTITION, Missing
 from mqlake.log.partitioning import partition_of
 from mqlake.records import EVENTS, GATEWAYS, GROWTH_KEY, INBOUND, LogRecord
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 PARTITIONS = 2
 

@@ -13,7 +13,7 @@ from rules.language.compiler import compile_rule
 from tests.rules.language.cases import StatefulCase, read_stateful_cases, read_stateful_examples
 from tests.rules.language.evaluation import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 CASES = read_stateful_cases()
 EXAMPLES = read_stateful_examples()

@@ -19,7 +19,7 @@ from rules.language.compiler import compile_rule
 from rules.language.plan import AT_COLUMN, EVENT_TIME, HOPS, ROW_COLUMN, Plan, StatefulStream
 from tests.rules.language.evaluation import Message, relate
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 AGGREGATES = """
     count(*) AS n, count(payload.x) AS nx, count_if(payload.x > 3) AS c3, sum(payload.x) AS s,

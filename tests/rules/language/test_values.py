@@ -27,7 +27,7 @@ from tests.rules.language.generating import PAYLOADS, expression
 if TYPE_CHECKING:
     from rules.language.compiled import CompiledRule
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 def check(spark: SparkSession, cases: list[tuple[str, Message, Any]]) -> None:

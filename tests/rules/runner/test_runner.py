@@ -21,7 +21,7 @@ from mqlake.rule_records import (
 )
 from tests.rules.runner.harness import Stage, headers_of
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 
 def has_published(stage: Stage, rule: str, count: int) -> bool:
