@@ -1,5 +1,6 @@
 """TCP ports: which are free, and which to take when nobody cares."""
 
+import os
 import random
 import socket
 from typing import Final
@@ -8,7 +9,8 @@ from typing import Final
 # of those can sit on a port between our choosing it and the process's listening on it.
 _CHOICE: Final = range(20_000, 32_768)
 
-_claims: Final[list[socket.socket]] = []
+_claims: Final[list[int]] = []
+"""File descriptors that are open until the process ends; sockets would complain of that."""
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -39,7 +41,7 @@ def claim(port: int) -> bool:
     except OSError:
         mark.close()
         return False
-    _claims.append(mark)
+    _claims.append(mark.detach())
     return True
 
 
@@ -70,5 +72,5 @@ def consecutive_free_ports(count: int) -> int:
         if all(map(claim, range(first, first + count))):
             return first
         while len(_claims) > before:
-            _claims.pop().close()
+            os.close(_claims.pop())
     raise OSError(f"found no {count} free ports of 127.0.0.1 in a row")

@@ -1,3 +1,4 @@
+import os
 import random
 import socket
 import subprocess
@@ -36,7 +37,7 @@ def test_consecutive_ports_keep_no_claim_of_those_that_were_not_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = consecutive_free_ports(2)
-    ports._claims.pop(-2).close()  # of the first of them, which is free again
+    os.close(ports._claims.pop(-2))  # of the first of them, which is free again
     monkeypatch.setattr(random, "sample", lambda choice, count: [first])
     with pytest.raises(OSError, match="found no 2 free ports"):
         consecutive_free_ports(2)
