@@ -94,7 +94,7 @@ def with_login(server: KafkaServer, security_file: Path) -> Iterator[KafkaServer
 def lists_topics(config: dict[str, object]) -> bool:
     admin = AdminClient({"log_level": 0, **config})  # type: ignore[dict-item]
     try:
-        return bool(admin.list_topics(timeout=3).brokers)
+        return bool(admin.list_topics(timeout=10).brokers)
     except KafkaException:
         return False
 
