@@ -74,8 +74,8 @@ _logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 65_536
 """Of a WebSocket's: the largest that a reader may send."""
-ANSWER_POLL_SECONDS = 0.05
-"""Somebody waits for the engine's answer to a change of a rule."""
+SESSION_PACE_SECONDS = 0.2
+"""Of sessions there are records by the thousand, and a page shows them a moment later."""
 
 _FOR_CALLERS: Final = (
     *(session, keys, accounts, logins, bans, rights, processes, gateways, balancer, federation),
@@ -237,13 +237,13 @@ def _followers(services: Services) -> tuple[LogFollower, ...]:
     said = gateways.bans, gateways.rights, gateways.tenants, gateways.heard
     ruled, counted = (rules.view, rules.references), (rules.metrics, services.metrics.tenants)
     return (
-        LogFollower(data_dir, "sessions", {GATEWAYS: said, SESSIONS: (gateways.sessions,)}),
         LogFollower(
             data_dir,
-            "rules",
-            {RULES: ruled, METRICS: counted},
-            poll_seconds=ANSWER_POLL_SECONDS,
+            "sessions",
+            {GATEWAYS: said, SESSIONS: (gateways.sessions,)},
+            pace_seconds=SESSION_PACE_SECONDS,
         ),
+        LogFollower(data_dir, "rules", {RULES: ruled, METRICS: counted}),
         LogFollower(data_dir, "jobs", {JOBS: (JobsTaker(services.runs.jobs),)}),
         LogFollower(data_dir, "access", {ACCESS: (services.access.view,)}),
         LogFollower(data_dir, "alarms", {ALARMS: (services.alarms.view,)}),

@@ -20,6 +20,7 @@ _logger = logging.getLogger(__name__)
 
 BATCH_RECORDS: Final = 2_000
 POLL_SECONDS: Final = 0.2
+"""Between two looks at whether to stop."""
 RETRY_SECONDS: Final = 1.0
 METADATA_SECONDS: Final = 10.0
 
@@ -82,7 +83,8 @@ class LogFollower:
         data_dir: Of the system: its state says where the log is.
         name: Of the thread; in the process's log, a word for the records.
         kept: Log topic -> view that takes its records; those of a partition come in their order.
-        poll_seconds: How long a batch may take to fill; records are seen that much later.
+        pace_seconds: How long a batch may take to fill, where records come by the thousand; they
+            are seen that much later. 0: each is taken when it comes.
     """
 
     def __init__(
@@ -91,12 +93,12 @@ class LogFollower:
         name: str,
         kept: Mapping[str, Sequence[Followable]],
         *,
-        poll_seconds: float = POLL_SECONDS,
+        pace_seconds: float = 0.0,
     ) -> None:
         self._data_dir = data_dir
         self._name = name
         self._kept = kept
-        self._poll_seconds = poll_seconds
+        self._pace_seconds = pace_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name} follower", daemon=True)
         self._problem = ""
@@ -140,8 +142,7 @@ class LogFollower:
                     for one in kept
                 ]
                 while not self._stop.is_set():
-                    batch = consumer.consume(BATCH_RECORDS, timeout=self._poll_seconds)
-                    records, ended = _split(batch)
+                    records, ended = _split(self._batch(consumer))
                     for log_topic, taker in takers:
                         of_this = [one for one in records if one.log_topic == log_topic]
                         for refused in taker.take(of_this, is_old=bool(unread)) if of_this else ():
@@ -154,12 +155,18 @@ class LogFollower:
         finally:
             consumer.close()
 
+    def _batch(self, consumer: Consumer) -> list[KafkaMessage]:
+        if self._pace_seconds:
+            return consumer.consume(BATCH_RECORDS, timeout=self._pace_seconds)
+        first = consumer.consume(1, timeout=POLL_SECONDS)
+        return first + consumer.consume(BATCH_RECORDS, timeout=0) if first else first
+
     def _consumer(self, bootstrap_servers: str) -> Consumer:
         options = {
             "enable.partition.eof": True,
-            # Nobody waits for single records: a few answers a second are enough.
-            "fetch.min.bytes": 65_536,
-            "fetch.wait.max.ms": round(self._poll_seconds * 1000),
+            # The broker answers when there is so much, else after this: 2 requests/s when idle.
+            "fetch.min.bytes": 65_536 if self._pace_seconds else 1,
+            "fetch.wait.max.ms": round(self._pace_seconds * 1000) or 500,
             "queued.max.messages.kbytes": 16_384,
             "topic.metadata.propagation.max.ms": 1_000,
         }

@@ -10,12 +10,11 @@ import threading
 import time
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.growth import Growth, Heard, decode_growth
-from mqlake.log.admin import REQUEST_SECONDS, partition_counts
-from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.admin import REQUEST_SECONDS, LogAdmin, partition_counts
 from mqlake.log.options import consumer_options
 from mqlake.log.places import made_with
 from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, RETIRING
@@ -59,15 +58,12 @@ class GrowthWatch:
         self._looked_at = time.monotonic()
         self._timeout = timeout_seconds
         self._lock = threading.Lock()
-        self._consumer = Consumer(
-            consumer_options(
-                servers,
-                "mqlake-growth",
-                {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 100},
-            )
-        )
+        # On a connection of its own: on the consumer's the answer waits for that to its fetch.
+        self._log = LogAdmin(servers, timeout_seconds)
+        options = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 500}
+        self._consumer = Consumer(consumer_options(servers, "mqlake-growth", options))
         self._consumer.assign([TopicPartition(GATEWAYS, 0, OFFSET_BEGINNING)])
-        self._read_to_end(timeout_seconds)
+        self.read_to_end()
 
     def used(self) -> int:
         """Return how many partitions messages go into now.
@@ -76,7 +72,7 @@ class GrowthWatch:
             LogError: Nobody has looked for a while, and the log does not answer.
         """
         if time.monotonic() - self._looked_at > IDLE_SECONDS:
-            self.read_to_end(self._timeout)
+            self.read_to_end()
         else:
             self.look()
         return self.made_with if self.growth is None else self.growth.used
@@ -95,32 +91,25 @@ class GrowthWatch:
         with self._lock:
             return dict(self._heard)
 
-    def read_to_end(self, timeout_seconds: float = REQUEST_SECONDS) -> None:
+    def read_to_end(self) -> None:
         """Take all that the log has at this moment.
 
         Raises:
             LogError: Not in time.
         """
         with self._lock:
-            self._read_to_end(timeout_seconds)
+            self._looked_at = time.monotonic()
+            deadline = self._looked_at + self._timeout
+            end = self._log.ends(GATEWAYS)[0]
+            while self._position() < end:
+                if time.monotonic() > deadline:
+                    raise LogError(f"{GATEWAYS} was not read in time", definite=False)
+                for message in self._consumer.consume(_MOST_RECORDS, _POLL_SECONDS):
+                    self._take(message)
 
     def close(self) -> None:
         with self._lock:
             self._consumer.close()
-
-    def _read_to_end(self, timeout_seconds: float) -> None:
-        self._looked_at = time.monotonic()
-        deadline = self._looked_at + timeout_seconds
-        place = TopicPartition(GATEWAYS, 0)
-        try:
-            _, end = self._consumer.get_watermark_offsets(place, timeout=timeout_seconds)
-        except KafkaException as exc:
-            raise to_log_error(error_of(exc), f"reading {GATEWAYS}") from exc
-        while self._position() < end:
-            if time.monotonic() > deadline:
-                raise LogError(f"{GATEWAYS} was not read in time", definite=False)
-            for message in self._consumer.consume(_MOST_RECORDS, _POLL_SECONDS):
-                self._take(message)
 
     def _position(self) -> int:
         """Return the next offset; records that compaction has removed at the end are passed."""
