@@ -25,7 +25,7 @@ from mqlake.tables import rule_tables
 from rules.model import ActionSpec, Rule
 from tests.integration.engine import Engine
 
-pytestmark = [pytest.mark.usefixtures("lake"), pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("lake"), pytest.mark.system, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_each_row_is_in_its_table_once_though_spark_is_killed(
         rows_written = sum(row["n"] for row in rows(engine, "kills"))
         if rows_written < sent.total() or "rule_kills" not in rule_tables(tables):
             return False
-        found = connect.rows(query, 120)
+        found = connect.rows(query, 300)
         return (found[0]["messages"] or 0) >= sent.total()
 
     await_condition(is_complete, "all messages in windows in the table")

@@ -154,7 +154,7 @@ def connect(
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
     asked = SparkConnect(query_dir)
-    asked.rows("SELECT count(*) FROM messages", 120)  # the first question takes longer
+    asked.rows("SELECT count(*) FROM messages", 300)  # the first question takes longer
     yield asked
     asked.close()
 
