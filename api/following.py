@@ -158,8 +158,7 @@ class LogFollower:
     def _batch(self, consumer: Consumer) -> list[KafkaMessage]:
         if self._pace_seconds:
             return consumer.consume(BATCH_RECORDS, timeout=self._pace_seconds)
-        first = consumer.consume(1, timeout=POLL_SECONDS)
-        return first + consumer.consume(BATCH_RECORDS, timeout=0) if first else first
+        return take_batch(consumer, BATCH_RECORDS, POLL_SECONDS)
 
     def _consumer(self, bootstrap_servers: str) -> Consumer:
         options = {
@@ -171,6 +170,12 @@ class LogFollower:
             "topic.metadata.propagation.max.ms": 1_000,
         }
         return Consumer(consumer_options(bootstrap_servers, CLIENT_ID, options))
+
+
+def take_batch(consumer: Consumer, most_records: int, wait_seconds: float) -> list[KafkaMessage]:
+    """Return the first record as soon as there is one, and those that have come with it."""
+    first = consumer.poll(wait_seconds)
+    return [] if first is None else [first, *consumer.consume(most_records, timeout=0)]
 
 
 def _partitions(consumer: Consumer, log_topics: Sequence[str]) -> list[tuple[str, int]]:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from api.following import take_batch
 from api.log import CLIENT_ID
 from mqlake.errors import LogError, MqlakeError
 from mqlake.log.options import LOST_CODES, consumer_options
@@ -174,11 +175,9 @@ class Feed(ABC):
                     known, look_at = self._read_added(consumer, known), look_at + LOOK_SECONDS
                 if not unread:
                     self._ready.set()
-                # The first record at once, and those that have come with it.
-                first = consumer.poll(POLL_SECONDS)
-                if first is None:
+                batch = take_batch(consumer, BATCH_RECORDS, POLL_SECONDS)
+                if not batch:
                     continue
-                batch = [first, *consumer.consume(BATCH_RECORDS, timeout=0)]
                 records = [one for one in batch if _is_record(one, self._log_topic)]
                 self.receive(records)
                 for record in records if unread else ():

@@ -60,7 +60,7 @@ class GrowthWatch:
         self._lock = threading.Lock()
         # On a connection of its own: on the consumer's the answer waits for that to its fetch.
         self._log = LogAdmin(servers, timeout_seconds)
-        options = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 500}
+        options = {"auto.offset.reset": "earliest"}
         self._consumer = Consumer(consumer_options(servers, "mqlake-growth", options))
         self._consumer.assign([TopicPartition(GATEWAYS, 0, OFFSET_BEGINNING)])
         self.read_to_end()
