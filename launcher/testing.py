@@ -20,7 +20,7 @@ from mqlake.status import SystemState, read_state, report, start_ticks
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
 READY_TIMEOUT_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.05
-_MOST_REST_SECONDS: Final = 2.0
+_MOST_REST_SECONDS: Final = 4.0
 _HEALTHY_TIMEOUT_SECONDS: Final = 240.0
 """Less than a test may take, so that it is told which part is not healthy, and why."""
 
@@ -176,7 +176,7 @@ def await_condition(
 ) -> None:
     """Poll until something holds of another process.
 
-    A look is followed by a rest as long as it took: the other process needs the processors, too.
+    A look is followed by a rest of three times its time: the other process needs the processors.
 
     Raises:
         OperationalError: It does not within the time.
@@ -187,5 +187,5 @@ def await_condition(
         now = time.monotonic()
         if now > deadline:
             raise OperationalError(f"not within {timeout_seconds:g} s: {what}")
-        time.sleep(min(max(_LOOK_SECONDS, now - begin), _MOST_REST_SECONDS))
+        time.sleep(min(max(_LOOK_SECONDS, 3 * (now - begin)), _MOST_REST_SECONDS))
         begin = time.monotonic()

@@ -16,6 +16,7 @@ import pytest
 from launcher.kafka import KafkaServer, running_kafka
 from launcher.testing import LocalSystem, running_system
 from tests.integration.engine import Engine, running_engine
+from tests.integration.thrift import FEW_TABLE_BATCHES
 
 _shared: Final = {"system": ExitStack(), "engine": ExitStack()}
 """The system and the engine that tests share."""
@@ -52,6 +53,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
         "MQLAKE_GATEWAY_REFUSED_TOPIC_FILTERS": '["test/nosubscribe"]',
         # It lives long enough for Java's second compiler to pay, which `bin/test` leaves out.
         "JAVA_TOOL_OPTIONS": "",
+        **FEW_TABLE_BATCHES,
         # Nobody asks for long, and each start costs the others the processors.
         "MQLAKE_QUERY_IDLE_SECONDS": "3600",
     }

@@ -63,7 +63,7 @@ def steps(installation: Installation) -> list[str]:
     return done
 
 
-EVERYTHING = ["virtual environment", "build tools", "Python packages", "jars"]
+EVERYTHING = ["virtual environment", "build tools", "Python packages", "byte code", "jars"]
 
 
 def test_first_start_makes_everything_and_the_second_nothing(checkout: Recorded) -> None:
@@ -78,7 +78,7 @@ def test_packages_for_tests_are_added_and_serve_the_program_too(checkout: Record
     steps(checkout)
     (checkout.checkout / "conf" / DEV_LOCK).write_text(LOCK + "pytest==9.0\n")
     checkout.ensure(DEV_LOCK)
-    assert steps(checkout) == ["build tools", "Python packages"]
+    assert steps(checkout) == EVERYTHING[1:4]
     checkout.ensure(RUN_LOCK)
     assert steps(checkout) == []
 
@@ -88,7 +88,7 @@ def test_changed_lock_file_installs_packages_again(checkout: Recorded) -> None:
     steps(checkout)
     (checkout.checkout / "conf" / RUN_LOCK).write_text(LOCK + "more==1\n")
     checkout.ensure(RUN_LOCK)
-    assert steps(checkout) == ["build tools", "Python packages"]
+    assert steps(checkout) == EVERYTHING[1:4]
 
 
 def test_changed_jar_list_retrieves_jars_again(checkout: Recorded) -> None:
@@ -123,7 +123,7 @@ def test_moved_checkout_gets_a_new_environment(checkout: Recorded) -> None:
     there = Recorded(moved, moved / ".runtime", checkout.cache, progress=lambda line: None)
     steps(there)
     there.ensure(RUN_LOCK)
-    assert steps(there) == EVERYTHING[:3]
+    assert steps(there) == EVERYTHING[:4]
 
 
 def test_linked_runtime_of_another_checkout_is_refused_and_stays(checkout: Recorded) -> None:
@@ -146,7 +146,7 @@ def test_environment_of_a_python_that_was_replaced_is_made_anew(checkout: Record
     stamp = json.loads((checkout.runtime / "venv.stamp").read_text())
     (checkout.runtime / "venv.stamp").write_text(json.dumps(stamp | {"python": "/gone/python3.10"}))
     checkout.ensure(RUN_LOCK)
-    assert steps(checkout) == EVERYTHING[:3]
+    assert steps(checkout) == EVERYTHING[:4]
 
 
 def test_two_set_ups_at_once_do_everything_once(checkout: Recorded) -> None:

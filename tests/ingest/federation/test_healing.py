@@ -15,7 +15,7 @@ from ingest.federation.overlay_map import OverlayMap
 from tests.ingest.federation.healing import HEAL_SECONDS, heal
 from tests.ingest.federation.simulation import Violation, topologies_wanted
 
-SAMPLE: Final = 40
+SAMPLE: Final = 20
 FOUND: Final = (2, 95)
 """Federations that have shown faults of the protocol."""
 SEEDS: Final = (*FOUND, 132, *range(30))

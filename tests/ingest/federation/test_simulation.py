@@ -21,7 +21,7 @@ from ingest.federation.repair import Repair
 from ingest.federation.store import MeshStore
 from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
-SAMPLE: Final = 120
+SAMPLE: Final = 60
 FOUND: Final = (3207, 3213, 3906, 4213, 4894)
 """Topologies that have shown faults of the protocol."""
 
