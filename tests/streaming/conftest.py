@@ -1,7 +1,7 @@
 """Real things, one of each a session.
 
 A plain JVM with the routing classes, without Spark's context, is up in a second. Spark with Delta,
-without a log, takes ten. A log of three brokers takes five.
+without a log, takes ten.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
-from launcher.kafka import Brokers, running_brokers
 from launcher.ports import free_ports
 from mqlake.query_application import SOCKET_FILE, Cause
 from streaming.jvm.compiler import build_routing_jar
@@ -60,14 +59,6 @@ def running_gateway(jars: list[Path]) -> Iterator[tuple[Jvm, ClientServer]]:
 def routing_gateway(routing_jars: list[Path]) -> Iterator[ClientServer]:
     with running_gateway(routing_jars) as (_, gateway):
         yield gateway
-
-
-@pytest.fixture(scope="session")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """A log of three brokers, as no single one shows what the absence of one does."""
-    with running_brokers(tmp_path_factory.mktemp("brokers"), 3) as running:
-        yield running
-        running.kill()  # taking leave they would wait for each other
 
 
 @contextmanager
