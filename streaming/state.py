@@ -16,9 +16,11 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from mqlake.audit_records import AUDIT_EVENT
 from mqlake.clock import Clock
-from mqlake.records import EVENTS, INBOUND, RULES, SESSIONS
-from mqlake.tables import AUDIT_LOG, DROPS, RETAINED, Table
+from mqlake.records import EVENTS, INBOUND, MESSAGE_DROPPED, RULES, SESSIONS
+from mqlake.session_records import PROGRESS, SESSION, SUBSCRIPTION
+from mqlake.tables import AUDIT_LOG, DROPS, RETAINED
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.appends import BatchAppends
 from streaming.checkpoints import committed, read_ends
@@ -46,6 +48,14 @@ from streaming.settings.lake import LakeSettings
 from streaming.tables import table_path
 
 LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
+
+_ANY_EVENT: Final = "event"
+_EVENT_TABLES: Final = (
+    (_ANY_EVENT, event_rows, EVENTS_TABLE),
+    (MESSAGE_DROPPED, drop_rows, DROPS),
+    (AUDIT_EVENT, audit_rows, AUDIT_LOG),
+)
+"""Kind of an event, its rows, their table."""
 
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
@@ -125,46 +135,25 @@ class StateWriter:
         # One task reads and filters; most of the records concern nobody here.
         wanted = batch.where((F.col("topic") != INBOUND) | is_retained()).coalesce(1).persist()
         try:
-            counts = {row[0]: row[1] for row in wanted.groupBy("topic").count().collect()}
+            kinds = _kinds(wanted)
             next_offsets = read_ends(self._checkpoint, batch_id).get(INBOUND, {})
-            if INBOUND in counts:
+            if INBOUND in kinds:
                 merge_retained(last_retained(_of(wanted, INBOUND)), next_offsets)
                 self.retained_changed = True
                 self._noted(next_offsets)
             elif self._is_note_due(next_offsets):
                 self._note(batch.sparkSession, next_offsets)
-            if SESSIONS in counts:
-                self._apply_sessions(_of(wanted, SESSIONS))
-            if EVENTS in counts:
-                events = _of(wanted, EVENTS)
-                self._append(event_rows(events), EVENTS_TABLE, batch_id)
-                self._append(drop_rows(events), DROPS, batch_id)
-                self._append(audit_rows(events), AUDIT_LOG, batch_id)
-            if RULES in counts:
+            if SESSIONS in kinds:
+                _apply_sessions(_of(wanted, SESSIONS), kinds[SESSIONS])
+            events = _of(wanted, EVENTS)
+            for kind, rows, table in _EVENT_TABLES:
+                if kind in kinds.get(EVENTS, ()):
+                    self._appends.append(rows(events), table_path(self._settings, table), batch_id)
+            if RULES in kinds:
                 merge_rules(rule_changes(_of(wanted, RULES)))
             self._ends = next_offsets
         finally:
             wanted.unpersist()
-
-    def _apply_sessions(self, records: DataFrame) -> None:
-        last, own = last_sessions(records).persist(), own_record_rows(records).persist()
-        try:
-            sessions = session_rows(last)
-            merge_sessions(sessions)
-            has_own_records = not own.isEmpty()
-            if has_own_records:
-                merge_own_records(own)
-            if not last.where("log_offset IS NOT NULL").isEmpty():
-                merge_subscriptions(subscription_rows(last))
-            if has_own_records:
-                merge_counts(own)
-        finally:
-            last.unpersist()
-            own.unpersist()
-
-    def _append(self, rows: DataFrame, table: Table, batch_id: int) -> None:
-        if not rows.isEmpty():
-            self._appends.append(rows, table_path(self._settings, table), batch_id)
 
     def _is_note_due(self, next_offsets: dict[int, int]) -> bool:
         return (
@@ -183,3 +172,36 @@ class StateWriter:
 
 def _of(records: DataFrame, log_topic: str) -> DataFrame:
     return records.where(F.col("topic") == log_topic)
+
+
+def _kinds(records: DataFrame) -> dict[str, set[str]]:
+    """Return by log topic which kinds of records there are: an empty table is not merged.
+
+    One job says it of all: each costs as much as a small merge's own.
+    """
+    of_session = F.substring(F.col("key").cast("string"), 1, 1)
+    of_event = F.from_json(F.col("value").cast("string"), "event string")["event"]
+    kind = F.when(F.col("topic") == SESSIONS, of_session).when(
+        F.col("topic") == EVENTS,
+        F.when(of_event.isin(MESSAGE_DROPPED, AUDIT_EVENT), of_event).otherwise(_ANY_EVENT),
+    )
+    kinds: dict[str, set[str]] = {}
+    for log_topic, found in records.select("topic", kind).distinct().collect():
+        kinds.setdefault(log_topic, set()).add(found)
+    return kinds
+
+
+def _apply_sessions(records: DataFrame, kinds: set[str]) -> None:
+    own = own_record_rows(records) if SUBSCRIPTION in kinds else None
+    last = last_sessions(records).persist()
+    try:
+        if kinds & {SESSION, PROGRESS}:
+            merge_sessions(session_rows(last))
+        if own is not None:
+            merge_own_records(own)
+        if SESSION in kinds:
+            merge_subscriptions(subscription_rows(last))
+        if own is not None:
+            merge_counts(own)
+    finally:
+        last.unpersist()

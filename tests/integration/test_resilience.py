@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
-from resilience import plan
 from resilience.command import main
 from resilience.definition import ROOT
 from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200)]
 
+SAMPLE = (
+    *("2", "5-clock", "5-partitions", "6-power-loss", "7-rolling-restart", "8-rights"),
+    *("damage-bit", "damage-end", "features", "full-store", "network", "unnoticed"),
+)
+"""Of the scenarios for one gateway: with those below, nearly every kind of fault, and all checkers.
+
+All together take several hundred seconds of a processor: `run all`, before a release.
+"""
 REPEATED = 3
 """Messages that a gateway's death may repeat to each client (`max_repeated_messages`)."""
 REPEATED_PERCENT = 0.7
@@ -40,13 +47,14 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in rows}
 
 
-def test_all_scenarios_in_small_break_nothing(tmp_path: Path) -> None:
-    command = [str(ROOT / "bin" / "mqlake"), "resilience", "run", "all", "--target", "mqlake"]
-    command += ["--quick", "--out", str(tmp_path), "--json"]
+def test_scenarios_in_small_break_nothing(tmp_path: Path) -> None:
+    command = [str(ROOT / "bin" / "mqlake"), "resilience", "run", *SAMPLE, "--target", "mqlake"]
+    # One system at a time: another test has one, too.
+    command += ["--quick", "--jobs", "1", "--out", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     results = {result["scenario"]: result for result in json.loads(done.stdout)["results"]}
-    assert len(results) + done.stderr.count(": not run: ") == len(plan.names())
+    assert len(results) + done.stderr.count(": not run: ") == len(SAMPLE)
     for name, checked in (("2", 1_000), ("7-rolling-restart", 1_800)):
         assert by_name(results[name]["verdicts"])["lost"]["checked"] == checked
     # What the disk gives back reaches the client: docs/resilience.md, "A disk that gives back".

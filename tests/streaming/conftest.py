@@ -8,7 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
+from api.spark import SparkConnect
 from launcher.ports import free_ports
 from mqlake.query_application import SOCKET_FILE, Cause
 from streaming.jvm.compiler import build_routing_jar
@@ -177,6 +178,8 @@ def query_dir(
     thread = threading.Thread(target=loop.run_until_complete, args=(work,), name="keeper")
     thread.start()
     assert is_open.wait(10)
+    with closing(SparkConnect(folder)) as first:
+        first.rows("SELECT 1", 240)  # of a cold Spark: longer than a caller waits
     yield folder
     loop.call_soon_threadsafe(is_over.set)
     thread.join()

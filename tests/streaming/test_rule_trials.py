@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.jobs import Job, Jobs
+from api.rules import trial
 from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
 from api.rules.checking import compiled, warnings
 from api.rules.dry_run import Compared, DryRunError, dry_run
@@ -40,6 +41,14 @@ START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 MESSAGES = 400
 """One every 30 s, over 8 partitions."""
 HOT = "SELECT payload.t AS t, clientid FROM 'plant/+/temp' WHERE payload.t > 50 AND qos = 1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """Wait for what a cold Spark has not compiled yet longer than a caller does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "TIMEOUT_SECONDS", 120.0)
+        yield
 
 
 @pytest.fixture(scope="module")
