@@ -61,6 +61,11 @@ def lost_offsets(
     return NewRecord(log_records.EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)
 
 
+def event_name() -> Column:
+    """Return of a record of `mqlake.events` what has happened; null if it does not say so."""
+    return F.from_json(_text(), "event string")["event"]
+
+
 def event_rows(records: DataFrame) -> DataFrame:
     """Return a row for each event, except those that `drop_rows` and `audit_rows` give."""
     return _rows(records, EVENTS, ~F.col("event.event").isin(MESSAGE_DROPPED, AUDIT_EVENT))
@@ -77,9 +82,8 @@ def audit_rows(records: DataFrame) -> DataFrame:
 
 
 def _rows(records: DataFrame, table: Table, wanted: Column, schema: str = _EVENT) -> DataFrame:
-    text = F.make_valid_utf8(F.col("value").cast("string"))
     parsed = records.select(
-        "partition", "offset", text.alias("text"), F.from_json(text, schema).alias("event")
+        "partition", "offset", _text().alias("text"), F.from_json(_text(), schema).alias("event")
     )
     columns: dict[str, Column] = {
         "ts": F.timestamp_millis("event.ts"),
@@ -95,3 +99,7 @@ def _rows(records: DataFrame, table: Table, wanted: Column, schema: str = _EVENT
             for column in table.columns
         )
     )
+
+
+def _text() -> Column:
+    return F.make_valid_utf8(F.col("value").cast("string"))

@@ -20,11 +20,11 @@ from mqlake.audit_records import AUDIT_EVENT
 from mqlake.clock import Clock
 from mqlake.records import EVENTS, INBOUND, MESSAGE_DROPPED, RULES, SESSIONS
 from mqlake.session_records import PROGRESS, SESSION, SUBSCRIPTION
-from mqlake.tables import AUDIT_LOG, DROPS, RETAINED
+from mqlake.tables import AUDIT_LOG, DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.appends import BatchAppends
 from streaming.checkpoints import committed, read_ends
-from streaming.events import audit_rows, drop_rows, event_rows
+from streaming.events import audit_rows, drop_rows, event_name, event_rows
 from streaming.resting import Rest
 from streaming.retained import (
     committed_offsets,
@@ -50,12 +50,6 @@ from streaming.tables import table_path
 LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
 
 _ANY_EVENT: Final = "event"
-_EVENT_TABLES: Final = (
-    (_ANY_EVENT, event_rows, EVENTS_TABLE),
-    (MESSAGE_DROPPED, drop_rows, DROPS),
-    (AUDIT_EVENT, audit_rows, AUDIT_LOG),
-)
-"""Kind of an event, its rows, their table."""
 
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
@@ -145,15 +139,24 @@ class StateWriter:
                 self._note(batch.sparkSession, next_offsets)
             if SESSIONS in kinds:
                 _apply_sessions(_of(wanted, SESSIONS), kinds[SESSIONS])
-            events = _of(wanted, EVENTS)
-            for kind, rows, table in _EVENT_TABLES:
-                if kind in kinds.get(EVENTS, ()):
-                    self._appends.append(rows(events), table_path(self._settings, table), batch_id)
+            if EVENTS in kinds:
+                self._append_events(_of(wanted, EVENTS), kinds[EVENTS], batch_id)
             if RULES in kinds:
                 merge_rules(rule_changes(_of(wanted, RULES)))
             self._ends = next_offsets
         finally:
             wanted.unpersist()
+
+    def _append_events(self, events: DataFrame, kinds: set[str], batch_id: int) -> None:
+        if _ANY_EVENT in kinds:
+            self._append(event_rows(events), EVENTS_TABLE, batch_id)
+        if MESSAGE_DROPPED in kinds:
+            self._append(drop_rows(events), DROPS, batch_id)
+        if AUDIT_EVENT in kinds:
+            self._append(audit_rows(events), AUDIT_LOG, batch_id)
+
+    def _append(self, rows: DataFrame, table: Table, batch_id: int) -> None:
+        self._appends.append(rows, table_path(self._settings, table), batch_id)
 
     def _is_note_due(self, next_offsets: dict[int, int]) -> bool:
         return (
@@ -180,10 +183,9 @@ def _kinds(records: DataFrame) -> dict[str, set[str]]:
     One job says it of all: each costs as much as a small merge's own.
     """
     of_session = F.substring(F.col("key").cast("string"), 1, 1)
-    of_event = F.from_json(F.col("value").cast("string"), "event string")["event"]
+    has_own_table = event_name().isin(MESSAGE_DROPPED, AUDIT_EVENT)
     kind = F.when(F.col("topic") == SESSIONS, of_session).when(
-        F.col("topic") == EVENTS,
-        F.when(of_event.isin(MESSAGE_DROPPED, AUDIT_EVENT), of_event).otherwise(_ANY_EVENT),
+        F.col("topic") == EVENTS, F.when(has_own_table, event_name()).otherwise(_ANY_EVENT)
     )
     kinds: dict[str, set[str]] = {}
     for log_topic, found in records.select("topic", kind).distinct().collect():

@@ -557,6 +557,7 @@ def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
     log.say("s", "c", session("c", subscriptions=[subscription("y")], reason="r"))
     log.tell("client.disconnected", reason="r")
     log.tell("message.dropped", topic="a", qos=1, reason="expired", count=2)
+    log.tell(AUDIT_EVENT, operation="reload")
 
     class KilledError(Exception):
         pass
@@ -586,6 +587,16 @@ def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
         ("queue_full", 1),
         ("expired", 2),
     ]
+    assert log.rows("SELECT operation FROM audit_log") == [("reload",)]
+
+
+def test_a_record_that_is_no_text_is_a_row_of_its_table(log: Log) -> None:
+    event = {"v": 1, "event": "message.dropped", "ts": NOW_MS, "tenant": "default", "count": 1}
+    broken = json.dumps(event | {"detail": "?"}).encode().replace(b"?", b"\xff")
+    log.append(EVENTS, b"default/", broken)
+    log.apply()
+    assert log.rows("SELECT detail, count FROM drops") == [("\ufffd", 1)]
+    assert log.rows("SELECT event FROM events") == []
 
 
 def test_after_a_batch_there_is_a_rest_by_how_long_it_took(
