@@ -20,6 +20,10 @@ from rules.actions.contract import NewRecord
 
 _logger = logging.getLogger(__name__)
 
+OTHER_EVENT: Final = "event"
+"""Of which `event_rows` gives the row."""
+_WITH_A_TABLE: Final = (MESSAGE_DROPPED, AUDIT_EVENT)
+
 _EVENT: Final = """
     v int, event string, ts bigint, tenant string, client_id string, gateway string,
     reason string, filter string, topic string, qos tinyint, count bigint,
@@ -61,14 +65,15 @@ def lost_offsets(
     return NewRecord(log_records.EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)
 
 
-def event_name() -> Column:
-    """Return of a record of `mqlake.events` what has happened; null if it does not say so."""
-    return F.from_json(_text(), "event string")["event"]
+def event_kind() -> Column:
+    """Return which rows a record gives: `MESSAGE_DROPPED`, `AUDIT_EVENT` or `OTHER_EVENT`."""
+    name = F.from_json(_text(), "event string")["event"]
+    return F.when(name.isin(*_WITH_A_TABLE), name).otherwise(OTHER_EVENT)
 
 
 def event_rows(records: DataFrame) -> DataFrame:
     """Return a row for each event, except those that `drop_rows` and `audit_rows` give."""
-    return _rows(records, EVENTS, ~F.col("event.event").isin(MESSAGE_DROPPED, AUDIT_EVENT))
+    return _rows(records, EVENTS, ~F.col("event.event").isin(*_WITH_A_TABLE))
 
 
 def drop_rows(records: DataFrame) -> DataFrame:

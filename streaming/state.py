@@ -24,7 +24,7 @@ from mqlake.tables import AUDIT_LOG, DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.appends import BatchAppends
 from streaming.checkpoints import committed, read_ends
-from streaming.events import audit_rows, drop_rows, event_name, event_rows
+from streaming.events import OTHER_EVENT, audit_rows, drop_rows, event_kind, event_rows
 from streaming.resting import Rest
 from streaming.retained import (
     committed_offsets,
@@ -48,8 +48,6 @@ from streaming.settings.lake import LakeSettings
 from streaming.tables import table_path
 
 LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
-
-_ANY_EVENT: Final = "event"
 
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
@@ -148,7 +146,7 @@ class StateWriter:
             wanted.unpersist()
 
     def _append_events(self, events: DataFrame, kinds: set[str], batch_id: int) -> None:
-        if _ANY_EVENT in kinds:
+        if OTHER_EVENT in kinds:
             self._append(event_rows(events), EVENTS_TABLE, batch_id)
         if MESSAGE_DROPPED in kinds:
             self._append(drop_rows(events), DROPS, batch_id)
@@ -178,14 +176,13 @@ def _of(records: DataFrame, log_topic: str) -> DataFrame:
 
 
 def _kinds(records: DataFrame) -> dict[str, set[str]]:
-    """Return by log topic which kinds of records there are: an empty table is not merged.
+    """Return by log topic which kinds of records there are: a table without any is left alone.
 
     One job says it of all: each costs as much as a small merge's own.
     """
     of_session = F.substring(F.col("key").cast("string"), 1, 1)
-    has_own_table = event_name().isin(MESSAGE_DROPPED, AUDIT_EVENT)
     kind = F.when(F.col("topic") == SESSIONS, of_session).when(
-        F.col("topic") == EVENTS, F.when(has_own_table, event_name()).otherwise(_ANY_EVENT)
+        F.col("topic") == EVENTS, event_kind()
     )
     kinds: dict[str, set[str]] = {}
     for log_topic, found in records.select("topic", kind).distinct().collect():
