@@ -18,10 +18,10 @@ from mqlake.errors import OperationalError
 from mqlake.status import SystemState, read_state, report, start_ticks
 
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
-READY_TIMEOUT_SECONDS: Final = 180.0
+READY_TIMEOUT_SECONDS: Final = 360.0
 _LOOK_SECONDS: Final = 0.05
 _MOST_REST_SECONDS: Final = 4.0
-_HEALTHY_TIMEOUT_SECONDS: Final = 240.0
+_HEALTHY_TIMEOUT_SECONDS: Final = 480.0
 """Less than a test may take, so that it is told which part is not healthy, and why."""
 
 
@@ -172,7 +172,7 @@ def running_system(data_dir: Path, gateways: int = 1, **more: Any) -> Iterator[L
 
 
 def await_condition(
-    condition: Callable[[], bool], what: str, *, timeout_seconds: float = 180.0
+    condition: Callable[[], bool], what: str, *, timeout_seconds: float = 400.0
 ) -> None:
     """Poll until something holds of another process.
 

@@ -70,6 +70,25 @@ def pytest_collection_finish() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_SharedInFolders())
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+class _FailuresAtOnce:
+    """Says in a line what failed when it fails: a run that is cut short has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = crash.message if crash is not None else report.longreprtext
+            terminal.ensure_newline()
+            reason = " ".join(reason.split())[:500]
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}): {reason}")
 
 
 class _SharedInFolders:

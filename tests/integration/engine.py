@@ -34,7 +34,7 @@ from streaming.rules.signatures import Signatures
 from tests.integration.thrift import NO_HISTORY, NO_STATE_TABLES
 
 PARTITIONS = 4
-HEALTHY_SECONDS = 240.0
+HEALTHY_SECONDS = 480.0
 """A start takes ten seconds alone, and two minutes beside all that a busy machine has to do."""
 RULES_KEY = "a key of thirty-two bytes, or more"
 
@@ -263,7 +263,7 @@ def running_engine(kafka: KafkaServer, folder: Path) -> Iterator[Engine]:
         inbound_partitions=PARTITIONS,
         session_shards=2,
         retention_bytes=1 << 30,
-        timeout_seconds=30,
+        timeout_seconds=120,
     )
     engine = Engine(kafka.bootstrap_servers, folder)
     engine.start()

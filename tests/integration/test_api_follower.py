@@ -26,7 +26,7 @@ from tests.api.test_api import write_state
 TENANT = "followed"
 """Other tests may share the log."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
         inbound_partitions=1,
         session_shards=2,
         retention_bytes=10_000_000,
-        timeout_seconds=60,
+        timeout_seconds=180,
     )
     await_condition(lambda: cache.is_complete, "an empty log is read")
     producer = Producer({"bootstrap.servers": servers, "acks": "all"})

@@ -17,9 +17,9 @@ from tests.ingest.gateway.harness import Client
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-SUBSCRIBED_SECONDS = 60
+SUBSCRIBED_SECONDS = 180
 
 
 class Collector:

@@ -21,7 +21,7 @@ from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.log.security import client_config, environment_of
 from mqlake.records import delivery_topic
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 MESSAGES = 3000
 LATE_MESSAGES = 500
@@ -196,7 +196,7 @@ def retire(system: LocalSystem, name: str) -> "subprocess.CompletedProcess[str]"
         [PROGRAM, "gateway", "retire", name, "--data-dir", str(system.data_dir)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
 

@@ -41,7 +41,7 @@ def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) 
         inbound_partitions=2,
         session_shards=2,
         retention_bytes=10**9,
-        timeout_seconds=30,
+        timeout_seconds=120,
     )
     sent = [PastMessage(f"a/{number}", b"%d" % number, 1000 + number) for number in range(50)]
     last = write_messages(servers, sent, retain=True)

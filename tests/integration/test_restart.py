@@ -9,7 +9,7 @@ from launcher.testing import LocalSystem, await_condition
 from tests.integration.test_query_application import LONGEST_SECONDS, Traffic
 from tests.integration.test_rules_api import Rest
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
 
 UNCOUNTED = 200
 """Of twenty a second: what passes between the last count of one and the first of the other."""

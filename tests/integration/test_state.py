@@ -14,7 +14,7 @@ from mqlake.log.security import client_config
 from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
 from streaming.retained import committed_offsets
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
 
 TENANT = "state-test"
 NOW_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from mqlake.log.log_topics import COMPACTED_LOG_TOPICS
 from mqlake.records import GATEWAYS, ROUTES, SESSIONS
 from tests.integration.test_rules_api import Rest
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 TENANTS = ("doors-a", "doors-b", "default")
 TRICKS = (
@@ -282,7 +282,7 @@ def test_a_tenant_is_deleted_with_all_that_it_has(
     await_condition(
         lambda: rest.get(path)["state"] not in ("queued", "running"),
         "it is deleted",
-        timeout_seconds=240,  # a dozen of tables, each gone through twice and vacuumed
+        timeout_seconds=500,  # a dozen of tables, each gone through twice and vacuumed
     )
     done = rest.get(path)
     assert done["state"] == "succeeded", done

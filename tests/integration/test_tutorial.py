@@ -16,7 +16,7 @@ from launcher.ports import free_ports
 from launcher.testing import LocalSystem, await_condition
 from tests.integration.documents import shell_lines, typed_at
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 OF_THE_TEST = "prometheus "
@@ -47,7 +47,7 @@ def typed(system: LocalSystem, folder: Path, script: str) -> "subprocess.Complet
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
 

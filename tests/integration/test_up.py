@@ -24,7 +24,7 @@ from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 def inbound_payloads(bootstrap_servers: str) -> list[bytes]:

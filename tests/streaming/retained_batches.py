@@ -23,8 +23,10 @@ from streaming.tables import create_tables
 from tests.streaming.conftest import JARS
 from tests.streaming.written_checkpoints import note_end
 
-MESSAGES: Final = 50_000
+MESSAGES: Final = 25_000
 PAYLOAD_BYTES: Final = 10_000
+_HEAP_MB: Final = 480
+"""The least that Spark starts with."""
 RANDOM_BYTES: Final = 1_000_003
 """Payloads are parts of so many: random, else their pages are small, and made soon."""
 
@@ -49,7 +51,7 @@ def batch(spark: SparkSession, begin: int) -> DataFrame:
 
 def main(data_dir: Path) -> None:
     settings = LakeSettings(data_dir=data_dir, jars_dir=JARS, master="local[2]")
-    session, jvm = start_spark(settings, "lake", data_dir / "lake", settings.heap_mb)
+    session, jvm = start_spark(settings, "lake", data_dir / "lake", _HEAP_MB)
     create_tables(session, settings)
     spark, checkpoint = small_session(session), data_dir / "checkpoint"
     checkpoint.mkdir()

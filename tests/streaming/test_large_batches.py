@@ -10,7 +10,7 @@ from tests.streaming import retained_batches
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_retained_messages_beyond_the_heap_are_merged(tmp_path: Path) -> None:
     """In a process of its own: Java ends when it has no memory left."""
     ended = subprocess.run(

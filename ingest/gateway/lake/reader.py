@@ -180,8 +180,7 @@ class LakeReader:
 
     async def _start(self) -> bool:
         """See that there is a child process; return whether it is a new one."""
-        if self._closed:
-            raise TableError("the reader of tables was closed")
+        self._check_open()
         if self._release is not None:
             self._release.cancel()
             self._release = None
@@ -199,7 +198,12 @@ class LakeReader:
             # It finds the modules that we have found.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
+        self._check_open()  # who closed meanwhile saw no child to end
         return True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TableError("the reader of tables was closed")
 
     def _let_go(self) -> None:
         self._release = None

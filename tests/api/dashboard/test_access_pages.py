@@ -12,7 +12,7 @@ from tests.api.test_api import TOKEN
 from tests.integration.dashboard.browser import NARROW, Dashboard
 from tests.integration.dashboard.test_dashboard import fact
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 PASSWORD = "correct horse"
 

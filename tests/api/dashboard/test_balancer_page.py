@@ -10,7 +10,7 @@ from tests.api.dashboard.conftest import page_of, served_api
 from tests.ingest.balancer.serving import served_plane
 from tests.integration.dashboard.browser import NARROW
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_nodes_that_take_nobody_say_why_and_drains_are_undone(

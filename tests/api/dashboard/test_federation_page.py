@@ -12,7 +12,7 @@ from tests.api.dashboard.conftest import page_of, served_api
 from tests.api.test_federation import figures
 from tests.integration.dashboard.browser import NARROW, running_browser
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:

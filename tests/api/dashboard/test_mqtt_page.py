@@ -14,7 +14,7 @@ from tests.api.dashboard.conftest import Served
 from tests.ingest.gateway.harness import free_port, running_gateway
 from tests.integration.dashboard.browser import Dashboard
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.api.test_schemas import AVRO, OTHER
 from tests.integration.dashboard.browser import NARROW, Dashboard
 from tests.integration.dashboard.test_dashboard import fact
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 MESSAGE = "00032a6f8c7e00ab3f0003e7c1d2a5b4"
 

@@ -33,7 +33,7 @@ from tests.ingest.wire import mutate, read_rows
 pytestmark = pytest.mark.anyio
 
 SEED = 20_260_215
-PACKETS = 12_000
+PACKETS = 4_000
 AT_ONCE = 24
 """Connections at a time."""
 
@@ -184,7 +184,7 @@ async def settle(harness: Harness) -> None:
     await until(lambda: not gateway.subscriptions._settling)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_mutated_packets_harm_nobody_and_leave_nothing() -> None:
     source = random.Random(SEED)
     errors = Errors()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 CHUNKS: Final = 5
-SCHEDULES: Final = schedules_wanted(1_000)
+SCHEDULES: Final = schedules_wanted(500)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

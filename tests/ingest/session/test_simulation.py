@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 Patch = pytest.MonkeyPatch
 
-CHUNKS: Final = 6
-SCHEDULES: Final = schedules_wanted(2_400)
-STRANGERS: Final = schedules_wanted(500)
+CHUNKS: Final = 3
+SCHEDULES: Final = schedules_wanted(900)
+STRANGERS: Final = schedules_wanted(250)
 """Schedules in which other users come, too."""
 CHUNK: Final = 250
-ENDINGS: Final = schedules_wanted(250)
+ENDINGS: Final = schedules_wanted(100)
 """Schedules in which gateways see that another one has ended."""
 
 

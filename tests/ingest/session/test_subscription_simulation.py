@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 5
-SCHEDULES: Final = schedules_wanted(1_000)
+SCHEDULES: Final = schedules_wanted(500)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 Version = Literal["3.1.1", "5.0"]
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 90.0
 """How long a client waits for what must come."""
 
 

@@ -27,7 +27,7 @@ SCREENSHOTS: Final = CHECKOUT / ".artefacts" / "dashboard"
 """Kept for people to look at; git ignores them."""
 WIDE: Final[ViewportSize] = {"width": 1360, "height": 900}
 NARROW: Final[ViewportSize] = {"width": 400, "height": 800}
-TIMEOUT_MS: Final = 15_000
+TIMEOUT_MS: Final = 60_000
 
 _SCRIPTS: Final = Path(__file__).parent
 _PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")

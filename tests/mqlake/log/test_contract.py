@@ -32,7 +32,7 @@ from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import LogRecord
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 PARTITIONS = 3
 
 RECENT_MS = time.time_ns() // 1_000_000 - 3_600_123

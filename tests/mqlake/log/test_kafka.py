@@ -42,7 +42,7 @@ from mqlake.records import (
     LogRecord,
 )
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -109,7 +109,7 @@ def as_stream(spark: SparkSession, stream: StatefulStream, folder: Path) -> None
     """Replace a relation by a stream of its rows, one file after the other."""
     rows = spark.table(stream.name)
     found = rows.collect()
-    listed = [(*row, number // 40) for number, row in enumerate(found[:-2])]
+    listed = [(*row, number // 75) for number, row in enumerate(found[:-2])]
     listed += [(*row, 100 + number) for number, row in enumerate(found[-2:])]
     schema = StructType([*rows.schema.fields, StructField("batch", IntegerType())])
     written = folder / f"{stream.name}-written"

@@ -26,7 +26,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             inbound_partitions=2,
             session_shards=2,
             retention_bytes=1 << 30,
-            timeout_seconds=60,
+            timeout_seconds=180,
         )
         stage = Stage(server.bootstrap_servers, tmp_path_factory.mktemp("runner"))
         yield stage

@@ -18,7 +18,7 @@ from tests.rules.runner.harness import Stage, headers_of
 from tests.rules.runner.postgres import Postgres, running_postgres
 from tests.rules.runner.web import Web, running_web
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 OUTPUTS = 50_000
 LOOPBACK = {"MQLAKE_RULES_HTTP__ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
@@ -88,7 +88,8 @@ def test_database_that_is_away_gets_everything_when_it_is_back(
     stage.put("missed", [{"n": n, "filling": "x" * 200} for n in range(OUTPUTS)])
     await_condition(lambda: runner.figure("outputs") > OUTPUTS, "all are seen")
     during_ms = median_latency_ms(stage, "quick", 100)
-    assert during_ms < before_ms + 10.0
+    # Behind the other one it would wait for the database, which is not back yet.
+    assert during_ms < before_ms + 500.0
     assert runner.rss_bytes() < memory + 64 * 1024 * 1024
     await_condition(lambda: checkpointed_behind(stage, "missed"), "its position is noted")
 
@@ -96,9 +97,7 @@ def test_database_that_is_away_gets_everything_when_it_is_back(
     runner.kill()
     runner = stage.run_runner(postgres.connection())
     postgres.start()
-    await_condition(
-        lambda: count(postgres, "missed") == OUTPUTS + 1, "all are there", timeout_seconds=120
-    )
+    await_condition(lambda: count(postgres, "missed") == OUTPUTS + 1, "all are there")
     assert postgres.query("SELECT count(DISTINCT n) FROM missed") == [str(OUTPUTS + 1)]
     await_condition(lambda: not checkpointed_behind(stage, "missed"), "it has caught up")
     stage.put("missed", [{"n": OUTPUTS}])
@@ -129,9 +128,7 @@ def test_web_server_that_is_away_and_slow_gets_everything(stage: Stage) -> None:
     with running_web(web):
         await_condition(lambda: len(web.asked) > 300, "it begins to catch up")
         web.answers = [503, 429, 500, 502] * 5
-        await_condition(
-            lambda: numbers(web) == set(range(total + 500)), "it has all", timeout_seconds=60
-        )
+        await_condition(lambda: numbers(web) == set(range(total + 500)), "it has all")
         publisher.join()
         keys = [asked.headers["Idempotency-Key"] for asked in web.asked]
         # Once each, but for the 20 that were told to come again.

@@ -40,7 +40,7 @@ from streaming.sinks import read_undelivered
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(700)]
 
 AWAY_SECONDS = 12
 """Long enough to be noticed, and for requests to be given up."""
@@ -169,7 +169,7 @@ def log_topics(brokers: Brokers) -> None:
         inbound_partitions=len(PARTITIONS),
         session_shards=1,
         retention_bytes=1024**3,
-        timeout_seconds=60,
+        timeout_seconds=180,
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -207,6 +208,23 @@ def test_closing_ends_a_request(tmp_path: Path) -> None:
             await asked
         with pytest.raises(TableError, match="was closed"):
             await reader.messages("default", RANGES, ["#"])
+
+    run(scenario, with_messages(tmp_path))
+
+
+def test_closing_ends_a_child_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def scenario(reader: LakeReader) -> None:
+        async def start_and_close(*command: Any, **options: Any) -> Process:
+            process = await start(*command, **options)
+            await reader.close()
+            return process
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start_and_close)
+        with pytest.raises(TableError, match="was closed"):
+            await reader.messages("default", RANGES, ["#"])
+        assert not children()
 
     run(scenario, with_messages(tmp_path))
 
