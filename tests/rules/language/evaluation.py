@@ -96,6 +96,9 @@ def running_session() -> Iterator[SparkSession]:
             SparkSession.builder.appName("rules")
             .master("local[1]")
             .config("spark.ui.enabled", "false")
+            # As the applications have it.
+            .config("spark.sql.adaptive.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.session.timeZone", "America/St_Johns")
             .getOrCreate()
