@@ -107,7 +107,7 @@ def test_a_query_that_does_not_stop_has_its_spark_ended(
     session, use = Session(), Use()
 
     def go_on(_session: Any) -> None:
-        assert use.told_end.wait(20)
+        assert use.told_end.wait(60)
         raise RpcError
 
     asked = spark(session, use)
@@ -126,7 +126,7 @@ def test_one_that_stops_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     session, use = Session(), Use()
 
     def stop(_session: Any) -> None:
-        assert session.interrupted.wait(20)
+        assert session.interrupted.wait(60)
         raise AnalysisException("interrupted")
 
     with pytest.raises(Cancelled):

@@ -43,7 +43,7 @@ def test_what_is_published_is_shown_live_and_remembered(api: ApiClient) -> None:
     await_condition(is_open, "the stream is open")
     for number in range(20):
         api.post("/publish", {"topic_name": "api-live/b", "payload": number, "qos": 1})
-    reader.join(30)
+    reader.join(120)
     assert seen["api-live/b"] == [str(number) for number in range(20)]
     (topic,) = api.get("/topics", topic_filter="api-live/b")["items"]
     assert (topic["messages"], topic["last"]["payload"]) == (20, "19")

@@ -43,7 +43,7 @@ class Member:
         client.connect("127.0.0.1", port)
         client.loop_start()
         client.subscribe("$share/workers/jobs/#", 1)
-        assert self.is_subscribed.wait(30)
+        assert self.is_subscribed.wait(120)
         self.client = client
 
     def _receive(self, _client: Any, _data: Any, message: mqtt.MQTTMessage) -> None:

@@ -80,7 +80,7 @@ def suite(system: LocalSystem, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert process.stdin is not None
         process.stdin.close()
         try:
-            process.wait(30)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
     system.await_healthy()

@@ -150,7 +150,7 @@ def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSyste
         await_condition(lambda: uses(system) == 1, "it is asked")
         java_pid = system.process("query")["figures"]["java_pid"]
         os.kill(java_pid, signal.SIGKILL)
-        asking.join(60)
+        asking.join(180)
         (answer,) = answers
         assert answer.status_code == 503
         assert "it was killed by signal 9" in answer.json()["detail"]

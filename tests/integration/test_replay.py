@@ -43,10 +43,10 @@ class Receiver:
             properties.UserProperty = [("mqlake-from", start)]
         options = mqtt.SubscribeOptions(qos=1)  # type: ignore[attr-defined]
         self.client.subscribe([(topic_filter, options)], properties=properties)
-        assert [code.value for code in self.granted.get(timeout=30)] == [1]
+        assert [code.value for code in self.granted.get(timeout=120)] == [1]
 
     def take(self, count: int) -> list[mqtt.MQTTMessage]:
-        return [self.got.get(timeout=30) for _ in range(count)]
+        return [self.got.get(timeout=120) for _ in range(count)]
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def test_live_messages_and_replays_stay_in_their_tenant(
         done = rest.run(f"/replay?tenant={tenant}", {"query": text, "prefix": "doors/again/"})
         assert done["sent"] == 1, done
     for reader in readers:
-        reader.join(60)
+        reader.join(180)
         assert not reader.is_alive()
     for tenant, other in (("doors-a", "doors-b"), ("doors-b", "doors-a")):
         assert f'{last} {{"x":"of-{tenant}"}}' in seen[tenant]

@@ -79,7 +79,7 @@ def main() -> int:
         program("topics", sources.get("topics", "")),
         state,
         PlainProgress(),
-        ready_timeout_seconds=float(os.environ.get("READY_TIMEOUT", "20")),
+        ready_timeout_seconds=float(os.environ.get("READY_TIMEOUT", "60")),
         write_state=lambda new: replace_file(folder / STATE_FILE, new.to_json()),
         requests=Requests(folder / "restart"),
     )

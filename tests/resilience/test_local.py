@@ -43,7 +43,7 @@ def state(pid: int) -> str:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the kernel tells nobody
             await asyncio.sleep(0.01)
 

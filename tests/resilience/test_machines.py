@@ -189,7 +189,7 @@ def test_parts_are_cut_from_each_other_and_from_nobody_else(tmp_path: Path) -> N
 
         try:
             far = target._machines["two"].command([])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not await reaches(far):  # noqa: ASYNC110 - until it listens
                     await asyncio.sleep(0.05)
             with pytest.raises(TargetError, match="server is on one machine"):
@@ -218,7 +218,7 @@ def test_packets_overtake_each_other_and_none_is_lost() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
             switch.change("a", CLIENTS, Conditions(delay_seconds=0.05, reorder=0.3))
             receiver.bind((switch.address(CLIENTS), 0))
-            receiver.settimeout(20)
+            receiver.settimeout(60)
             words = [switch.address(CLIENTS), str(count), str(receiver.getsockname()[1])]
             subprocess.run(
                 [*switch.prefix("a"), sys.executable, "-c", DATAGRAMS, *words], check=True
@@ -483,7 +483,7 @@ store = "{dir}/store"
 
 
 async def there(path: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not path.exists():  # noqa: ASYNC110, ASYNC240 - the kernel tells nobody
             await asyncio.sleep(0.01)
 

@@ -36,7 +36,7 @@ async def echo_through_proxy() -> AsyncIterator[tuple[FaultProxy, Streams]]:
 
 def through(test: Callable[[FaultProxy, Streams], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), echo_through_proxy() as (proxy, streams):
+        async with asyncio.timeout(60), echo_through_proxy() as (proxy, streams):
             await test(proxy, streams)
 
     asyncio.run(main())

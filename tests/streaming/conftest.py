@@ -164,7 +164,7 @@ def query_dir(
         return _Ready()
 
     async def keep(is_open: threading.Event, is_over: asyncio.Event) -> None:
-        keeper = SparkKeeper(start, connect_port, start_timeout_seconds=10.0, idle_seconds=3_600.0)
+        keeper = SparkKeeper(start, connect_port, start_timeout_seconds=60.0, idle_seconds=3_600.0)
         await keeper.open(folder / SOCKET_FILE)
         keeping = asyncio.create_task(keeper.run())
         is_open.set()
@@ -177,7 +177,7 @@ def query_dir(
     work = keep(is_open, is_over)
     thread = threading.Thread(target=loop.run_until_complete, args=(work,), name="keeper")
     thread.start()
-    assert is_open.wait(10)
+    assert is_open.wait(60)
     with closing(SparkConnect(folder)) as first:
         first.rows("SELECT 1", 240)  # of a cold Spark: longer than a caller waits
     yield folder

@@ -47,7 +47,7 @@ class World:
 
     def ask_java(self) -> None:
         """Wait for its answer, as py4j does."""
-        self.java.wait(30)
+        self.java.wait(120)
         raise Py4JNetworkError("Answer from Java side is empty")
 
 
@@ -109,6 +109,6 @@ def test_who_is_busy_is_not_taken_for_stuck(
 
     monkeypatch.setattr(heart, "beat", beat)
     with heart.during("starting Spark"):
-        assert heard.wait(20)
+        assert heard.wait(60)
     assert set(said) == {"starting Spark"}
     assert not any(thread.name == "heart" for thread in threading.enumerate())

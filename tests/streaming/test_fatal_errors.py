@@ -35,7 +35,7 @@ def test_an_error_of_the_jvm_ends_it(routing_jars: list[Path]) -> None:
         call = f"c\n{handler._target_id}\nuncaughtException\n{arguments}\ne\n"
         # Asked once: py4j would ask again, and nobody listens any more.
         gateway._gateway_client.send_command(call, retry=False)
-        assert running.process.wait(30) == code
+        assert running.process.wait(120) == code
 
 
 def test_the_application_watches(spark: SparkSession) -> None:

@@ -240,5 +240,5 @@ def test_it_ends_quietly_when_what_it_asks_is_gone() -> None:
     log = Log(Growth(4, 8, GrowthStep.CUT, (10, 10, 10, 10)))
     thread = threading.Thread(target=Finish(log, gone, log.append).run, args=(stopping,))
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

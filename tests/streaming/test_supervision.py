@@ -77,7 +77,7 @@ class World:
 def join_restarts() -> None:
     for thread in threading.enumerate():
         if thread.name == "restart":
-            thread.join(10)
+            thread.join(60)
 
 
 def test_each_runs_in_its_pool_while_it_has_something_to_do(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_query_that_is_to_begin_anew_does_so_at_once_and_is_no_failure() -> No
 
     def stop() -> None:
         meanwhile.append(reports.level)
-        may_end.wait(10)
+        may_end.wait(60)
         first.fail("interrupted")
         is_over.set()
 
@@ -145,7 +145,7 @@ def test_a_query_that_is_to_begin_anew_does_so_at_once_and_is_no_failure() -> No
     world.supervisor.check()
     assert len(world.started) == 1, "it goes on until it has ended"
     may_end.set()
-    assert is_over.wait(10)
+    assert is_over.wait(60)
     world.supervisor.check()
     assert world.supervisor.trouble() == ""
     assert world.started == [("router", "first")] * 2

@@ -118,7 +118,7 @@ async def attack(port: int, attack: Attack) -> None:
     elif not transport.is_closing():
         with contextlib.suppress(OSError):  # the gateway has closed already
             transport.write_eof()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(80):
         await attacker.closed
 
 

@@ -158,7 +158,7 @@ def test_deleted_rule_no_longer_waits_for_its_target(stage: Stage) -> None:
 def test_second_runner_of_a_name_refuses_to_start(stage: Stage) -> None:
     first = stage.run_runner()
     second = stage.start_runner()
-    assert second.process.wait(30) == 1
+    assert second.process.wait(120) == 1
     assert "a runner called rules works here already" in second.log_file.read_text(encoding="utf-8")
     stage.define("named", [{"function": "republish", "args": {"topic": "named"}}])
     stage.put("named", [{"n": n} for n in range(100)])

@@ -29,7 +29,7 @@ from streaming.query.keeper import SparkKeeper
 from tests.api.test_api import write_state
 
 PORT = 15_002
-SECONDS = 20.0
+SECONDS = 60.0
 """More than anything takes here."""
 
 
