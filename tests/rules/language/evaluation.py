@@ -99,6 +99,8 @@ def running_session() -> Iterator[SparkSession]:
             # As the applications have it.
             .config("spark.sql.adaptive.enabled", "false")
             .config("spark.sql.shuffle.partitions", "1")
+            # Expressions are compiled, as the engine does it. A whole stage costs more for one row.
+            .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.session.timeZone", "America/St_Johns")
             .getOrCreate()
