@@ -85,10 +85,9 @@ class _FailuresAtOnce:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and terminal is not None:
             crash = getattr(report.longrepr, "reprcrash", None)
-            reason = crash.message if crash is not None else report.longreprtext
-            terminal.ensure_newline()
-            reason = " ".join(reason.split())[:500]
-            terminal.write_line(f"FAILED {report.nodeid} ({report.when}): {reason}")
+            words = (report.longreprtext if crash is None else crash.message).split()
+            reason = " ".join(words)[:500]
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {reason}")
 
 
 class _SharedInFolders:

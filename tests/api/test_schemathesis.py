@@ -18,8 +18,6 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from api.access.limits import RateLimiter
 from tests.api.conftest import AUTHORIZED, memory_api, subscription
 
-pytestmark = pytest.mark.timeout(600)
-
 EXAMPLES = 6
 """Of each operation."""
 SETTINGS = settings(

@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 
 from launcher.testing import LocalSystem, await_condition
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 class Subscriber:

@@ -26,7 +26,7 @@ from tests.api.test_api import write_state
 TENANT = "followed"
 """Other tests may share the log."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.kafka
 
 
 def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mqlake.api_client import ApiClient
 from mqlake.clock import SystemClock
 from mqlake.records import ACCESS
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

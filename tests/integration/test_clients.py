@@ -13,7 +13,6 @@ from tests.integration.clients.with_paho import exchange_with_paho
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.timeout(600),
     # Clients that vanish leave their sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

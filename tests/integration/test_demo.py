@@ -11,7 +11,7 @@ from bench.programs import build_programs
 from bench.system import fresh_gateway
 from launcher.testing import LocalSystem, await_condition
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def test_what_the_demo_published_is_what_the_history_counts(system: LocalSystem) -> None:

@@ -17,7 +17,7 @@ from tests.ingest.gateway.harness import Client
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 SUBSCRIBED_SECONDS = 180
 

@@ -21,7 +21,7 @@ from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.log.security import client_config, environment_of
 from mqlake.records import delivery_topic
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 MESSAGES = 3000
 LATE_MESSAGES = 500

@@ -17,7 +17,7 @@ from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.test_end_to_end import collecting
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 RETENTION_BYTES = 64 * 1024**2
 PAYLOAD = b"x" * 64 * 1024

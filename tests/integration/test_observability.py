@@ -11,7 +11,7 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS
 from tests.integration.clients.publishing import publish
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 SELDOM = {
     *("log_lasts_seconds", "query_state_rows", "query_batch_duration_seconds"),

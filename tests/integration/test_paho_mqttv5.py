@@ -13,7 +13,7 @@ import pytest
 from launcher.testing import LocalSystem
 from tests.integration.downloads import source_distribution
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 RUNNER = Path(__file__).with_name("clients") / "paho_suite.py"
 

@@ -9,7 +9,7 @@ import pytest
 from launcher.testing import LocalSystem
 from tests.integration.documents import shell_lines, typed_at
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 README = Path(__file__).parents[2] / "README.md"
 

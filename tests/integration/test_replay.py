@@ -18,7 +18,7 @@ from api.tracing.scan import KafkaScan, ScanRange, Seen
 from launcher.testing import LocalSystem, await_condition
 from mqlake.records import INBOUND
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 COUNT = 30
 

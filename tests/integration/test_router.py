@@ -39,7 +39,7 @@ from mqlake.records import (
     route_key,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 PARTITIONS = range(4)
 RUN = "0123456789abcdef"

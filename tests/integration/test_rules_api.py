@@ -22,7 +22,7 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.log.security import client_config
 from mqlake.records import INBOUND, JOBS
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 SQL = "SELECT payload.t AS t, clientid FROM 'rules-api/in' WHERE payload.t > 50"
 PUBLISHER = "rules-api-publisher"

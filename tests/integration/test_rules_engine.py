@@ -17,7 +17,7 @@ from rules.model import ActionSpec
 from streaming.checkpoints import committed
 from tests.integration.engine import Engine, a_rule
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 RULES_COUNT = 20
 RATE = 200

@@ -10,7 +10,7 @@ import pytest
 from launcher.testing import LocalSystem, await_condition
 from tests.integration.test_rules_api import Listener, Rest
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 SQL = "SELECT payload.t AS t FROM 'schemas/in' DECODE 'tank'"
 

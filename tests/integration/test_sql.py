@@ -23,7 +23,7 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.clock import SystemClock
 from mqlake.tables import MESSAGES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 WHERE = "WHERE topic LIKE 'sql/%' ORDER BY topic"
 

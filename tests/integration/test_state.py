@@ -161,7 +161,7 @@ def test_a_lake_that_is_killed_leaves_retained_right_and_each_event_once(
     table = system.data_dir / "tables" / "retained"
     for number in range(600):
         topic = f"kill/{seeded.randrange(100)}"
-        payload = "" if seeded.random() < 0.2 else f"{number}"
+        payload = "" if seeded.random() < 0.2 else str(number)
         writer.publish(topic, payload, retain=seeded.random() < 0.8)
         if number % 20 == 0:
             writer.tell("client.connected")

@@ -15,7 +15,7 @@ from mqlake.log.log_topics import COMPACTED_LOG_TOPICS
 from mqlake.records import GATEWAYS, ROUTES, SESSIONS
 from tests.integration.test_rules_api import Rest
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 TENANTS = ("doors-a", "doors-b", "default")
 TRICKS = (

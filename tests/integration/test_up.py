@@ -24,7 +24,7 @@ from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
@@ -261,7 +261,6 @@ class TestRefusals:
         assert system.run("down").returncode == 0
 
 
-@pytest.mark.timeout(600)
 def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
     system: LocalSystem, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from streaming.sources import header_byte
 if TYPE_CHECKING:
     from mqlake.record_versions import Headers
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 KEYS = (
     None,

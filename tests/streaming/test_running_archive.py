@@ -8,7 +8,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import Jvm, start_jvm
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 
 def start(jars: list[Path], archives: Path) -> Jvm:

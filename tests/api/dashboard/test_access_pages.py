@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from tests.api.dashboard.conftest import Served, page_of
@@ -11,8 +10,6 @@ from tests.api.test_access import bearer
 from tests.api.test_api import TOKEN
 from tests.integration.dashboard.browser import NARROW, Dashboard
 from tests.integration.dashboard.test_dashboard import fact
-
-pytestmark = pytest.mark.timeout(600)
 
 PASSWORD = "correct horse"
 

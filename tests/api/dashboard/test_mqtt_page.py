@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.api.dashboard.conftest import Served
 from tests.ingest.gateway.harness import free_port, running_gateway
 from tests.integration.dashboard.browser import Dashboard
-
-pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager

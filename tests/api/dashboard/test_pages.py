@@ -3,14 +3,11 @@
 import re
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from tests.api.dashboard.conftest import Served, page_of
 from tests.integration.dashboard.browser import NARROW, Dashboard
 from tests.integration.dashboard.test_dashboard import PAGES, fact
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def test_pages_open_and_their_controls_have_names(dashboard: Dashboard, served: Served) -> None:

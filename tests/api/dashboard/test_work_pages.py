@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from api.jobs import Job, Jobs
@@ -15,8 +14,6 @@ from tests.api.test_references import answer
 from tests.api.test_schemas import AVRO, OTHER
 from tests.integration.dashboard.browser import NARROW, Dashboard
 from tests.integration.dashboard.test_dashboard import fact
-
-pytestmark = pytest.mark.timeout(600)
 
 MESSAGE = "00032a6f8c7e00ab3f0003e7c1d2a5b4"
 

@@ -186,7 +186,6 @@ async def settle(harness: Harness) -> None:
     await until(lambda: not gateway.subscriptions._settling)
 
 
-@pytest.mark.timeout(600)
 async def test_mutated_packets_harm_nobody_and_leave_nothing() -> None:
     source = random.Random(SEED)
     errors = Errors()

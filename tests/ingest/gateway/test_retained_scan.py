@@ -28,7 +28,7 @@ from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import INBOUND, Message, message_headers, message_key
 from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, new_log, running_gateway
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.anyio
 
 RETAINED = 100_000
 FIRST = b"0"

@@ -17,7 +17,7 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from tests.integration.dashboard.browser import NARROW, WIDE, Dashboard, open_page
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 PAGES = (
     *("overview", "topics", "clients", "balancer", "federation", "rules", "sql", "retained"),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.dashboard.browser import Dashboard
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def run(dashboard: Dashboard, module: str, expression: str, argument: Any = None) -> Any:

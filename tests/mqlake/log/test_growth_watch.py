@@ -23,7 +23,7 @@ from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.partitioning import partition_of
 from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, VERSION_KEY
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.kafka
 
 KEYS = [b"default/plant/%d" % number for number in range(40)]
 

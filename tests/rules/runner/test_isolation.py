@@ -18,7 +18,7 @@ from tests.rules.runner.harness import Stage, headers_of
 from tests.rules.runner.postgres import Postgres, running_postgres
 from tests.rules.runner.web import Web, running_web
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.kafka
 
 OUTPUTS = 50_000
 LOOPBACK = {"MQLAKE_RULES_HTTP__ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
