@@ -51,8 +51,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     # One filter is refused: paho-mqtt's tests want a server that refuses some.
     environment = {
         "MQLAKE_GATEWAY_REFUSED_TOPIC_FILTERS": '["test/nosubscribe"]',
-        # It lives long enough for Java's second compiler to pay, which `bin/test` leaves out.
-        "JAVA_TOOL_OPTIONS": "",
         **FEW_TABLE_BATCHES,
         # Nobody asks for long, and each start costs the others the processors.
         "MQLAKE_QUERY_IDLE_SECONDS": "3600",
