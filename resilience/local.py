@@ -344,23 +344,34 @@ class LocalTarget:
             await self._await_another(part, former)
 
     async def _spawn(self, part: str) -> None:
+        self._keep(part, await self._new_process(part))
+
+    async def _new_process(self, part: str) -> asyncio.subprocess.Process:
         definition = self._definition.parts[part]
         machine = self._machines[definition.machine]
         words = machine.command([self._fill(word) for word in definition.command])
         with (self.folder / f"{part}.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
+
+    def _keep(self, part: str, process: asyncio.subprocess.Process) -> None:
         self._processes[part] = process
-        if definition.restarts:
+        if self._definition.parts[part].restarts:
             self._restarts[part] = asyncio.create_task(self._restart(part, process))
 
     async def _restart(self, part: str, process: asyncio.subprocess.Process) -> None:
         """Start a part again that ends by itself; a fault takes it out of `_processes`."""
         await process.wait()
         await asyncio.sleep(RESTART_SECONDS)
+        if self._processes.get(part) is not process:
+            return
+        following = await self._new_process(part)
         if self._processes.get(part) is process:
-            await self._spawn(part)
+            self._keep(part, following)
+        else:  # struck while it started
+            kill_at_once([following.pid])
+            await following.wait()
 
     async def _await_another(self, part: str, former: int) -> None:
         """Wait until the system has started a part again."""

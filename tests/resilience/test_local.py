@@ -305,3 +305,35 @@ def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
         await eventually(lambda: starts() == 3)
 
     asyncio.run(use(target, test))
+
+
+def test_a_part_that_is_struck_while_it_is_started_again_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "restarts.toml"
+    path.write_text(RESTARTS)
+    target = LocalTarget(load(str(path)))
+    new_process = target._new_process
+    made: list[asyncio.subprocess.Process] = []
+    is_made, is_struck = asyncio.Event(), asyncio.Event()
+
+    async def slowly(part: str) -> asyncio.subprocess.Process:
+        made.append(await new_process(part))
+        if len(made) == 2:
+            is_made.set()
+            await is_struck.wait()
+        return made[-1]
+
+    monkeypatch.setattr(target, "_new_process", slowly)
+
+    async def test() -> None:
+        async with asyncio.timeout(60):
+            await is_made.wait()
+        waits = target._restarts["engine"]
+        await target.kill("engine")
+        is_struck.set()
+        await waits
+        assert made[1].returncode is not None
+        assert "engine" not in target._processes
+
+    asyncio.run(use(target, test))
