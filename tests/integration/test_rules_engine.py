@@ -20,7 +20,7 @@ from tests.integration.engine import Engine, a_rule
 pytestmark = pytest.mark.system
 
 RULES_COUNT = 20
-RATE = 200
+RATE = 60
 """Messages a second."""
 
 
