@@ -50,8 +50,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 def test_what_a_part_has_started_stands_still_and_dies_with_it(tmp_path: Path) -> None:
     async def main() -> None:
-        (tmp_path / "system.toml").write_text(SYSTEM)
-        target = LocalTarget(load(str(tmp_path / "system.toml")))
+        target = defined(tmp_path / "system.toml", SYSTEM)
         await target.start()
         try:
             pids = [int((target.folder / name).read_text()) for name in ("pid", "child")]
@@ -107,10 +106,16 @@ while true; do WORK; sleep 0.02; done
 WRITES = "echo 0123456789012345678901234567890123456789 >> {dir}/written-$$"
 
 
-def kept(tmp_path: Path, work: str, second: int = 1) -> LocalTarget:
-    path = tmp_path / "kept.toml"
-    path.write_text(KEPT.replace("WORK", work).replace("SECOND", str(second)))
+def defined(path: Path, text: str) -> LocalTarget:
+    """Return the target of a definition, which has the name of its file."""
+    path.write_text(text)
     return LocalTarget(load(str(path)))
+
+
+def kept(tmp_path: Path, work: str, second: int = 1) -> LocalTarget:
+    return defined(
+        tmp_path / "kept.toml", KEPT.replace("WORK", work).replace("SECOND", str(second))
+    )
 
 
 async def use(target: LocalTarget, test: Callable[[], Awaitable[None]]) -> None:
@@ -214,9 +219,7 @@ subscribe = "read"
 
 
 def test_rights_are_a_document_that_is_applied_until_all_have_heard(tmp_path: Path) -> None:
-    path = tmp_path / "kept.toml"
-    path.write_text(KEPT.replace("WORK", ":") + RIGHTS)
-    target = LocalTarget(load(str(path)))
+    target = defined(tmp_path / "kept.toml", KEPT.replace("WORK", ":") + RIGHTS)
 
     async def test() -> None:
         changes = [("a", "publish", False), ("b", "subscribe", False), ("a", "publish", True)]
@@ -249,9 +252,7 @@ apply = ["/bin/sh", "-c", "cp {dir}/tenants {dir}/in-force"]
 
 
 def test_tenants_are_a_document_and_a_client_has_the_user_name_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "kept.toml"
-    path.write_text(KEPT.replace("WORK", ":") + TENANTS)
-    target = LocalTarget(load(str(path)))
+    target = defined(tmp_path / "kept.toml", KEPT.replace("WORK", ":") + TENANTS)
 
     async def test() -> None:
         await target.open_tenants(["red", "blue"])
@@ -282,12 +283,7 @@ restarts = true
 def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "restarts.toml"
-    path.write_text(RESTARTS)
-    target = LocalTarget(load(str(path)))
-
-    def starts() -> int:
-        return len((target.folder / "starts").read_text().split())
+    target = defined(tmp_path / "restarts.toml", RESTARTS)
 
     def is_known() -> bool:
         """Tell whether the target has the process that wrote the last line."""
@@ -300,9 +296,9 @@ def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
         waits = target._restarts["engine"]
         await target.kill("engine")
         await waits
-        assert starts() == 2
+        assert starts(target) == 2
         await target.launch("engine")
-        await eventually(lambda: starts() == 3)
+        await eventually(lambda: starts(target) == 3)
 
     asyncio.run(use(target, test))
 
@@ -310,25 +306,21 @@ def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
 def test_a_part_that_is_struck_while_it_is_started_again_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "restarts.toml"
-    path.write_text(RESTARTS)
-    target = LocalTarget(load(str(path)))
+    target = defined(tmp_path / "restarts.toml", RESTARTS)
     new_process = target._new_process
     made: list[asyncio.subprocess.Process] = []
-    is_made, is_struck = asyncio.Event(), asyncio.Event()
+    is_struck = asyncio.Event()
 
     async def slowly(part: str) -> asyncio.subprocess.Process:
         made.append(await new_process(part))
         if len(made) == 2:
-            is_made.set()
             await is_struck.wait()
         return made[-1]
 
     monkeypatch.setattr(target, "_new_process", slowly)
 
     async def test() -> None:
-        async with asyncio.timeout(60):
-            await is_made.wait()
+        await eventually(lambda: len(made) == 2)
         waits = target._restarts["engine"]
         await target.kill("engine")
         is_struck.set()

@@ -102,7 +102,7 @@ def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> LakeSettings
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
             "spark.connect.authenticate.token": "token",
-            # Two tests' systems take the processors from a batch that is to end.
+            # Systems of other tests take the processors from a batch that is to end.
             "spark.sql.streaming.stopTimeout": "120000",
         },
     )
