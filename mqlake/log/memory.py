@@ -63,7 +63,7 @@ class MemoryLog:
         self._topics: dict[str, list[_Partition]] = {}
         self._readers: list[_Follower] = []
         self._writers: list[MemoryLogWriter] = []
-        self._faults: deque[LogError] = deque()
+        self._faults: deque[tuple[str | None, LogError]] = deque()
         self._held: str | None = None
         self._held_writer: MemoryLogWriter | None = None
         self._is_late = False
@@ -122,9 +122,22 @@ class MemoryLog:
         for writer in self._writers:
             writer.schedule()
 
-    def fail_next(self, error: LogError, *, count: int = 1) -> None:
-        """Answer the next appends with an error; one that is not definite leaves the record in."""
-        self._faults.extend([error] * count)
+    def fail_next(self, error: LogError, *, count: int = 1, log_topic: str | None = None) -> None:
+        """Answer the next appends with an error; one that is not definite leaves the record in.
+
+        Args:
+            error: The answer.
+            count: To so many appends.
+            log_topic: Only to this one; None: to any.
+        """
+        self._faults.extend([(log_topic, error)] * count)
+
+    def _fault(self, log_topic: str) -> LogError | None:
+        for fault in self._faults:
+            if fault[0] in (None, log_topic):
+                self._faults.remove(fault)
+                return fault[1]
+        return None
 
     def partitions(self, log_topic: str) -> list[_Partition]:
         try:
@@ -147,7 +160,7 @@ class MemoryLog:
             partition = _partition_of(key or b"", len(partitions))
         elif partition >= len(partitions):
             raise LogError(f"log topic {log_topic} has no partition {partition}", definite=True)
-        fault = self._faults.popleft() if self._faults else None
+        fault = self._fault(log_topic)
         if fault is not None and fault.definite:
             raise fault
         target = partitions[partition]

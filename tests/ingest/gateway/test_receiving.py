@@ -19,7 +19,7 @@ from ingest.protocol.reason_codes import (
     PubrecReasonCode,
 )
 from mqlake.errors import LogError
-from mqlake.records import decode_message
+from mqlake.records import INBOUND, decode_message
 from tests.ingest.gateway.harness import Client, running_gateway, until
 
 pytestmark = pytest.mark.anyio
@@ -201,7 +201,7 @@ async def test_a_message_the_log_does_not_take_is_refused_in_5_0(
     async with running_gateway(receive_maximum=1) as harness:
         client = await Client.connect(harness.port, "alice")
         for _ in range(3):  # each gives its place in the window back
-            harness.log.fail_next(LogError("no space", definite=definite))
+            harness.log.fail_next(LogError("no space", definite=definite), log_topic=INBOUND)
             client.send(Publish("a", b"x", qos, packet_id=3))
             refusal = await client.expect(answer)
             assert refusal.reason_code == PubackReasonCode.QUOTA_EXCEEDED
@@ -215,7 +215,7 @@ async def test_reasons_are_not_told_to_a_client_that_does_not_want_them() -> Non
         client = await Client.connect(
             harness.port, "alice", properties={"request_problem_information": 0}
         )
-        harness.log.fail_next(LogError("no space", definite=True))
+        harness.log.fail_next(LogError("no space", definite=True), log_topic=INBOUND)
         client.send(Publish("a", b"x", 1, packet_id=3))
         assert await client.expect(Puback) == Puback(3, PubackReasonCode.QUOTA_EXCEEDED)
 
@@ -225,7 +225,8 @@ async def test_reasons_are_not_told_to_a_client_that_does_not_want_them() -> Non
 async def test_reasons_are_not_told_to_a_client_for_which_they_are_too_long() -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice", properties={"maximum_packet_size": 40})
-        harness.log.fail_next(LogError("no space " * 10, definite=True), count=2)
+        error = LogError("no space " * 10, definite=True)
+        harness.log.fail_next(error, count=2, log_topic=INBOUND)
         client.send(Publish("a", b"x", 1, packet_id=3), Publish("a", b"x", 2, packet_id=4))
         assert await client.expect(Puback) == Puback(3, PubackReasonCode.QUOTA_EXCEEDED)
         assert await client.expect(Pubrec) == Pubrec(4, PubrecReasonCode.QUOTA_EXCEEDED)
@@ -236,7 +237,7 @@ async def test_reasons_are_not_told_to_a_client_for_which_they_are_too_long() ->
 async def test_a_message_the_log_does_not_take_ends_a_3x_connection(level: int, qos: int) -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice", level=level)
-        harness.log.fail_next(LogError("no", definite=True))
+        harness.log.fail_next(LogError("no", definite=True), log_topic=INBOUND)
         client.send(Publish("a", b"x", qos, packet_id=3))
         assert await client.is_closed()
         assert harness.inbound() == []
@@ -260,7 +261,7 @@ async def test_a_message_that_can_never_be_stored_is_refused(level: int) -> None
 async def test_a_lost_qos_0_message_is_counted() -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
-        harness.log.fail_next(LogError("no", definite=True))
+        harness.log.fail_next(LogError("no", definite=True), log_topic=INBOUND)
         client.send(Publish("a", b"x"))
         await until(lambda: harness.counters.messages_refused == 1)
 
@@ -275,7 +276,7 @@ async def test_a_will_that_the_log_did_not_answer_for_comes_once(is_there: bool)
         def publish_once(*arguments: Any) -> None:
             harness.gateway.publisher.publish = publish  # type: ignore[method-assign]
             if is_there:
-                harness.log.fail_next(error)
+                harness.log.fail_next(error, log_topic=INBOUND)
                 publish(*arguments)
             else:
                 arguments[-1](-1, -1, error)

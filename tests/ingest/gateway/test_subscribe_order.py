@@ -153,7 +153,7 @@ async def test_a_subscription_that_fails_is_not_in_force() -> None:
         client.send(Subscribe(7, [Subscription("t", 1)]))
         await until(lambda: harness.writer.queued())
         assert len(harness.gateway.subscriptions) == 1
-        harness.log.fail_next(LogError("no", definite=True))
+        harness.log.fail_next(LogError("no", definite=True), log_topic=ROUTES)
         harness.log.release_reports()
         failed = Suback(7, [SubackReasonCode.UNSPECIFIED_ERROR])
         assert await client.expect(Suback) == failed

@@ -18,7 +18,7 @@ from ingest.protocol.reason_codes import (
 )
 from mqlake.errors import LogError
 from mqlake.federation_records import encode_reach
-from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES
+from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES, SESSIONS
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,
@@ -204,7 +204,7 @@ async def test_subscriptions_whose_routes_the_log_refuses_fail() -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         await client.subscribe("held", 1)
-        harness.log.fail_next(LogError("no", definite=True))
+        harness.log.fail_next(LogError("no", definite=True), log_topic=ROUTES)
         client.send(Subscribe(5, [Subscription("held", 2), Subscription("new", 1)]))
         expected = Suback(5, [GRANTED[2], SubackReasonCode.UNSPECIFIED_ERROR])
         assert await client.expect(Suback) == expected
@@ -240,7 +240,7 @@ async def test_a_client_that_leaves_before_its_subscription_fails_leaves_nothing
         await until(lambda: harness.writer.queued())
         other = await Client.connect(harness.port, "alice")
         if failing:
-            harness.log.fail_next(LogError("no", definite=True))
+            harness.log.fail_next(LogError("no", definite=True), log_topic=SESSIONS)
         harness.log.release_reports()
         await until(lambda: len(harness.gateway.routes) == PARTITIONS)
         assert len(harness.gateway.subscriptions) == 0

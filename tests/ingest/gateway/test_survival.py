@@ -33,6 +33,7 @@ from mqlake.errors import LogError, OperationalError
 from mqlake.log.memory import MemoryLog
 from mqlake.records import (
     HEADER_SOURCE,
+    INBOUND,
     SESSIONS,
     Source,
     delivery_topic,
@@ -647,7 +648,7 @@ def log_fails(harness: Harness, error: LogError) -> None:
 
     def publish_once(*arguments: object) -> None:
         harness.gateway.publisher.publish = publish  # type: ignore[method-assign]
-        harness.log.fail_next(error)
+        harness.log.fail_next(error, log_topic=INBOUND)
         publish(*arguments)  # type: ignore[arg-type]
 
     harness.gateway.publisher.publish = publish_once  # type: ignore[method-assign, assignment]
