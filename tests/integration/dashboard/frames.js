@@ -1,23 +1,12 @@
-/* How long the page was not drawn at most, in milliseconds, from the first call to the next. */
+/* How often the page was drawn from the first call to this one. */
 () => {
-  const state = (window.framesSeen ??= {
-    last: performance.now(),
-    longest: 0,
-    frames: 0,
-    isOn: false,
-  });
-  if (!state.isOn) {
-    state.isOn = true;
-    const step = (now) => {
-      state.longest = Math.max(state.longest, now - state.last);
-      state.last = now;
-      state.frames += 1;
+  window.framesSeen ??= 0;
+  if (window.framesSeen === 0) {
+    const step = () => {
+      window.framesSeen += 1;
       requestAnimationFrame(step);
     };
-    requestAnimationFrame((now) => {
-      state.last = now;
-      requestAnimationFrame(step);
-    });
+    requestAnimationFrame(step);
   }
-  return { longest: state.longest, frames: state.frames };
+  return window.framesSeen;
 };

@@ -1,5 +1,6 @@
 """Every page of the dashboard, in a browser, over a system that runs."""
 
+import json
 import re
 import threading
 import time
@@ -26,8 +27,8 @@ PAGES = (
 FOR_ADMINISTRATORS = ("access", "audit")
 BATCHES = 12
 """Of messages under load, four a second."""
-LONGEST_PAUSE_MS = 700
-"""That a page may stand still under load, on two cores that also run the system."""
+LONGEST_TASK_MS = 500
+"""Processor time that a page may take under load before it hears its user again."""
 
 
 @contextmanager
@@ -250,6 +251,21 @@ def test_topics_are_moved_through_by_keyboard(dashboard: Dashboard) -> None:
     expect(page.locator(".detail")).to_contain_text("kept for you")
 
 
+def longest_task_ms(trace: bytes) -> float:
+    """Return the most processor time that a task of the page took, of Chromium's trace.
+
+    The time that the page stood still says as much of what else the machine does.
+    """
+    events = json.loads(trace)["traceEvents"]
+    mains = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
+    }
+    tasks = [event for event in events if (event["pid"], event["tid"]) in mains]
+    return float(max(event.get("tdur", 0) for event in tasks)) / 1000
+
+
 def test_a_thousand_messages_a_second_do_not_hold_up_the_page(
     dashboard: Dashboard, api: ApiClient
 ) -> None:
@@ -259,6 +275,9 @@ def test_a_thousand_messages_a_second_do_not_hold_up_the_page(
         {"topic_name": f"dash-fast/{number % 50}", "payload": {"n": number}}
         for number in range(250)
     ]
+    browser = page.context.browser
+    assert browser is not None
+    browser.start_tracing(page=page, categories=["__metadata", "toplevel"])
     began = time.monotonic()
     dashboard.run("frames.js")
     for batch in range(BATCHES):
@@ -266,10 +285,11 @@ def test_a_thousand_messages_a_second_do_not_hold_up_the_page(
         # A quarter of a second for each quarter of a thousand.
         page.wait_for_timeout(max(0, (began + (batch + 1) / 4 - time.monotonic()) * 1000))
     seconds = time.monotonic() - began
-    seen = dashboard.run("frames.js")
+    frames = dashboard.run("frames.js")
+    longest = longest_task_ms(browser.stop_tracing())
     assert BATCHES * len(messages) / seconds > 700
-    assert seen["frames"] / seconds > 10
-    assert seen["longest"] < LONGEST_PAUSE_MS
+    assert frames / seconds > 10
+    assert 0 < longest < LONGEST_TASK_MS
     expect(page.get_by_text("messages were left out")).to_be_visible()
     tree = page.get_by_role("tree", name="Topics")
     expect(tree.get_by_role("treeitem", name="dash-fast")).to_contain_text("50 topics")
