@@ -21,6 +21,7 @@ from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import FLAG_RETAIN
 from mqlake.tables import NEXT_OFFSETS, RETAINED
 from streaming.history import messages
+from streaming.merges import Matched, Merge
 from streaming.sources import header_byte
 
 Offsets = Mapping[int, int]
@@ -67,16 +68,15 @@ def merge_retained(changes: DataFrame, next_offsets: Offsets) -> None:
     a log that was set up anew.
     """
     is_newer = "change.log_offset > row.log_offset OR change.log_partition <> row.log_partition"
-    merge = (
-        DeltaTable.forName(changes.sparkSession, RETAINED.name)
-        .alias("row")
-        .merge(changes.alias("change"), "row.tenant = change.tenant AND row.topic = change.topic")
-        .whenMatchedDelete(f"change.gone AND ({is_newer})")
-        .whenMatchedUpdateAll(is_newer)
-        .whenNotMatchedInsertAll("NOT change.gone")
+    all_columns = {column.name: f"change.{column.name}" for column in RETAINED.columns}
+    merge = Merge(
+        on="row.tenant = change.tenant AND row.topic = change.topic",
+        matched=(Matched(f"change.gone AND ({is_newer})"), Matched(is_newer, all_columns)),
+        insert_if="NOT change.gone",
+        inserted=all_columns,
     )
     with commits_saying(changes.sparkSession, next_offsets):
-        merge.execute()
+        merge.into(RETAINED.name, changes)
 
 
 def note_offsets(spark: SparkSession, path: Path, next_offsets: Offsets) -> None:

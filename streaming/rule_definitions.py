@@ -12,7 +12,6 @@ import json
 import logging
 from typing import Any, Final
 
-from delta.tables import DeltaTable
 from pydantic import TypeAdapter
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -23,6 +22,7 @@ from mqlake.rule_records import Kind, decode_activation
 from mqlake.tables import RULES
 from rules.masking import mask_actions
 from rules.model import ActionSpec, Rule
+from streaming.merges import Matched, Merge
 
 _logger = logging.getLogger(__name__)
 
@@ -125,20 +125,20 @@ def merge_rules(changes: DataFrame) -> None:
     is_new_answer = (
         "change.is_answered AND change.activation_offset > coalesce(row.activation_offset, -1)"
     )
-    definition: dict[str, str | Column] = {name: f"change.{name}" for name in _OF_DEFINITION}
-    answer: dict[str, str | Column] = {name: f"change.{name}" for name in _OF_ACTIVATION}
-    kept: dict[str, str | Column] = {
+    definition = {name: f"change.{name}" for name in _OF_DEFINITION}
+    answer = {name: f"change.{name}" for name in _OF_ACTIVATION}
+    kept = {
         name: f"CASE WHEN {is_new_answer} THEN change.{name} ELSE row.{name} END"
         for name in _OF_ACTIVATION
     }
-    key: dict[str, str | Column] = {name: f"change.{name}" for name in _KEY}
-    (
-        DeltaTable.forName(changes.sparkSession, RULES.name)
-        .alias("row")
-        .merge(changes.alias("change"), _SAME_RULE)
-        .whenMatchedDelete(f"change.is_deleted AND {is_new}")
-        .whenMatchedUpdate(f"change.is_defined AND {is_new}", {**definition, **kept})
-        .whenMatchedUpdate(is_new_answer, answer)
-        .whenNotMatchedInsert("change.is_defined", {**key, **definition, **answer})
-        .execute()
-    )
+    key = {name: f"change.{name}" for name in _KEY}
+    Merge(
+        on=_SAME_RULE,
+        matched=(
+            Matched(f"change.is_deleted AND {is_new}"),
+            Matched(f"change.is_defined AND {is_new}", definition | kept),
+            Matched(is_new_answer, answer),
+        ),
+        insert_if="change.is_defined",
+        inserted=key | definition | answer,
+    ).into(RULES.name, changes)

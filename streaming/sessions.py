@@ -7,7 +7,6 @@ The formats are those of `docs/records.md`; a record that does not follow them i
 
 from typing import Final
 
-from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -15,6 +14,7 @@ from mqlake.record_versions import READ_VERSIONS
 from mqlake.session_records import PROGRESS as _P
 from mqlake.session_records import SESSION as _S
 from mqlake.tables import SESSIONS, SUBSCRIPTIONS
+from streaming.merges import Matched, Merge
 
 _SESSION: Final = """
     v int, id string, username string, protocol_level tinyint, keep_alive int, clean_start boolean,
@@ -35,7 +35,7 @@ _PROGRESS: Final = """
 _QOS_AT: Final = 1
 """Of an element of `out`: its position of the QoS."""
 
-_Assignments = dict[str, str | Column]
+_Assignments = dict[str, str]
 
 _KEY: Final = ("tenant", "client_id")
 _SAME_CLIENT: Final = "row.tenant = change.tenant AND row.client_id = change.client_id"
@@ -140,22 +140,20 @@ def merge_sessions(changes: DataFrame) -> None:
         for name, initial in _INITIAL.items()
     }
     key: _Assignments = {name: f"change.{name}" for name in _KEY}
-    (
-        DeltaTable.forName(changes.sparkSession, SESSIONS.name)
-        .alias("row")
-        .merge(changes.alias("change"), _SAME_CLIENT)
-        .whenMatchedDelete(f"change.ended AND {is_new_session}")
-        .whenMatchedUpdate(
-            f"change.id IS NOT NULL AND {is_new_session}", {**session, **own_or_kept}
-        )
-        .whenMatchedUpdate(
-            "change.progress_id = row.id "
-            "AND change.progress_offset > coalesce(row.progress_offset, -1)",
-            progress,
-        )
-        .whenNotMatchedInsert("change.id IS NOT NULL", {**key, **session, **own_or_initial})
-        .execute()
-    )
+    Merge(
+        on=_SAME_CLIENT,
+        matched=(
+            Matched(f"change.ended AND {is_new_session}"),
+            Matched(f"change.id IS NOT NULL AND {is_new_session}", session | own_or_kept),
+            Matched(
+                "change.progress_id = row.id "
+                "AND change.progress_offset > coalesce(row.progress_offset, -1)",
+                progress,
+            ),
+        ),
+        insert_if="change.id IS NOT NULL",
+        inserted=key | session | own_or_initial,
+    ).into(SESSIONS.name, changes)
 
 
 def subscription_rows(last: DataFrame) -> DataFrame:
@@ -192,15 +190,13 @@ def merge_subscriptions(changes: DataFrame) -> None:
     away and brings the same rows.
     """
     is_its = "coalesce(row.own_record, false) AND row.session_id <=> change.session_id"
-    (
-        DeltaTable.forName(changes.sparkSession, SUBSCRIPTIONS.name)
-        .alias("row")
+    Merge(
         # Only the rows without a filter match, so those with one are inserted.
-        .merge(changes.alias("change"), f"change.filter IS NULL AND {_SAME_CLIENT}")
-        .whenMatchedDelete(f"change.log_offset >= row.log_offset AND NOT ({is_its})")
-        .whenNotMatchedInsert("change.filter IS NOT NULL", _SUBSCRIPTION_ASSIGNMENTS)
-        .execute()
-    )
+        on=f"change.filter IS NULL AND {_SAME_CLIENT}",
+        matched=(Matched(f"change.log_offset >= row.log_offset AND NOT ({is_its})"),),
+        insert_if="change.filter IS NOT NULL",
+        inserted=_SUBSCRIPTION_ASSIGNMENTS,
+    ).into(SUBSCRIPTIONS.name, changes)
 
 
 def own_record_rows(records: DataFrame) -> DataFrame:
@@ -253,15 +249,15 @@ def merge_own_records(changes: DataFrame) -> None:
     """Bring the rows of `own_record_rows` into the table."""
     is_same = f"row.own_record AND row.filter = change.filter AND {_SAME_CLIENT}"
     is_newer = "change.log_offset > row.log_offset"
-    (
-        DeltaTable.forName(changes.sparkSession, SUBSCRIPTIONS.name)
-        .alias("row")
-        .merge(changes.alias("change"), is_same)
-        .whenMatchedDelete(f"change.session_id IS NULL AND {is_newer}")
-        .whenMatchedUpdate(is_newer, _SUBSCRIPTION_ASSIGNMENTS)
-        .whenNotMatchedInsert("change.session_id IS NOT NULL", _SUBSCRIPTION_ASSIGNMENTS)
-        .execute()
-    )
+    Merge(
+        on=is_same,
+        matched=(
+            Matched(f"change.session_id IS NULL AND {is_newer}"),
+            Matched(is_newer, _SUBSCRIPTION_ASSIGNMENTS),
+        ),
+        insert_if="change.session_id IS NOT NULL",
+        inserted=_SUBSCRIPTION_ASSIGNMENTS,
+    ).into(SUBSCRIPTIONS.name, changes)
 
 
 def merge_counts(changes: DataFrame) -> None:
@@ -275,15 +271,11 @@ def merge_counts(changes: DataFrame) -> None:
         .groupBy(*_KEY)
         .agg(F.count_distinct("filter").cast("int").alias("subscriptions"))
     )
-    (
-        DeltaTable.forName(spark, SESSIONS.name)
-        .alias("row")
-        .merge(counted.alias("change"), _SAME_CLIENT)
-        .whenMatchedUpdate(
-            "row.subscriptions <> change.subscriptions", {"subscriptions": "change.subscriptions"}
-        )
-        .execute()
-    )
+    is_other = "row.subscriptions <> change.subscriptions"
+    Merge(
+        on=_SAME_CLIENT,
+        matched=(Matched(is_other, {"subscriptions": "change.subscriptions"}),),
+    ).into(SESSIONS.name, counted)
 
 
 def _parsed(value: str, schema: str) -> Column:

@@ -9,7 +9,7 @@ The first batch into them takes 30 s of a processor, while Java has compiled not
 """
 
 FEW_TABLE_BATCHES: Final = {
-    "MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "40",
+    "MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "20",
     "MQLAKE_LAKE_HISTORY_INTERVAL_SECONDS": "10",
 }
 """Environment of a system that lives for many tests, of which few wait for a table.
