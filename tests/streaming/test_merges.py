@@ -148,9 +148,11 @@ def test_a_commit_of_another_is_not_undone(
     assert rows(session) == before
 
 
-def test_one_file_is_left_of_a_small_table(session: SparkSession) -> None:
-    for number in range(3):
-        add(session, (f"{number}", 1, 1, None))
-    MERGE.into(NAME, changes(session, ("3", 1, 1, False)))
+def test_one_file_is_left_of_many(session: SparkSession) -> None:
+    before = changes(session, *((f"{number}", 1, 1, False) for number in range(120)))
+    many = before.selectExpr("tenant", "id", "n", "at", "'x' AS text").repartition(120)
+    many.write.format("delta").insertInto(NAME)
+    assert len(session.table(NAME).inputFiles()) > 50
+    MERGE.into(NAME, changes(session, ("120", 1, 1, False)))
     assert len(session.table(NAME).inputFiles()) == 1
-    assert [row[0] for row in rows(session)] == ["0", "1", "2", "3"]
+    assert sorted(int(row[0]) for row in rows(session)) == [*range(121)]

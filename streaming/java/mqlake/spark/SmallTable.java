@@ -21,8 +21,8 @@ import java.util.List;
 /**
  * One transaction that writes a small table anew.
  *
- * <p>Which files the table has stands in the file that Delta writes beside each commit: Delta
- * itself would compute it, which takes longer than to write a small table.
+ * <p>Which files the table has stands in the file that Delta writes beside each commit: to compute
+ * it takes longer than to write a small table.
  */
 public final class SmallTable {
     private static final DeltaOperations.Operation OVERWRITE =
@@ -50,22 +50,20 @@ public final class SmallTable {
      *
      * @param name Of the table in the catalog.
      * @param mostBytes Size of the table's files together.
-     * @return null for a larger table, and for one whose files are not told beside its newest
-     *     commit.
+     * @return null for a larger table, and for one whose size is not told beside its newest commit.
      */
     public static SmallTable begin(SparkSession spark, String name, long mostBytes) {
         OptimisticTransaction transaction = DeltaLog.forTableWithSnapshot(spark, new TableIdentifier(name))
                         ._1()
                         .startTransaction();
         Option<VersionChecksum> checksum = transaction.snapshot().checksumOpt();
-        if (checksum.isEmpty()
-                || checksum.get().allFiles().isEmpty()
-                || checksum.get().tableSizeBytes() > mostBytes) {
+        if (checksum.isEmpty() || checksum.get().tableSizeBytes() > mostBytes) {
             return null;
         }
         // Delta refuses the commit when another one changes anything meanwhile.
         transaction.readWholeTable();
-        return new SmallTable(transaction, checksum.get().allFiles().get());
+        Option<Seq<AddFile>> told = checksum.get().allFiles(); // Not if they are many.
+        return new SmallTable(transaction, told.isEmpty() ? transaction.filterFiles() : told.get());
     }
 
     /** Return what the table has. */
