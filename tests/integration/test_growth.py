@@ -20,6 +20,7 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.partitioning import partition_of
 from mqlake.records import INBOUND, message_key
 from tests.integration.test_rules_api import Rest
+from tests.integration.thrift import FEW_TABLE_BATCHES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -29,7 +30,10 @@ FILTER = "growing/#"
 AWAY = {"a session": FILTER, "a member": f"$share/group/{FILTER}"}
 COPIED = "SELECT payload.n AS n FROM 'growing/+/mqtt/+'"
 LAG = 10
-ENVIRONMENT = {"MQLAKE_GATEWAY_MAX_OFFLINE_MESSAGES": "100000"}  # however long it takes
+ENVIRONMENT = {
+    "MQLAKE_GATEWAY_MAX_OFFLINE_MESSAGES": "100000",  # however long it takes
+    **FEW_TABLE_BATCHES,
+}
 
 
 class Load(threading.Thread):

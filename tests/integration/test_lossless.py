@@ -1,6 +1,5 @@
 """Nothing acknowledged is deleted before it is read; what others delete is told."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.security import client_config
 from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish_all, publishing
+from tests.integration.tables import rows_of
 from tests.integration.test_end_to_end import collecting
+from tests.integration.thrift import FEW_TABLE_BATCHES
 
 pytestmark = pytest.mark.system
 
@@ -30,18 +31,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     environment = {
         "MQLAKE_LOCAL_LOG_RETENTION_BYTES": str(RETENTION_BYTES),
         "MQLAKE_ROUTER_BATCH_SECONDS": "5",
+        **FEW_TABLE_BATCHES,
     }
     data_dir = tmp_path_factory.mktemp("lossless") / "data"
     with running_system(data_dir, environment=environment) as system:
         system.await_healthy()  # the lake, too, for which `up` does not wait
         yield system
-
-
-def query(system: LocalSystem, statement: str) -> list[dict[str, object]]:
-    result = system.run("sql", statement, "--format", "json")
-    assert result.returncode == 0, result.stderr
-    rows: list[dict[str, object]] = json.loads(result.stdout)
-    return rows
 
 
 @contextmanager
@@ -85,12 +80,13 @@ def test_what_comes_while_spark_stands_still_is_kept_until_all_have_read_it(
             await_retention(servers)
         await_condition(lambda: len(subscriber.received) >= len(messages), "every message")
         assert sorted(subscriber.received) == sorted(messages)
-    count = (
-        "SELECT count(DISTINCT log_partition || ':' || log_offset) AS n FROM messages"
-        " WHERE topic LIKE 'kept/%'"
+    places = (
+        "SELECT count(*) AS n FROM (SELECT DISTINCT log_partition, log_offset FROM messages"
+        " WHERE topic LIKE 'kept/%')"
     )
-    await_condition(lambda: query(small, count) == [{"n": len(messages)}], "all in the history")
-    assert query(small, "SELECT * FROM drops") == []
+    all_are_there = [{"n": len(messages)}]
+    await_condition(lambda: rows_of(small, "messages", places) == all_are_there, "the history")
+    assert rows_of(small, "drops", "SELECT * FROM drops") == []
 
     # What everybody has read goes.
     await_condition(lambda: sum(log.begins(INBOUND).values()) > 0, "old messages are deleted")
@@ -120,12 +116,12 @@ def test_messages_that_others_delete_are_told_and_the_rest_goes_on(small: LocalS
     statement = "SELECT reason, topic, detail, count FROM drops WHERE reason = 'unread'"
 
     def readers() -> set[str]:
-        return {str(one["detail"]).split(":", 1)[0] for one in query(small, statement)}
+        return {str(one["detail"]).split(":", 1)[0] for one in rows_of(small, "drops", statement)}
 
     await_condition(
         lambda: readers() >= {"router", "history", "state"}, "each reader tells of its own"
     )
-    found = query(small, statement)
+    found = rows_of(small, "drops", statement)
     of_router = [one for one in found if str(one["detail"]).startswith("router:")]
     assert sum(int(str(one["count"])) for one in of_router) >= 40
     assert {one["topic"] for one in found} == {INBOUND}

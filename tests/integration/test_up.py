@@ -22,6 +22,7 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.log.security import client_config, read_security
 from mqlake.records import INBOUND
 from tests.integration.clients.publishing import publish
+from tests.integration.tables import rows_of
 from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = pytest.mark.system
@@ -58,10 +59,8 @@ def write_certificate(folder: Path) -> dict[str, str]:
 
 def stored_payloads(system: LocalSystem) -> Counter[bytes]:
     """Return how often the history holds each payload of `kept/1`."""
-    query = "SELECT payload_text FROM messages WHERE topic = 'kept/1'"
-    result = system.run("sql", query, "--format", "json", "--limit", "10000")
-    assert result.returncode == 0, result.stderr
-    return Counter(row["payload_text"].encode() for row in json.loads(result.stdout))
+    query = "SELECT payload FROM messages WHERE topic = 'kept/1'"
+    return Counter(row["payload"] for row in rows_of(system, "messages", query))
 
 
 class TestRunningSystem:

@@ -2,15 +2,17 @@
 
 from typing import Final
 
-NO_STATE_TABLES: Final = {"MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "3600"}
+_SELDOM: Final = {"MQLAKE_LAKE_HISTORY_INTERVAL_SECONDS": "10"}
+
+NO_STATE_TABLES: Final = {"MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "3600", **_SELDOM}
 """Environment of a system whose tables of sessions, retained messages and events nobody reads.
 
-The first batch into them takes 30 s of a processor, while Java has compiled nothing of it.
+The first batch into them takes 25 s of a processor, while Java has compiled nothing of it.
 """
 
 FEW_TABLE_BATCHES: Final = {
     "MQLAKE_LAKE_STATE_INTERVAL_SECONDS": "20",
-    "MQLAKE_LAKE_HISTORY_INTERVAL_SECONDS": "10",
+    **_SELDOM,
 }
 """Environment of a system that lives for many tests, of which few wait for a table.
 
