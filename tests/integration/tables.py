@@ -8,8 +8,11 @@ from launcher.testing import LocalSystem
 
 
 def rows_of(system: LocalSystem, table: str, query: str) -> list[dict[str, Any]]:
-    """Return what a query of one table finds, in its newest version."""
-    found = DeltaTable(str(system.data_dir / "tables" / table))
+    """Return what a query of one table finds, in its newest version; nothing before it is made."""
+    path = str(system.data_dir / "tables" / table)
+    if not DeltaTable.is_deltatable(path):
+        return []
+    found = DeltaTable(path)
     rows: list[dict[str, Any]] = []
     for batch in QueryBuilder().register(table, found).execute(query):
         names = batch.schema.names

@@ -14,6 +14,7 @@ from launcher.ports import free_ports
 from launcher.testing import LocalSystem, await_condition, running_system
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
+from tests.integration.tables import rows_of
 from tests.integration.thrift import NO_STATE_TABLES
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
@@ -128,16 +129,16 @@ def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_kille
     expected = [b"%d" % number for number in range(MESSAGES)]
     await_condition(lambda: subscriber.received[-1:] == expected[-1:], "the last message is there")
     assert subscriber.received == expected
-    rows: list[Any] = []
+    query = (
+        "SELECT count(*), count(DISTINCT id), min(origin), max(origin) FROM messages"
+        " WHERE topic = 'plant/line'"
+    )
 
-    def all_are_in_history() -> bool:
-        query = "SELECT count(*), count(DISTINCT id), min(origin), max(origin) FROM messages"
-        shown = b.run("sql", "--format", "json", f"{query} WHERE topic = 'plant/line'")
-        rows[:] = json.loads(shown.stdout or "[]")
-        return bool(rows) and MESSAGES in rows[0].values()
+    def found() -> list[Any]:
+        return [value for row in rows_of(b, "messages", query) for value in row.values()]
 
-    await_condition(all_are_in_history, "the history has all")
-    assert [*rows[0].values()] == [MESSAGES, MESSAGES, "site-1/gateway-1", "site-1/gateway-1"]
+    await_condition(lambda: found()[:1] == [MESSAGES], "the history has all")
+    assert found() == [MESSAGES, MESSAGES, "site-1/gateway-1", "site-1/gateway-1"]
     publisher.close()
     subscriber.close()
 
