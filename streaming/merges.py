@@ -13,12 +13,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 SMALL_BYTES: Final = 256 << 10
-"""A table of no more is small: a thousand sessions or two. VACUUM leaves what was written in a day,
-at most 4.5 GB of it: a batch comes every five seconds."""
+"""A table of no more is small. VACUUM takes its old files within a day and a half: 7 GB at most, as
+a batch comes every five seconds."""
 
 Assignments = Mapping[str, str]
 """Column to an expression of `row` and `change`."""
 
+# Actions on a row beside the numbers of `matched`.
 _KEPT: Final = -1
 _GONE: Final = -2
 _INSERTED: Final = -3
@@ -26,7 +27,7 @@ _INSERTED: Final = -3
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Of a row that has a change.
+    """An action on a row that has a change.
 
     Attributes:
         condition: In SQL, of `row` and `change`.

@@ -35,8 +35,6 @@ _PROGRESS: Final = """
 _QOS_AT: Final = 1
 """Of an element of `out`: its position of the QoS."""
 
-_Assignments = dict[str, str]
-
 _KEY: Final = ("tenant", "client_id")
 _SAME_CLIENT: Final = "row.tenant = change.tenant AND row.client_id = change.client_id"
 _INITIAL: Final = {
@@ -51,9 +49,7 @@ _PROGRESS_COLUMNS: Final = tuple(_INITIAL)
 _SESSION_COLUMNS: Final = tuple(
     column.name for column in SESSIONS.columns if column.name not in (*_KEY, *_PROGRESS_COLUMNS)
 )
-
-
-_SUBSCRIPTION_ASSIGNMENTS: Final[_Assignments] = {
+_SUBSCRIPTION_ASSIGNMENTS: Final = {
     column.name: f"change.{column.name}" for column in SUBSCRIPTIONS.columns
 }
 
@@ -128,18 +124,18 @@ def merge_sessions(changes: DataFrame) -> None:
     """
     is_new_session = "change.log_offset > row.log_offset"
     is_own = "change.progress_id = change.id"
-    session: _Assignments = {name: f"change.{name}" for name in _SESSION_COLUMNS}
-    progress: _Assignments = {name: f"change.{name}" for name in _PROGRESS_COLUMNS}
-    own_or_kept: _Assignments = {
+    session = {name: f"change.{name}" for name in _SESSION_COLUMNS}
+    progress = {name: f"change.{name}" for name in _PROGRESS_COLUMNS}
+    own_or_kept = {
         name: f"CASE WHEN {is_own} THEN change.{name} "
         f"WHEN change.id = row.id THEN row.{name} ELSE {initial} END"
         for name, initial in _INITIAL.items()
     }
-    own_or_initial: _Assignments = {
+    own_or_initial = {
         name: f"CASE WHEN {is_own} THEN change.{name} ELSE {initial} END"
         for name, initial in _INITIAL.items()
     }
-    key: _Assignments = {name: f"change.{name}" for name in _KEY}
+    key = {name: f"change.{name}" for name in _KEY}
     Merge(
         on=_SAME_CLIENT,
         matched=(

@@ -53,9 +53,8 @@ public final class SmallTable {
      * @return null for a larger table, and for one whose size is not told beside its newest commit.
      */
     public static SmallTable begin(SparkSession spark, String name, long mostBytes) {
-        OptimisticTransaction transaction = DeltaLog.forTableWithSnapshot(spark, new TableIdentifier(name))
-                        ._1()
-                        .startTransaction();
+        DeltaLog log = DeltaLog.forTableWithSnapshot(spark, new TableIdentifier(name))._1();
+        OptimisticTransaction transaction = log.startTransaction();
         Option<VersionChecksum> checksum = transaction.snapshot().checksumOpt();
         if (checksum.isEmpty() || checksum.get().tableSizeBytes() > mostBytes) {
             return null;
@@ -84,8 +83,6 @@ public final class SmallTable {
         for (AddFile file : Scala.list(files)) {
             actions.add(file.remove());
         }
-        transaction.commit(
-                Scala.seq(actions.toArray(Action[]::new)),
-                OVERWRITE);
+        transaction.commit(Scala.seq(actions.toArray(Action[]::new)), OVERWRITE);
     }
 }
