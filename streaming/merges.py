@@ -4,7 +4,7 @@ Delta's own merge runs several jobs, two of which compute which files the table 
 takes longer than to write a small table (docs/decisions/0219).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +23,11 @@ Assignments = Mapping[str, str]
 _KEPT: Final = -1
 _GONE: Final = -2
 _INSERTED: Final = -3
+
+
+def of_change(names: Iterable[str]) -> dict[str, str]:
+    """Return assignments of the change's columns of these names."""
+    return {name: f"change.{name}" for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import FLAG_RETAIN
 from mqlake.tables import NEXT_OFFSETS, RETAINED
 from streaming.history import messages
-from streaming.merges import Matched, Merge
+from streaming.merges import Matched, Merge, of_change
 from streaming.sources import header_byte
 
 Offsets = Mapping[int, int]
@@ -68,7 +68,7 @@ def merge_retained(changes: DataFrame, next_offsets: Offsets) -> None:
     a log that was set up anew.
     """
     is_newer = "change.log_offset > row.log_offset OR change.log_partition <> row.log_partition"
-    all_columns = {column.name: f"change.{column.name}" for column in RETAINED.columns}
+    all_columns = of_change(column.name for column in RETAINED.columns)
     merge = Merge(
         on="row.tenant = change.tenant AND row.topic = change.topic",
         matched=(Matched(f"change.gone AND ({is_newer})"), Matched(is_newer, all_columns)),

@@ -22,7 +22,7 @@ from mqlake.rule_records import Kind, decode_activation
 from mqlake.tables import RULES
 from rules.masking import mask_actions
 from rules.model import ActionSpec, Rule
-from streaming.merges import Matched, Merge
+from streaming.merges import Matched, Merge, of_change
 
 _logger = logging.getLogger(__name__)
 
@@ -125,13 +125,11 @@ def merge_rules(changes: DataFrame) -> None:
     is_new_answer = (
         "change.is_answered AND change.activation_offset > coalesce(row.activation_offset, -1)"
     )
-    definition = {name: f"change.{name}" for name in _OF_DEFINITION}
-    answer = {name: f"change.{name}" for name in _OF_ACTIVATION}
+    definition, answer = of_change(_OF_DEFINITION), of_change(_OF_ACTIVATION)
     kept = {
         name: f"CASE WHEN {is_new_answer} THEN change.{name} ELSE row.{name} END"
         for name in _OF_ACTIVATION
     }
-    key = {name: f"change.{name}" for name in _KEY}
     Merge(
         on=_SAME_RULE,
         matched=(
@@ -140,5 +138,5 @@ def merge_rules(changes: DataFrame) -> None:
             Matched(is_new_answer, answer),
         ),
         insert_if="change.is_defined",
-        inserted=key | definition | answer,
+        inserted=of_change(_KEY) | definition | answer,
     ).into(RULES.name, changes)

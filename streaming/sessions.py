@@ -14,7 +14,7 @@ from mqlake.record_versions import READ_VERSIONS
 from mqlake.session_records import PROGRESS as _P
 from mqlake.session_records import SESSION as _S
 from mqlake.tables import SESSIONS, SUBSCRIPTIONS
-from streaming.merges import Matched, Merge
+from streaming.merges import Matched, Merge, of_change
 
 _SESSION: Final = """
     v int, id string, username string, protocol_level tinyint, keep_alive int, clean_start boolean,
@@ -49,9 +49,7 @@ _PROGRESS_COLUMNS: Final = tuple(_INITIAL)
 _SESSION_COLUMNS: Final = tuple(
     column.name for column in SESSIONS.columns if column.name not in (*_KEY, *_PROGRESS_COLUMNS)
 )
-_SUBSCRIPTION_ASSIGNMENTS: Final = {
-    column.name: f"change.{column.name}" for column in SUBSCRIPTIONS.columns
-}
+_SUBSCRIPTION_ASSIGNMENTS: Final = of_change(column.name for column in SUBSCRIPTIONS.columns)
 
 
 def last_sessions(records: DataFrame) -> DataFrame:
@@ -124,8 +122,7 @@ def merge_sessions(changes: DataFrame) -> None:
     """
     is_new_session = "change.log_offset > row.log_offset"
     is_own = "change.progress_id = change.id"
-    session = {name: f"change.{name}" for name in _SESSION_COLUMNS}
-    progress = {name: f"change.{name}" for name in _PROGRESS_COLUMNS}
+    session = of_change(_SESSION_COLUMNS)
     own_or_kept = {
         name: f"CASE WHEN {is_own} THEN change.{name} "
         f"WHEN change.id = row.id THEN row.{name} ELSE {initial} END"
@@ -135,7 +132,6 @@ def merge_sessions(changes: DataFrame) -> None:
         name: f"CASE WHEN {is_own} THEN change.{name} ELSE {initial} END"
         for name, initial in _INITIAL.items()
     }
-    key = {name: f"change.{name}" for name in _KEY}
     Merge(
         on=_SAME_CLIENT,
         matched=(
@@ -144,11 +140,11 @@ def merge_sessions(changes: DataFrame) -> None:
             Matched(
                 "change.progress_id = row.id "
                 "AND change.progress_offset > coalesce(row.progress_offset, -1)",
-                progress,
+                of_change(_PROGRESS_COLUMNS),
             ),
         ),
         insert_if="change.id IS NOT NULL",
-        inserted=key | session | own_or_initial,
+        inserted=of_change(_KEY) | session | own_or_initial,
     ).into(SESSIONS.name, changes)
 
 
