@@ -60,7 +60,7 @@ def write_certificate(folder: Path) -> dict[str, str]:
 def stored_payloads(system: LocalSystem) -> Counter[bytes]:
     """Return how often the history holds each payload of `kept/1`."""
     query = "SELECT payload FROM messages WHERE topic = 'kept/1'"
-    return Counter(row["payload"] for row in rows_of(system, "messages", query))
+    return Counter(payload for (payload,) in rows_of(system, "messages", query))
 
 
 class TestRunningSystem:
