@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TOKEN_FILE: Final = "connect-token"  # noqa: S105 - the name of the file
 QUERY_TIMEOUT_SECONDS: Final = 20.0
+OPEN_SECONDS: Final = 120.0
+"""Longest of each statement that opens a session: the first ones of a Spark that has just started
+take many times as long as others."""
 START_SECONDS: Final = 20.0
 """Longest that a request waits for Spark to start; then the caller may ask again."""
 JOB_START_SECONDS: Final = 120.0
@@ -236,7 +239,7 @@ class Spark:
             for key, value in settings.items():
                 session.conf.set(key, value)
 
-        self.perform(set_all)
+        self.perform(set_all, OPEN_SECONDS)
 
     def close(self) -> None:
         self._session.stop()

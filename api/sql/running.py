@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from api.kept_sessions import KeptSessions
 from api.relations.views import EMPTY_SCHEMA
 from api.spark import (
+    OPEN_SECONDS,
     Cancelled,
     EvaluationError,
     OutOfMemory,
@@ -56,8 +57,6 @@ SESSION_SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 _ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
-_OPEN_SECONDS: Final = 120.0
-"""The first statements of a Spark that has just started take many times as long as others."""
 MOST_IDLE: Final = 2
 """Sessions that are kept; more are opened when more ask at once."""
 SPARK_LIMIT_SECONDS: Final = 3_600.0
@@ -179,7 +178,7 @@ class QueryRunner:
         try:
             # A name that the checker let through unresolved would find no table here.
             for statement in ("CREATE SCHEMA IF NOT EXISTS", "USE SCHEMA"):
-                session.rows(f"{statement} {EMPTY_SCHEMA}", _OPEN_SECONDS)
+                session.rows(f"{statement} {EMPTY_SCHEMA}", OPEN_SECONDS)
         except Exception:
             session.close()
             raise

@@ -36,6 +36,9 @@ TUN: Final = Path("/dev/net/tun")
 _NETWORK: Final = "198.18"
 """Set aside for tests of networks [RFC 2544]."""
 
+_NAMESPACES: Final = Path("/run/netns")
+"""Where the program ip has their names [ip-netns(8)]."""
+
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN: Final = 0x0001
 _IFF_NO_PI: Final = 0x1000
@@ -156,6 +159,8 @@ class Switch:
         self._thread.start()
 
     def _join(self, machine: str, name: str) -> None:
+        if (_NAMESPACES / name).exists():
+            _ip("netns", "del", name)  # the run that had this number before was killed
         _ip("netns", "add", name)
         self._namespaces[machine] = name
         self._devices[machine] = _Device(name, machine)
@@ -170,18 +175,21 @@ class Switch:
         _ip(*where, "link", "set", name, "mtu", str(MTU), "up")
 
     def stop(self) -> None:
-        """Take all away; the devices go with their descriptors."""
+        """Take all away; the devices go with their descriptors.
+
+        The clients' goes last: with it the number of this network is free for another run.
+        """
         self._wake.close()
         if self._thread.is_alive():
             self._thread.join()
         self._selector.close()
         self._woken.close()
-        for device in self._devices.values():
-            os.close(device.descriptor)
-        self._devices.clear()
         for name in self._namespaces.values():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
         self._namespaces.clear()
+        for device in reversed(self._devices.values()):
+            os.close(device.descriptor)
+        self._devices.clear()
 
     def change(self, source: str, destination: str, conditions: Conditions) -> None:
         """Set the conditions of packets from one machine to another from now on."""

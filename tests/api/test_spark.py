@@ -12,7 +12,16 @@ import pytest
 from grpc import RpcError
 from pyspark.errors.exceptions.connect import AnalysisException
 
-from api.spark import Cancelled, EvaluationError, OutOfMemory, Spark, SparkAway, SparkEnded
+from api.spark import (
+    OPEN_SECONDS,
+    QUERY_TIMEOUT_SECONDS,
+    Cancelled,
+    EvaluationError,
+    OutOfMemory,
+    Spark,
+    SparkAway,
+    SparkEnded,
+)
 from mqlake.query_application import End
 
 
@@ -97,6 +106,20 @@ def test_spark_that_ends_before_a_session_has_its_settings_is_told() -> None:
     end = End("it was killed by signal 9", "other", was_alone=True)
     with pytest.raises(SparkAway, match="it was killed by signal 9"):
         spark(session, Use(end)).configure({"spark.sql.session.timeZone": "UTC"})
+
+
+def test_a_session_may_take_longer_to_open_than_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert OPEN_SECONDS > QUERY_TIMEOUT_SECONDS
+    monkeypatch.setattr("api.spark.OPEN_SECONDS", 0.1)
+    session = Session()
+
+    def stop(_key: str, _value: str) -> None:
+        assert session.interrupted.wait(60)
+        raise AnalysisException("interrupted")
+
+    session.conf = SimpleNamespace(set=stop)
+    with pytest.raises(SparkAway, match=r"within 0\.1 s"):
+        spark(session, Use()).configure({"spark.sql.session.timeZone": "UTC"})
 
 
 @pytest.mark.parametrize("is_late", [True, False])

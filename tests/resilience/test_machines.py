@@ -42,6 +42,15 @@ for number in range(int(sys.argv[2])):
     sender.sendto(number.to_bytes(2), (sys.argv[1], int(sys.argv[3])))
 """
 
+ABANDONED = """
+import random, time
+from resilience.machines.switch import Switch
+switch = Switch(("a",), random.Random(1))
+switch.start()
+print(switch.prefix("a")[-1], flush=True)
+time.sleep(600)
+"""
+
 CLOCKS = """
 import sys, time
 for _ in sys.stdin:
@@ -239,6 +248,24 @@ def test_nothing_is_left_of_a_network() -> None:
     switch.stop()
     assert name not in subprocess.check_output(["ip", "netns"], text=True).split()
     assert name[:-2] + ":" not in subprocess.check_output(["ip", "link"], text=True).split()
+
+
+@with_packets
+def test_namespaces_that_a_killed_run_left_are_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = [sys.executable, "-c", ABANDONED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        name = run.stdout.readline().strip()
+        run.kill()
+    assert name in subprocess.check_output(["ip", "netns"], text=True)
+    number = int(name.removeprefix("rsl").removesuffix("n2"))
+    monkeypatch.setattr(random, "sample", lambda *_: [number])
+    switch = Switch(("a",), random.Random(1))
+    with echo_behind(switch), socket.create_connection((switch.address("a"), 7), 20):
+        assert switch.prefix("a")[-1] == name
+    assert name not in subprocess.check_output(["ip", "netns"], text=True).split()
 
 
 @with_disk

@@ -67,8 +67,9 @@ public final class SmallTable {
 
     /** Return what the table has. */
     public Dataset<Row> rows() {
-        return transaction.deltaLog().createDataFrame(
-                transaction.snapshot(), files, false, Option.empty());
+        return transaction
+                .deltaLog()
+                .createDataFrame(transaction.snapshot(), files, false, Option.empty());
     }
 
     /**
