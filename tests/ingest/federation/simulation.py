@@ -19,7 +19,6 @@ differ by up to a tenth. Each message goes over the wire as its link's protocol 
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -537,8 +536,3 @@ def identity(message: SiteMessage) -> Name:
 
 def run(seed: int, make: Callable[..., Any] = Federator) -> World:
     return World(seed, make).run()
-
-
-def topologies_wanted(default: int) -> int:
-    """Return how many topologies to run: MQLAKE_SIMULATIONS, or what fits into a test."""
-    return int(os.environ.get("MQLAKE_SIMULATIONS", str(default)))

@@ -13,7 +13,8 @@ from ingest.federation.overlay import Overlay
 from ingest.federation.overlay_events import NeighbourState, OverlayEvent
 from ingest.federation.overlay_map import OverlayMap
 from tests.ingest.federation.healing import HEAL_SECONDS, heal
-from tests.ingest.federation.simulation import Violation, topologies_wanted
+from tests.ingest.federation.simulation import Violation
+from tests.ingest.simulations import simulations_wanted
 
 SAMPLE: Final = 20
 FOUND: Final = (2, 95)
@@ -23,7 +24,7 @@ SEEDS: Final = (*FOUND, 132, *range(30))
 
 
 def test_random_federations_heal_in_time_and_keep_their_promises() -> None:
-    wanted = topologies_wanted(SAMPLE)
+    wanted = simulations_wanted(SAMPLE)
     healed = [heal(seed).healed_after for seed in range(wanted)]
     assert sum(one is not None and one > 0 for one in healed) > wanted / 10, "nothing was broken"
     assert all(one is not None and one <= HEAL_SECONDS for one in healed)

@@ -19,7 +19,8 @@ from ingest.federation.neighbours import Neighbourhood
 from ingest.federation.packets import Core, Lack
 from ingest.federation.repair import Repair
 from ingest.federation.store import MeshStore
-from tests.ingest.federation.simulation import Violation, run, topologies_wanted
+from tests.ingest.federation.simulation import Violation, run
+from tests.ingest.simulations import simulations_wanted
 
 SAMPLE: Final = 60
 FOUND: Final = (3207, 3213, 3906, 4213, 4894)
@@ -31,7 +32,7 @@ SEEDS: Final = (0, 10, 19, 50, 52, 86, 99, *FOUND, *range(100, 200))
 
 def test_random_federations_keep_their_promises() -> None:
     packets = 0
-    for seed in range(topologies_wanted(SAMPLE)):
+    for seed in range(simulations_wanted(SAMPLE)):
         packets += run(seed).packets
     assert packets > SAMPLE * 100
 

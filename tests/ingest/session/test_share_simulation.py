@@ -31,7 +31,8 @@ from tests.ingest.session.share_simulation import (
     make_schedule,
     search,
 )
-from tests.ingest.session.simulation.search import explain, schedules_wanted
+from tests.ingest.session.simulation.search import explain
+from tests.ingest.simulations import simulations_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 CHUNKS: Final = 5
-SCHEDULES: Final = schedules_wanted(500)
+SCHEDULES: Final = simulations_wanted(500)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -24,8 +24,9 @@ from tests.ingest.session.simulation.families import (
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
 from tests.ingest.session.simulation.schedule import make_schedule, on_one_machine, with_strangers
-from tests.ingest.session.simulation.search import around, explain, schedules_wanted, search
+from tests.ingest.session.simulation.search import around, explain, search
 from tests.ingest.session.simulation.world import World
+from tests.ingest.simulations import simulations_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 3
-SCHEDULES: Final = schedules_wanted(900)
-STRANGERS: Final = schedules_wanted(250)
+SCHEDULES: Final = simulations_wanted(900)
+STRANGERS: Final = simulations_wanted(250)
 """Schedules in which other users come, too."""
 CHUNK: Final = 250
-ENDINGS: Final = schedules_wanted(100)
+ENDINGS: Final = simulations_wanted(100)
 """Schedules in which gateways see that another one has ended."""
 
 

@@ -13,13 +13,14 @@ from ingest.session.stored_subscriptions import SubscriptionsOfShard
 from mqlake.session_records import NEVER_EXPIRES, subscription_key
 from mqlake.shard_records import stamp_headers
 from tests.ingest.session.simulation.schedule import Fault, Schedule, Step
-from tests.ingest.session.simulation.search import around, explain, run, schedules_wanted
+from tests.ingest.session.simulation.search import around, explain, run
 from tests.ingest.session.subscription_simulation import (
     Filters,
     SubscribingWorld,
     make_schedule,
     search,
 )
+from tests.ingest.simulations import simulations_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 5
-SCHEDULES: Final = schedules_wanted(500)
+SCHEDULES: Final = simulations_wanted(500)
 
 
 @pytest.fixture(autouse=True)

@@ -43,8 +43,8 @@ from mqlake.records import (
     route_key,
 )
 from mqlake.records import Message as LogMessage
-from tests.ingest.federation.simulation import topologies_wanted
 from tests.ingest.federation.sites.router import Router
+from tests.ingest.simulations import simulations_wanted
 
 pytestmark = pytest.mark.anyio
 
@@ -422,7 +422,7 @@ def run(seed: int) -> None:
 
 
 async def test_each_message_goes_to_one_member_of_all_sites() -> None:
-    for seed in range(topologies_wanted(100)):
+    for seed in range(simulations_wanted(100)):
         try:
             run(seed)
         except AssertionError as exc:

@@ -10,7 +10,7 @@ import pytest
 from ingest.federation.filters import covers, meet
 from ingest.federation.sites import interest
 from ingest.federation.sites.interest import Interest, InterestEntry, NeighbourInterest, News
-from tests.ingest.federation.simulation import topologies_wanted
+from tests.ingest.simulations import simulations_wanted
 
 FILTERS = ("f/#", "f/1", "f/+", "g/1/x", "g/+/x", "g/#", "h")
 HOP_LIMIT = 16
@@ -203,7 +203,7 @@ def run(seed: int) -> None:
 
 
 def test_everybody_is_sent_what_is_wanted_behind_him_and_nothing_else() -> None:
-    for seed in range(topologies_wanted(SEEDS)):
+    for seed in range(simulations_wanted(SEEDS)):
         run(seed)
 
 

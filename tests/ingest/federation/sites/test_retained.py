@@ -26,7 +26,7 @@ from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPosition
 from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import FLAG_RETAIN, LogRecord, Message, message_headers
-from tests.ingest.federation.simulation import topologies_wanted
+from tests.ingest.simulations import simulations_wanted
 
 SEEDS = 400
 EVENTS = 60
@@ -284,7 +284,7 @@ class Federation:
 
 def test_sites_that_set_a_topic_while_apart_agree_afterwards() -> None:
     shown_again = 0
-    for seed in range(topologies_wanted(SEEDS)):
+    for seed in range(simulations_wanted(SEEDS)):
         federation = Federation(seed)
         federation.run()
         shown_again += sum(site.shown_again for site in federation.sites.values())

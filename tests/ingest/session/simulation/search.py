@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -77,8 +76,3 @@ def search(
         if found is not None:
             return seed, found
     return None
-
-
-def schedules_wanted(default: int) -> int:
-    """Return how many schedules to run: MQLAKE_SIMULATIONS, or what fits into a test."""
-    return int(os.environ.get("MQLAKE_SIMULATIONS", str(default)))
