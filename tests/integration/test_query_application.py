@@ -20,7 +20,7 @@ from mqlake.status import start_ticks
 pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
 
 SLOW: Final = "SELECT count(*) FROM range(100000000000) WHERE pmod(hash(id), 7) = 8"
-MODEST: Final = "SELECT count(*) FROM range(500000000) WHERE pmod(hash(id), 7) = 8"
+MODEST: Final = "SELECT count(*) FROM range(250000000) WHERE pmod(hash(id), 7) = 8"
 """Takes seconds."""
 SHORT: Final = "SELECT count(*) FROM range(100000000) WHERE pmod(hash(id), 7) = 8"
 """Takes long enough for two to be under way together."""

@@ -17,13 +17,15 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from launcher.paths import RUNTIME
 from mqlake.matching import filter_matches
 from rules.columns import ROW
 from rules.detections import batch_query
 from rules.language.compiled import CompiledRule
 from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
-from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import start_jvm
+from streaming.settings.spark import SparkSettings
+from streaming.spark_conf import spark_conf, spark_jars
 
 FAILED = "failed"
 """What stands for the rows of a rule that failed."""
@@ -82,29 +84,33 @@ _PARSED = {
 
 @contextmanager
 def running_session() -> Iterator[SparkSession]:
-    """Run the smallest Spark there is, in a JVM of its own that leaves no trace in pyspark."""
+    """Run Spark as the applications do, in a JVM of its own that leaves no trace in pyspark."""
     if SparkContext._active_spark_context is not None:  # another test's
         yield SparkSession.builder.getOrCreate()
         return
+    settings = SparkSettings(jars_dir=RUNTIME / "jars", master="local[1]")
+    # With the class path of the applications it has their archive of classes, too.
+    jars = spark_jars(settings)
     jvm = start_jvm(
         ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g"],
-        [str(PYSPARK_JARS / "*")],
+        jars.class_path,
+        archives=jars.archives,
     )
     jvm.export()
     try:
-        session: SparkSession = (
-            SparkSession.builder.appName("rules")
-            .master("local[1]")
-            .config("spark.ui.enabled", "false")
-            # As the applications have it.
-            .config("spark.sql.adaptive.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "1")
+        conf = spark_conf(settings, jars.extra, has_tables=False) | {
+            "spark.default.parallelism": "1",
+            "spark.sql.shuffle.partitions": "1",
             # Expressions are compiled, as the engine does it. A whole stage costs more for one row.
-            .config("spark.sql.codegen.wholeStage", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.sql.session.timeZone", "America/St_Johns")
-            .getOrCreate()
-        )
+            "spark.sql.codegen.wholeStage": "false",
+            # The last windows of a stream end without a record behind them.
+            "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+            "spark.sql.session.timeZone": "America/St_Johns",
+        }
+        builder: SparkSession.Builder = SparkSession.builder.appName("rules").master("local[1]")
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        session: SparkSession = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
