@@ -116,7 +116,8 @@ def spark(streaming_settings: LakeSettings) -> Iterator[SparkSession]:
         umask = os.umask(0o077)  # as the supervisor has it
         try:
             folder = streaming_settings.data_dir / "jvm"
-            session, jvm = start_spark(streaming_settings, "tests", folder, heap_mb=640)
+            # What hundreds of tests leave stays in it: three quarters of 640 MiB.
+            session, jvm = start_spark(streaming_settings, "tests", folder, heap_mb=1024)
         finally:
             os.umask(umask)
     # As the query application does, in the one JVM of these tests.
