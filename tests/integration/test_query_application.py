@@ -58,7 +58,7 @@ def ask_sql(system: LocalSystem, query: str, seconds: float = 60) -> httpx.Respo
     return ask(system, "/sql", {"query": query, "timeout_seconds": seconds})
 
 
-def rows_of(system: LocalSystem, query: str) -> Any:
+def rows_by_sql(system: LocalSystem, query: str) -> Any:
     answer = ask_sql(system, query)
     assert answer.status_code == 200, answer.text
     return answer.json()["rows"]
@@ -127,7 +127,7 @@ def undisturbed(system: LocalSystem) -> Iterator[None]:
 
 
 def test_who_asks_for_too_much_harms_nobody_but_himself(system: LocalSystem) -> None:
-    assert rows_of(system, "SELECT 1 AS one") == [[1]]
+    assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]
     await_condition(lambda: uses(system) == 0, "nobody else asks")
     with undisturbed(system):
         answer = ask_sql(system, doubled(), seconds=240)
@@ -142,12 +142,12 @@ def test_who_asks_for_too_much_harms_nobody_but_himself(system: LocalSystem) -> 
         trial = {"sql": rule, "context": {"topic": "a", "payload": "x" * 600_000}}
         tried = ask(system, "/rule_test", trial)
         assert tried.status_code == 503 or tried.json().get("error"), tried.text
-    assert rows_of(system, "SELECT 1 AS one") == [[1]]
+    assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]
     assert system.process("query")["figures"]["ends"]["memory"] >= 1
 
 
 def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSystem) -> None:
-    assert rows_of(system, "SELECT 1 AS one") == [[1]]
+    assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]
     await_condition(lambda: uses(system) == 0, "nobody else asks")
     answers: list[httpx.Response] = []
     asking = threading.Thread(target=lambda: answers.append(ask_sql(system, SLOW)))
@@ -160,7 +160,7 @@ def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSyste
         (answer,) = answers
         assert answer.status_code == 503
         assert "it was killed by signal 9" in answer.json()["detail"]
-        assert rows_of(system, "SELECT 2 AS two") == [[2]]
+        assert rows_by_sql(system, "SELECT 2 AS two") == [[2]]
     assert system.process("query")["restarts"] == 0, "its keeper goes on"
 
 
@@ -188,7 +188,7 @@ def test_queries_that_ran_beside_another_are_answered_though_spark_ended(
 
 
 def test_a_keeper_that_is_killed_is_back_for_the_next(system: LocalSystem) -> None:
-    assert rows_of(system, "SELECT 1 AS one") == [[1]]
+    assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]
     java_pid = system.process("query")["figures"]["java_pid"]
     system.kill("query")
     await_condition(lambda: start_ticks(java_pid) is None, "the kernel ends its Spark with it")

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import py4j.java_gateway
@@ -23,9 +25,8 @@ from rules.columns import ROW
 from rules.detections import batch_query
 from rules.language.compiled import CompiledRule
 from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
-from streaming.jvm.process import start_jvm
-from streaming.settings.spark import SparkSettings
-from streaming.spark_conf import spark_conf, spark_jars
+from streaming.settings.spark import StreamingSettings
+from streaming.spark import start_spark
 
 FAILED = "failed"
 """What stands for the rows of a rule that failed."""
@@ -82,44 +83,42 @@ _PARSED = {
 }
 
 
+_CONF = {
+    "spark.default.parallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+    # Expressions are compiled, as the engine does it. A whole stage costs more for one row.
+    "spark.sql.codegen.wholeStage": "false",
+    # The last windows of a stream end without a record behind them.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    "spark.sql.session.timeZone": "America/St_Johns",
+}
+"""Of the tests' Spark, in place of what the applications have."""
+
+
 @contextmanager
 def running_session() -> Iterator[SparkSession]:
     """Run Spark as the applications do, in a JVM of its own that leaves no trace in pyspark."""
     if SparkContext._active_spark_context is not None:  # another test's
         yield SparkSession.builder.getOrCreate()
         return
-    settings = SparkSettings(jars_dir=RUNTIME / "jars", master="local[1]")
-    # With the class path of the applications it has their archive of classes, too.
-    jars = spark_jars(settings)
-    jvm = start_jvm(
-        ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g"],
-        jars.class_path,
-        archives=jars.archives,
-    )
-    jvm.export()
-    try:
-        conf = spark_conf(settings, jars.extra, has_tables=False) | {
-            "spark.default.parallelism": "1",
-            "spark.sql.shuffle.partitions": "1",
-            # Expressions are compiled, as the engine does it. A whole stage costs more for one row.
-            "spark.sql.codegen.wholeStage": "false",
-            # The last windows of a stream end without a record behind them.
-            "spark.sql.streaming.noDataMicroBatches.enabled": "true",
-            "spark.sql.session.timeZone": "America/St_Johns",
-        }
-        builder: SparkSession.Builder = SparkSession.builder.appName("rules").master("local[1]")
-        for key, value in conf.items():
-            builder = builder.config(key, value)
-        session: SparkSession = builder.getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
-    finally:
-        jvm.kill()
-        SparkContext._gateway = SparkContext._jvm = None
-        # pyspark put its own here, which asks the context about each error in Java.
-        py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    with TemporaryDirectory() as folder:
+        settings = StreamingSettings(
+            data_dir=Path(folder), jars_dir=RUNTIME / "jars", master="local[1]", spark=_CONF
+        )
+        one_compiler = ("-XX:TieredStopAtLevel=1",)
+        session, jvm = start_spark(
+            settings, "rules", Path(folder), 1024, java=one_compiler, has_tables=False
+        )
+        try:
+            session.sparkContext.setLogLevel("OFF")
+            yield session
+            session.stop()
+        finally:
+            jvm.kill()
+            SparkContext._gateway = SparkContext._jvm = None
+            # pyspark put its own here, which asks the context about each error in Java.
+            py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 
 @contextmanager
