@@ -15,6 +15,8 @@ from api.kept_sessions import KeptSessions
 from api.relations.catalog import is_to_be_made, made_by
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.query_application import NotReady, QueryApplication, Unwanted, Use
+from rules.sql.confined import Confined, own, settings_of
+from rules.sql.functions import RULE_FUNCTIONS
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -44,6 +46,8 @@ _UNKNOWN: Final = {
 _LOADING: Final = threading.Lock()
 
 Row = dict[str, Any]
+Statement = str | Confined
+"""As text it is mqlake's own: of users it holds literals alone."""
 Result = TypeVar("Result")
 
 
@@ -90,7 +94,7 @@ class Spark:
 
     def rows(
         self,
-        query: str,
+        query: Statement,
         timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
         *,
         progress: Callable[[float], None] | None = None,
@@ -99,7 +103,7 @@ class Spark:
         """Return the rows of a query.
 
         Args:
-            query: SQL made by us, never as a user wrote it.
+            query: What of it is a user's, or made of a user's text, is confined.
             timeout_seconds: After that it is interrupted.
             progress: Told now and then which share of the tasks is done.
             is_cancelled: Asked now and then; True interrupts the query.
@@ -109,9 +113,10 @@ class Spark:
             Cancelled: It was interrupted.
             SparkAway: Spark does not answer, or not in time.
         """
+        text = query.text if isinstance(query, Confined) else own(query)
 
         def ask(session: "SparkSession") -> list[Row]:
-            found: list[Row] = session.sql(query).toArrow().to_pylist()
+            found: list[Row] = session.sql(text).toArrow().to_pylist()
             return found
 
         return self.perform(ask, timeout_seconds, progress=progress, is_cancelled=is_cancelled)
@@ -297,7 +302,7 @@ class SparkConnect:
         self._lock = threading.Lock()
         # After an error of an expression a session is as it was.
         self._kept = KeptSessions(
-            self._open,
+            partial(self.open, {}),
             1,
             lambda exc: isinstance(exc, EvaluationError) and not isinstance(exc, OutOfMemory),
         )
@@ -346,21 +351,28 @@ class SparkConnect:
             finally:
                 spark.close()
 
-    def open(self, settings: Mapping[str, str], use: Use) -> Spark:
+    def open(
+        self, settings: Mapping[str, str], use: Use, functions: Iterable[str] = RULE_FUNCTIONS
+    ) -> Spark:
         """Open a session of its own; the caller closes it.
+
+        Args:
+            settings: Of the session.
+            use: That Spark runs for.
+            functions: That confined statements may call there.
 
         Raises:
             SparkAway: Spark does not answer.
         """
-        spark = self._open(use)
+        spark = self._connected(use)
         try:
-            spark.configure(settings)
+            spark.configure({**settings, **settings_of(functions)})
         except Exception:
             spark.close()
             raise
         return spark
 
-    def rows(self, query: str, timeout_seconds: float = QUERY_TIMEOUT_SECONDS) -> list[Row]:
+    def rows(self, query: Statement, timeout_seconds: float = QUERY_TIMEOUT_SECONDS) -> list[Row]:
         """Ask in the session that is kept; it is opened again when Spark was away.
 
         Raises:
@@ -375,7 +387,7 @@ class SparkConnect:
         with self._lock:
             self._kept.close()
 
-    def _open(self, use: Use) -> Spark:
+    def _connected(self, use: Use) -> Spark:
         load_client()
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -408,7 +420,7 @@ def load_client() -> None:
 
 
 def _make(statement: str, session: "SparkSession") -> None:
-    session.sql(statement)
+    session.sql(own(statement))
 
 
 def _unknown_name(error: "PySparkException") -> str | None:

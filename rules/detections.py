@@ -59,7 +59,7 @@ def batch_query(
     names = ", ".join(columns)
     return f"""{parts}, {changes}
         SELECT {names}, _told.{AT_COLUMN}, _told.{STATE}, _told.{SINCE}
-        FROM changes LATERAL VIEW explode(filter(_all, one -> one IS NOT NULL)) AS _told"""
+        FROM changes LATERAL VIEW explode(filter(_all, one -> one IS NOT NULL)) _each AS _told"""
 
 
 def _absence(detection: Detection, part: str, order: str, until: str) -> str:

@@ -17,7 +17,10 @@ from streaming.jvm.vocabulary import EXPENDABLE_OPTION
 from streaming.settings.spark import SparkSettings
 
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
-_FUNCTIONS: Final = "mqlake.log.HeaderFunction,mqlake.decoding.DecodingFunctions"
+# The last one reads statements first.
+_EXTENSIONS: Final = (
+    "mqlake.log.HeaderFunction,mqlake.decoding.DecodingFunctions,mqlake.spark.Confinement"
+)
 
 # One machine, small batches: Spark's means for clusters (many partitions, statistics, replanning)
 # cost more than they bring. Real-time mode refuses adaptive execution.
@@ -50,10 +53,10 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedTasks": "50",
     # A query that is told to stop does not wait for a batch: the rest of it comes again.
     "spark.sql.streaming.stopTimeout": "2000",
-    "spark.sql.extensions": _FUNCTIONS,
+    "spark.sql.extensions": _EXTENSIONS,
 }
 _TABLES: Final[dict[str, str]] = {
-    "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{_FUNCTIONS}",
+    "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{_EXTENSIONS}",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
     # A row group is written and read at once, 128 MiB by default: in a merge two of them meet.

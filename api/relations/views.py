@@ -14,8 +14,6 @@ CATALOG_SCHEMA: Final = "spark_catalog.default"
 """Schema of the tables."""
 VIEW_SCHEMA: Final = "mqlake"
 """Schema of the views, of all tenants."""
-EMPTY_SCHEMA: Final = f"{VIEW_SCHEMA}_none"
-"""Schema that sessions of users' queries are in: it is empty."""
 
 TENANT: Final = "tenant"
 TOPIC_MATCHES: Final = "topic_matches"

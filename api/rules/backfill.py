@@ -24,6 +24,7 @@ from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
 from mqlake.rule_records import OffsetRange, Span
 from mqlake.tables import MESSAGES
 from rules.language.compiled import CompiledRule
+from rules.sql.confined import Confined
 
 WINDOW_ROWS: Final = 100_000
 """Messages that are evaluated at a time, about; bounds the memory."""
@@ -230,13 +231,12 @@ class _Backfill(RuleRun[BackfillOrder]):
             f" AND log_offset < {start:d})"
             for partition, start in enumerate(self._order.live.starts)
         )
-        rows = history.MESSAGES_STORED.source(
-            version, " AND ".join([*self._where(), f"({before})"])
-        )
-        found = self.rows(
+        rows = history.MESSAGES_STORED.rows(version, " AND ".join([*self._where(), f"({before})"]))
+        query = (
             "SELECT log_partition, min(log_offset) AS first, max(log_offset) AS last"  # noqa: S608
-            f" FROM {rows} GROUP BY log_partition"
+            f" FROM {history.STORED} GROUP BY log_partition"
         )
+        found = self.rows(Confined(query, {history.STORED: rows}))
         return {row["log_partition"]: (row["first"], row["last"] + 1) for row in found}
 
     def _run_window(self, version: int, window: dict[int, tuple[int, int]]) -> None:
@@ -244,22 +244,22 @@ class _Backfill(RuleRun[BackfillOrder]):
             f"(log_partition = {partition:d} AND log_offset >= {begin:d} AND log_offset < {end:d})"
             for partition, (begin, end) in window.items()
         )
-        rows = history.MESSAGES_STORED.source(
-            version, " AND ".join([*self._where(), f"({inside})"])
-        )
+        rows = history.MESSAGES_STORED.rows(version, " AND ".join([*self._where(), f"({inside})"]))
+        relations = {history.STORED: rows}
         result = history.guarded(self._order.expression)
-        inner = f"SELECT {history.MESSAGES_STORED.row} FROM {rows}"  # noqa: S608
+        inner = f"SELECT {history.MESSAGES_STORED.row} FROM {history.STORED}"  # noqa: S608
         names = "id, topic, clientid, timestamp, log_partition, log_offset"
         evaluated = f"SELECT {names}, payload, {result} AS result FROM ({inner})"  # noqa: S608
         counted = self.rows(
-            f"SELECT count(*) AS matched FROM {rows}"  # noqa: S608
+            Confined(f"SELECT count(*) AS matched FROM {history.STORED}", relations)  # noqa: S608
         )
         self._matched += counted[0]["matched"]
-        found = self.rows(
+        query = (
             f"SELECT {names}, result, CASE WHEN result IS NULL THEN payload END AS payload"  # noqa: S608
             f" FROM ({evaluated}) WHERE result IS NULL OR octet_length(result) > 0"
             " ORDER BY log_partition, log_offset"
         )
+        found = self.rows(Confined(query, relations))
         records: list[Append] = []
         letters: list[Append] = []
         for row in found:
@@ -286,9 +286,9 @@ class _Backfill(RuleRun[BackfillOrder]):
         self._failed += 1
         error = NOT_EXPLAINED
         if self._failed <= MAX_EXPLAINED:
-            stored, position = history.MESSAGES_STORED, history.position(row)
+            where = history.of_tenant(order.tenant, [history.position(row)])
             try:
-                self.rows(stored.unguarded(version, position, order.expression))
+                self.rows(history.MESSAGES_STORED.unguarded(version, where, order.expression))
             except EvaluationError as exc:
                 error = str(exc)[:MAX_ERROR_CHARACTERS]
         letter = DeadLetter(

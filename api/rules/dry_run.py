@@ -17,6 +17,7 @@ from api.rules.times import HOUR_MS, shown_time
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from rules.language.compiled import CompiledRule
+from rules.sql.confined import Confined
 
 MAX_SAMPLES: Final = 10
 MAX_ERRORS: Final = 5
@@ -141,7 +142,7 @@ class _StatelessDryRun(RuleDryRun):
         result["difference"] = self._difference(version, counted)
         return result
 
-    def _count_query(self, version: int) -> str:
+    def _count_query(self, version: int) -> Confined:
         """Return the query: hour, bucket -> counts and least positions."""
         kinds = {"passed_at": "result_outputs > 0", "failed_at": "result_outputs < 0"}
         sums = {
@@ -168,13 +169,14 @@ class _StatelessDryRun(RuleDryRun):
         counts = f"*, {_outputs('result')} AS result_outputs"
         if self._other is not None:
             counts += f", {_outputs('other')} AS other_outputs"
-        rows = f"SELECT {counts} FROM ({self._evaluated(version)})"  # noqa: S608
-        return (
-            f"SELECT hour, {', '.join(wanted)} FROM ({rows})"  # noqa: S608
-            " GROUP BY hour, bucket ORDER BY hour"
+        return self._evaluated(version).inside(
+            lambda evaluated: (
+                f"SELECT hour, {', '.join(wanted)} FROM (SELECT {counts} FROM ({evaluated}))"  # noqa: S608
+                " GROUP BY hour, bucket ORDER BY hour"
+            )
         )
 
-    def _evaluated(self, version: int, positions: Iterable[int] | None = None) -> str:
+    def _evaluated(self, version: int, positions: Iterable[int] | None = None) -> Confined:
         """Return the query that evaluates: one row for each message."""
         conditions = [f"tenant = {history.text(self._range.tenant)}"]
         own = history.matches(self._rule.filters)
@@ -186,9 +188,8 @@ class _StatelessDryRun(RuleDryRun):
         else:
             conditions += history.between(self._range.from_ms, self._range.to_ms)
         conditions.append(f"({either})")
-        rows = self._stored.source(version, " AND ".join(conditions))
-        if self._range.limit is not None and positions is None:
-            rows = f"(SELECT * FROM {rows} ORDER BY ts DESC LIMIT {self._range.limit:d})"  # noqa: S608
+        newest = self._range.limit if positions is None else None
+        rows = self._stored.rows(version, " AND ".join(conditions), newest)
         wanted = [
             f"unix_millis(ts) div {HOUR_MS} AS hour",
             f"pmod(log_offset * 7 + log_partition, {_BUCKETS}) AS bucket",
@@ -207,27 +208,35 @@ class _StatelessDryRun(RuleDryRun):
         if positions is not None:
             wanted += ["topic", "clientid", f"{SHOWN} AS payload"]
         # `ts` is no column of a rule's row.
-        inner = f"SELECT {self._stored.row}, ts FROM {rows}"  # noqa: S608
-        return f"SELECT {', '.join(wanted)}, timestamp FROM ({inner})"  # noqa: S608
+        inner = f"SELECT {self._stored.row}, ts FROM {history.STORED}"  # noqa: S608
+        query = f"SELECT {', '.join(wanted)}, timestamp FROM ({inner})"  # noqa: S608
+        return Confined(query, {history.STORED: rows})
+
+    def _in_order(self, version: int, positions: list[int]) -> list[Row]:
+        """Evaluate on some positions; return their rows in the order of the log."""
+        return self.rows(
+            self._evaluated(version, positions).inside(
+                lambda evaluated: f"{evaluated} ORDER BY position"
+            )
+        )
 
     def _samples(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
         if not positions:
             return []
-        rows = self.rows(f"{self._evaluated(version, positions)} ORDER BY position")
         return [
             {**message(row, row["position"]), "outputs": _read_outputs(row["result"])}
-            for row in rows
+            for row in self._in_order(version, positions)
         ]
 
     def _errors(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
         """Evaluate again, one by one and unguarded, so that Spark tells the error."""
         if not positions:
             return []
-        rows = self.rows(f"{self._evaluated(version, positions)} ORDER BY position")
         found = []
-        for row in rows:
+        for row in self._in_order(version, positions):
+            where = history.of_tenant(self._range.tenant, [row["position"]])
             try:
-                self.rows(self._stored.unguarded(version, row["position"], self._expression))
+                self.rows(self._stored.unguarded(version, where, self._expression))
             except EvaluationError as exc:
                 found.append({**message(row, row["position"]), "error": str(exc)})
         return found
@@ -240,8 +249,7 @@ class _StatelessDryRun(RuleDryRun):
         positions = sorted({one for found in wanted.values() for one in found})
         rows = {}
         if positions:
-            query = f"{self._evaluated(version, positions)} ORDER BY position"
-            rows = {row["position"]: row for row in self.rows(query)}
+            rows = {row["position"]: row for row in self._in_order(version, positions)}
         samples = [
             {
                 **message(rows[position], position),

@@ -13,8 +13,12 @@ from mqlake.rule_records import EVENTS_PREFIX
 from mqlake.tables import DROPS, EVENTS, MESSAGES
 from mqlake.topics import SEPARATOR
 from rules.columns import ROW as ROW_COLUMNS
+from rules.sql.confined import Confined, GivenRows
 
 OFFSET_BITS: Final = 48
+
+STORED: Final = "history_rows"
+"""Name of the relation that a statement over one table has."""
 
 TASKS: Final = 2
 """That evaluate history at once. There are slots for many more, and so many threads would leave the
@@ -83,15 +87,25 @@ class StoredHistory:
         """The columns of a rule's row, for SELECT."""
         return ", ".join(f"{value} AS {name}" for name, value in self.columns.items())
 
-    def source(self, table_version: int, where: str) -> str:
-        """Return the table at a version, filtered, for a FROM clause; read by few tasks."""
-        table = f"(SELECT {self.selected} FROM {self.table} VERSION AS OF {table_version:d})"  # noqa: S608
-        return f"(SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where})"  # noqa: S608
+    def rows(self, table_version: int, where: str, newest: int | None = None) -> GivenRows:
+        """Return the rows of the table at a version, read by few tasks.
 
-    def unguarded(self, table_version: int, position: int, expression: str) -> str:
+        Args:
+            table_version: The version.
+            where: Condition that they fulfil; the tenant is part of it.
+            newest: Of those only so many, the newest; None: all.
+        """
+        table = f"(SELECT {self.selected} FROM {self.table} VERSION AS OF {table_version:d})"  # noqa: S608
+        rows = f"SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where}"  # noqa: S608
+        if newest is not None:
+            rows = f"SELECT * FROM ({rows}) ORDER BY ts DESC LIMIT {newest:d}"  # noqa: S608
+        return GivenRows(rows, (self.table,))
+
+    def unguarded(self, table_version: int, where: str, expression: str) -> Confined:
         """Return the query that evaluates a rule on one row: it fails with the error there."""
-        row = f"SELECT {self.row} FROM {self.source(table_version, at_positions([position]))}"  # noqa: S608
-        return f"SELECT {expression} AS outputs FROM ({row})"  # noqa: S608
+        row = f"SELECT {self.row} FROM {STORED}"  # noqa: S608
+        query = f"SELECT {expression} AS outputs FROM ({row})"  # noqa: S608
+        return Confined(query, {STORED: self.rows(table_version, where)})
 
 
 MESSAGES_STORED: Final = StoredHistory(MESSAGES.name, "*", COLUMNS)
@@ -166,6 +180,14 @@ def between(from_ms: int | None, to_ms: int | None) -> list[str]:
     if to_ms is not None:
         conditions.append(f"ts < timestamp_millis({to_ms:d})")
     return conditions
+
+
+def of_tenant(tenant: str, positions: Iterable[int]) -> str:
+    """Return the condition for some positions in the log, and for the tenant: see `at_positions`.
+
+    A position that the log has used twice, of a log made anew, may be another tenant's too.
+    """
+    return f"tenant = {text(tenant)} AND ({at_positions(positions)})"
 
 
 def at_positions(positions: Iterable[int]) -> str:

@@ -25,6 +25,7 @@ from api.rules.times import HOUR_MS, shown_time
 from api.spark import EvaluationError, Row, SparkConnect
 from rules.language.compiled import CompiledRule
 from rules.language.plan import Plan
+from rules.sql.confined import Confined, GivenRows
 
 _OUTCOMES: Final = {
     "matched": "true",
@@ -83,7 +84,7 @@ class _PlanDryRun(RuleDryRun):
             "difference": self._difference(version),
         }
 
-    def _source(self, plan: Plan, name: str, version: int) -> str:
+    def _source(self, plan: Plan, name: str, version: int) -> GivenRows:
         """Return the messages or events of a stream, with the columns of a rule's row."""
         stream = next(one for one in plan.streams if one.name == name)
         conditions = [
@@ -91,37 +92,42 @@ class _PlanDryRun(RuleDryRun):
             *history.between(self._range.from_ms, self._range.to_ms),
             f"({history.matches(stream.filters)})",
         ]
-        rows = self._stored.source(version, " AND ".join(conditions))
-        if self._range.limit is not None:
-            rows = f"(SELECT * FROM {rows} ORDER BY ts DESC LIMIT {self._range.limit:d})"  # noqa: S608
-        return f"(SELECT {self._stored.row} FROM {rows})"  # noqa: S608
+        rows = self._stored.rows(version, " AND ".join(conditions), self._range.limit)
+        return self._as_messages(rows)
 
-    def _counts(self, name: str, version: int) -> str:
+    def _as_messages(self, rows: GivenRows) -> GivenRows:
+        """Return rows of the table with the columns of a rule's row."""
+        return GivenRows(f"SELECT {self._stored.row} FROM ({rows.rows})", rows.reads)  # noqa: S608
+
+    def _counts(self, name: str, version: int) -> Confined:
         """Return the query: hour -> outcomes of a stream's messages, positions of failures."""
         stream = next(one for one in self._plan.streams if one.name == name)
         counts = [f"count_if({condition}) AS {kind}" for kind, condition in _OUTCOMES.items()]
         failed = f"min(CASE WHEN {plans.FOUND} IS NULL THEN {history.POSITION} END) AS failed_at"
-        evaluated = plans.evaluated(stream, self._source(self._plan, name, version))
-        return (
+        evaluated = plans.evaluated(stream, history.STORED)
+        query = (
             f"SELECT '{name}' AS stream, timestamp div {HOUR_MS} AS hour, {', '.join(counts)},"  # noqa: S608
             f" {failed} FROM ({evaluated}) GROUP BY hour ORDER BY hour"
         )
+        return Confined(query, {history.STORED: self._source(self._plan, name, version)})
 
-    def _output_rows(self, plan: Plan, version: int) -> str:
+    def _output_rows(self, plan: Plan, version: int, mark: str = "") -> Confined:
         sources = {one.name: self._source(plan, one.name, version) for one in plan.streams}
         until = "NULL"
         if self._range.to_ms is not None:
             until = f"timestamp_millis({self._range.to_ms:d})"
-        return plans.rows(plan, sources, self._range.tenant, until)
+        return plans.rows(plan, sources, self._range.tenant, until, mark)
 
-    def _by_hour(self, version: int) -> str:
+    def _by_hour(self, version: int) -> Confined:
         """Return the query: hour -> how many rows, and some of them."""
-        return (
-            f"SELECT unix_millis(at) div {HOUR_MS} AS hour, count(row) AS outputs,"  # noqa: S608
-            " count_if(row IS NULL) AS rows_failed,"
-            f" min_by(struct(unix_millis(at) AS at, row), at, {MAX_SAMPLES})"
-            " FILTER (WHERE row IS NOT NULL) AS samples"
-            f" FROM ({self._output_rows(self._plan, version)}) GROUP BY hour ORDER BY hour"
+        return self._output_rows(self._plan, version).inside(
+            lambda outputs: (
+                f"SELECT unix_millis(at) div {HOUR_MS} AS hour, count(row) AS outputs,"  # noqa: S608
+                " count_if(row IS NULL) AS rows_failed,"
+                f" min_by(struct(unix_millis(at) AS at, row), at, {MAX_SAMPLES})"
+                " FILTER (WHERE row IS NOT NULL) AS samples"
+                f" FROM ({outputs}) GROUP BY hour ORDER BY hour"
+            )
         )
 
     def _errors(self, version: int, counted: list[Row]) -> list[dict[str, Any]]:
@@ -130,13 +136,15 @@ class _PlanDryRun(RuleDryRun):
         found = []
         for row in failed:
             stream = next(one for one in self._plan.streams if one.name == row["stream"])
-            at = history.at_positions([row["failed_at"]])
-            source = f"(SELECT {self._stored.row} FROM {self._stored.source(version, at)})"  # noqa: S608
+            at = history.of_tenant(self._range.tenant, [row["failed_at"]])
+            relations = {history.STORED: self._as_messages(self._stored.rows(version, at))}
+            evaluated = f"SELECT {plans.unguarded(stream)} FROM {history.STORED}"  # noqa: S608
             try:
-                self.rows(f"SELECT {plans.unguarded(stream)} FROM {source}")  # noqa: S608
+                self.rows(Confined(evaluated, relations))
             except EvaluationError as exc:
                 shown = f"topic, clientid, {SHOWN} AS payload, timestamp"
-                (failed_on,) = self.rows(f"SELECT {shown} FROM {source}")  # noqa: S608
+                query = f"SELECT {shown} FROM {history.STORED}"  # noqa: S608
+                (failed_on,) = self.rows(Confined(query, relations))
                 found.append({**message(failed_on, row["failed_at"]), "error": str(exc)})
         return found
 
@@ -144,12 +152,15 @@ class _PlanDryRun(RuleDryRun):
         """Compare row by row with the other version; None without one that has memory too."""
         if self._other is None or self._other.rule.plan is None:
             return None
+        now = self._output_rows(self._plan, version)
+        before = self._output_rows(self._other.rule.plan, version, mark="_before")
         both = (
-            f"SELECT at, row, 1 AS now, 0 AS before"  # noqa: S608
-            f" FROM ({self._output_rows(self._plan, version)}) UNION ALL"
-            f" SELECT at, row, 0, 1 FROM ({self._output_rows(self._other.rule.plan, version)})"
+            f"SELECT at, row, 1 AS now, 0 AS before FROM ({now.sql}) UNION ALL"  # noqa: S608
+            f" SELECT at, row, 0, 1 FROM ({before.sql})"
         )
-        rows = f"SELECT at, row, sum(now) AS now, sum(before) AS before FROM ({both}) GROUP BY ALL"  # noqa: S608
+        rows = (
+            f"SELECT at, row, sum(now) AS now, sum(before) AS before FROM ({both}) GROUP BY at, row"  # noqa: S608
+        )
         wanted = ", ".join(f"{sum_} AS {kind}" for kind, sum_ in _DIFFERENCE.items())
         limit = MAX_SAMPLES // 2
         samples = ", ".join(
@@ -157,7 +168,8 @@ class _PlanDryRun(RuleDryRun):
             f" FILTER (WHERE {condition} AND row IS NOT NULL) AS {kind}_samples"
             for kind, condition in (("added", "now > before"), ("removed", "before > now"))
         )
-        (row,) = self.rows(f"SELECT {wanted}, {samples} FROM ({rows})")  # noqa: S608
+        query = f"SELECT {wanted}, {samples} FROM ({rows})"  # noqa: S608
+        (row,) = self.rows(Confined(query, {**now.relations, **before.relations}))
         return {
             "version": self._other.version,
             **{kind: row[kind] or 0 for kind in _DIFFERENCE},

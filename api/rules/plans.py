@@ -11,6 +11,7 @@ from api.rules import history
 from mqlake.reference_records import reference_table
 from rules.detections import batch_query
 from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
+from rules.sql.confined import Confined, GivenRows
 
 FOUND: Final = "found"
 _MICROS: Final = "event_micros"
@@ -24,7 +25,7 @@ def evaluated(stream: StatefulStream, source: str) -> str:
 
     Args:
         stream: Of messages.
-        source: A relation with the columns of a rule's row, for a FROM clause.
+        source: Name of a relation with the columns of a rule's row.
     """
     # The only guard in SQL that takes any error for null (decision 9) gives binary.
     found = f"try_to_binary({unguarded(stream)}, 'utf-8')"
@@ -52,21 +53,28 @@ def relation(stream: StatefulStream, source: str) -> str:
     return f"SELECT timestamp_micros(read.{_MICROS}) AS {EVENT_TIME}{names} FROM ({read})"  # noqa: S608
 
 
-def rows(plan: Plan, sources: Mapping[str, str], tenant: str, until: str = "NULL") -> str:
+def rows(
+    plan: Plan, sources: Mapping[str, GivenRows], tenant: str, until: str = "NULL", mark: str = ""
+) -> Confined:
     """Return the query of a plan's output rows: `at` TIMESTAMP, `row` STRING.
 
     Args:
         plan: Which.
-        sources: By name of the stream a relation with the columns of a rule's row.
+        sources: By name of the stream rows with the columns of a rule's row.
         tenant: Whose references.
         until: TIMESTAMP expression: time has passed up to there. For detections.
+        mark: Tells its sources from those of another plan in one statement.
     """
-    relations = {one.name: relation(one, sources[one.name]) for one in plan.streams}
+    given = {f"{name}_rows{mark}": rows for name, rows in sources.items()}
+    relations = {one.name: relation(one, f"{one.name}_rows{mark}") for one in plan.streams}
     for one in plan.references:
-        relations[one.name] = f"SELECT * FROM {reference_table(tenant, one.table)}"  # noqa: S608
+        table = reference_table(tenant, one.table)
+        given[table] = GivenRows(f"SELECT * FROM {table}", (table,))  # noqa: S608
+        relations[one.name] = f"SELECT * FROM {table}"  # noqa: S608
     if plan.detection is not None:
         stream = next(one for one in plan.streams if one.name == plan.detection.stream)
         columns = [EVENT_TIME, *(one.name for one in stream.columns)]
         relations[DETECTED] = batch_query(plan.detection, columns, stream.name, until)
     views = ", ".join(f"{name} AS ({query})" for name, query in relations.items())
-    return f"WITH {views} SELECT {AT_COLUMN}, {ROW_COLUMN} FROM ({plan.query})"  # noqa: S608
+    query = f"WITH {views} SELECT {AT_COLUMN}, {ROW_COLUMN} FROM ({plan.query})"  # noqa: S608
+    return Confined(query, given)

@@ -26,6 +26,7 @@ from mqlake.records import DEAD_LETTERS as DEAD_LETTERS_TOPIC
 from mqlake.records import INBOUND, OUTPUTS
 from mqlake.tables import DEAD_LETTERS, MESSAGES
 from rules.language.compiled import CompiledRule
+from rules.sql.confined import Confined, GivenRows
 
 PAGE: Final = 500
 """Messages that are evaluated at a time."""
@@ -198,17 +199,18 @@ class _Rerun(RuleRun[RerunOrder]):
             self._outputs += len(records)
         self._mark(done)
 
-    def _evaluated(self, version: int, places: Iterable[int], *, unguarded: bool = False) -> str:
+    def _evaluated(
+        self, version: int, places: Iterable[int], *, unguarded: bool = False
+    ) -> Confined:
         """Return the query that evaluates: one row for each message.
 
         Messages that are no longer in the table are made from their letters.
         """
-        where = history.at_positions(places)
+        where = history.of_tenant(self._order.tenant, places)
         letters = (
             "SELECT log_partition, log_offset, any_value(tenant) AS tenant, any_value(topic)"  # noqa: S608
             " AS topic, any_value(client_id) AS client_id, any_value(value) AS payload, min(ts) AS"
-            f" ts FROM {DEAD_LETTERS.name} WHERE ({where}) AND stage = 'evaluate'"
-            f" AND tenant = {history.text(self._order.tenant)}"
+            f" ts FROM {DEAD_LETTERS.name} WHERE {where} AND stage = 'evaluate'"
             f" AND rule = {history.text(self._order.rule_id)}"
             f" AND source = {history.text(INBOUND)} GROUP BY log_partition, log_offset"
         )
@@ -225,16 +227,19 @@ class _Rerun(RuleRun[RerunOrder]):
             f"SELECT d.log_partition, d.log_offset, {columns} FROM ({letters}) d LEFT JOIN"  # noqa: S608
             f" ({messages}) m ON d.log_partition = m.log_partition AND d.log_offset = m.log_offset"
         )
-        rows = f"SELECT {history.MESSAGES_STORED.row} FROM ({both})"  # noqa: S608
+        relations = {history.STORED: GivenRows(both, (DEAD_LETTERS.name, MESSAGES.name))}
+        rows = f"SELECT {history.MESSAGES_STORED.row} FROM {history.STORED}"  # noqa: S608
         if unguarded:
-            return f"SELECT {self._order.expression} AS outputs FROM ({rows})"  # noqa: S608
+            query = f"SELECT {self._order.expression} AS outputs FROM ({rows})"  # noqa: S608
+            return Confined(query, relations)
         matched = history.matches(self._order.compiled.filters)
         result = history.guarded(self._order.expression)
         names = "id, topic, clientid, timestamp, log_partition, log_offset"
-        return (
+        query = (
             f"SELECT {names}, {matched} AS matched, CASE WHEN {matched} THEN {result}"  # noqa: S608
             f" ELSE X'' END AS result FROM ({rows}) ORDER BY log_partition, log_offset"
         )
+        return Confined(query, relations)
 
     def _records(self, row: Row) -> list[Append] | None:
         """Return the outputs of a message; None when it stays a dead letter."""

@@ -8,7 +8,7 @@ from api.jobs import Job
 from api.log import LogAppender
 from api.pace import JobPace
 from api.rules.materialised import Entry
-from api.spark import Row, Spark
+from api.spark import Row, Spark, Statement
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
 from mqlake.output_records import Output, Position, output_headers, rule_record_key
@@ -55,7 +55,7 @@ class HistoryRun:
         self._job = job
         self._spark = spark
 
-    def rows(self, query: str, progress: Callable[[float], None] | None = None) -> list[Row]:
+    def rows(self, query: Statement, progress: Callable[[float], None] | None = None) -> list[Row]:
         """Return the rows of a query, as long as the job is wanted."""
         self._job.check()
         return self._spark.rows(

@@ -11,6 +11,7 @@ from mqlake.matching import filter_matches
 from rules.columns import ROW
 from rules.language.compiled import CompiledRule, Condition, Field
 from rules.language.plan import Plan
+from rules.sql.confined import Confined, GivenRows
 
 TIMEOUT_SECONDS: Final = 20.0
 
@@ -87,7 +88,7 @@ def try_rule(
 def _try_plan(
     rule: CompiledRule, plan: Plan, sample: Sample, spark: SparkConnect, tenant: str
 ) -> Outcome:
-    source = f"({_row(sample)})"
+    source = GivenRows(_row(sample))
     sources = {stream.name: source for stream in plan.streams}
     concerned = [
         stream
@@ -99,8 +100,7 @@ def _try_plan(
             row["found"]
             for stream in concerned
             for row in spark.rows(
-                f"SELECT {plans.unguarded(stream)} AS found FROM {source}",  # noqa: S608
-                TIMEOUT_SECONDS,
+                _query(f"{plans.unguarded(stream)} AS found", sample), TIMEOUT_SECONDS
             )
         ]
         rows = spark.rows(plans.rows(plan, sources, tenant), TIMEOUT_SECONDS)
@@ -195,8 +195,8 @@ def _matches(topic_filter: str, topic: str) -> bool:
     return filter_matches(topic_filter, topic)
 
 
-def _query(wanted: str, sample: Sample) -> str:
-    return f"SELECT {wanted} FROM ({_row(sample)})"  # noqa: S608 - literals are built from bytes
+def _query(wanted: str, sample: Sample) -> Confined:
+    return Confined(f"SELECT {wanted} FROM made_up", {"made_up": GivenRows(_row(sample))})  # noqa: S608
 
 
 def _row(sample: Sample) -> str:

@@ -5,7 +5,7 @@ only.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -13,21 +13,21 @@ from typing import Final
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from api.relations.views import (
-    BY_NAME,
-    CATALOG_SCHEMA,
-    TENANT,
-    TOPIC_LEVEL,
-    TOPIC_MATCHES,
-    view_select,
-)
+from api.relations.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES
 from api.sql.confining import ConfinedReading
 from api.sql.costs import call_problem, query_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, is_text, path_of, to_sql
 from api.sql.errors import QueryError
-from api.sql.functions import ALLOWED, GENERATORS, HINTS, PATTERN_FUNCTIONS, TABLE_FUNCTIONS
 from mqlake.errors import InvalidTopic
 from mqlake.topics import validate_topic_filter
+from rules.sql.confined import Confined, GivenRows
+from rules.sql.functions import (
+    ALLOWED,
+    GENERATORS,
+    HINTS,
+    PATTERN_FUNCTIONS,
+    TABLE_FUNCTIONS,
+)
 from rules.sql.patterns import InvalidPattern, Regex
 from rules.sql.quoting import is_expressible
 from rules.sql.reading import Reading, kind_of
@@ -82,19 +82,18 @@ _WITH_UNITS: Final = frozenset(
 """Functions whose first argument, when there are three, is the name of a unit."""
 
 _OWN_WORDS: Final = frozenset(
-    # Words that we write without quotes: keywords that sqlglot takes for names, units, views.
+    # Words that we write without quotes: keywords that sqlglot takes for names, units.
     word.lower()
     for word in re.findall(
         "[A-Za-z_]+",
         " ".join(
             (
-                *(view_select(table, where=f"{TENANT} = x") for table in BY_NAME.values()),
                 *(f"{CATALOG_SCHEMA}.{name}" for name in (TOPIC_MATCHES, TOPIC_LEVEL)),
                 "AS BOTH LEADING TRAILING NULLS FIRST LAST IGNORE RESPECT",
                 "UNBOUNDED PRECEDING FOLLOWING",
                 "CURRENT ROW GROUPING SETS CUBE ROLLUP OUTER VIEW FILTER VERSION TIMESTAMP OF IF",
                 "VALUES AS BIGINT kind name value",
-                "try_cast array regexp_like variant_get position left substring trim extract",
+                "cast try_cast array regexp_like variant_get position left substring trim extract",
                 "interval to",
                 "DAYS HOURS MINUTES SECONDS WEEKS MONTHS YEARS DOW DOY WEEK EPOCH",
                 "current_timestamp current_date concat",
@@ -106,8 +105,13 @@ _OWN_WORDS: Final = frozenset(
 _CONSTRUCTORS: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
 _HIDDEN_COLUMN: Final = "_metadata"
 """Of every table for Spark: in which file of this machine a row is."""
-_ABOUT_SPARK: Final = {"user", "current_user", "session_user"}
-"""Where no column has such a name, Spark takes it for a function and says as whom it runs."""
+_ABOUT_SPARK: Final = {
+    *("USER", "CURRENT_USER", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_DATABASE"),
+    *("CURRENT_SCHEMA", "CURRENT_PATH"),
+}
+"""Where no column has such a name, Spark takes it for a function and says as whom it runs.
+
+Spark compares in capitals: U+017F is an S to it."""
 _EXPECTED: Final = "expected one SELECT"
 _INVOKER: Final = {TOPIC_MATCHES, TOPIC_LEVEL}
 
@@ -118,15 +122,19 @@ class CheckedQuery:
 
     Attributes:
         text: As the user wrote it.
-        sql: As Spark gets it, one line.
-        relations: Names of the tables it reads.
+        sql: Over relations that are given, one line.
+        given: The relations by name, each with the rows that the caller may see.
         tenant: Whose rows it sees.
     """
 
     text: str
     sql: str
-    relations: frozenset[str]
+    given: Mapping[str, GivenRows]
     tenant: str
+
+    def confined(self, sql: str) -> Confined:
+        """Return a query around it as a statement for Spark."""
+        return Confined(sql, self.given)
 
 
 def check(
@@ -151,7 +159,7 @@ def check(
     """
     query = _Query(text, tenant, is_administrator, topic_filters, usage)
     query.read()
-    return CheckedQuery(text, query.sql, frozenset(query.relations), tenant)
+    return CheckedQuery(text, query.sql, query.given, tenant)
 
 
 class _Query(ConfinedReading):
@@ -225,10 +233,11 @@ class _Query(ConfinedReading):
         A mistake between parser and generator would show as such a word.
         """
         known = ALLOWED | TABLE_FUNCTIONS | PATTERN_FUNCTIONS | _OWN_WORDS
-        tokens: list[Token] = DIALECT.tokenize(self.sql)
-        for token in tokens:
-            if token.token_type == TokenType.VAR and token.text.lower() not in known:
-                raise QueryError(f"{token.text} is not understood")
+        for sql in (self.sql, *self.travels):
+            tokens: list[Token] = DIALECT.tokenize(sql)
+            for token in tokens:
+                if token.token_type == TokenType.VAR and token.text.lower() not in known:
+                    raise QueryError(f"{token.text} is not understood")
 
     PASSES = (
         Reading.tokenize,
@@ -239,6 +248,7 @@ class _Query(ConfinedReading):
         Reading.parse,
         check_statement,
         Reading.check_kinds,
+        ConfinedReading.check_queries,
         ConfinedReading.check_ctes,
         check_nodes,
         check_costs,
@@ -328,11 +338,14 @@ class _Query(ConfinedReading):
     def check_identifier(self, node: exp.Identifier) -> None:
         if "${" in node.name:
             self.fail(node, "a name must not hold ${")
-        name = node.name.lower()
-        if name == _HIDDEN_COLUMN:
+        if node.name.lower() == _HIDDEN_COLUMN:
             self.fail(node, f"there is no column {node.name}")
         parent = node.parent
-        if name in _ABOUT_SPARK and isinstance(parent, exp.Column) and not parent.table:
+        if (
+            node.name.upper() in _ABOUT_SPARK
+            and isinstance(parent, exp.Column)
+            and not parent.table
+        ):
             self.fail(node, f"write the column with its table: <table>.{node.name}")
 
     def check_var(self, node: exp.Var) -> None:
@@ -344,6 +357,11 @@ class _Query(ConfinedReading):
             r"[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?[A-Za-z]{0,2}", str(node.this)
         ):
             self.fail(node, "a number that is not understood")
+
+    def check_interval(self, node: exp.Interval) -> None:
+        value = node.this.this if isinstance(node.this, exp.Neg) else node.this
+        if value is not None and not isinstance(value, exp.Literal):
+            self.fail(node, "INTERVAL takes a number or a text that is written out")
 
     def check_path(self, node: exp.JSONExtract) -> None:
         path = node.expression
@@ -404,6 +422,7 @@ _CHECKS: Final[dict[type[exp.Expr], Callable[..., None]]] = {
     exp.Identifier: _Query.check_identifier,
     exp.Var: _Query.check_var,
     exp.Literal: _Query.check_number,
+    exp.Interval: _Query.check_interval,
     exp.JSONExtract: _Query.check_path,
     exp.With: _Query.check_with,
     exp.Lateral: _Query.check_lateral,

@@ -1,6 +1,7 @@
-"""Confining a query to rows: the names of its tables become subqueries that filter.
+"""Confining a query to rows: the names of its tables become those of relations that are given.
 
-So no other name reaches Spark's catalog.
+Each relation comes with the SELECT of the rows that the caller may see (`rules.sql.confined`); to
+Spark the query may name nothing else.
 """
 
 import re
@@ -18,12 +19,14 @@ from api.relations.views import (
     rule_view_select,
     view_select,
 )
-from api.sql.dialect import Verbatim, to_sql
+from api.sql.dialect import to_sql
 from api.sql.errors import QueryError
-from api.sql.functions import TABLE_FUNCTIONS
 from api.sql.usage import NAME as USAGE
+from mqlake.reference_records import reference_table
 from mqlake.tables import FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
+from rules.sql.confined import GivenRows
 from rules.sql.errors import did_you_mean
+from rules.sql.functions import TABLE_FUNCTIONS
 from rules.sql.quoting import quoted
 from rules.sql.reading import Reading, kind_of
 
@@ -35,6 +38,9 @@ _REFERENCE_TABLE: Final = re.compile(r"reference_((?!\w*__)[a-z][a-z0-9_]{0,62})
 _NAMED_SUFFIXES: Final = ("sample", "pivots", "hints", "partition", "changes", "when", "only")
 _SUFFIXES: Final = ("ordinality", "rows_from", "format", "pattern", "file_format", "indexed")
 """Clauses that sqlglot knows behind a table's name, and queries do not."""
+_AROUND_QUERIES: Final = (exp.Subquery, exp.CTE, exp.SetOperation, exp.Exists)
+_VERSION_MARK: Final = "@"
+"""Between the name of a table and the number of one of its versions in a query."""
 
 
 def _within(column: str, topic_filter: str) -> str:
@@ -43,10 +49,10 @@ def _within(column: str, topic_filter: str) -> str:
     Read as a name, a filter is matched by those that cover it, but for one that ends on `#`, a
     level that a `+` would match.
     """
-    matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}({column}, {quoted(topic_filter)})"
+    matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}(`{column}`, {quoted(topic_filter)})"
     if topic_filter.endswith("#"):
         return matches
-    return f"({matches} AND right({column}, 1) <> '#')"
+    return f"({matches} AND right(`{column}`, 1) <> '#')"
 
 
 def _is_named_by_with(table: exp.Table) -> bool:
@@ -72,7 +78,8 @@ class ConfinedReading(Reading):
     """Reads a query of the tables' rows that the caller may see; arguments as of `checking.check`.
 
     Attributes:
-        relations: Names of the tables that were found in it.
+        given: Its relations by the names that it has for Spark: of a table, and of its versions.
+        travels: SQL of the values behind AS OF, which go into these.
     """
 
     def __init__(
@@ -88,14 +95,34 @@ class ConfinedReading(Reading):
         self._is_administrator = is_administrator
         self._topic_filters = topic_filters
         self._usage = usage
-        self.relations: set[str] = set()
+        self.given: dict[str, GivenRows] = {}
+        self.travels: list[str] = []
 
     # Passes
+
+    def check_queries(self) -> None:
+        """Refuse queries of which Spark may make something else.
+
+        Those are a query within a query that no parentheses mark, and one of no columns.
+        """
+        for query in self.tree.find_all(exp.Query):
+            around = query.parent
+            is_marked = (
+                around is None
+                or isinstance(query, exp.Subquery)
+                or isinstance(around, _AROUND_QUERIES)
+                # EXISTS of a query that begins with a bracket is a call to our parser.
+                or (isinstance(around, exp.Anonymous) and around.name.lower() == "exists")
+            )
+            if isinstance(query, exp.Select) and not query.expressions:
+                self.fail(query, "SELECT takes at least one column")
+            if not is_marked:
+                self.fail(query, "a query within another one stands in parentheses")
 
     def check_ctes(self) -> None:
         """Refuse the name of a table for a query of WITH: one would be taken for the other."""
         for cte in self.tree.find_all(exp.CTE):
-            name = cte.alias.lower()
+            name = cte.alias.lower().partition(_VERSION_MARK)[0]
             is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or _REFERENCE_TABLE.fullmatch(name)
             if name in BY_NAME or name == USAGE or is_table:
                 self.fail(cte.args["alias"], f"{cte.alias} is the name of a table")
@@ -127,17 +154,23 @@ class ConfinedReading(Reading):
             if travel:
                 self.fail(table, f"{table.name} is no table and has no versions")
             return
-        select = self._select(table, name, travel)
-        if name != USAGE:  # the runner looks for tables
-            self.relations.add(name)
+        rows = self._rows(table, name, travel)
         if not table.alias:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
-        table.set("this", Verbatim(this=f"({select})"))
+        table.this.set("this", self._give(name, rows))
         for part in ("db", "catalog", "version"):
             table.set(part, None)
 
-    def _select(self, table: exp.Table, name: str, travel: str) -> str:
-        """Return the SELECT of a table's rows."""
+    def _give(self, name: str, rows: GivenRows) -> str:
+        """Give rows to the query; return their name there."""
+        number, known = 0, name
+        while self.given.setdefault(known, rows) != rows:
+            number += 1
+            known = f"{name}{_VERSION_MARK}{number}"
+        return known
+
+    def _rows(self, table: exp.Table, name: str, travel: str) -> GivenRows:
+        """Return the rows of a table that the caller may see."""
         is_ours = table.catalog == "" and table.db.lower() in ("", "default")
         mine = f"{TENANT} = {quoted(self._tenant)}"
         if self._topic_filters is not None:
@@ -149,15 +182,20 @@ class ConfinedReading(Reading):
         if is_ours and name in FOR_ADMINISTRATORS and not self._is_administrator:
             self.fail(table.this, f"the table {name} is for administrators")
         if is_ours and name in BY_NAME:
-            return view_select(BY_NAME[name], time_travel=travel, where=mine)
+            select = view_select(BY_NAME[name], time_travel=travel, where=mine)
+            return GivenRows(select, (f"{CATALOG_SCHEMA}.{name}",))
         if is_ours and re.fullmatch(RULE_TABLE_PATTERN, name):
-            return rule_view_select(name, time_travel=travel, where=mine)
+            select = rule_view_select(name, time_travel=travel, where=mine)
+            return GivenRows(select, (f"{CATALOG_SCHEMA}.{name}",))
         if is_ours and (found := _REFERENCE_TABLE.fullmatch(name)):
-            return reference_view_select(self._tenant, found[1], time_travel=travel)
+            select = reference_view_select(self._tenant, found[1], time_travel=travel)
+            return GivenRows(
+                select, (f"{CATALOG_SCHEMA}.{reference_table(self._tenant, found[1])}",)
+            )
         if is_ours and name == USAGE and self._usage is not None:
             if travel:
                 self.fail(table, f"{name} is no table and has no versions")
-            return self._usage()
+            return GivenRows(self._usage())
         shown = ".".join(part.name for part in table.parts)
         known = [*BY_NAME, USAGE]
         meant = did_you_mean(shown, known)
@@ -177,7 +215,9 @@ class ConfinedReading(Reading):
         is_number = isinstance(wanted, exp.Literal) and not wanted.is_string
         if kind == "VERSION" and not (is_number and re.fullmatch("[0-9]{1,18}", str(wanted.this))):
             self.fail(version, "VERSION AS OF takes the number of a version")
-        return f"{kind} AS OF {to_sql(wanted.copy())}"
+        at = to_sql(wanted)
+        self.travels.append(at)
+        return f"{kind} AS OF {at}"
 
     def _check_table_function(self, table: exp.Table) -> None:
         name = table.this.name.lower() if isinstance(table.this, exp.Anonymous) else ""

@@ -19,6 +19,8 @@ from rules.sql.quoting import quoted, quoted_name, variant_path
 PLACE: Final = re.compile(r"/\*@(\d+)\*/")
 """Offset of the first character in the user's text."""
 
+_RESERVED: Final = ("any", "some", "current_timestamp", "current_date")
+"""Functions that are reserved words to Spark."""
 _KEPT_PARSERS: Final = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING", "SUBSTR")
 
 
@@ -77,6 +79,8 @@ class HistoryGenerator(DatabricksGenerator):
             if kind not in (exp.JSONExtract, exp.StrPosition)
         },
         Verbatim: lambda _self, node: node.this,
+        # As a name: reserved words are no functions.
+        exp.CurrentTimestamp: lambda _self, _node: "`current_timestamp`()",
         # None of sqlglot's changes of a SELECT for other databases.
         exp.Select: lambda self, node: self.select_sql(node),
     }
@@ -94,7 +98,13 @@ class HistoryGenerator(DatabricksGenerator):
         arguments = ", ".join(self.sql(argument) for argument in expression.expressions)
         made_by_us = isinstance(expression.this, Verbatim)
         name = self.sql(expression, "this") if made_by_us else expression.name.lower()
+        name = quoted_name(name) if name in _RESERVED else name
         return f"{place(expression)}{name}({arguments})"
+
+    def group_sql(self, expression: exp.Group) -> str:
+        # ALL is a name to Spark here, and a reserved word.
+        written: str = super().group_sql(expression)
+        return written.replace("GROUP BY ALL", "GROUP BY `ALL`", 1)
 
     def strposition_sql(self, expression: exp.StrPosition) -> str:
         searched = self.sql(expression, "substr"), self.sql(expression, "this")
@@ -104,7 +114,8 @@ class HistoryGenerator(DatabricksGenerator):
         if not expression.args.get("view"):
             return str(super().lateral_sql(expression))
         alias = expression.args["alias"]
-        table = f" {self.sql(alias, 'this')}" if alias.this else ""
+        # Spark would take AS for the name.
+        table = f" {self.sql(alias, 'this') if alias.this else quoted_name('view')}"
         columns = ", ".join(self.sql(column) for column in alias.columns)
         named = f" AS {columns}" if columns else ""
         outer = " OUTER" if expression.args.get("outer") else ""

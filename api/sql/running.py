@@ -1,6 +1,7 @@
 """Run checked queries: a few at once, each in a session that Spark keeps for such.
 
-A session does its work in few tasks, knows no files as tables and no table by its bare name.
+A session does its work in few tasks and knows no files as tables. Queries name no table there, but
+relations that come with them (`rules.sql.confined`).
 """
 
 import contextlib
@@ -15,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from api.kept_sessions import KeptSessions
-from api.relations.views import EMPTY_SCHEMA
+from api.relations.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES
 from api.spark import (
-    OPEN_SECONDS,
     Cancelled,
     EvaluationError,
     OutOfMemory,
@@ -38,6 +38,7 @@ from api.sql.results import Format, Result, ResultColumn
 from api.sql.slots import FairSlots
 from mqlake.errors import OperationalError
 from mqlake.query_application import Use
+from rules.sql.functions import QUERY_FUNCTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -56,6 +57,10 @@ SESSION_SETTINGS: Final = {
     "spark.sql.autoBroadcastJoinThreshold": "4m",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+FUNCTIONS: Final = QUERY_FUNCTIONS | {
+    f"{CATALOG_SCHEMA}.{name}" for name in (TOPIC_MATCHES, TOPIC_LEVEL)
+}
+"""As Spark knows them."""
 _ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
 MOST_IDLE: Final = 2
 """Sessions that are kept; more are opened when more ask at once."""
@@ -174,15 +179,7 @@ class QueryRunner:
             return work.run(session)
 
     def _open(self, use: Use) -> Spark:
-        session = self._connect.open(SESSION_SETTINGS, use)
-        try:
-            # A name that the checker let through unresolved would find no table here.
-            for statement in ("CREATE SCHEMA IF NOT EXISTS", "USE SCHEMA"):
-                session.rows(f"{statement} {EMPTY_SCHEMA}", OPEN_SECONDS)
-        except Exception:
-            session.close()
-            raise
-        return session
+        return self._connect.open(SESSION_SETTINGS, use, FUNCTIONS)
 
 
 def _is_harmless(error: Exception) -> bool:
@@ -270,7 +267,7 @@ class _Work:
         return self._is_late or self._is_too_large or self._is_cancelled()
 
     def _do(self, spark: "SparkSession") -> Result:
-        schema = spark.sql(self._query.sql).schema
+        schema = spark.sql(self._query.confined(self._sql).text).schema
         self._check()
         columns, expressions = [], []
         for number, found in enumerate(schema.fields):
@@ -282,7 +279,7 @@ class _Work:
             f"SELECT {', '.join(expressions)} FROM ({self._query.sql}) AS result({names})"  # noqa: S608
             f" LIMIT {self._limits.rows + 1:d}"
         )
-        frame = spark.sql(self._sql)
+        frame = spark.sql(self._query.confined(self._sql).text)
         self._check()
         (
             frame.write.mode("overwrite")

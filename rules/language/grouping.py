@@ -100,7 +100,7 @@ class GroupedExpressions(Expressions):
             # Spark has no sessions of a stream without a key.
             keys = [self._rows.column("BOOLEAN", "tenant IS NULL")]
         bounds = [
-            f"{self._window.column}.{field} AS {name}" for name, field in WINDOW_COLUMNS.items()
+            f"{self._window.column}.`{field}` AS {name}" for name, field in WINDOW_COLUMNS.items()
         ]
         made = [f"{expression} AS {name}" for expression, name in self._aggregated.items()]
         listed = ", ".join((*keys, *bounds, *made, f"max({HOPS}) AS {HOPS}"))

@@ -19,6 +19,8 @@ from mqlake.topics import SHARE_PREFIX
 from rules.columns import ROW
 from rules.language import plan
 from rules.schemas.model import SPARKPLUG_B
+from rules.sql import confined
+from rules.sql.functions import RULE_FUNCTIONS
 from streaming import queries
 
 FILE: Final = Path("mqlake", "Vocabulary.java")
@@ -49,6 +51,7 @@ _ALIKE: Final[dict[ModuleType, tuple[str, ...]]] = {
     ),
     output_records: ("MAX_CHAIN", "UNNAMED_RULE", "SOURCE_INBOUND", "SOURCE_EVENTS"),
     plan: ("AT_COLUMN", "ROW_COLUMN"),
+    confined: ("FUNCTIONS_OPTION", "OWN_STATEMENT", "CONFINED_STATEMENT"),
 }
 """By module the constants that have the same name in Java."""
 
@@ -80,6 +83,7 @@ CONSTANTS: Final[dict[str, str | int]] = {
     "SINCE_COLUMN": plan.SINCE,
     **{f"COLUMN_{column.name.upper()}": at for at, column in enumerate(ROW)},
     "COLUMN_COUNT": len(ROW),
+    "RULE_FUNCTIONS": ",".join(sorted(RULE_FUNCTIONS)),
     "COLUMNS": ", ".join(f"{column.name} {column.type}" for column in ROW),
 }
 """Row columns are by their ordinals; lists are one text, with commas."""

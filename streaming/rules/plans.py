@@ -29,6 +29,8 @@ from rules.language.plan import (
     StatefulStream,
     decode_plan,
 )
+from rules.sql.confined import Confined, settings_of
+from rules.sql.functions import RULE_FUNCTIONS
 from streaming.jvm.functions import java_map, register
 from streaming.jvm.vocabulary import STATEFUL_SENDER
 
@@ -144,7 +146,15 @@ def output_rows(
     if plan.detection is not None:
         told = detect(spark, spark.table(plan.detection.stream), plan.detection)
         told.createOrReplaceTempView(DETECTED)
-    made = spark.sql(plan.query)
+    streams, references = plan.streams, plan.references
+    known = [*(one.name for one in streams), *(one.name for one in references), DETECTED]
+    for key, value in settings_of(RULE_FUNCTIONS).items():
+        spark.conf.set(key, value)
+    query = plan.query
+    if "`end`" not in query:
+        # Of a version in force that was compiled before `end` was a reserved word.
+        query = query.replace(".end AS window_end", ".`end` AS window_end")
+    made = spark.sql(Confined(query, dict.fromkeys(known)).text)
     # A plan that was compiled before there was such a column goes on without.
     hops = F.col(HOPS) if HOPS in made.columns else F.lit(None).cast("BIGINT")
     return made.select(

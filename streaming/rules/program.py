@@ -16,6 +16,8 @@ from rules.language.compiler import compile_rule
 from rules.language.plan import DETECTED, Plan, encode_plan
 from rules.model import ActionSpec, Rule
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
+from rules.sql.confined import Confined, GivenRows, settings_of
+from rules.sql.functions import RULE_FUNCTIONS
 from streaming.rules.changes import RuleProgram
 from streaming.rules.plans import (
     COMPILER_CLASS,
@@ -116,12 +118,14 @@ class Programs:
         for stream in plan.streams:
             compile_stream(self._spark, stream)
         session = self._spark.newSession()
-        rows = session.sql(_over_nothing(plan, references))
+        for key, value in settings_of(RULE_FUNCTIONS).items():
+            session.conf.set(key, value)
+        rows = session.sql(_over_nothing(plan, references).text)
         found: str | None = self._compiler.querySchema(rows._jdf.queryExecution().analyzed())
         return found
 
 
-def _over_nothing(plan: Plan, references: Mapping[str, Columns]) -> str:
+def _over_nothing(plan: Plan, references: Mapping[str, Columns]) -> Confined:
     """Return the query of a plan over relations without rows."""
     relations = {stream.name: stream_columns(stream) for stream in plan.streams}
     for one in plan.references:
@@ -129,13 +133,11 @@ def _over_nothing(plan: Plan, references: Mapping[str, Columns]) -> str:
         relations[one.name] = dict(references.get(one.table, unchecked))
     if plan.detection is not None:
         relations[DETECTED] = relations[plan.detection.stream] | DETECTED_COLUMNS
-    views = (
-        f"{name} AS (SELECT "
-        + ", ".join(f"CAST(NULL AS {type_}) AS `{column}`" for column, type_ in columns.items())
-        + " WHERE false)"
-        for name, columns in relations.items()
-    )
-    return f"WITH {', '.join(views)} {plan.query}"
+    given = {}
+    for name, columns in relations.items():
+        listed = ", ".join(f"CAST(NULL AS {type_}) AS `{name}`" for name, type_ in columns.items())
+        given[name] = GivenRows(f"SELECT {listed} WHERE false")
+    return Confined(plan.query, given)
 
 
 def check_names(columns: tuple[str, ...]) -> None:

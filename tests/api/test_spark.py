@@ -23,6 +23,7 @@ from api.spark import (
     SparkEnded,
 )
 from mqlake.query_application import End
+from rules.sql.confined import OWN_STATEMENT
 
 
 class Session:
@@ -181,7 +182,9 @@ def test_a_name_is_made_known_once(tmp_path: Path) -> None:
     assert spark(session, Use(), tmp_path).perform(work) == "rows"
     assert asked == [0, 1]
     (made,) = session.statements
-    assert made.startswith("CREATE TABLE IF NOT EXISTS spark_catalog.default.messages USING delta")
+    assert made.startswith(
+        f"{OWN_STATEMENT}CREATE TABLE IF NOT EXISTS spark_catalog.default.messages USING delta"
+    )
     # A table that is being made has a folder, and no commit yet.
     for name in ("`elsewhere`.`messages`", "`nothing`", "`spark_catalog`.`default`.`rule_new`"):
         with pytest.raises(EvaluationError, match="there is no"):
@@ -201,7 +204,7 @@ failed = []
 def come(number):
     time.sleep(number * 0.05)
     try:
-        SparkConnect(Path(sys.argv[1]))._open(use)
+        SparkConnect(Path(sys.argv[1])).open({}, use)
     except SparkAway:
         pass  # there is no token: that comes next
     except ImportError as exc:

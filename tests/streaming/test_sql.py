@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ import pytest
 from psutil import Process
 from pyspark.sql import SparkSession
 
+from api.relations.views import CATALOG_SCHEMA
 from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect, SparkStarting
 from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
@@ -21,6 +23,7 @@ from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
 from launcher.testing import await_condition
 from mqlake.tables import TABLES
+from rules.sql.confined import Confined, GivenRows
 from streaming.settings.lake import LakeSettings
 from streaming.spark_conf import spark_conf
 from streaming.tables import create_tables
@@ -105,7 +108,7 @@ def test_the_payload_is_json_text_and_bytes(runner: QueryRunner) -> None:
 def test_what_a_statement_names_is_made_known(
     runner: QueryRunner, spark: SparkSession, query_dir: Path
 ) -> None:
-    for known in ("TABLE messages", "FUNCTION IF EXISTS topic_matches", "SCHEMA mqlake_none"):
+    for known in ("TABLE messages", "FUNCTION IF EXISTS topic_matches"):
         spark.sql(f"DROP {known}")
     spark.sql("DROP SCHEMA IF EXISTS mqlake CASCADE")
     fresh = QueryRunner(SparkConnect(query_dir), runner._folder.with_name("fresh"), at_once=1)
@@ -253,7 +256,8 @@ def test_topic_level_counts_from_either_end(runner: QueryRunner) -> None:
 
 def test_a_filters_beginning_leaves_out_files(spark: SparkSession, runner: QueryRunner) -> None:
     query = check("SELECT ts FROM messages WHERE topic_matches(topic, 'plant/+/temp')", TENANT)
-    plan = spark.sql(f"EXPLAIN FORMATTED {query.sql}").collect()[0][0]
+    view = f"WITH messages AS ({query.given['messages'].rows}) {query.sql}"
+    plan = spark.sql(f"EXPLAIN FORMATTED {view}").collect()[0][0]
     (pushed,) = [line for line in plan.splitlines() if line.startswith("PushedFilters")]
     assert "GreaterThanOrEqual(topic,plant)" in pushed
     assert "LessThan(topic,plant0)" in pushed
@@ -398,18 +402,127 @@ def test_a_million_rows_do_not_grow_the_servers_memory(runner: QueryRunner) -> N
     assert grown < 32 << 20, f"{grown >> 20} MiB"
 
 
-def test_a_session_of_queries_knows_no_table_by_its_bare_name(
-    spark: SparkSession, runner: QueryRunner
-) -> None:
-    """Should the checker ever let a name through, it finds nothing."""
-    for sql in ("SELECT * FROM messages", "SELECT * FROM delta.`/tmp`", "SELECT '${env:HOME}'"):
-        query = CheckedQuery(sql, sql, frozenset(), TENANT)
-        if "env" in sql:
-            with runner.run(query, "json", LIMITS) as result:
-                assert b"${env:HOME}" in b"".join(write(result, "json"))
-        else:
-            with pytest.raises(QueryError), runner.run(query, "json", LIMITS):
-                pass
+# What the checker may overlook: each would read a table, call a function or do something else.
+OVERLOOKED = [
+    "SELECT * FROM messages",
+    "SELECT * FROM default.messages",
+    "SELECT * FROM spark_catalog.default.messages",
+    "WITH `select` AS (SELECT 1 AS z) SELECT b.* FROM SELECT a, default.messages AS b",
+    "WITH `given` AS (SELECT 1 AS z) SELECT b.* FROM given a, default.messages AS b",
+    "WITH messages AS (SELECT * FROM messages) SELECT * FROM messages",
+    "WITH x AS (SELECT * FROM y), y AS (SELECT 1) SELECT * FROM x",
+    "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT * FROM x",
+    "SELECT (SELECT max(payload) FROM default.messages)",
+    "SELECT 1 WHERE 1 IN (SELECT qos FROM default.messages)",
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM default.messages)",
+    "SELECT * FROM given g, LATERAL (SELECT * FROM default.messages)",
+    "SELECT transform(array(1), x -> (SELECT max(qos) FROM default.messages))",
+    "SELECT max(1) OVER (ORDER BY (SELECT max(qos) FROM default.messages))",
+    "SELECT 1 ORDER BY (SELECT max(qos) FROM default.messages)",
+    "SELECT 1 GROUP BY (SELECT max(qos) FROM default.messages)",
+    "SELECT 1 LIMIT (SELECT count(*) FROM default.messages)",
+    "SELECT * FROM explode(array((SELECT max(qos) FROM default.messages)))",
+    "SELECT * FROM VALUES ((SELECT max(qos) FROM default.messages))",
+    "SELECT 1 UNION ALL SELECT qos FROM default.messages",
+    "TABLE default.messages",
+    "FROM default.messages SELECT qos",
+    "FROM default.messages |> SELECT qos",
+    "SELECT * FROM given |> UNION ALL TABLE default.messages",
+    "SELECT * FROM IDENTIFIER('default.messages')",
+    "SELECT IDENTIFIER('reflect')('java.lang.System', 'lineSeparator')",
+    "SELECT * FROM delta.`/tmp`",
+    "SELECT * FROM parquet.`/tmp`",
+    "SELECT * FROM default.messages VERSION AS OF 1",
+    "SELECT * FROM given WITH (path = '/tmp')",
+    "SELECT * FROM STREAM given",
+    "SELECT * FROM given TABLESAMPLE (1 PERCENT)",
+    "SELECT * FROM given PIVOT (count(*) FOR one IN (1))",
+    "SELECT /*+ REPARTITION(1000) */ * FROM given",
+    "SELECT reflect('java.lang.System', 'lineSeparator')",
+    "SELECT java_method('java.lang.System', 'lineSeparator')",
+    "SELECT system.builtin.reflect('java.lang.System', 'lineSeparator')",
+    "SELECT `system.builtin.reflect`('java.lang.System', 'lineSeparator')",
+    "SELECT raise_error('x')",
+    "SELECT * FROM given LATERAL VIEW reflect('a', 'b') t AS x",
+    "SELECT * FROM read_files('/tmp')",
+    "SELECT default.topic_level('a', 1)",
+    "SELECT user",
+    "SELECT `u\u017fer`",
+    "SELECT current_user()",
+    "SELECT current_catalog",
+    "SELECT current_database()",
+    "SELECT _metadata FROM given",
+    "SELECT g._METADATA.file_path FROM given g",
+    "SELECT :parameter",
+    "SELECT ?",
+    "SELECT 'a' COLLATE UNICODE",
+    "INSERT INTO default.messages SELECT * FROM given",
+    "CREATE TEMPORARY VIEW v AS SELECT 1",
+    "SET spark.mqlake.functions",
+    "RESET",
+    "USE default",
+    "SHOW TABLES",
+    "DESCRIBE default.messages",
+    "EXPLAIN SELECT 1",
+    "EXECUTE IMMEDIATE 'SELECT 1'",
+    "BEGIN SELECT * FROM default.messages; END",
+    "SELECT 1; SELECT 2",
+]
+
+
+@pytest.mark.parametrize("sql", OVERLOOKED)
+def test_spark_itself_refuses_what_the_checker_lets_through(runner: QueryRunner, sql: str) -> None:
+    query = CheckedQuery(sql, sql, {"given": GivenRows("SELECT 1 AS one")}, TENANT)
+    refused = r"not given to it|PARSE_SYNTAX_ERROR"
+    with pytest.raises(QueryError, match=refused), runner.run(query, "json", LIMITS):
+        pass
+
+
+def test_what_is_given_reads_its_table_and_no_other(runner: QueryRunner) -> None:
+    table = f"{CATALOG_SCHEMA}.messages"
+    own = f"SELECT topic FROM {table} WHERE tenant = 'other'"
+
+    def found(rows: str, *reads: str) -> Any:
+        query = CheckedQuery(
+            "", "SELECT DISTINCT * FROM given", {"given": GivenRows(rows, reads)}, ""
+        )
+        with runner.run(query, "json", LIMITS) as result:
+            return json.loads(b"".join(write(result, "json")))["rows"]
+
+    assert found(own, table) == [["secret"]]
+    for rows in (
+        "SELECT topic FROM default.messages",
+        f"SELECT topic FROM {table}, {CATALOG_SCHEMA}.drops",
+        f"SELECT topic FROM {table} VERSION AS OF (SELECT 1 FROM {CATALOG_SCHEMA}.drops)",
+        f"SELECT reflect('java.lang.System', 'lineSeparator') FROM {table}",
+    ):
+        with pytest.raises(QueryError):
+            found(rows, table)
+
+
+def test_what_the_analyzer_finds_is_held_to_what_was_given(runner: QueryRunner) -> None:
+    """Should a name ever come past the first wall: it has found a table that nobody gave."""
+    given: Any = {"messages": None}
+    query = CheckedQuery("", "SELECT * FROM messages", given, TENANT)
+    refused = r"reads LogicalRelation, which was not given to it"
+    with pytest.raises(QueryError, match=refused), runner.run(query, "json", LIMITS):
+        pass
+
+
+def test_a_statement_of_a_session_of_queries_says_what_it_may_read(query_dir: Path) -> None:
+    with closing(SparkConnect(query_dir)) as connect, connect.session({}) as session:
+        for text in ("SELECT 1", "/*mqlake:confined {*/SELECT 1", "/*mqlake:confined {}SELECT 1"):
+            with pytest.raises(EvaluationError, match="statement"):
+                session.perform(lambda one, text=text: one.sql(text).collect())  # type: ignore[misc]
+        assert session.rows("SELECT 1 AS a") == [{"a": 1}]
+        given = {"x": GivenRows("SELECT '*/ /* ' AS a")}
+        assert session.rows(Confined("SELECT a FROM x", given)) == [{"a": "*/ /* "}]
+
+
+def test_variables_of_the_machine_stay_in_a_text(runner: QueryRunner) -> None:
+    query = CheckedQuery("", "SELECT '${env:HOME}'", {}, TENANT)
+    with runner.run(query, "json", LIMITS) as result:
+        assert b"${env:HOME}" in b"".join(write(result, "json"))
 
 
 def test_what_the_balancer_expects_of_clients_knows_no_probes(

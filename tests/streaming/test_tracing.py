@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from api.replay.order import Place, ReplayOrder, ordered_query
 from api.replay.rows import read_row, read_rows
-from api.spark import Row, SparkConnect
+from api.spark import Row, SparkConnect, Statement
 from api.sql.running import QueryLimits, QueryRunner
 from api.tracing.tables import TraceTables
 from streaming.settings.lake import LakeSettings
@@ -37,7 +37,7 @@ def event(offset: int, name: str, at_ms: int, client_id: str, **fields: Any) -> 
 class _Patient(SparkConnect):
     """Waits longer than a trace does: each kind of query takes many times as long at first."""
 
-    def rows(self, query: str, timeout_seconds: float = 120.0) -> list[Row]:
+    def rows(self, query: Statement, timeout_seconds: float = 120.0) -> list[Row]:
         return super().rows(query, timeout_seconds)
 
 

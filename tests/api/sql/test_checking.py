@@ -73,9 +73,10 @@ def test_usage_is_what_is_known_of_the_tenant_now() -> None:
 
     text = "SELECT u.name, sum(value) FROM usage u JOIN messages ON true GROUP BY 1"
     checked = check(text, "acme", usage=usage)
-    assert "${" not in checked.sql
-    assert r"('rule_outputs', 'a\'b`\u0024{env:HOME}', CAST(7 AS BIGINT))" in checked.sql
-    assert checked.relations == {"messages"}
+    rows = checked.given["usage"].rows
+    assert "${" not in rows
+    assert r"('rule_outputs', 'a\'b`\u0024{env:HOME}', CAST(7 AS BIGINT))" in rows
+    assert checked.given.keys() == {"usage", "messages"}
     check("SELECT 1 FROM messages", "acme", usage=usage)
     assert len(asked) == 1, "who does not name it costs nothing"
     for refused in (
@@ -128,9 +129,12 @@ def test_every_table_is_read_through_a_filter_on_the_tenant() -> None:
             "t",
             is_administrator=True,
         )
-        found = re.findall(rf"spark_catalog\.default\.`{name}`( WHERE tenant = 't')?", checked.sql)
-        assert found == [" WHERE tenant = 't'"] * 3
-        assert checked.relations == {name}
+        assert re.findall(r"FROM /\*@\d+\*/`(\w+)`", checked.sql) == [name] * 2
+        assert re.findall(r"JOIN /\*@\d+\*/`(\w+)`", checked.sql) == [name]
+        assert checked.given.keys() == {name}
+        rows = checked.given[name]
+        assert rows.rows.endswith(f"FROM spark_catalog.default.`{name}` WHERE tenant = 't'")
+        assert rows.reads == (f"spark_catalog.default.{name}",)
 
 
 @pytest.mark.parametrize("name", ["messages", "default.messages"])
@@ -148,12 +152,9 @@ def test_every_table_is_read_through_a_filter_on_the_tenant() -> None:
 )
 def test_a_table_is_filtered_in_what_is_written_anew(expression: str, name: str) -> None:
     inner = f"(SELECT first(payload_text) FROM {name})"
-    sql = check(f"SELECT {expression.format(inner)} FROM drops", "t").sql
-    tables = re.findall(r"FROM (?!\(SELECT `)(\S+)(?: WHERE tenant = '(\w+)')?", sql)
-    assert sorted(tables) == [
-        ("spark_catalog.default.`drops`", "t"),
-        ("spark_catalog.default.`messages`", "t"),
-    ]
+    checked = check(f"SELECT {expression.format(inner)} FROM drops", "t")
+    assert set(re.findall(r"FROM /\*@\d+\*/(\S+)", checked.sql)) == {"`drops`", "`messages`"}
+    assert checked.given.keys() == {"drops", "messages"}
 
 
 def test_each_of_several_patterns_is_bounded() -> None:
@@ -172,7 +173,8 @@ def test_each_of_several_patterns_is_bounded() -> None:
 
 def test_a_tenant_is_a_literal_whatever_its_name() -> None:
     checked = check("SELECT 1 FROM drops", "x' OR true OR '${env:HOME}\\")
-    assert r"WHERE tenant = 'x\' OR true OR \'\u0024{env:HOME}\\')" in checked.sql
+    where = r" WHERE tenant = 'x\' OR true OR \'\u0024{env:HOME}\\'"
+    assert checked.given["drops"].rows.endswith(where)
 
 
 def test_texts_are_written_anew_and_nothing_of_the_users_comments_is_left() -> None:
@@ -213,10 +215,10 @@ def test_whatever_is_let_through_names_tables_behind_the_filter_only(sql: str) -
     except QueryError:
         return
     assert "reflect" not in re.sub(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", "", checked.sql)
-    named = re.findall(
-        r"spark_catalog\.default\.`(\w+)`(?: VERSION AS OF \d+)?(.{21})?", checked.sql
-    )
-    assert all(condition == " WHERE tenant = 'defa" for _, condition in named)
+    for name, given_rows in checked.given.items():
+        table = re.escape(f"spark_catalog.default.`{name.partition('@')[0]}`")
+        mine = rf".* FROM {table}( (VERSION|TIMESTAMP) AS OF [^;]+)? WHERE tenant = 'default'"
+        assert re.fullmatch(mine, given_rows.rows)
 
 
 NESTED = st.recursive(
@@ -246,25 +248,26 @@ NESTED = st.recursive(
 @given(NESTED, NESTED)
 def test_whatever_is_nested_is_filtered_and_bounded(item: str, condition: str) -> None:
     try:
-        sql = check(f"SELECT {item} FROM default.messages WHERE {condition}", "t").sql
+        checked = check(f"SELECT {item} FROM default.messages WHERE {condition}", "t")
     except QueryError:
         return
-    sql = re.sub(r"/\*@\d+\*/", "", sql)
-    assert "`default`" not in sql
-    assert not re.search(r"(FROM|JOIN) `(messages|retained|drops)`", sql)
-    named = re.findall(
-        r"spark_catalog\.default\.`\w+`(?: VERSION AS OF 3)?( WHERE tenant = 't')?", sql
-    )
-    assert all(named)
+    sql = re.sub(r"/\*@\d+\*/", "", checked.sql)
+    assert "default" not in sql.replace("spark_catalog.default.topic_", "")
+    named = set(re.findall(r"(?:FROM|JOIN) `([^`]+)`", sql)) - {"w"}
+    assert named == checked.given.keys()
+    for one in checked.given.values():
+        assert re.search(r"default\.`\w+`(?: VERSION AS OF 3)? WHERE tenant = 't'\Z", one.rows)
     assert "'a.*b'" not in sql
     assert not re.search(r"regexp_replace\((?!left\()|(?<!default\.)topic_(matches|level)\(", sql)
 
 
 def test_reference_tables_are_the_tenants_own() -> None:
-    own = check("SELECT * FROM reference_machines", tenant="default").sql
-    others = check("SELECT * FROM reference_machines", tenant="acme").sql
-    assert "`reference_machines`" in own
-    assert "`reference_machines__" in others
+    query = "SELECT * FROM reference_machines"
+    own = check(query, tenant="default").given["reference_machines"]
+    others = check(query, tenant="acme").given["reference_machines"]
+    assert own.reads == ("spark_catalog.default.reference_machines",)
+    assert others.reads[0].startswith("spark_catalog.default.reference_machines__")
+    assert f"`{others.reads[0].rpartition('.')[2]}`" in others.rows
     for name in ("reference_machines__0123456789ab", "reference_", "reference_Ä"):
         with pytest.raises(QueryError, match="there is no table"):
             check(f"SELECT * FROM {name}", tenant="default")
@@ -359,6 +362,6 @@ def test_the_audit_log_is_for_administrators() -> None:
     ):
         with pytest.raises(QueryError, match="audit_log is for administrators"):
             check(sql, "default")
-        assert check(sql, "default", is_administrator=True).relations >= {"audit_log"}
+        assert "audit_log" in check(sql, "default", is_administrator=True).given
     with pytest.raises(QueryError, match="name of a table"):
         check("WITH audit_log AS (SELECT 1 AS one) SELECT * FROM audit_log", "default")

@@ -77,7 +77,7 @@ public final class ProcessorTime {
         ns.add(more);
     }
 
-    long sum() {
+    public long sum() {
         return ns.sum();
     }
 

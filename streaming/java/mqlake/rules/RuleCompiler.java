@@ -5,6 +5,7 @@ import mqlake.bounds.Bounds;
 import mqlake.bounds.Failures;
 import mqlake.decoding.DecodingFunctions;
 import mqlake.decoding.PayloadDecoder;
+import mqlake.spark.NamesCheck;
 import mqlake.spark.Scala;
 
 import org.apache.hadoop.conf.Configuration;
@@ -54,6 +55,7 @@ import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
 import java.lang.ref.WeakReference;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
@@ -79,6 +81,10 @@ public final class RuleCompiler {
      * too.
      */
     private static final int LEAST_SHARED = 3;
+
+    /** An expression names no relation, and functions of the list alone. */
+    private static final NamesCheck NAMES =
+            new NamesCheck(Set.of(Vocabulary.RULE_FUNCTIONS.split(",")), Set.of(), false);
 
     private static final SQLConf CONF = conf();
     private static final SQLConf PLAIN = plain();
@@ -191,6 +197,7 @@ public final class RuleCompiler {
 
     private static Expression analyzed(String text) {
         Expression parsed = CatalystSqlParser$.MODULE$.parseExpression(text);
+        NAMES.check(parsed);
         Analyzer analyzer =
                 new Analyzer(
                         new SessionCatalog(
@@ -432,9 +439,10 @@ public final class RuleCompiler {
     }
 
     private static SQLConf conf() {
-        // As rules are tested and run over history: Spark's defaults, times in UTC.
+        // As rules are tested and run over history: Spark's defaults, times in UTC, reserved words.
         SQLConf conf = new SQLConf();
         conf.setConfString("spark.sql.session.timeZone", "UTC");
+        conf.setConfString("spark.sql.ansi.enforceReservedKeywords", "true");
         return conf;
     }
 

@@ -20,6 +20,11 @@ public final class Scala {
     /** Return a sequence of its own. */
     @SafeVarargs
     public static <T> scala.collection.immutable.Seq<T> seq(T... items) {
-        return scala.collection.immutable.List.from(CollectionConverters.asScala(List.of(items)));
+        return sequence(List.of(items));
+    }
+
+    /** Return a sequence of what a list holds. */
+    public static <T> scala.collection.immutable.Seq<T> sequence(List<T> items) {
+        return scala.collection.immutable.List.from(CollectionConverters.asScala(items));
     }
 }

@@ -1,4 +1,4 @@
-"""The functions of Spark that queries may call; every other name is refused.
+"""The functions of Spark that texts of users reach; every other name is refused.
 
 Left out on purpose: functions that run code or take names from text (`reflect`, `java_method`,
 `identifier`), tell of the machine or its configuration, read files or other schemas, or make a
@@ -88,6 +88,18 @@ ALLOWED: Final = frozenset(
     )
     for word in words.split()
 )
+
+_SYNTAX: Final = {"between"}
+"""That Spark's parser makes of an operator."""
+_OF_RULES: Final = """
+    lpad mqlake_decode mqlake_layouts raise_error repeat rpad session_window shiftrightunsigned
+    theta_sketch_agg theta_sketch_estimate
+"""
+"""The compiler of rules bounds what they make."""
+
+QUERY_FUNCTIONS: Final = ALLOWED | TABLE_FUNCTIONS | PATTERN_FUNCTIONS | _SYNTAX
+RULE_FUNCTIONS: Final = QUERY_FUNCTIONS | set(_OF_RULES.split())
+"""That the SQL of rules is made of. A version in force keeps its SQL, so names are only added."""
 
 HINTS: Final = {
     "sequence": "join with range(n) instead",
