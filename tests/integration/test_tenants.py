@@ -37,6 +37,8 @@ TRICKS = (
     "SELECT * FROM events",
     "SELECT * FROM sessions",
     "SELECT * FROM usage",
+    "WITH `select` AS (SELECT 1 AS z) SELECT b.* FROM SELECT a, default.messages AS b",
+    "SELECT (WITH `select` AS (SELECT 1 AS z) SELECT max(b.payload_text) FROM SELECT a, messages b)",
 )
 
 

@@ -35,8 +35,8 @@ import java.util.Set;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * Reads statements as Spark does, and holds those of a session that has a list of functions
- * ({@code Vocabulary.FUNCTIONS_OPTION}) to what was given to them (rules/sql/confined.py).
+ * Reads statements as Spark does. In a session that has a list of functions it holds them to what
+ * was given to them (rules/sql/confined.py).
  *
  * <p>A statement there begins with a comment that says whether it is mqlake's own, or which
  * relations it has, each with the SELECT of its rows. Those are read apart, and put in front of it
@@ -120,7 +120,7 @@ final class ConfinedParser implements ParserInterface {
         return plan;
     }
 
-    /** Read a text in which reserved words are no names, as for the parser that has let it through. */
+    /** Read a text in which reserved words are no names, as they are none to our own parser. */
     private static LogicalPlan strictly(Reading reading, String text) throws ParseException {
         SQLConf conf = SQLConf$.MODULE$.get().clone();
         conf.setConfString("spark.sql.ansi.enforceReservedKeywords", "true");

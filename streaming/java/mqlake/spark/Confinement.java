@@ -19,7 +19,8 @@ import java.util.List;
  *
  * <p>The first is what they name, as Spark's parser reads them (ConfinedParser). The second is what
  * the analyzer has found for those names: rows come from relations that were given, or are made on
- * the spot. It knows no names, so it holds where the first one has overlooked a way to name a table.
+ * the spot. It knows no names, so it holds where the first one has overlooked a way to name a
+ * table.
  */
 public final class Confinement extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     private static final List<Class<? extends LogicalPlan>> MADE =
