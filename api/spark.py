@@ -43,6 +43,14 @@ _UNKNOWN: Final = {
 }
 """Condition of an error of Spark's -> its parameter that names the unknown thing."""
 
+_SAFE: Final = {
+    # `${env:…}` and `${spark…}` in a text would be replaced by the values they name.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.runSQLOnFiles": "false",
+    # Would ask conditions of a query about the least and greatest values of a file, of all rows.
+    "spark.databricks.delta.skipping.partitionLikeFilters.enabled": "false",
+}
+"""Settings of all sessions."""
 _LOADING: Final = threading.Lock()
 
 Row = dict[str, Any]
@@ -366,7 +374,7 @@ class SparkConnect:
         """
         spark = self._connected(use)
         try:
-            spark.configure({**settings, **settings_of(functions)})
+            spark.configure({**settings, **_SAFE, **settings_of(functions)})
         except Exception:
             spark.close()
             raise

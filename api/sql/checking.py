@@ -111,7 +111,7 @@ _ABOUT_SPARK: Final = {
 }
 """Where no column has such a name, Spark takes it for a function and says as whom it runs.
 
-Spark compares in capitals: U+017F is an S to it."""
+See `_in_capitals`."""
 _EXPECTED: Final = "expected one SELECT"
 _INVOKER: Final = {TOPIC_MATCHES, TOPIC_LEVEL}
 
@@ -341,11 +341,8 @@ class _Query(ConfinedReading):
         if node.name.lower() == _HIDDEN_COLUMN:
             self.fail(node, f"there is no column {node.name}")
         parent = node.parent
-        if (
-            node.name.upper() in _ABOUT_SPARK
-            and isinstance(parent, exp.Column)
-            and not parent.table
-        ):
+        is_bare = isinstance(parent, exp.Column) and not parent.table
+        if is_bare and _in_capitals(node.name) in _ABOUT_SPARK:
             self.fail(node, f"write the column with its table: <table>.{node.name}")
 
     def check_var(self, node: exp.Var) -> None:
@@ -392,6 +389,11 @@ class _Query(ConfinedReading):
         is_generator = isinstance(inner, exp.Anonymous) and inner.name.lower() in GENERATORS
         if not is_generator and not isinstance(inner, exp.Subquery):
             self.fail(node, "LATERAL takes a subquery or explode, inline, stack and the like")
+
+
+def _in_capitals(name: str) -> str:
+    """Return a name as Spark compares it: to it U+017F is an S, and U+0130 an I."""
+    return name.replace("\u0130", "I").upper()
 
 
 def _name_of(item: exp.Expr) -> str:

@@ -123,7 +123,9 @@ class ConfinedReading(Reading):
         """Refuse the name of a table for a query of WITH: one would be taken for the other."""
         for cte in self.tree.find_all(exp.CTE):
             name = cte.alias.lower().partition(_VERSION_MARK)[0]
-            is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or _REFERENCE_TABLE.fullmatch(name)
+            if not name:
+                self.fail(cte, "a query of WITH has a name")
+            is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or name.startswith("reference_")
             if name in BY_NAME or name == USAGE or is_table:
                 self.fail(cte.args["alias"], f"{cte.alias} is the name of a table")
 

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 SESSION_SETTINGS: Final = {
-    # `${env:…}` and `${spark…}` in a text would be replaced by the values they name.
-    "spark.sql.variable.substitute": "false",
-    "spark.sql.runSQLOnFiles": "false",
     # Two tasks read a table, however many files it has: there are slots for many more, and each
     # would be a thread that competes with the router's.
     "spark.sql.files.minPartitionNum": "2",

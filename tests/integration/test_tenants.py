@@ -38,7 +38,10 @@ TRICKS = (
     "SELECT * FROM sessions",
     "SELECT * FROM usage",
     "WITH `select` AS (SELECT 1 AS z) SELECT b.* FROM SELECT a, default.messages AS b",
-    "SELECT (WITH `select` AS (SELECT 1 AS z) SELECT max(b.payload_text) FROM SELECT a, messages b)",
+    (
+        "SELECT 1 FROM messages WHERE CAST(payload_bytes AS STRING) = topic"
+        " AND CAST(CASE WHEN topic LIKE '%of-%' THEN concat('P:', topic) END AS INT) > 5"
+    ),
 )
 
 

@@ -117,7 +117,7 @@ final class ConfinedParser implements ParserInterface {
         relation.get("reads").forEach(table -> tables.add(table.textValue()));
         LogicalPlan plan = strictly(parser::parsePlan, relation.get("rows").textValue());
         new NamesCheck(functions, tables, true).check(plan);
-        return plan;
+        return OwnRows.guarded(plan);
     }
 
     /** Read a text in which reserved words are no names, as they are none to our own parser. */

@@ -15,12 +15,12 @@ import scala.runtime.BoxedUnit;
 import java.util.List;
 
 /**
- * Two walls around statements of which a part is a user's, for all sessions of Spark.
+ * Three walls around statements of which a part is a user's, for all sessions of Spark.
  *
  * <p>The first is what they name, as Spark's parser reads them (ConfinedParser). The second is what
  * the analyzer has found for those names: rows come from relations that were given, or are made on
  * the spot. It knows no names, so it holds where the first one has overlooked a way to name a
- * table.
+ * table. The third is the order in which a row is asked (OwnRows).
  */
 public final class Confinement extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     private static final List<Class<? extends LogicalPlan>> MADE =
@@ -30,6 +30,7 @@ public final class Confinement extends AbstractFunction1<SparkSessionExtensions,
     @Override
     public BoxedUnit apply(SparkSessionExtensions session) {
         session.injectParser(ConfinedParser::new);
+        OwnRows.inject(session);
         session.injectCheckRule(
                 one ->
                         plan -> {

@@ -247,9 +247,7 @@ public final class NamesCheck {
     private void checkNames(TreeNode<?> node, Set<String> known) {
         if (node instanceof UnresolvedRelation relation) {
             List<String> parts = Scala.list(relation.multipartIdentifier());
-            if (!known.contains(named(parts))
-                    || relation.isStreaming()
-                    || !relation.options().isEmpty()) {
+            if (!isOf(known, parts) || relation.isStreaming() || !relation.options().isEmpty()) {
                 throw refused("reads", String.join(".", parts));
             }
         } else if (node instanceof UnresolvedFunction function) {
@@ -265,21 +263,34 @@ public final class NamesCheck {
             if (tells && parts.size() == 1 || parts.stream().anyMatch(HIDDEN::equalsIgnoreCase)) {
                 throw refused("asks for", attribute.name());
             }
+        } else if (node instanceof UnresolvedStar star && star.target().isDefined()) {
+            if (Scala.list(star.target().get()).stream().anyMatch(HIDDEN::equalsIgnoreCase)) {
+                throw refused("asks for", HIDDEN);
+            }
+        } else if (node instanceof RelationTimeTravel travel && travel.timestamp().isDefined()) {
+            if (holdsQuery(travel.timestamp().get())) {
+                throw refused("holds", "a query in the time of a table");
+            }
         } else if (node instanceof UnresolvedWith with && with.allowRecursion()) {
             throw refused("holds", "WITH RECURSIVE");
         }
     }
 
+    private static boolean holdsQuery(Expression expression) {
+        return expression instanceof PlanExpression
+                || Scala.list(expression.children()).stream().anyMatch(NamesCheck::holdsQuery);
+    }
+
     private void checkFunction(List<String> parts) {
-        if (!functions.contains(named(parts))) {
+        if (!isOf(functions, parts)) {
             throw refused("calls", String.join(".", parts));
         }
     }
 
-    /** Return a name as the sets have it; empty when a part of it holds a point. */
-    private static String named(List<String> parts) {
-        boolean isPlain = parts.stream().noneMatch(part -> part.indexOf('.') >= 0);
-        return isPlain ? lower(String.join(".", parts)) : "";
+    /** Tell whether a name is in a set; none is of which a part holds a point. */
+    private static boolean isOf(Set<String> names, List<String> parts) {
+        return parts.stream().noneMatch(part -> part.indexOf('.') >= 0)
+                && names.contains(lower(String.join(".", parts)));
     }
 
     private static String lower(String name) {

@@ -1,0 +1,144 @@
+package mqlake.spark;
+
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
+import org.apache.spark.sql.catalyst.expressions.Or;
+import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.execution.ColumnarRule;
+import org.apache.spark.sql.execution.FilterExec;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.types.DataTypes;
+
+import scala.Option;
+import scala.Tuple3;
+import scala.collection.immutable.Seq;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Asks of each row whose it is before it asks anything else of it.
+ *
+ * <p>Spark puts the conditions of a query and those of its relations into one filter, and computes
+ * what it likes first: what it has inferred, what stands twice. An expression that fails tells the
+ * value it has failed on. So the condition of a relation that was given is also put into a call of
+ * a function that Spark knows nothing of, which moves with it wherever the optimizer brings it. At
+ * the end, when the plan is made, the filter that has it is taken apart: first that condition, then
+ * the rest. Conditions that the scan can take reach it as before.
+ */
+public final class OwnRows extends Rule<SparkPlan> {
+    /** On no list: a user cannot call it. */
+    private static final String FUNCTION = "mqlake_own";
+
+    static void inject(SparkSessionExtensions session) {
+        FunctionIdentifier identifier = new FunctionIdentifier(FUNCTION);
+        ExpressionInfo info = new ExpressionInfo(OwnRows.class.getName(), FUNCTION);
+        session.injectFunction(new Tuple3<>(identifier, info, OwnRows::call));
+        session.injectColumnar(
+                one ->
+                        new ColumnarRule() {
+                            @Override
+                            public Rule<SparkPlan> preColumnarTransitions() {
+                                return new OwnRows();
+                            }
+                        });
+    }
+
+    /** Called by the code that Spark generates. */
+    public static boolean isOwn(boolean condition) {
+        return condition;
+    }
+
+    private static Expression call(Seq<Expression> arguments) {
+        return new StaticInvoke(
+                OwnRows.class,
+                DataTypes.BooleanType,
+                "isOwn",
+                arguments,
+                Scala.seq(),
+                true,
+                true,
+                true,
+                Option.empty());
+    }
+
+    /** Have the conditions of a relation's rows, as the parser has made them, asked first. */
+    static LogicalPlan guarded(LogicalPlan rows) {
+        List<LogicalPlan> children = new ArrayList<>();
+        Scala.list(rows.children()).forEach(child -> children.add(guarded(child)));
+        LogicalPlan made = rows.withNewChildren(Scala.sequence(children));
+        if (!(made instanceof Filter filter)) {
+            return made;
+        }
+        Expression own =
+                new UnresolvedFunction(
+                        Scala.seq(FUNCTION),
+                        Scala.seq(filter.condition()),
+                        false,
+                        Option.empty(),
+                        Option.empty(),
+                        Scala.seq(),
+                        false);
+        return new Filter(new And(filter.condition(), own), filter.child());
+    }
+
+    @Override
+    public SparkPlan apply(SparkPlan plan) {
+        SparkPlan made = plan.mapChildren(this::apply);
+        return made instanceof FilterExec filter ? apart(filter) : made;
+    }
+
+    /** Return a filter as two, the one that tells whose a row is below the other. */
+    private static SparkPlan apart(FilterExec filter) {
+        List<Expression> calls = new ArrayList<>();
+        collect(filter.condition(), calls);
+        if (calls.isEmpty()) {
+            return filter;
+        }
+        // Several are of filters that were joined by OR: each row of the whole is one of theirs.
+        Expression own = calls.stream().reduce(Or::new).get();
+        SparkPlan below = new FilterExec(own, filter.child());
+        Expression rest = without(filter.condition(), calls);
+        return rest == null ? below : new FilterExec(rest, below);
+    }
+
+    /** Collect the calls in an expression, each once. */
+    private static void collect(Expression expression, List<Expression> calls) {
+        if (expression instanceof StaticInvoke call && call.staticObject() == OwnRows.class) {
+            if (calls.stream().noneMatch(call::semanticEquals)) {
+                calls.add(call);
+            }
+            return;
+        }
+        Scala.list(expression.children()).forEach(child -> collect(child, calls));
+    }
+
+    /** Return what a conjunction asks beside what the calls ask; null: nothing. */
+    private static Expression without(Expression condition, List<Expression> calls) {
+        if (condition instanceof And and) {
+            Expression left = without(and.left(), calls);
+            Expression right = without(and.right(), calls);
+            if (left == null || right == null) {
+                return left == null ? right : left;
+            }
+            return new And(left, right);
+        }
+        return calls.size() == 1 && asks(calls.get(0), condition) ? null : condition;
+    }
+
+    /** Tell whether an expression is a condition, or has it as a part of a conjunction. */
+    private static boolean asks(Expression expression, Expression condition) {
+        boolean isJoint = expression instanceof And || expression instanceof StaticInvoke;
+        return expression.semanticEquals(condition)
+                || isJoint
+                        && Scala.list(expression.children()).stream()
+                                .anyMatch(child -> asks(child, condition));
+    }
+}
