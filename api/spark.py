@@ -405,8 +405,7 @@ class SparkConnect:
             token = self._token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as exc:
             raise SparkAway(f"the token {self._token_file} cannot be read: {exc}") from exc
-        # Errors that it logs it also raises.
-        logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
+        _silence_client()
         try:
             # By this name and no other the client sends a token without TLS, over loopback only.
             session = SparkSession(f"sc://localhost:{use.port}/;token={token}")
@@ -425,6 +424,15 @@ def load_client() -> None:
     """
     with _LOADING:
         import pyspark.sql.connect.session  # noqa: F401
+
+
+def _silence_client() -> None:
+    """Keep errors out of the log that the client library logs and raises: they hold values."""
+    from pyspark.logger import PySparkLogger
+
+    logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _make(statement: str, session: "SparkSession") -> None:

@@ -303,6 +303,14 @@ def test_an_error_of_sparks_has_its_place_in_the_users_text(
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
+def test_the_value_on_which_a_query_fails_is_told_and_not_logged(
+    runner: QueryRunner, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(QueryError, match="'kept secret'"):
+        ask(runner, "SELECT CAST(text AS INT) FROM (SELECT concat('kept ', 'secret') AS text)")
+    assert "kept secret" not in "".join(capfd.readouterr())
+
+
 FORMS: dict[Format, str] = {
     "jsonl": '{"a": 1, "a_2": "x,\\"y", "v": {"k":[1,null]}, "t": "2024-01-01T00:00:00.000Z", '
     '"d": "1.50", "b": "/wA=", "n": null, "f": null, "m": {"a":1}}\n',
