@@ -47,6 +47,10 @@ _SAFE: Final = {
     # `${env:…}` and `${spark…}` in a text would be replaced by the values they name.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
+    # Would copy conditions of one relation to what a query says is equal, in another one.
+    "spark.sql.constraintPropagation.enabled": "false",
+    # Would cast values while files are read, before it is asked whose they are.
+    "spark.sql.variant.pushVariantIntoScan": "false",
     # Would ask conditions of a query about the least and greatest values of a file, of all rows.
     "spark.databricks.delta.skipping.partitionLikeFilters.enabled": "false",
 }

@@ -334,6 +334,8 @@ def readable(error: Exception) -> str:
     from api.sql.dialect import PLACE
 
     detail = PLACE.sub("", sentence(error)).replace("`spark_catalog`.`default`.", "")
+    if "FAILED_READ_FILE" in detail:
+        return "a file of a table cannot be read"  # Spark tells where it is on this machine
     if "MatchError" in detail and "VariantVal" in detail:
         return _INCOMPARABLE  # Spark looks for that in GROUP BY, not in DISTINCT of an aggregate
     return detail

@@ -563,14 +563,15 @@ EARLY = {
 def mixed_file(spark: SparkSession, runner: QueryRunner) -> Iterator[None]:
     """A file with rows of two tenants, as each batch of the history writes one."""
     values = (
-        f"VALUES ('other', 'secret', 'OF OTHERS: SECRET', 'victim'),"
-        f" ('{TENANT}', 'mixed/mine', 'mine', 'c'), ('{TENANT}', 'private', 'PRIVATE', 'c')"
+        f"VALUES ('other', 'secret', 'OF OTHERS: SECRET', 'victim', '{TENANT}'),"
+        f" ('{TENANT}', 'mixed/mine', 'mine', 'c', 'u'),"
+        f" ('{TENANT}', 'private', 'PRIVATE', 'c', 'u')"
     )
     spark.sql(
         f"INSERT INTO messages ({COLUMNS}) SELECT /*+ COALESCE(1) */ '00', tenant, topic,"
-        " encode(text, 'utf-8'), CAST(1 AS TINYINT), false, false, client_id, NULL,"
+        " encode(text, 'utf-8'), CAST(1 AS TINYINT), false, false, client_id, username,"
         f" CAST(4 AS TINYINT), NULL, 'local/gateway-1', timestamp_millis({START_MS}), 1, 0"
-        f" FROM {values} AS rows (tenant, topic, text, client_id)"
+        f" FROM {values} AS rows (tenant, topic, text, client_id, username)"
     )
     yield
     spark.sql("DELETE FROM messages WHERE log_partition = 1")
@@ -583,14 +584,69 @@ def test_nothing_is_asked_of_a_row_before_whose_it_is(
     rows(runner, f"SELECT count(*) FROM messages m WHERE {EARLY[early]}")
 
 
+TOLD = f"CAST({SHOWN} AS STRING)"
+# Spark may take the tenant of one relation for equal to what is selected of another.
+EQUAL = {
+    "join": f"(SELECT tenant AS x FROM messages) a JOIN (SELECT {TOLD} AS y FROM messages) b "
+    "ON a.x = b.y",
+    "left join": f"(SELECT tenant AS x FROM messages) a LEFT JOIN "
+    f"(SELECT {TOLD} AS y FROM messages) b ON a.x = b.y",
+    "using": f"(SELECT tenant FROM messages) a JOIN (SELECT {TOLD} AS tenant FROM messages) b "
+    "USING (tenant)",
+    "of groups": f"(SELECT tenant AS x FROM messages) a JOIN "
+    f"(SELECT {TOLD} AS y, count(*) FROM messages GROUP BY ALL) b ON a.x = b.y",
+    "a column": f"(SELECT tenant AS x FROM messages) a JOIN (SELECT username, client_id, qos, "
+    f"payload_text FROM messages) b ON a.x = b.username AND {LAMBDA} AND {SHOWN} BETWEEN 5 AND 9",
+    "a constant": f"(SELECT tenant AS x FROM messages) a JOIN (SELECT CASE WHEN qos >= 0 THEN "
+    f"'{TENANT}' END AS y, client_id, qos, payload_text FROM messages) b ON a.x = b.y AND "
+    f"{LAMBDA} AND {SHOWN} BETWEEN 5 AND 9",
+    "lateral": f"messages m, LATERAL (SELECT {TOLD} AS y FROM messages n WHERE n.topic = m.topic) l"
+    " WHERE l.y = m.tenant",
+    "except": "(SELECT topic FROM messages EXCEPT SELECT topic FROM messages "
+    f"WHERE {LAMBDA} AND {SHOWN} BETWEEN 5 AND 9)",
+}
+
+
+@pytest.mark.parametrize("equal", EQUAL)
+@pytest.mark.parametrize("infers", [False, True], ids=["as it is", "though Spark infers"])
+def test_nor_is_what_spark_takes_for_a_tenant(
+    runner: QueryRunner, mixed_file: None, equal: str, infers: bool
+) -> None:
+    query = check(f"SELECT count(*) FROM {EQUAL[equal]}", TENANT)
+    with runner._connect.use() as use, runner._sessions.lend(use) as session:
+        key = "spark.sql.constraintPropagation.enabled"
+        session.configure({key: str(infers).lower()})
+        try:
+            session.perform(lambda one: one.sql(query.confined(query.sql).text).collect())
+        finally:
+            session.configure({key: "false"})
+
+
+def test_files_of_rules_are_read_without_a_cast(runner: QueryRunner, spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE rule_cast (tenant STRING, w VARIANT) USING delta")
+    spark.sql(
+        f"INSERT INTO rule_cast SELECT /*+ COALESCE(1) */ tenant, parse_json(w) FROM VALUES"
+        f" ('{TENANT}', '7'), ('other', '\"secret\"') AS rows (tenant, w)"
+    )
+    assert rows(runner, "SELECT CAST(w AS INT) FROM rule_cast") == [[7]]
+    assert rows(runner, "SELECT count(*) FROM rule_cast WHERE CAST(w AS TINYINT) > 0") == [[1]]
+
+
 def test_nor_before_a_topic_is_the_callers(runner: QueryRunner, mixed_file: None) -> None:
     shown = "CAST(concat('P:', CASE WHEN topic = 'private' THEN payload_text END) AS INT)"
     text = f"SELECT count(*) FROM messages WHERE ({shown} + {shown}) > 5 AND {LAMBDA}"
     with pytest.raises(QueryError, match="'P:PRIVATE'"):
         ask(runner, text)
-    mine = check(text, TENANT, topic_filters=["mixed/#"])
-    with runner.run(mine, "json", LIMITS) as result:
-        assert json.loads(b"".join(write(result, "json")))["rows"] == [[0]]
+    told = f"CAST({shown} AS STRING)"
+    joined = (
+        "SELECT count(*) FROM (SELECT tenant t, topic x FROM messages) a "
+        f"JOIN (SELECT tenant t, {told} AS y FROM messages) b ON a.t = b.t "
+        "JOIN (SELECT tenant t, topic k FROM messages) d ON a.x = d.k AND b.y = d.k AND d.t = b.t"
+    )
+    for one in (text, joined):
+        mine = check(one, TENANT, topic_filters=["mixed/#"])
+        with runner.run(mine, "json", LIMITS) as result:
+            assert json.loads(b"".join(write(result, "json")))["rows"] == [[0]]
 
 
 def test_conditions_reach_the_scan_past_that_wall(

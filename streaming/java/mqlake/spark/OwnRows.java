@@ -4,8 +4,10 @@ import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.Or;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
@@ -15,6 +17,7 @@ import org.apache.spark.sql.execution.ColumnarRule;
 import org.apache.spark.sql.execution.FilterExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.unsafe.types.UTF8String;
 
 import scala.Option;
 import scala.Tuple3;
@@ -22,6 +25,9 @@ import scala.collection.immutable.Seq;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+import java.util.TreeSet;
 
 /**
  * Asks of each row whose it is before it asks anything else of it.
@@ -31,7 +37,8 @@ import java.util.List;
  * value it has failed on. So the condition of a relation that was given is also put into a call of
  * a function that Spark knows nothing of, which moves with it wherever the optimizer brings it. At
  * the end, when the plan is made, the filter that has it is taken apart: first that condition, then
- * the rest. Conditions that the scan can take reach it as before.
+ * the rest. Conditions that the scan can take reach it as before. A call knows the columns that it
+ * was made for: Spark may copy it to what it takes for equal, and what is copied tells nothing.
  */
 public final class OwnRows extends Rule<SparkPlan> {
     /** On no list: a user cannot call it. */
@@ -52,7 +59,7 @@ public final class OwnRows extends Rule<SparkPlan> {
     }
 
     /** Called by the code that Spark generates. */
-    public static boolean isOwn(boolean condition) {
+    public static boolean isOwn(boolean condition, UTF8String columns) {
         return condition;
     }
 
@@ -69,18 +76,20 @@ public final class OwnRows extends Rule<SparkPlan> {
                 Option.empty());
     }
 
-    /** Have the conditions of a relation's rows, as the parser has made them, asked first. */
+    /** Have conditions on the rows of tables, as the parser has made them, asked first. */
     static LogicalPlan guarded(LogicalPlan rows) {
         List<LogicalPlan> children = new ArrayList<>();
         Scala.list(rows.children()).forEach(child -> children.add(guarded(child)));
         LogicalPlan made = rows.withNewChildren(Scala.sequence(children));
-        if (!(made instanceof Filter filter)) {
+        if (!(made instanceof Filter filter) || !Scala.list(filter.child().children()).isEmpty()) {
             return made;
         }
+        Set<String> columns = new TreeSet<>();
+        collectColumns(filter.condition(), columns);
         Expression own =
                 new UnresolvedFunction(
                         Scala.seq(FUNCTION),
-                        Scala.seq(filter.condition()),
+                        Scala.seq(filter.condition(), text(String.join(",", columns))),
                         false,
                         Option.empty(),
                         Option.empty(),
@@ -89,24 +98,43 @@ public final class OwnRows extends Rule<SparkPlan> {
         return new Filter(new And(filter.condition(), own), filter.child());
     }
 
+    private static Literal text(String value) {
+        return new Literal(UTF8String.fromString(value), DataTypes.StringType);
+    }
+
+    private static void collectColumns(Expression expression, Set<String> columns) {
+        if (expression instanceof Attribute column) {
+            columns.add(column.name().toLowerCase(Locale.ROOT));
+        }
+        Scala.list(expression.children()).forEach(child -> collectColumns(child, columns));
+    }
+
     @Override
     public SparkPlan apply(SparkPlan plan) {
         SparkPlan made = plan.mapChildren(this::apply);
         return made instanceof FilterExec filter ? apart(filter) : made;
     }
 
-    /** Return a filter as two, the one that tells whose a row is below the other. */
+    /** Return a filter as several, those that tell whose a row is below the rest. */
     private static SparkPlan apart(FilterExec filter) {
-        List<Expression> calls = new ArrayList<>();
-        collect(filter.condition(), calls);
-        if (calls.isEmpty()) {
+        List<Expression> found = new ArrayList<>();
+        collect(filter.condition(), found);
+        if (found.isEmpty()) {
             return filter;
         }
-        // Several are of filters that were joined by OR: each row of the whole is one of theirs.
-        Expression own = calls.stream().reduce(Or::new).get();
-        SparkPlan below = new FilterExec(own, filter.child());
+        List<Expression> calls =
+                found.stream()
+                        .filter(call -> isAsMade(call) && implies(filter.condition(), call))
+                        .toList();
+        if (calls.isEmpty()) {
+            throw new IllegalStateException("it is not clear whose rows this query may read");
+        }
+        SparkPlan made = filter.child();
+        for (Expression call : calls) {
+            made = new FilterExec(call, made);
+        }
         Expression rest = without(filter.condition(), calls);
-        return rest == null ? below : new FilterExec(rest, below);
+        return rest == null ? made : new FilterExec(rest, made);
     }
 
     /** Collect the calls in an expression, each once. */
@@ -120,6 +148,26 @@ public final class OwnRows extends Rule<SparkPlan> {
         Scala.list(expression.children()).forEach(child -> collect(child, calls));
     }
 
+    /** Tell whether a call asks of the columns that it was made for, and of no other. */
+    private static boolean isAsMade(Expression call) {
+        List<Expression> arguments = Scala.list(call.children());
+        Set<String> columns = new TreeSet<>();
+        collectColumns(arguments.get(0), columns);
+        return arguments.get(1) instanceof Literal made
+                && String.join(",", columns).equals(String.valueOf(made.value()));
+    }
+
+    /** Tell whether a call is true wherever a condition is. */
+    private static boolean implies(Expression condition, Expression call) {
+        if (condition instanceof And and) {
+            return implies(and.left(), call) || implies(and.right(), call);
+        }
+        if (condition instanceof Or or) {
+            return implies(or.left(), call) && implies(or.right(), call);
+        }
+        return condition.semanticEquals(call);
+    }
+
     /** Return what a conjunction asks beside what the calls ask; null: nothing. */
     private static Expression without(Expression condition, List<Expression> calls) {
         if (condition instanceof And and) {
@@ -130,7 +178,7 @@ public final class OwnRows extends Rule<SparkPlan> {
             }
             return new And(left, right);
         }
-        return calls.size() == 1 && asks(calls.get(0), condition) ? null : condition;
+        return calls.stream().anyMatch(call -> asks(call, condition)) ? null : condition;
     }
 
     /** Tell whether an expression is a condition, or has it as a part of a conjunction. */
