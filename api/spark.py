@@ -15,7 +15,7 @@ from api.kept_sessions import KeptSessions
 from api.relations.catalog import is_to_be_made, made_by
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.query_application import NotReady, QueryApplication, Unwanted, Use
-from rules.sql.confined import Confined, own, settings_of
+from rules.sql.confined import FUNCTIONS_OPTION, Confined, listed, own
 from rules.sql.functions import RULE_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class SparkConnect:
         """
         spark = self._connected(use)
         try:
-            spark.configure({**settings, **_SAFE, **settings_of(functions)})
+            spark.configure({**settings, **_SAFE, FUNCTIONS_OPTION: listed(functions)})
         except Exception:
             spark.close()
             raise

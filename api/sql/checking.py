@@ -92,7 +92,6 @@ _OWN_WORDS: Final = frozenset(
                 "AS BOTH LEADING TRAILING NULLS FIRST LAST IGNORE RESPECT",
                 "UNBOUNDED PRECEDING FOLLOWING",
                 "CURRENT ROW GROUPING SETS CUBE ROLLUP OUTER VIEW FILTER VERSION TIMESTAMP OF IF",
-                "VALUES AS BIGINT kind name value",
                 "cast try_cast array regexp_like variant_get position left substring trim extract",
                 "interval to",
                 "DAYS HOURS MINUTES SECONDS WEEKS MONTHS YEARS DOW DOY WEEK EPOCH",

@@ -67,10 +67,6 @@ def own(sql: str) -> str:
     return f"{OWN_STATEMENT}{sql}"
 
 
-def settings_of(functions: Iterable[str]) -> dict[str, str]:
-    """Return the settings by which a session confines.
-
-    Args:
-        functions: That statements may call, lower case.
-    """
-    return {FUNCTIONS_OPTION: ",".join(sorted(functions))}
+def listed(functions: Iterable[str]) -> str:
+    """Return functions, lower case, as `FUNCTIONS_OPTION` has them."""
+    return ",".join(sorted(functions))

@@ -83,7 +83,7 @@ CONSTANTS: Final[dict[str, str | int]] = {
     "SINCE_COLUMN": plan.SINCE,
     **{f"COLUMN_{column.name.upper()}": at for at, column in enumerate(ROW)},
     "COLUMN_COUNT": len(ROW),
-    "RULE_FUNCTIONS": ",".join(sorted(RULE_FUNCTIONS)),
+    "RULE_FUNCTIONS": confined.listed(RULE_FUNCTIONS),
     "COLUMNS": ", ".join(f"{column.name} {column.type}" for column in ROW),
 }
 """Row columns are by their ordinals; lists are one text, with commas."""

@@ -29,7 +29,7 @@ from rules.language.plan import (
     StatefulStream,
     decode_plan,
 )
-from rules.sql.confined import Confined, settings_of
+from rules.sql.confined import FUNCTIONS_OPTION, Confined, listed
 from rules.sql.functions import RULE_FUNCTIONS
 from streaming.jvm.functions import java_map, register
 from streaming.jvm.vocabulary import STATEFUL_SENDER
@@ -148,8 +148,7 @@ def output_rows(
         told.createOrReplaceTempView(DETECTED)
     streams, references = plan.streams, plan.references
     known = [*(one.name for one in streams), *(one.name for one in references), DETECTED]
-    for key, value in settings_of(RULE_FUNCTIONS).items():
-        spark.conf.set(key, value)
+    spark.conf.set(FUNCTIONS_OPTION, listed(RULE_FUNCTIONS))
     query = plan.query
     if "`end`" not in query:
         # Of a version in force that was compiled before `end` was a reserved word.

@@ -16,7 +16,7 @@ from rules.language.compiler import compile_rule
 from rules.language.plan import DETECTED, Plan, encode_plan
 from rules.model import ActionSpec, Rule
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
-from rules.sql.confined import Confined, GivenRows, settings_of
+from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows, listed
 from rules.sql.functions import RULE_FUNCTIONS
 from streaming.rules.changes import RuleProgram
 from streaming.rules.plans import (
@@ -118,8 +118,7 @@ class Programs:
         for stream in plan.streams:
             compile_stream(self._spark, stream)
         session = self._spark.newSession()
-        for key, value in settings_of(RULE_FUNCTIONS).items():
-            session.conf.set(key, value)
+        session.conf.set(FUNCTIONS_OPTION, listed(RULE_FUNCTIONS))
         rows = session.sql(_over_nothing(plan, references).text)
         found: str | None = self._compiler.querySchema(rows._jdf.queryExecution().analyzed())
         return found

@@ -74,7 +74,7 @@ def test_who_waits_takes_no_processor_time(engine: Engine) -> None:
     begin = time.begin(0)
     engine.jvm.java.lang.Thread.sleep(300)
     time.end(0, begin)
-    assert 0 < time.sum() < 256 * 30_000_000
+    assert 0 < time.sum() < 256 * 1_000_000
 
 
 def test_a_row_has_what_the_record_says(engine: Engine) -> None:

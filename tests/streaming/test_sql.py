@@ -25,7 +25,7 @@ from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
 from launcher.testing import await_condition
 from mqlake.tables import TABLES
-from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows
+from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows, listed
 from streaming.settings.lake import LakeSettings
 from streaming.spark_conf import spark_conf
 from streaming.tables import create_tables
@@ -654,9 +654,7 @@ def test_conditions_reach_the_scan_past_that_wall(
 ) -> None:
     query = check("SELECT ts FROM messages WHERE topic = 'text/a' AND qos = 1", TENANT)
     with closing(SparkConnect(query_dir)) as connect, connect.session({}) as session:
-        session.perform(
-            lambda one: one.conf.set(FUNCTIONS_OPTION, ",".join(sorted(running.FUNCTIONS)))
-        )
+        session.perform(lambda one: one.conf.set(FUNCTIONS_OPTION, listed(running.FUNCTIONS)))
         text = query.confined(query.sql).text
         made: Any = session.perform(lambda one: one.sql(text))
         explained = made._explain_string(mode="formatted")

@@ -53,7 +53,7 @@ from rules.language.compiler import compile_rule
 from rules.language.plan import HOPS, Plan, encode_plan
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import NO_SCHEMAS, Schemas
-from rules.sql.confined import GivenRows, settings_of
+from rules.sql.confined import FUNCTIONS_OPTION, GivenRows, listed
 from rules.sql.functions import RULE_FUNCTIONS
 from streaming.checkpoints import watermark_ms
 from streaming.jobs import stateful
@@ -318,8 +318,9 @@ class Engine:
     def batch_rows(self) -> Counter[str]:
         """Return what the plan gives as a batch query over the same records."""
         spark = self.world.spark.newSession()
-        for name, value in {**history.SESSION_SETTINGS, **settings_of(RULE_FUNCTIONS)}.items():
+        for name, value in history.SESSION_SETTINGS.items():
             spark.conf.set(name, value)
+        spark.conf.set(FUNCTIONS_OPTION, listed(RULE_FUNCTIONS))
         lines = [
             (record["offset"], bytearray(base64.b64decode(record["value"])), record["timestamp"])
             for record in self.records

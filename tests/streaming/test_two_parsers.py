@@ -98,7 +98,6 @@ def mixed(chance: random.Random, known: list[str]) -> str:
         if change < 0.3:
             del tokens[at : at + 1]
         elif change < 0.45:  # brackets above all: without them there are other queries
-            tokens = list(tokens)
             places = [place for place, token in enumerate(tokens) if token in "()"]
             if places:
                 del tokens[chance.choice(places)]

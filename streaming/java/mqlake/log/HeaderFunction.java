@@ -1,21 +1,13 @@
 package mqlake.log;
 
-import mqlake.spark.Scala;
+import mqlake.spark.StaticFunction;
 
 import org.apache.spark.sql.SparkSessionExtensions;
-import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
-import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.util.ArrayData;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.types.UTF8String;
 
-import scala.Option;
-import scala.Tuple3;
-import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
@@ -37,30 +29,15 @@ public final class HeaderFunction extends AbstractFunction1<SparkSessionExtensio
     /** Called by Spark with a session's extensions (`spark.sql.extensions`). */
     @Override
     public BoxedUnit apply(SparkSessionExtensions session) {
-        inject(session, "mqlake_header", "value", DataTypes.BinaryType);
-        inject(session, "mqlake_header_byte", "byteAt", DataTypes.IntegerType);
-        return BoxedUnit.UNIT;
-    }
-
-    private static void inject(
-            SparkSessionExtensions session, String name, String method, DataType type) {
-        FunctionIdentifier identifier = new FunctionIdentifier(name);
-        ExpressionInfo info = new ExpressionInfo(HeaderFunction.class.getName(), name);
-        session.injectFunction(
-                new Tuple3<>(identifier, info, arguments -> expression(method, type, arguments)));
-    }
-
-    private static Expression expression(String method, DataType type, Seq<Expression> arguments) {
-        return new StaticInvoke(
+        StaticFunction.inject(
+                session, HeaderFunction.class, "value", "mqlake_header", DataTypes.BinaryType);
+        StaticFunction.inject(
+                session,
                 HeaderFunction.class,
-                type,
-                method,
-                arguments,
-                Scala.seq(),
-                true,
-                true,
-                true,
-                Option.empty());
+                "byteAt",
+                "mqlake_header_byte",
+                DataTypes.IntegerType);
+        return BoxedUnit.UNIT;
     }
 
     /** Called by the code that Spark generates. */

@@ -1,12 +1,10 @@
 package mqlake.spark;
 
 import org.apache.spark.sql.SparkSessionExtensions;
-import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.Or;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
@@ -20,8 +18,6 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.types.UTF8String;
 
 import scala.Option;
-import scala.Tuple3;
-import scala.collection.immutable.Seq;
 
 import java.util.ArrayList;
 import java.util.List;
@@ -45,9 +41,7 @@ public final class OwnRows extends Rule<SparkPlan> {
     private static final String FUNCTION = "mqlake_own";
 
     static void inject(SparkSessionExtensions session) {
-        FunctionIdentifier identifier = new FunctionIdentifier(FUNCTION);
-        ExpressionInfo info = new ExpressionInfo(OwnRows.class.getName(), FUNCTION);
-        session.injectFunction(new Tuple3<>(identifier, info, OwnRows::call));
+        StaticFunction.inject(session, OwnRows.class, "isOwn", FUNCTION, DataTypes.BooleanType);
         session.injectColumnar(
                 one ->
                         new ColumnarRule() {
@@ -61,19 +55,6 @@ public final class OwnRows extends Rule<SparkPlan> {
     /** Called by the code that Spark generates. */
     public static boolean isOwn(boolean condition, UTF8String columns) {
         return condition;
-    }
-
-    private static Expression call(Seq<Expression> arguments) {
-        return new StaticInvoke(
-                OwnRows.class,
-                DataTypes.BooleanType,
-                "isOwn",
-                arguments,
-                Scala.seq(),
-                true,
-                true,
-                true,
-                Option.empty());
     }
 
     /** Have conditions on the rows of tables, as the parser has made them, asked first. */
