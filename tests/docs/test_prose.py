@@ -4,46 +4,45 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from launcher.paths import CHECKOUT
 
 MOST_CHARACTERS = 120
 DOCUMENTS = sorted({*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")})
-
-
-every_document = pytest.mark.parametrize(
-    "path", DOCUMENTS, ids=lambda path: path.relative_to(CHECKOUT).as_posix()
-)
 DELIMITERS = re.compile(r"\|(?: ?:?-+:? ?\|)+")
 PIPE = re.compile(r"(?<!\\)\|")
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Return the lines outside blocks of code, with their numbers."""
+def lines_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Return the lines outside blocks of code, with their places."""
     is_code = False
+    name = path.relative_to(CHECKOUT).as_posix()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.lstrip().startswith("```"):
             is_code = not is_code
         elif not is_code:
-            yield number, line.strip()
+            yield f"{name}:{number}", line.strip()
 
 
-@every_document
-def test_lines_are_short(path: Path) -> None:
+def test_lines_are_short() -> None:
     """Tables and blocks of code are as wide as they are."""
-    assert not [
-        number
-        for number, line in lines_of(path)
+    long = [
+        place
+        for path in DOCUMENTS
+        for place, line in lines_of(path)
         if len(line) > MOST_CHARACTERS and not line.startswith("|")
     ]
+    assert not long, "\n".join(long)
 
 
-@every_document
-def test_tables_are_whole(path: Path) -> None:
+def test_tables_are_whole() -> None:
     """A row is one line with as many cells as its table has columns."""
-    broken, columns, header = [], 0, ""
-    for number, line in lines_of(path):
+    broken = [place for path in DOCUMENTS for place in broken_rows(path)]
+    assert not broken, "\n".join(broken)
+
+
+def broken_rows(path: Path) -> Iterator[str]:
+    columns, header = 0, ""
+    for place, line in lines_of(path):
         if DELIMITERS.fullmatch(line):
             columns = len(PIPE.findall(header))
         if line.startswith("|"):
@@ -54,6 +53,5 @@ def test_tables_are_whole(path: Path) -> None:
             is_row = not is_rest and "| --- |" not in line
             columns = 0
         if not is_row:
-            broken.append(number)
+            yield place
         header = line
-    assert not broken

@@ -1,23 +1,30 @@
 """What README shows is what there is."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 
 from cli.app import mqlake
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def commands(text: str) -> list[list[str]]:
-    """Return the words of every `bin/mqlake` line in the shell blocks of a document."""
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    lines = [line for line in lines if line.startswith("bin/mqlake")]
-    return [line.partition("  # ")[0].split()[1:] for line in lines]
+def place(document: Path, text: str, start: int) -> str:
+    """Return where in a document something stands, as file:line."""
+    number = text.count("\n", 0, start) + 1
+    return f"{document.relative_to(ROOT)}:{number}"
+
+
+def commands(document: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield place and words of every `bin/mqlake` line in the shell blocks of a document."""
+    text = document.read_text(encoding="utf-8")
+    for block in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL):
+        for line in re.finditer(r"^bin/mqlake.*", block[1], re.MULTILINE):
+            words = line[0].partition("  # ")[0].split()[1:]
+            yield place(document, text, block.start(1) + line.start()), words
 
 
 def group() -> click.Group:
@@ -25,20 +32,31 @@ def group() -> click.Group:
     return mqlake
 
 
-@pytest.mark.parametrize("document", sorted(set(DOCUMENTS)), ids=lambda path: path.name)
-def test_every_command_and_option_that_a_document_shows_exists(document: Path) -> None:
-    context = click.Context(group())
-    for name, *words in commands(document.read_text(encoding="utf-8")):
-        command = group().get_command(context, name)
-        assert command is not None, f"{document.name}: bin/mqlake {name}"
-        if isinstance(command, click.Group) and words and words[0] in command.commands:
-            command = command.commands[words[0]]
-        options = {option for parameter in command.params for option in parameter.opts}
-        for word in words:
-            if word.startswith("--"):
-                assert word in options, f"{document.name}: bin/mqlake {name} {word}"
-            elif word.startswith("conf/"):
-                assert (ROOT / word).exists(), f"{document.name}: bin/mqlake {name} {word}"
+def test_every_command_and_option_that_a_document_shows_exists() -> None:
+    wrong = [
+        f"{where}: bin/mqlake {' '.join(words)}: {word}"
+        for document in DOCUMENTS
+        for where, words in commands(document)
+        for word in unknown(words)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def unknown(words: list[str]) -> list[str]:
+    """Return the words that name no command, no option or no file."""
+    name, *rest = words or [""]
+    command = group().get_command(click.Context(group()), name)
+    if command is None:
+        return [name]
+    if isinstance(command, click.Group) and rest and rest[0] in command.commands:
+        command = command.commands[rest[0]]
+    options = {option for parameter in command.params for option in parameter.opts}
+    return [
+        word
+        for word in rest
+        if (word.startswith("--") and word not in options)
+        or (word.startswith("conf/") and not (ROOT / word).exists())
+    ]
 
 
 def test_the_page_of_commands_lists_every_command_of_a_user() -> None:
@@ -49,12 +67,16 @@ def test_the_page_of_commands_lists_every_command_of_a_user() -> None:
         assert f"bin/mqlake {name}" in text
 
 
-@pytest.mark.parametrize("document", sorted(set(DOCUMENTS)), ids=lambda path: path.name)
-def test_every_file_that_a_document_links_to_exists(document: Path) -> None:
+def test_every_file_that_a_document_links_to_exists() -> None:
+    broken = [one for document in DOCUMENTS for one in broken_links(document)]
+    assert not broken, "\n".join(broken)
+
+
+def broken_links(document: Path) -> Iterator[str]:
     text = document.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+    for link in re.finditer(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in link[1] and not (document.parent / link[1]).exists():
+            yield f"{place(document, text, link.start())}: {link[1]}"
 
 
 def test_changelog_names_the_version_of_the_project() -> None:

@@ -6,6 +6,8 @@ from bisect import bisect_left
 import pytest
 
 from ingest.session.catch_up import Missed, log_ranges, partition_count
+from tests.cases import case
+from tests.ingest.simulations import simulations_wanted
 
 ALL = range(4)
 
@@ -112,8 +114,13 @@ def test_whoever_has_overtaken_the_router_goes_live() -> None:
     assert one.cursor == [6, 9]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_each_message_comes_once_however_table_log_and_router_go_on(seed: int) -> None:
+def test_each_message_comes_once_however_table_log_and_router_go_on() -> None:
+    for seed in range(simulations_wanted(300)):
+        with case(f"seed {seed}"):
+            catch_up(seed)
+
+
+def catch_up(seed: int) -> None:
     """The table is behind, pages end anywhere, reading the log fails now and then."""
     chance = random.Random(seed)
     partitions = range(chance.randint(1, 3))

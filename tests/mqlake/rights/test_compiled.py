@@ -10,6 +10,8 @@ from mqlake.rights.compiled import MAX_REMEMBERED, Rights
 from mqlake.rights.files import parse_rights
 from mqlake.rights.model import RightsFile, RightsRule
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
+from tests.cases import case
+from tests.ingest.simulations import simulations_wanted
 
 PLANT = """
 [roles]
@@ -231,8 +233,13 @@ def made_up_file(chosen: random.Random) -> RightsFile:
     return RightsFile.model_validate({"roles": {"r": ["ann"]}, "rules": rules})
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_trees_decide_as_the_rules_do_one_by_one(seed: int) -> None:
+def test_trees_decide_as_the_rules_do_one_by_one() -> None:
+    for seed in range(simulations_wanted(150)):
+        with case(f"seed {seed}"):
+            compare(seed)
+
+
+def compare(seed: int) -> None:
     chosen = random.Random(seed)
     file = made_up_file(chosen)
     rights = Rights(file)

@@ -1,6 +1,7 @@
 """A subscription is known at all sites that can be reached before anybody says so."""
 
 from collections import deque
+from collections.abc import Callable
 from itertools import combinations
 from random import Random
 
@@ -8,8 +9,10 @@ import pytest
 
 from ingest.federation.sites.interest import Interest, News
 from ingest.federation.sites.reach import OURSELVES, Debt, SiteReach
+from tests.cases import case
+from tests.ingest.simulations import simulations_wanted
 
-SEEDS = range(100)
+SEEDS = 100
 
 
 class Node:
@@ -101,8 +104,17 @@ class Net:
         return True
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_all_that_can_be_reached_know_before_it_is_said(seed: int) -> None:
+def simulate(one: Callable[[int], None], seeds: int) -> None:
+    for seed in range(seeds):
+        with case(f"seed {seed}"):
+            one(seed)
+
+
+def test_all_that_can_be_reached_know_before_it_is_said() -> None:
+    simulate(know_before_it_is_said, simulations_wanted(SEEDS))
+
+
+def know_before_it_is_said(seed: int) -> None:
     random = Random(seed)
     net = Net(random, random.randint(2, 7))
     while net.step():
@@ -116,8 +128,11 @@ def test_all_that_can_be_reached_know_before_it_is_said(seed: int) -> None:
         assert all(node.interest.version(root) >= version for node in net.nodes.values())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nobody_waits_for_who_goes_away_meanwhile(seed: int) -> None:
+def test_nobody_waits_for_who_goes_away_meanwhile() -> None:
+    simulate(wait_for_nobody_who_goes_away, simulations_wanted(SEEDS))
+
+
+def wait_for_nobody_who_goes_away(seed: int) -> None:
     random = Random(seed)
     net = Net(random, random.randint(3, 7))
     while net.step():
@@ -155,9 +170,8 @@ def test_planted_defects_are_found(defect: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def run_all() -> None:
-    for seed in SEEDS:
-        test_all_that_can_be_reached_know_before_it_is_said(seed)
-        test_nobody_waits_for_who_goes_away_meanwhile(seed)
+    simulate(know_before_it_is_said, SEEDS)
+    simulate(wait_for_nobody_who_goes_away, SEEDS)
 
 
 def zero(_site: int) -> int:
