@@ -20,6 +20,11 @@ from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN
 from tests.integration.dashboard.browser import WIDE, Dashboard, open_page, running_browser
 
+PAGES: Final = (
+    *("overview", "topics", "clients", "balancer", "federation", "rules", "sql", "retained"),
+    *("trace", "references", "schemas", "jobs", "alarms", "mqtt", "access", "audit"),
+)
+"""All there are, in the order of the navigation."""
 _NONE: Final[dict[str, Any]] = {"items": [], "next_cursor": None}
 _NO_ROWS: Final[dict[str, Any]] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 _WITHOUT_SPARK: Final = {"dead_letters": _NONE, "retained": _NONE, "sql": _NO_ROWS}

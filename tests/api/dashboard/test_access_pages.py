@@ -3,15 +3,37 @@
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from tests.api.dashboard.conftest import Served, page_of
+from api.relations.views import view_columns
+from mqlake.tables import AUDIT_LOG
+from tests.api.dashboard.conftest import PAGES, Served, page_of
 from tests.api.test_access import bearer
 from tests.api.test_api import TOKEN
-from tests.integration.dashboard.browser import NARROW, Dashboard
-from tests.integration.dashboard.test_dashboard import fact
+from tests.cases import case
+from tests.integration.dashboard.browser import NARROW, WIDE, Dashboard, fact, open_page
+
+pytestmark = pytest.mark.programs
 
 PASSWORD = "correct horse"
+FOR_ADMINISTRATORS = ("access", "audit")
+NAVIGATIONS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "administrator": ({"role": "admin"}, PAGES),
+    "all": ({"role": "viewer"}, tuple(one for one in PAGES if one not in FOR_ADMINISTRATORS)),
+    "some-tenants": (
+        {"role": "editor", "tenants": ["default"]},
+        (
+            *("topics", "clients", "rules", "sql", "retained", "trace", "references"),
+            *("schemas", "jobs", "alarms"),
+        ),
+    ),
+    "some-topics": (
+        {"role": "viewer", "topic_filters": ["plant/#"]},
+        ("topics", "rules", "sql", "retained", "trace", "jobs"),
+    ),
+}
+"""Pages by account, which is also the name of it."""
 
 
 def make_account(dashboard: Dashboard, name: str, **more: Any) -> None:
@@ -25,6 +47,55 @@ def make_account(dashboard: Dashboard, name: str, **more: Any) -> None:
 def accounts(dashboard: Dashboard) -> dict[str, Any]:
     answer = dashboard.page.request.get(f"{dashboard.url}/api/v1/accounts", headers=bearer(TOKEN))
     return {one["name"]: one for one in answer.json()["items"]}
+
+
+def test_who_is_wrong_is_told_and_an_account_gets_what_its_role_may(
+    browser: Browser, served: Served
+) -> None:
+    with (
+        browser.new_context(viewport=WIDE) as context,
+        open_page(context, served.system) as dashboard,
+    ):
+        make_account(dashboard, "eve")
+        page = dashboard.page
+        page.goto(f"{dashboard.url}/dashboard/#/rules")
+        expect(page.get_by_label("Token", exact=True)).to_be_focused()
+        assert dashboard.run("names.js") == []
+        for theme in ("light", "dark"):
+            dashboard.use_theme(theme)
+            assert dashboard.run("contrast.js")["found"] == []
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("not one that counts")
+        page.get_by_label("With an account").check()
+        page.get_by_label("User name").fill("eve")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", name="Rules", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="New rule")).to_have_count(0)
+        # The session ends elsewhere: the page says so instead of standing still.
+        url = f"{dashboard.url}/api/v1/accounts/eve"
+        assert page.request.delete(url, headers=bearer(TOKEN)).ok
+        expect(page.get_by_text("Your session is over")).to_be_visible()
+
+
+def test_the_navigation_has_the_pages_that_a_login_may_use(
+    dashboard: Dashboard, browser: Browser, served: Served
+) -> None:
+    for name, (account, pages) in NAVIGATIONS.items():
+        make_account(dashboard, name, **account)
+        login = {"username": name, "password": PASSWORD}
+        with case(name), page_of(browser, served, login=login) as theirs:
+            page = theirs.page
+            page.goto(f"{theirs.url}/dashboard/#/balancer")
+            links = page.get_by_role("navigation", name="Pages").get_by_role("link")
+            expect(links).to_have_count(len(pages))
+            assert links.evaluate_all("all => all.map((one) => one.dataset.page)") == list(pages)
+            # Who names another page in the address comes to the first one.
+            shown = "balancer" if "balancer" in pages else pages[0]
+            expect(page.locator("nav a[aria-current=page]")).to_have_attribute("data-page", shown)
+            for place in pages:
+                theirs.open(place)
 
 
 def test_a_key_is_made_rotated_and_revoked_and_shown_once(dashboard: Dashboard) -> None:
@@ -179,9 +250,16 @@ def test_the_audit_shows_what_was_changed_and_asks_by_text_alone(dashboard: Dash
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("button", name="More")).to_be_hidden()
     assert asked[1].endswith("OFFSET 2")
+    known = {one.name for one in view_columns(AUDIT_LOG)}
+    wanted = asked[0].removeprefix("SELECT ").partition(" FROM")[0]
+    assert {*wanted.replace("`", "").split(", "), *columns} <= known
     assert asked[0].partition(" ORDER BY")[0] == asked[1].partition(" ORDER BY")[0]
     page.get_by_label("Caller").fill("o'neill\\")
     page.get_by_label("Only what was refused").check()
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_text("Nothing was changed in this time")).to_be_visible()
     assert r"caller = 'o\'neill\\' AND status >= 400" in asked[2]
+    page.get_by_label("Path contains").fill("keys/1")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("button", name="Show")).to_be_enabled()
+    assert "contains(target, 'keys/1')" in asked[3]

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from launcher.ports import free_ports
 from tests.api.dashboard.conftest import page_of, served_api
 from tests.ingest.balancer.serving import served_plane
 from tests.integration.dashboard.browser import NARROW
+
+pytestmark = pytest.mark.programs
 
 
 def test_nodes_that_take_nobody_say_why_and_drains_are_undone(

@@ -4,12 +4,15 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from mqlake.heartbeat import write_heartbeat
 from tests.api.dashboard.conftest import page_of, served_api
 from tests.api.test_federation import figures
 from tests.integration.dashboard.browser import NARROW, running_browser
+
+pytestmark = pytest.mark.programs
 
 
 def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:

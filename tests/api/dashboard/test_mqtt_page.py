@@ -6,12 +6,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
+import pytest
+from paho.mqtt.publish import single
 from playwright.sync_api import Locator, expect
 
 from tests.api.dashboard.conftest import Served
 from tests.ingest.gateway.harness import free_port, running_gateway
 from tests.integration.dashboard.browser import Dashboard
+
+pytestmark = pytest.mark.programs
 
 
 @contextmanager
@@ -51,9 +56,10 @@ def publish(dashboard: Dashboard, topic: str, payload: str, qos: int) -> None:
     panel.get_by_role("button", name="Publish").click()
 
 
-def subscribe(dashboard: Dashboard, topic_filter: str) -> None:
+def subscribe(dashboard: Dashboard, topic_filter: str, qos: int = 1) -> None:
     panel = section(dashboard, "Subscribe")
     panel.get_by_label("Topic filter").fill(topic_filter)
+    panel.get_by_label("QoS").select_option(str(qos))
     panel.get_by_role("button", name="Subscribe", exact=True).click()
 
 
@@ -74,15 +80,18 @@ def test_messages_come_back_and_the_end_has_a_reason(dashboard: Dashboard, serve
         served.api.hear("gateway-1", listeners=[url])
         page = dashboard.page
         connect(dashboard, "page")
-        subscribe(dashboard, "a/#")
         chips = section(dashboard, "Subscribe").get_by_role("listitem")
-        expect(chips).to_contain_text("a/# QoS 1")
         for qos, said in ((0, "Sent."), (1, "PUBACK has come"), (2, "PUBCOMP has come")):
+            subscribe(dashboard, "a/#", qos)
+            expect(chips).to_contain_text(f"a/# QoS {qos}")
             publish(dashboard, f"a/{qos}", f"grüße {qos}", qos)
             expect(section(dashboard, "Publish")).to_contain_text(said)
             row = page.get_by_role("row", name=f"a/{qos}")
             expect(row).to_contain_text(f"grüße {qos}")
             expect(row).to_contain_text('{"content_type":"text/plain"}')
+        port = urlsplit(url).port or 0
+        single("a/bytes", b"\xff\x00", hostname="127.0.0.1", port=port, transport="websockets")
+        expect(page.get_by_role("row", name="a/bytes")).to_contain_text("2 B, not text")
         subscribe(dashboard, "a/#/b")
         expect(section(dashboard, "Subscribe").get_by_role("alert")).to_contain_text("a/#/b")
         page.get_by_role("button", name="Unsubscribe from a/#").click()

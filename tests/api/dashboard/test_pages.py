@@ -1,26 +1,20 @@
-"""Every page of the dashboard in a browser, over an API that has no system."""
+"""Pages of the dashboard in a browser, over an API that has no system."""
 
 import re
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from playwright.sync_api import Browser, Route, expect
 
+from api.jobs import Job
+from api.routes.retained import RetainedMessageView
+from launcher.testing import await_condition
+from mqlake.errors import OperationalError
 from tests.api.dashboard.conftest import Served, page_of
-from tests.integration.dashboard.browser import NARROW, Dashboard
-from tests.integration.dashboard.test_dashboard import PAGES, fact
+from tests.integration.dashboard.browser import Dashboard, fact
 
-
-def test_pages_open_and_their_controls_have_names(dashboard: Dashboard, served: Served) -> None:
-    served.api.put_session("plant/sensor", username="ann")
-    page = dashboard.page
-    for width in (None, NARROW):
-        if width:
-            page.set_viewport_size(width)
-        for place in (*PAGES, "rules/+new", "rules/not_there", "topics/a"):
-            dashboard.open(place)
-            assert dashboard.run("names.js") == [], place
-            breadth = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
-            assert breadth <= 0, place
+pytestmark = pytest.mark.programs
 
 
 def test_a_client_is_found_and_shown(dashboard: Dashboard, served: Served) -> None:
@@ -62,20 +56,31 @@ def test_a_rule_is_written_and_told_where_it_is_wrong(dashboard: Dashboard) -> N
 
 
 def test_a_retained_message_is_deleted(dashboard: Dashboard) -> None:
-    kept = {
+    page = dashboard.page
+    deleted = []
+    asked: list[str] = []
+    # Spark reads the table, and there is none here. It follows a deletion some seconds later.
+    shown = {
+        **dict.fromkeys(("payload_base64", "username", "properties", "expires_at")),
+        "tenant": "default",
         "topic_name": "a/b",
         "payload": "21",
         "payload_bytes": 2,
         "qos": 1,
-        "received_at": "2026-01-01T00:00:00Z",
+        "message_id": "0" * 32,
         "client_id": "c",
-        "username": None,
+        "protocol_version": "5.0",
+        "origin": "local/gateway-1",
+        "received_at": "2026-01-01T00:00:00Z",
     }
-    page = dashboard.page
-    deleted = []
-    # Spark reads the table, and there is none here. It follows a deletion some seconds later.
+    kept = RetainedMessageView.model_validate(shown).model_dump(mode="json")
     found = {"items": [kept], "next_cursor": None}
-    page.route("**/api/v1/retained?*", lambda route: route.fulfill(json=found))
+
+    def answer_list(route: Route) -> None:
+        asked.extend(parse_qs(urlsplit(route.request.url).query).get("topic_filter", []))
+        route.fulfill(json=found)
+
+    page.route("**/api/v1/retained?*", answer_list)
 
     def answer(route: Route) -> None:
         if route.request.method == "DELETE":
@@ -85,8 +90,17 @@ def test_a_retained_message_is_deleted(dashboard: Dashboard) -> None:
     page.route("**/api/v1/retained/a/b?*", answer)
     dashboard.open("retained")
     topic = page.get_by_role("button", name="a/b", exact=True)
+    expect(topic).to_be_visible()
+    page.get_by_label("Topic filter").fill("a/#")
+    page.get_by_role("button", name="Show").click()
     topic.click()
     expect(page.locator(".detail pre")).to_have_text("21")
+    assert asked == ["a/#"]
+    page.get_by_role("button", name="Delete the retained message of a/b").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(topic).to_be_visible()
+    assert deleted == []
     page.get_by_role("button", name="Delete the retained message of a/b").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(topic).to_have_count(0)
@@ -157,6 +171,9 @@ def test_topics_are_a_tree_that_keys_move_through(dashboard: Dashboard) -> None:
     expect(active).to_have_text("2")
     page.keyboard.press("ArrowLeft")
     expect(tree.get_by_role("treeitem")).to_have_count(5)
+    expect(tree.locator(".active")).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("ArrowRight")
+    expect(tree.get_by_role("treeitem")).to_have_count(7)
     page.keyboard.press("Home")
     expect(tree).to_have_attribute("aria-activedescendant", "row-0")
     for _ in range(2):
@@ -166,8 +183,33 @@ def test_topics_are_a_tree_that_keys_move_through(dashboard: Dashboard) -> None:
     expect(page.locator(".detail pre")).to_have_text("21")
     expect(tree.locator("[aria-selected=true] .level")).to_have_text("state")
     assert "#/topics/plant%2F1%2Fstate?filter=plant" in page.url
-    tree.get_by_role("treeitem", name="temperature").click()
+    tree.get_by_role("treeitem", name="temperature").first.click()
     expect(page.get_by_role("heading", name="plant/1/temperature")).to_be_visible()
+
+
+def test_a_job_that_failed_is_an_alarm_until_it_is_forgotten(
+    dashboard: Dashboard, served: Served
+) -> None:
+    watch, jobs = served.api.services.alarms.watch, served.api.services.runs.jobs
+
+    def work(_job: Job) -> dict[str, Any]:
+        raise OperationalError("there is no table")
+
+    job = jobs.start("dry_run", "default", "hot", work)
+    await_condition(lambda: job.state == "failed", "it has failed")
+    watch.tick()
+    page = dashboard.page
+    dashboard.open("alarms")
+    alarms = page.get_by_role("region", name="Open alarms")
+    row = alarms.get_by_role("row", name=f"dry run {job.id} has failed")
+    expect(row).to_contain_text("warning")
+    row.get_by_role("link").click()
+    expect(page.get_by_role("alert")).to_contain_text("there is no table")
+    page.get_by_role("button", name="Forget").click()
+    expect(page.get_by_text("Choose a job")).to_be_visible()
+    watch.tick()
+    dashboard.open("alarms")
+    expect(page.get_by_text("Nothing is wrong.")).to_be_visible()
 
 
 def test_a_first_visit_has_a_tour_that_does_not_come_back(browser: Browser, served: Served) -> None:

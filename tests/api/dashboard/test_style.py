@@ -8,6 +8,8 @@ import pytest
 from launcher.paths import CHECKOUT, CONFIG
 from tests.integration.downloads import node_modules
 
+pytestmark = pytest.mark.tools
+
 CHECKED = ("api/dashboard/static", "conf/npm", "tests/integration")
 """Folders; what lies below `vendor/` is as it was published."""
 SECONDS = 60

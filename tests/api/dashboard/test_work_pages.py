@@ -4,16 +4,19 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from api.jobs import Job, Jobs
+from api.tracing.views import Trace
 from launcher.testing import await_condition
 from mqlake.reference_records import decode_reference_request
 from tests.api.dashboard.conftest import Served
 from tests.api.test_references import answer
 from tests.api.test_schemas import AVRO, OTHER
-from tests.integration.dashboard.browser import NARROW, Dashboard
-from tests.integration.dashboard.test_dashboard import fact
+from tests.integration.dashboard.browser import NARROW, Dashboard, fact
+
+pytestmark = pytest.mark.programs
 
 MESSAGE = "00032a6f8c7e00ab3f0003e7c1d2a5b4"
 
@@ -124,7 +127,8 @@ def test_a_trace_says_what_became_of_a_message(dashboard: Dashboard) -> None:
         "recording": {"delivered": True, "acked": False},
         "not_known": ["who read the topic in the history"],
     }
-    page.route(f"**/api/v1/messages/{MESSAGE}/trace?*", lambda route: route.fulfill(json=found))
+    shown = Trace.model_validate(found).model_dump(mode="json")
+    page.route(f"**/api/v1/messages/{MESSAGE}/trace?*", lambda route: route.fulfill(json=shown))
     dashboard.open("trace")
     expect(page.get_by_text("A trace begins with the identifier")).to_be_visible()
     page.get_by_label("Message", exact=True).fill("abc")
@@ -133,6 +137,7 @@ def test_a_trace_says_what_became_of_a_message(dashboard: Dashboard) -> None:
     page.get_by_label("Message", exact=True).fill(MESSAGE)
     page.get_by_role("button", name="Trace").click()
     expect(page.get_by_text("delivered to 1 of 2 subscribers")).to_be_visible()
+    expect(page.get_by_role("link", name="plant/1")).to_be_visible()
     expect(page.get_by_role("row", name="full")).to_contain_text("dropped: queue full")
     expect(page.get_by_role("row", name="hot/1/2:40")).to_contain_text("0/republish done sent")
     expect(page.get_by_text("No running rule reads $events/message_acked:")).to_be_visible()

@@ -14,6 +14,7 @@ from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    Locator,
     Page,
     ViewportSize,
     expect,
@@ -125,3 +126,8 @@ def open_page(
     finally:
         page.close()
     assert not dashboard.wrongs, "\n".join(dashboard.wrongs)
+
+
+def fact(page: Page, name: str) -> Locator:
+    """Return the value that stands below a name."""
+    return page.locator(f".facts div:has(dt:text-is('{name}')) dd")

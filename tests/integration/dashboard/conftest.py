@@ -24,19 +24,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def logged_in(browser: Browser, system: LocalSystem, api: ApiClient) -> Iterator[BrowserContext]:
-    """A browser's profile that has logged in, and the messages that its pages show."""
+    """A browser's profile that has logged in, and readings that its pages ask for."""
     readings = [
         {"topic_name": "dash/line-1/temperature", "payload": {"celsius": 20 + number / 2}}
         for number in range(20)
     ]
     api.post("/publish/bulk", {"messages": readings})
-    api.post("/publish", {"topic_name": "dash/about", "payload": "kept for you", "retain": True})
     context = browser.new_context(viewport=WIDE, base_url=system.api_url)
     answer = context.request.post("/api/v1/login", data={"token": system.api_token})
     assert answer.ok, answer.text()
     yield context
     context.close()
-    api.delete("/retained/dash/about")  # other tests count what is retained
 
 
 @pytest.fixture

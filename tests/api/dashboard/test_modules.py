@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.dashboard.browser import Dashboard
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.programs
 
 
 def run(dashboard: Dashboard, module: str, expression: str, argument: Any = None) -> Any:
@@ -70,7 +70,7 @@ def test_what_spark_answers_is_asked_again_while_it_starts(loaded: Dashboard) ->
         globalThis.fetch = real;
       }
     })()"""
-    soon = [503, '{"detail": "Spark is starting"}', {"Retry-After": "1"}]
+    soon = [503, '{"detail": "Spark is starting"}', {"Retry-After": "0.01"}]
     away = [503, '{"detail": "no query application"}', {}]
 
     def asked(*answers: list[Any]) -> Any:
