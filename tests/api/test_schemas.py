@@ -15,6 +15,8 @@ from rules.schemas import model
 from tests.api.conftest import Api
 from tests.api.test_rules import activate, post
 
+pytestmark = pytest.mark.programs
+
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "t", "type": "double"}]})
 OTHER = AVRO.replace('"t"', '"u"')
 PROTO = 'syntax = "proto3"; package p; message A { B b = 1; } message B { double x = 1; }'

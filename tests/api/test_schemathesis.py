@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from api.access.limits import RateLimiter
 from tests.api.conftest import AUTHORIZED, memory_api, subscription
 
+pytestmark = pytest.mark.programs
+
 EXAMPLES = 6
 """Of each operation."""
 SETTINGS = settings(

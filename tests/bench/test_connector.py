@@ -13,6 +13,8 @@ from bench.programs import LoadPrograms
 from ingest.protocol.primitives import encode_variable_byte_integer
 from mqlake.errors import OperationalError
 
+pytestmark = pytest.mark.programs
+
 AN_HOUR = b"\x05\x11\0\0\x0e\x10"
 """Properties of a CONNECT of 5.0 whose session outlives its connection."""
 

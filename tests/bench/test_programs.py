@@ -5,6 +5,8 @@ import pytest
 from bench.programs import LoadPrograms, build_programs
 from mqlake.errors import OperationalError
 
+pytestmark = pytest.mark.programs
+
 
 def test_programs_are_built_once(programs: LoadPrograms) -> None:
     folder = Path(programs.loader[0]).parent

@@ -3,7 +3,7 @@ import pytest
 from bench.figures import GOALS
 from bench.routing import FILTERS, measure_route_match
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.campaign("it measures"), pytest.mark.spark]
 
 
 def test_the_route_function_is_measured() -> None:

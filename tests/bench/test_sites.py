@@ -5,6 +5,10 @@ import pytest
 from bench.sites import measure_sites, to_lines
 
 
+@pytest.mark.campaign(
+    "it measures; tests/ingest/federation/test_service.py holds what sites promise"
+)
+@pytest.mark.promise
 @pytest.mark.kafka
 @pytest.mark.timeout(700)
 def test_a_site_that_is_killed_loses_nothing_and_repeats_nothing() -> None:

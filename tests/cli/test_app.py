@@ -6,6 +6,8 @@ from click.testing import CliRunner
 
 from cli.app import main, mqlake
 
+pytestmark = pytest.mark.programs
+
 
 def test_help_lists_every_command_without_importing_any() -> None:
     script = (

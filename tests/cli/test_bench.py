@@ -9,6 +9,8 @@ from bench.figures import Figure, Figures
 from cli import bench
 from mqlake.errors import OperationalError
 
+pytestmark = pytest.mark.programs
+
 
 def test_what_was_measured_is_printed_when_a_measurement_fails(
     monkeypatch: pytest.MonkeyPatch,

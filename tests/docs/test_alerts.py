@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "conf" / "prometheus" / "alerts.yaml"
 CASES = Path(__file__).parent / "alerts.yaml"

@@ -19,6 +19,7 @@ from tests.mqlake.test_api_client import served
 __all__ = ["api", "served"]  # fixtures of others
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mistakes.md"
+PORTS = ("--mqtt-port", "--websocket-port", "--api-port")
 BLOCK = re.compile(r"^## (.+?)\n.*?```console\n\$ (.+?)\n(.*?)```", re.MULTILINE | re.DOTALL)
 
 
@@ -39,7 +40,14 @@ class Newcomer:
         return found
 
     def types(self, *words: str) -> str:
-        """Run a command that fails; return what it prints."""
+        """Run a command that fails; return what it prints.
+
+        A system has ports that are free here, but those that are named.
+        """
+        if words[0] == "up":
+            missing = [option for option in PORTS if option not in words]
+            for option, port in zip(missing, free_ports(len(missing)), strict=True):
+                words += option, str(port)
         self.typed = words
         self.monkeypatch.setattr(sys, "argv", ["mqlake", *words])
         with pytest.raises(SystemExit) as ended:  # as `cli.__main__` ends
@@ -76,6 +84,8 @@ def newcomer(
 ) -> Newcomer:
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.chdir(folder)
+    for name in ("MIN_AVAILABLE_MEMORY_MB", "MIN_FREE_DISK_MB"):
+        monkeypatch.setenv(f"MQLAKE_LOCAL_{name}", "0")  # the machine has other work
 
     def start(*_: object) -> None:
         raise AssertionError("the system would have started")

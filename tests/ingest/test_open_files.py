@@ -2,7 +2,11 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
 from ingest.open_files import raise_open_files
+
+pytestmark = pytest.mark.programs
 
 PROGRAM = """
 import resource

@@ -19,7 +19,11 @@ from mqlake.api_client import ApiClient
 from tests.integration.dashboard.browser import WIDE, open_page, running_browser
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
+pytestmark = [
+    pytest.mark.campaign("tests/ingest/balancer does the same with HAProxy alone"),
+    pytest.mark.system,
+    pytest.mark.timeout(700),
+]
 
 CLIENTS = 12
 """More than one gateway gets all of by chance, were both as idle."""

@@ -31,6 +31,7 @@ def test_what_the_demo_published_is_what_the_history_counts(system: LocalSystem)
     await_condition(lambda: counted() == 500, "the history has the 500 readings")
 
 
+@pytest.mark.campaign("it measures")
 def test_the_bench_measures_a_running_system(system: LocalSystem) -> None:
     bench = system.run("bench", "--only", "subscribe", "--only", "memory", "--json")
     assert bench.returncode == 0, bench.stderr

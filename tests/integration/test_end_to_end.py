@@ -166,6 +166,7 @@ def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> 
     await_condition(lambda: counted() == expected, "2,000 rows in the history")
 
 
+@pytest.mark.campaign("the crash of all gateways has three as well")
 def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     environment = {"MQLAKE_ROUTER_MASTER": "local-cluster[2,1,1024]", **NO_STATE_TABLES}
     with running_system(tmp_path / "data", gateways=3, environment=environment) as system:

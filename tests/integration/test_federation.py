@@ -17,7 +17,14 @@ from mqlake.errors import OperationalError
 from tests.integration.tables import rows_of
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.promise,
+    pytest.mark.campaign(
+        "tests/ingest/federation/test_service.py kills sites without their systems"
+    ),
+    pytest.mark.system,
+    pytest.mark.timeout(500),
+]
 
 SETTINGS = """
 filters_in = ["plant/#"]

@@ -20,15 +20,17 @@ from launcher.testing import PROGRAM, LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.log.security import client_config, environment_of
 from mqlake.records import delivery_topic
+from tests.pace import within
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.promise, pytest.mark.system]
 
 MESSAGES = 3000
 LATE_MESSAGES = 500
 RATE = 500
 KILLED_AFTER = 1000
 SAVED_SECONDS = 0.75
-"""The log knows at the latest after so long what a gateway's members have acknowledged."""
+"""The log knows at the latest after so long, on a machine without other work, what a gateway's
+members have acknowledged."""
 
 
 class Member:
@@ -68,14 +70,14 @@ def test_a_killed_gateway_costs_a_share_group_no_message(system: LocalSystem) ->
     killed_at = 0.0
     for number, payload in enumerate(sent):
         if number == KILLED_AFTER:
+            killed_at = time.monotonic()  # at the earliest: who it is has to be looked up
             system.kill("gateway-2")
-            killed_at = time.monotonic()
         delay = begin + number / RATE - time.monotonic()
         if delay > 0:
             time.sleep(delay)
         published.append(publisher.publish(f"jobs/{number % 50}", payload, 1))
     for one in published:
-        one.wait_for_publish(30)
+        one.wait_for_publish(120)
     await_condition(lambda: missing(sent, members) == 0, "every message")
     check(members, killed_at)
     system.await_healthy()
@@ -105,7 +107,7 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(
     publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "in time")
     publisher.connect("127.0.0.1", system.mqtt_port)
     publisher.loop_start()
-    begin = offsets(servers, log_topic, END_OFFSETS, 30.0)[0]
+    begin = offsets(servers, log_topic, END_OFFSETS, 120.0)[0]
     gateway = system.process("gateway-2")["pid"]
     sent = [b"%d" % number for number in range(LATE_MESSAGES)]
     os.kill(gateway, signal.SIGSTOP)
@@ -113,11 +115,11 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(
         for payload in sent:
             publisher.publish("late/a", payload, 1)
         await_condition(
-            lambda: offsets(servers, log_topic, END_OFFSETS, 30.0)[0] >= begin + LATE_MESSAGES,
+            lambda: offsets(servers, log_topic, END_OFFSETS, 120.0)[0] >= begin + LATE_MESSAGES,
             "the router has done its part",
         )
         last = TopicPartition(log_topic, 0, begin + LATE_MESSAGES - 10)
-        admin.delete_records([last])[last].result(30)
+        admin.delete_records([last])[last].result(120)
     finally:
         os.kill(gateway, signal.SIGCONT)
     await_condition(lambda: len(set(received)) >= LATE_MESSAGES, "every message")
@@ -163,7 +165,7 @@ def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
     )
     assert "knows no gateway" in retire(system, name).stderr
     for number in range(20):
-        publisher.publish("gone/a", b"%d" % number, 1).wait_for_publish(30)
+        publisher.publish("gone/a", b"%d" % number, 1).wait_for_publish(120)
     back = subscribe(system.mqtt_port, "kept", None, received)
     await_condition(lambda: len(received) >= 20, "every message")
     assert received == [b"%d" % number for number in range(20)]
@@ -211,12 +213,8 @@ def check(members: list[Member], killed_at: float) -> None:
     times = Counter(payload for member in members for _, payload in member.received)
     twice = {payload for payload, count in times.items() if count > 1}
     doomed = members[:2]
-    last = {
-        payload
-        for member in doomed
-        for at, payload in member.received
-        if at > killed_at - SAVED_SECONDS
-    }
+    since = killed_at - within(SAVED_SECONDS)
+    last = {payload for member in doomed for at, payload in member.received if at > since}
     assert twice <= last
     assert max(times.values()) <= 2
     assert all(len(member.received) > 100 for member in members)

@@ -22,7 +22,14 @@ from mqlake.records import INBOUND, message_key
 from tests.integration.test_rules_api import Rest
 from tests.integration.thrift import FEW_TABLE_BATCHES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.promise,
+    pytest.mark.campaign(
+        "tests/mqlake/log/test_growth_watch.py and gateway/test_growing.py hold the order"
+    ),
+    pytest.mark.system,
+    pytest.mark.timeout(900),
+]
 
 TOPICS = 16
 PAUSE_SECONDS = 0.8

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from api.control import ask_gateway
@@ -19,6 +19,7 @@ from mqlake.errors import LogError, OperationalError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.security import ClientSecurity, client_config
 from mqlake.records import delivery_topic
+from tests.integration.logins import SECONDS, is_refused, lists_topics
 
 pytestmark = pytest.mark.kafka
 
@@ -35,14 +36,14 @@ def test_log_keeps_records_and_identity_over_a_restart_on_other_ports(tmp_path: 
         LogAdmin(server.bootstrap_servers).ensure("kept", {})
         producer = Producer({"bootstrap.servers": server.bootstrap_servers, "acks": "all"})
         producer.produce("kept", b"record")
-        assert producer.flush(30) == 0
+        assert producer.flush(SECONDS) == 0
     assert is_free(server.port)
 
     with running_kafka(folder) as server:
         assert identity(server) == first
         consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "test"})
         consumer.assign([TopicPartition("kept", 0, 0)])
-        record = consumer.poll(30)
+        record = consumer.poll(SECONDS)
         consumer.close()
         assert record is not None
         assert record.value() == b"record"
@@ -67,7 +68,7 @@ def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) 
     ask_gateway(LogAppender(lambda: kafka.bootstrap_servers), "asked", "reload")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(log_topic, 0, 0)])
-    record = consumer.poll(30)
+    record = consumer.poll(SECONDS)
     consumer.close()
     assert record is not None
     assert record.key() == b"\0control/reload"
@@ -91,24 +92,12 @@ def with_login(server: KafkaServer, security_file: Path) -> Iterator[KafkaServer
         brokers.stop()
 
 
-def lists_topics(config: dict[str, object], timeout_seconds: float = 30.0) -> bool:
-    admin = AdminClient({"log_level": 0, **config})  # type: ignore[dict-item]
-    try:
-        return bool(admin.list_topics(timeout=timeout_seconds).brokers)
-    except KafkaException:
-        return False
-
-
-def is_refused(config: dict[str, object]) -> bool:
-    return not lists_topics(config, timeout_seconds=3.0)
-
-
 def test_a_log_of_an_earlier_version_asks_who_comes_from_now_on(tmp_path: Path) -> None:
     with running_kafka(tmp_path / "log") as server:
         LogAdmin(server.bootstrap_servers).ensure("kept", {})
         producer = Producer({**client_config(server.bootstrap_servers), "acks": "all"})
         producer.produce("kept", b"record")
-        assert producer.flush(30) == 0
+        assert producer.flush(SECONDS) == 0
         assert lists_topics({"bootstrap.servers": server.bootstrap_servers})
 
     path = tmp_path / "log-security.toml"
@@ -116,7 +105,7 @@ def test_a_log_of_an_earlier_version_asks_who_comes_from_now_on(tmp_path: Path) 
         servers = asking.bootstrap_servers
         consumer = Consumer({**client_config(servers), "group.id": "test"})
         consumer.assign([TopicPartition("kept", 0, 0)])
-        record = consumer.poll(30)
+        record = consumer.poll(SECONDS)
         consumer.close()
         assert record is not None
         assert record.value() == b"record"

@@ -16,7 +16,7 @@ from mqlake.log.lost_end import SKIPPED, LogGap, noted_gaps
 from mqlake.records import INBOUND, RULES, SKIPPED_KEY
 from streaming.rules.log import KafkaRuleLog
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.promise, pytest.mark.kafka]
 
 
 def _append(server: KafkaServer, value: bytes) -> int | None:

@@ -111,7 +111,13 @@ def test_the_system_says_how_long_messages_take_and_how_far_queries_are(
     client.loop_start()
     client.subscribe("observed/#", 1)
     await_condition(lambda: bool(subscribed), "SUBACK")
-    before = ask(system, "/metrics")["gateways"][0]["latency"]["deliver"]["messages"]
+    urls = system.status()["metrics"]
+
+    def timed(gateway: str) -> float:
+        """Return of how many deliveries it has measured the time since it began."""
+        return samples(urls[gateway])["mqlake_gateway_deliver_seconds_count"]
+
+    before = {gateway: timed(gateway) for gateway in ("gateway-1", "gateway-2")}
     for number in range(20):
         publish(system.mqtt_port, "observed/y", str(number).encode())
     await_condition(lambda: len(received) == 20, "all messages")
@@ -119,15 +125,14 @@ def test_the_system_says_how_long_messages_take_and_how_far_queries_are(
     client.loop_stop()
 
     def is_told() -> bool:
-        latency = ask(system, "/metrics")["latency"]
-        return all(latency[stage]["messages"] > 0 for stage in ("accept", "route", "deliver"))
+        told = ask(system, "/metrics")
+        first, second = (one["latency"] for one in told["gateways"])
+        stages = (first["accept"], second["route"], second["deliver"], *told["latency"].values())
+        return all(stage["messages"] > 0 and stage["p50_ms"] > 0 for stage in stages)
 
     await_condition(is_told, "latencies")
-    first, second = ask(system, "/metrics")["gateways"]
-    assert 0 < first["latency"]["accept"]["p50_ms"] < 5_000
-    assert second["latency"]["route"]["p50_ms"] <= second["latency"]["deliver"]["p99_ms"]
-    # Fewer when what other tests delivered has left the window meanwhile.
-    assert first["latency"]["deliver"]["messages"] <= before, "its clients got none"
+    assert timed("gateway-2") > before["gateway-2"]
+    assert timed("gateway-1") == before["gateway-1"], "its clients got none"
 
     def queries() -> dict[str, Any]:
         return {one["name"]: one for one in ask(system, "/metrics")["queries"]}

@@ -11,7 +11,13 @@ from mqlake.records import DEAD_LETTERS, INBOUND, message_key
 from streaming.poison_file import Poison
 from tests.integration.engine import Engine, a_rule
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
+pytestmark = [
+    pytest.mark.campaign(
+        "tests/streaming/test_poison_guard.py and test_poison_file.py hold what is decided"
+    ),
+    pytest.mark.system,
+    pytest.mark.timeout(700),
+]
 
 # No rule can be written that ends the engine; if there were one, it would look so. It searches for
 # years in the middle of its evaluation, and there the engine is killed.

@@ -96,6 +96,7 @@ def test_rules_join_the_newest_version_and_say_when_it_is_gone(engine: Engine, a
     assert not (engine.folder / "tables" / "reference_machines").exists()
 
 
+@pytest.mark.campaign("tests/streaming/test_references.py cuts it between two steps")
 def test_a_killed_application_writes_each_upload_once_and_goes_on_watching(
     engine: Engine, api: Api
 ) -> None:

@@ -11,7 +11,7 @@ from resilience.command import main
 from resilience.definition import ROOT
 from tests.integration.thrift import NO_STATE_TABLES
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.promise, pytest.mark.system, pytest.mark.timeout(1_200)]
 
 SAMPLE = ("6-power-loss", "7-rolling-restart", "damage-bit")
 """Of the scenarios for one gateway: with those below, parts that are killed, restarted and moved, a
@@ -45,6 +45,7 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in rows}
 
 
+@pytest.mark.campaign("the crash of all gateways has the same checkers")
 def test_scenarios_in_small_break_nothing(tmp_path: Path) -> None:
     command = [str(ROOT / "bin" / "mqlake"), "resilience", "run", *SAMPLE, "--target", "mqlake"]
     # One system at a time: another test has one, too.
@@ -61,6 +62,7 @@ def test_scenarios_in_small_break_nothing(tmp_path: Path) -> None:
     assert damaged["lost"]["violations"] == 1
 
 
+@pytest.mark.campaign("tests/mqlake/log/test_durability.py kills brokers under the log")
 def test_any_of_three_brokers_may_die(tmp_path: Path) -> None:
     """`up --log-servers` with durability D2: each broker leads some partitions."""
     (result,) = run(tmp_path, "4-kill", "--target", "mqlake-3-brokers")
@@ -85,8 +87,9 @@ def test_a_gateway_that_stays_dead_and_a_crash_of_all_lose_nothing(
         assert verdicts["lost"]["checked"] >= 2 * 2 * 800
         assert verdicts["duplicate-qos2"]["checked"] == 2 * 800 + 400
         assert verdicts["share-group"]["checked"] == 400
-        # Two clients subscribe again and again; a fault may cut off the last request of each.
-        assert verdicts["never-acknowledged"]["unknown"] <= 2
+        # Two clients subscribe again and again; each loss of a connection may cut off a request.
+        answers = verdicts["never-acknowledged"]
+        assert answers["unknown"] <= answers["checked"] / 100
         for name in ("order", "retained", "session-present", "will"):
             assert verdicts[name]["checked"]
         assert result["figures"]["doubled_percent"] <= REPEATED_PERCENT

@@ -206,6 +206,7 @@ def write_foreign_records(system: LocalSystem) -> None:
     assert producer.flush(10) == 0
 
 
+@pytest.mark.campaign("tests/streaming/test_rule_trials.py gives each message once")
 def test_a_backfill_and_live_evaluation_take_each_message_once(
     system: LocalSystem, rest: Rest, listener: Listener
 ) -> None:
@@ -255,6 +256,7 @@ def publish_from(system: LocalSystem, address: str, clients: int, times: int, z:
         client.loop_stop()
 
 
+@pytest.mark.campaign("tests/streaming/test_rule_pauses.py decides it")
 def test_a_rule_that_many_make_fail_is_paused_and_goes_on_from_there(
     system: LocalSystem, rest: Rest, listener: Listener
 ) -> None:
@@ -407,6 +409,7 @@ def is_noted(system: LocalSystem, job_id: str) -> bool:
         consumer.close()
 
 
+@pytest.mark.campaign("tests/api/test_job_journal.py starts anew from the journal")
 def test_a_job_is_there_after_a_restart_of_the_api(system: LocalSystem, rest: Rest) -> None:
     status, job = rest.ask("POST", "/rules/api-rule/dry_run", {"sql": SQL, "limit": 5})
     assert status == 202, job

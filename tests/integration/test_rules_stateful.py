@@ -25,7 +25,7 @@ from mqlake.tables import rule_tables
 from rules.model import ActionSpec, Rule
 from tests.integration.engine import Engine
 
-pytestmark = [pytest.mark.usefixtures("lake"), pytest.mark.system]
+pytestmark = [pytest.mark.promise, pytest.mark.usefixtures("lake"), pytest.mark.system]
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def test_table_shows_the_rows_and_says_when_there_are_more(rows: LocalSystem) ->
     assert "first 1 rows" in result.stderr
 
 
+@pytest.mark.campaign("tests/ingest/balancer/test_loads.py reads such lines")
 def test_the_balancer_gets_its_rates_and_subscriptions(rows: LocalSystem, tmp_path: Path) -> None:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "sql-hearer", clean_session=True)
     client.connect("127.0.0.1", rows.mqtt_port)

@@ -14,7 +14,7 @@ from mqlake.log.security import client_config
 from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
 from streaming.retained import committed_offsets
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.promise, pytest.mark.system, pytest.mark.timeout(700)]
 
 TENANT = "state-test"
 NOW_MS = 1_700_000_000_000
@@ -149,6 +149,7 @@ def test_what_gateways_write_is_in_the_tables(system: LocalSystem, writer: Write
     ]
 
 
+@pytest.mark.campaign("tests/streaming/test_state.py cuts a batch anywhere")
 def test_a_lake_that_is_killed_leaves_retained_right_and_each_event_once(
     system: LocalSystem, writer: Writer
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ingest.gateway.system_topics import PREFIX
 from tests.ingest.gateway.harness import running_gateway
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("mosquitto_clients")]
+pytestmark = [pytest.mark.programs, pytest.mark.anyio, pytest.mark.usefixtures("mosquitto_clients")]
 
 
 @pytest.fixture

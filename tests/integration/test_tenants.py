@@ -15,7 +15,7 @@ from mqlake.log.log_topics import COMPACTED_LOG_TOPICS
 from mqlake.records import GATEWAYS, ROUTES, SESSIONS
 from tests.integration.test_rules_api import Rest
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.promise, pytest.mark.system]
 
 TENANTS = ("doors-a", "doors-b", "default")
 TRICKS = (
@@ -275,6 +275,7 @@ def keys_of(system: LocalSystem, tenant: str) -> set[bytes]:
     return asyncio.run(read())
 
 
+@pytest.mark.campaign("tests/api/test_tenant_deletion.py holds what is deleted, and when")
 def test_a_tenant_is_deleted_with_all_that_it_has(
     system: LocalSystem, rest: Rest, published: dict[str, str]
 ) -> None:

@@ -16,7 +16,11 @@ from launcher.ports import free_ports
 from launcher.testing import LocalSystem, await_condition
 from tests.integration.documents import shell_lines, typed_at
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
+pytestmark = [
+    pytest.mark.campaign("test_readme.py and tests/docs run the commands of other documents"),
+    pytest.mark.system,
+    pytest.mark.timeout(700),
+]
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 OF_THE_TEST = "prometheus "

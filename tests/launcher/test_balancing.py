@@ -21,6 +21,8 @@ from launcher.settings import LocalSettings
 from mqlake.errors import OperationalError
 from mqlake.settings import load
 
+pytestmark = pytest.mark.programs
+
 
 def plan(config: Path | None = None, gateway: dict[str, Any] | None = None) -> Balancing:
     local = LocalSettings(session_shards=8)

@@ -11,6 +11,8 @@ from launcher.installation import DEV_LOCK, RUN_LOCK, Installation, last_error, 
 from launcher.paths import CONFIG
 from mqlake.errors import OperationalError
 
+pytestmark = pytest.mark.programs
+
 LOCK = """\
 packaging==25.0 \\
     --hash=sha256:aa

@@ -12,6 +12,8 @@ from launcher.java import (
 )
 from mqlake.errors import OperationalError
 
+pytestmark = pytest.mark.programs
+
 
 def make_java(home: Path, version: str) -> Path:
     """Lay a Java home whose program only says its version."""

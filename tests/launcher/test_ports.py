@@ -9,6 +9,8 @@ import pytest
 from launcher import ports
 from launcher.ports import claim, consecutive_free_ports, free_ports, is_free
 
+pytestmark = pytest.mark.programs
+
 
 def test_a_port_with_a_listener_is_not_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -15,6 +15,8 @@ from launcher.requests import Requests
 from launcher.testing import await_condition
 from mqlake.status import ProcessReport, load_state, start_ticks
 
+pytestmark = pytest.mark.programs
+
 TOY_SYSTEM = Path(__file__).parent / "toy_system.py"
 Start = Callable[..., "subprocess.Popen[str]"]
 

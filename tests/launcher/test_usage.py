@@ -2,7 +2,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from launcher.usage import members_of_sessions, own_usage, parse_stat, usage_of_sessions
+
+pytestmark = pytest.mark.programs
 
 
 def test_stat_of_a_program_with_an_awkward_name_is_read() -> None:

@@ -24,6 +24,8 @@ from resilience.command import main
 from resilience.machines.machine import DISK, missing
 from resilience.plan import Scenario, Strike, apart, load, parse
 
+pytestmark = pytest.mark.programs
+
 NODES = ("broker",)
 MOSQUITTO = definitions.load("mosquitto")
 

@@ -13,6 +13,8 @@ from resilience.command import main
 from resilience.double.proof import history
 from resilience.history import Writer
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 
 _ALONE = """

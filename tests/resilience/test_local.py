@@ -13,6 +13,8 @@ from resilience.faults import FAULTS
 from resilience.local import LocalTarget
 from resilience.processes import ROOM_BYTES
 
+pytestmark = pytest.mark.programs
+
 SYSTEM = """
 [target]
 title = "a part with a child"

@@ -11,6 +11,7 @@ from resilience.command import main
 from resilience.machines.machine import DISK, PACKETS, missing
 
 pytestmark = [
+    pytest.mark.programs,
     pytest.mark.skipif(
         shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
     ),

@@ -14,6 +14,8 @@ from streaming import application
 from streaming.application import Engine, Heart, Stop, run_engine
 from streaming.jvm.process import Jvm
 
+pytestmark = pytest.mark.programs
+
 
 class Guard:
     """Hears what an engine ended of."""

@@ -12,7 +12,10 @@ from api.sql.checking import check
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.campaign("tests/resilience proves the checkers by their double"),
+    pytest.mark.spark,
+]
 
 NOON: Final = "2026-01-05 12:00:00"
 PROCESS: Final = "0" * 12

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from streaming.appends import batch_append
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.promise, pytest.mark.spark]
 
 QUERY = "query"
 

@@ -8,6 +8,8 @@ import pytest
 
 from streaming.jvm.class_archive import ClassArchive
 
+pytestmark = pytest.mark.programs
+
 JAVA = "/usr/bin/java"
 
 

@@ -16,7 +16,10 @@ from rules.language.plan import Detection
 from streaming.rules.detections import detected
 from tests.streaming.detection_model import Message, Told, expected
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.campaign("tests/integration/test_rules_stateful.py runs rules with memory"),
+    pytest.mark.spark,
+]
 
 START_MS: Final = 1_700_000_000_000
 LATENESS_MS: Final = 5_000

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.records import EVENTS, INBOUND
@@ -11,6 +13,8 @@ from tests.streaming.test_rule_position import batch
 
 if TYPE_CHECKING:
     from streaming.checkpoints import Offsets
+
+pytestmark = pytest.mark.programs
 
 
 class World:

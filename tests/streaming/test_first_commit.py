@@ -13,7 +13,7 @@ from streaming.first_commit import write_first_commit
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables, make_tables, table_properties
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.promise, pytest.mark.spark]
 
 
 def create_by_delta(spark: SparkSession, folder: Path, table: Table) -> None:

@@ -8,6 +8,8 @@ from launcher.java import find_java_home
 from launcher.paths import CHECKOUT, RUNTIME
 from tests.integration.downloads import node_modules
 
+pytestmark = pytest.mark.tools
+
 SECONDS = 120
 FOLDERS = ("streaming/java", "bench", "tests")
 

@@ -9,6 +9,7 @@ import pytest
 from tests.streaming import retained_batches
 
 
+@pytest.mark.campaign("test_merges.py merges the same way")
 @pytest.mark.spark
 @pytest.mark.timeout(700)
 def test_retained_messages_beyond_the_heap_are_merged(tmp_path: Path) -> None:

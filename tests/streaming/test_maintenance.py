@@ -83,6 +83,7 @@ def append_files(spark: SparkSession, count: int) -> None:
     rows.write.format("delta").mode("append").saveAsTable("messages")
 
 
+@pytest.mark.campaign("the bound is computed in the test beside it")
 def test_small_files_stay_few_over_a_week(
     spark: SparkSession,
     settings: LakeSettings,
@@ -158,6 +159,7 @@ def test_old_rows_go_by_the_first_policy_that_fits(
     assert DeltaTable(str(table_path(settings, MESSAGES))).version() == version, "once a day"
 
 
+@pytest.mark.campaign("what is due is decided in tests without Spark; Delta deletes it")
 def test_what_a_client_has_left_is_deleted_for_good(
     spark: SparkSession, settings: LakeSettings, clock: ManualClock, query_dir: Path
 ) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity"), reason="niceness of threads is a matter of Linux"
-)
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        not hasattr(os, "sched_getaffinity"), reason="niceness of threads is a matter of Linux"
+    ),
+]
 
 _PROGRAM = """
 import json, os, resource, subprocess, sys, threading

@@ -26,7 +26,7 @@ from tests.api.conftest import AUTHORIZED, Api, api
 
 __all__ = ["api"]  # a fixture
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.promise, pytest.mark.spark]
 
 
 class KilledError(Exception):

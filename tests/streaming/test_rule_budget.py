@@ -20,7 +20,7 @@ from rules.schemas.registry import NO_SCHEMAS, compile_schema
 from tests.streaming.decoding import decode, schemas
 from tests.streaming.rule_engine import Engine, a_span, rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.promise, pytest.mark.spark]
 
 MEGABYTE = 1_000_000
 BUDGET = 32 * 1024 * 1024

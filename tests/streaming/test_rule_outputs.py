@@ -157,6 +157,7 @@ def test_each_output_is_in_its_table_once_however_often_it_comes(writer: Writer)
     assert len(writer.waits) == 4
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_outputs_of_other_actions_are_left_alone_and_move_the_marks(writer: Writer) -> None:
     writer.actions["default", "b", 1] = (TableAction("rule_b", "n INT", 0),)
     writer.outputs(writer.batch(output(1, {}, rule="a"), output(1, {"n": 1}, rule="b")), 0)
@@ -164,6 +165,7 @@ def test_outputs_of_other_actions_are_left_alone_and_move_the_marks(writer: Writ
     assert writer.rows("SELECT n FROM rule_b ORDER BY n") == [(1,), (2,)]
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_rows_count_for_their_actions(writer: Writer) -> None:
     writer.actions["default", "r", 1] = (
         TableAction("rule_a", "n INT", 0),
@@ -268,6 +270,7 @@ def test_a_fallback_adds_each_output_once_however_often_it_is_handed_over(writer
     assert len(writer.rows(query)) == 4
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_a_fallback_whose_columns_nobody_knows_is_a_dead_letter(writer: Writer) -> None:
     batch = writer.handed_over(output(1, {"n": 1}), table="g").unionByName(
         writer.handed_over(output(2, {}), table="not; a name")
@@ -319,6 +322,7 @@ def test_marks_of_runs_that_are_over_are_forgotten() -> None:
     }
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_records_of_others_harm_nothing(writer: Writer) -> None:
     row = [OUTPUTS, 0, 1, None, bytearray(b"\xff"), None, [("output", bytearray(b"x"))]]
     writer.outputs(writer.spark.createDataFrame([row], RECORDS), 0)
@@ -361,6 +365,7 @@ def test_columns_that_a_table_cannot_have_are_refused() -> None:
             check_names((name,))
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_what_is_run_again_comes_in_any_order(writer: Writer) -> None:
     writer.actions["default", "r", 1] = (TableAction("rule_t", "n INT", 0),)
     late, early = output(9, {"n": 9}, source=RERUN), output(3, {"n": 3}, source=RERUN)

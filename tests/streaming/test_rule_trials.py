@@ -114,6 +114,7 @@ def test_no_match_says_why(
     assert said in outcome.reason.sentence
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_failure_is_told_in_sparks_words(connect: SparkConnect) -> None:
     outcome = try_out(connect, "SELECT 1 / payload.t AS x FROM 'a'", payload='{"t":0}')
     assert outcome.error is not None
@@ -121,6 +122,7 @@ def test_a_failure_is_told_in_sparks_words(connect: SparkConnect) -> None:
     assert "SQLSTATE" not in outcome.error
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_an_event_is_made_up_too(connect: SparkConnect) -> None:
     sql = "SELECT clientid, keepalive, event FROM '$events/client_connected' WHERE keepalive > 10"
     assert try_out(connect, sql, clientid="c7", keepalive=60).outputs == (
@@ -174,6 +176,7 @@ def test_history_is_counted_by_hour_with_examples(connect: SparkConnect) -> None
     assert (result["errors"], result["difference"]) == ([], None)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_only_a_part_of_history_is_looked_at(connect: SparkConnect) -> None:
     hour = run(connect, HOT, from_ms=START_MS + HOUR_MS, to_ms=START_MS + 2 * HOUR_MS)
     assert hour["matched"] == 120
@@ -234,6 +237,7 @@ def test_a_rule_over_events_is_run_over_theirs(connect: SparkConnect) -> None:
 
 
 @pytest.mark.usefixtures("stored_events")
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_rule_over_dropped_messages_is_run_over_theirs(connect: SparkConnect) -> None:
     sql = "SELECT topic, count, reason FROM '$events/message_dropped' WHERE count > 7"
     result = run(connect, sql)
@@ -244,6 +248,7 @@ def test_a_rule_over_dropped_messages_is_run_over_theirs(connect: SparkConnect) 
         run(connect, "SELECT 1 AS x FROM '$events/message_dropped', '$events/client_connected'")
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_the_difference_to_another_version_is_told(connect: SparkConnect) -> None:
     new = "SELECT payload.t AS t FROM 'plant/+/temp' WHERE payload.t >= 90"
     old = (
@@ -321,6 +326,7 @@ def test_a_rule_with_memory_is_run_over_history_by_its_plan(connect: SparkConnec
 
 
 @pytest.mark.usefixtures("stored_events")
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_rule_with_memory_over_events_is_run_over_theirs(connect: SparkConnect) -> None:
     sql = """SELECT reason, count(*) AS n FROM '$events/client_disconnected'
         WHERE reason <> 'normal' GROUP BY reason, tumble(timestamp, '1 hour')"""
@@ -333,6 +339,7 @@ def test_a_rule_with_memory_over_events_is_run_over_theirs(connect: SparkConnect
         run_plan(connect, joined)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_messages_that_a_plan_fails_on_are_counted_and_explained(connect: SparkConnect) -> None:
     sql = "SELECT count(*) AS n FROM 'plant/+/temp' GROUP BY tumble(payload.ts, '1 minute')"
     result = run_plan(connect, sql)
@@ -437,6 +444,7 @@ def test_a_backfill_that_was_interrupted_goes_on_with_the_same_outputs(
     assert sorted(set(map(repr, made))) == sorted(map(repr, wanted))
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_what_fails_in_a_backfill_is_a_dead_letter(
     connect: SparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +469,7 @@ def test_a_backfill_begins_where_it_is_told(connect: SparkConnect) -> None:
     assert (result["matched"], result["outputs"]) == (80, 49)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_backfill_of_what_was_missed_begins_where_the_rule_had_stopped(
     connect: SparkConnect,
 ) -> None:
@@ -500,6 +509,7 @@ def test_only_a_rule_that_runs_is_given_history() -> None:
         live_range(Entry(running.rule, None))
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_dry_run_is_cancelled(connect: SparkConnect) -> None:
     jobs = Jobs(SystemClock())
     with connect.session({}) as spark:
@@ -521,6 +531,7 @@ def test_a_dry_run_is_cancelled(connect: SparkConnect) -> None:
     jobs.close()
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_query_that_takes_too_long_is_interrupted(connect: SparkConnect) -> None:
     with connect.session({}) as spark:
         with pytest.raises(SparkAway, match="within 1 s"):
@@ -530,6 +541,7 @@ def test_a_query_that_takes_too_long_is_interrupted(connect: SparkConnect) -> No
             spark.rows("SELECT count(*) FROM range(1000000000000)", is_cancelled=lambda: True)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_the_session_that_is_kept_is_opened_again(connect: SparkConnect) -> None:
     assert connect.rows("SELECT 1 AS n") == [{"n": 1}]
     (kept,) = connect._kept.idle
@@ -555,6 +567,7 @@ def test_a_question_with_which_spark_went_away_is_not_asked_again(
     assert connect._kept.idle == []
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_threads_ask_one_after_the_other(connect: SparkConnect) -> None:
     found: list[Any] = []
     threads = [

@@ -117,6 +117,7 @@ def test_what_does_not_decode_is_a_dead_letter_with_its_bytes(
         ("SELECT bin2hexstr(topic) AS x FROM 'p' DECODE 'pump'", b"\xff", "70"),
     ],
 )  # fmt: skip
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_ways_to_decode(
     engine: Engine, known: Schemas, sql: str, payload: bytes, expected: Any
 ) -> None:
@@ -124,6 +125,7 @@ def test_ways_to_decode(
     assert rows(engine.publish("p", payload)) == [{"x": expected}]
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_foreach_goes_through_what_is_decoded(engine: Engine, known: Schemas) -> None:
     sql = "FOREACH sparkplug_decode(payload).metrics AS m DO m.name AS n, m.value AS v FROM 'p'"
     activate(engine, sql, known)
@@ -132,6 +134,7 @@ def test_foreach_goes_through_what_is_decoded(engine: Engine, known: Schemas) ->
     assert rows(engine.publish("p", payload + payload)) == [{"n": "a", "v": 7}] * 2
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_two_versions_of_a_schema_are_told_apart(engine: Engine, known: Schemas) -> None:
     longer = {**BOILER, "fields": [{"name": "id", "type": "long"}, *BOILER["fields"]]}
     second = schema("boiler", SchemaBody(type="avro", source=json.dumps(longer)), 2)
@@ -200,6 +203,7 @@ def add_letters(spark: SparkSession, rule: str, letters: list[tuple[int, bytes, 
     )
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_history_is_decoded_and_what_fails_is_counted(
     spark: SparkSession, connect: SparkConnect, known: Schemas
 ) -> None:
@@ -351,6 +355,7 @@ def test_a_run_that_was_killed_before_its_mark_doubles_nothing(
     assert len(reruns.outputs()) == 1
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_only_some_letters_are_run_again(
     spark: SparkSession, reruns: Reruns, known: Schemas
 ) -> None:
@@ -364,6 +369,7 @@ def test_only_some_letters_are_run_again(
     assert reruns.run(known)["letters"] == 1
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_a_message_of_which_the_rule_makes_nothing_is_done_with(
     spark: SparkSession, reruns: Reruns, known: Schemas
 ) -> None:
@@ -384,6 +390,7 @@ def test_a_run_ends_when_the_rule_has_changed(
         rerun(job, order, connect, log, MemoryRerunLog(log), None, lambda _: None, lambda: None)
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_letters_are_listed_the_newest_first_by_pages(
     spark: SparkSession, connect: SparkConnect, reruns: Reruns, known: Schemas
 ) -> None:

@@ -30,7 +30,7 @@ from streaming.settings.lake import LakeSettings
 from streaming.spark_conf import spark_conf
 from streaming.tables import create_tables
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.promise, pytest.mark.spark]
 
 TENANT = "sql-tenant"
 START_MS = 1_700_000_000_000

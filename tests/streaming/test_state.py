@@ -542,6 +542,7 @@ class TestEvents:
         assert log.rows("SELECT event FROM events") == [("client.connected",)]
 
 
+@pytest.mark.promise
 def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

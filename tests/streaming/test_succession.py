@@ -11,6 +11,8 @@ from mqlake.records import EVENTS, INBOUND
 from streaming.exclusive import Lock
 from streaming.router.succession import Flow, Seat, Succession
 
+pytestmark = pytest.mark.programs
+
 
 def test_one_is_the_router_until_it_has_ended(tmp_path: Path) -> None:
     first, second = Succession(tmp_path), Succession(tmp_path)

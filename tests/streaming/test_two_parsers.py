@@ -19,7 +19,7 @@ from tests.api.sql.test_checking import ALLOWED as LET_THROUGH
 from tests.api.sql.test_checking import HOSTILE
 from tests.ingest.simulations import simulations_wanted
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.promise, pytest.mark.spark]
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 TRIED: Final = 4_000

@@ -12,7 +12,7 @@ from ingest.balancer.control_socket import ControlSocket
 from ingest.balancer.settings import BalancerSettings
 from mqlake.clock import SystemClock
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from mqlake.log.contract import MOST_QUEUED_RECORDS
 from tests.ingest.balancer.harness import Haproxy, stopping
 from tests.ingest.gateway.harness import free_port, running_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 CONFIGURATION = """
 global

@@ -29,7 +29,7 @@ from tests.ingest.gateway.harness import Client, Harness, free_port, running_gat
 from tests.ingest.gateway.listeners.tls import HOST, Authority
 from tests.ingest.gateway.listeners.websocket_client import WebSocketClient
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from ingest.balancer.snapshot import PlacedNode, Snapshot
 from mqlake.errors import InvalidRecord
 from tests.ingest.balancer.harness import Haproxy
 
+pytestmark = pytest.mark.programs
+
 SNAPSHOT = Snapshot(
     (
         PlacedNode("a", "10.0.0.1", (("mqtt", 1883), ("ws", 8083)), 70, True, 1),

@@ -34,7 +34,7 @@ from tests.ingest.balancer.harness import (
 )
 from tests.ingest.gateway.harness import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 async def test_a_proxy_that_drifts_or_restarts_is_brought_back(

@@ -37,7 +37,7 @@ from tests.ingest.gateway.harness import (
     turns,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 def say(log: MemoryLog, name: str, **more: Any) -> None:

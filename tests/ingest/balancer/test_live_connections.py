@@ -30,7 +30,7 @@ from tests.ingest.balancer.harness import (
 from tests.ingest.balancer.metrics_page import MetricsPage
 from tests.ingest.gateway.harness import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 def name_of(broker: Broker) -> str:

@@ -29,7 +29,7 @@ from tests.ingest.balancer.harness import (
 )
 from tests.ingest.gateway.harness import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 GROUPS, SIZE = 9, 8
 STRANGE = ("with space", "#", "é", "a/b", "x" * 200, "käse", "quote'\"", ";")

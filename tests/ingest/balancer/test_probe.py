@@ -9,7 +9,7 @@ from ingest.balancer.probe import Probe, ProbeCredentials
 from tests.ingest.balancer.harness import brokers, until
 from tests.ingest.gateway.harness import free_port, running_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 async def test_a_node_that_is_well_passes_and_keeps_nothing(mosquitto: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.ingest.balancer.harness import (
 )
 from tests.ingest.gateway.harness import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 RECONNECTS = int(os.environ.get("MQLAKE_RECONNECTS", "600"))
 CLIENTS = 200

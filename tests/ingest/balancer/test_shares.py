@@ -18,7 +18,7 @@ from tests.ingest.balancer.harness import (
 from tests.ingest.balancer.metrics_page import MetricsPage
 from tests.ingest.gateway.harness import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 FREE = (13, 70, 95, 78)
 SHARES = (5.1, 27.3, 37.1, 30.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,10 +29,13 @@ if TYPE_CHECKING:
     from ingest.federation.links import Link
 
 pytestmark = [
+    pytest.mark.promise,
+    pytest.mark.programs,
     pytest.mark.anyio,
     pytest.mark.skipif(not MOSQUITTO.is_file(), reason=f"no {MOSQUITTO}"),
 ]
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 120.0
+"""Of what other processes do; never reached where they do it."""
 
 
 @pytest.fixture
@@ -334,7 +336,6 @@ async def test_a_kill_while_publishing_loses_nothing_to_the_others(
                     for node in RING
                 )
             )
-            begin = time.monotonic()
             for number in range(300):
                 publisher.publish("federated/a", b"%d" % number)
                 await asyncio.sleep(0.01)
@@ -342,7 +343,6 @@ async def test_a_kill_while_publishing_loses_nothing_to_the_others(
                     grid.kill(victim)
             await until(lambda: len(listener.packets) >= 300)
             assert listener.payloads == [b"%d" % number for number in range(300)]
-            assert time.monotonic() - begin < LIMIT_SECONDS
         finally:
             await publisher.close()
             await listener.close()

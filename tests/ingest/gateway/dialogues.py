@@ -13,17 +13,15 @@ from typing import Any, Final, cast
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Packet, Pingreq, Pingresp
 from ingest.protocol.properties import Properties
-from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, until
+from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, turns, until
 from tests.ingest.gateway.transcripts import CLOSED, parse, to_text
 
 Answers = dict[str, list[str]]
 """What each client got because of one step."""
 
 SILENT: Final = "(silent)"
-SILENCE_SECONDS: Final = 1.0
-"""A server that is to close a connection has done it by then."""
-SETTLE_SECONDS: Final = 0.05
-"""For what a server in another process has to say at once."""
+ROUNDS: Final = 6
+"""More than a step has packets: in a turn Mosquitto takes one of each connection."""
 
 LIMITS: Final[dict[str, Any]] = {
     "receive_maximum": 8,
@@ -106,6 +104,8 @@ class Player:
         played = []
         for number, (line, _) in enumerate(steps):
             await self._do(line)
+            if expected is None:
+                await self._settle()
             answers: Answers = {}
             for name in list(self.clients):
                 wanted = None
@@ -123,7 +123,7 @@ class Player:
         elif found := re.fullmatch(r"\* (\w+) is cut", line):
             self._accepted.discard(found[1])
             self.clients.pop(found[1]).cut()
-            await asyncio.sleep(SETTLE_SECONDS)  # no packet comes that could be awaited
+            await self._settle()
         elif found := re.fullmatch(r"(\w+) connects", line):
             self.clients[found[1]] = await Client.open(self.port, self.level)
             self._quiet.add(found[1])
@@ -148,26 +148,44 @@ class Player:
         if sign == ">>":
             self._accepted.discard(name)
 
+    async def _settle(self) -> None:
+        """Wait until the server has done what came before: it serves a client that comes now.
+
+        What it had to say is here then, before anything else is sent: a server that closes with
+        unread packets resets the connection, and what it said is lost.
+        """
+        probe = await Client.open(self.port)
+        await probe.handshake("probe")
+        for _ in range(ROUNDS):
+            await probe.expect_nothing()
+        await probe.disconnect()
+        await turns()
+
     async def _collect(self, name: str, answers: list[str], wanted: int | None) -> None:
-        """Take what has come for a client; all of it, as an answer to PINGREQ comes after it."""
+        """Take what has come for a client, and all that is to come."""
         if wanted is None:
-            # A server that closes with unread packets resets the connection: what it said is lost.
-            while await self._receive(name, answers, SETTLE_SECONDS):
+            while await self._receive(name, answers, 0):
                 pass
         while name in self.clients and len(answers) < (wanted or 0):
             if not await self._receive(name, answers, DEADLINE_SECONDS):
                 break
         if name in self._accepted:
-            self.clients[name].send(Pingreq())
-        while name in self.clients and name not in self._quiet:
-            if not await self._receive(name, answers, SILENCE_SECONDS):
-                if name not in self._accepted:
-                    answers.append(SILENT)
-                    self.clients.pop(name).cut()
-                break
+            self.clients[name].send(Pingreq())  # its answer comes after all else
+        elif not answers and name not in self._quiet:
+            await self._settle()
+        # Who is answered and not accepted is closed.
+        is_to_come = name in self._accepted or bool(answers)
+        while await self._receive(name, answers, DEADLINE_SECONDS if is_to_come else 0):
+            pass
+        if name in self.clients and name not in self._accepted | self._quiet:
+            answers.append(SILENT)
+            self.clients.pop(name).cut()
 
     async def _receive(self, name: str, answers: list[str], timeout_seconds: float) -> bool:
-        """Take a packet; return whether one came that was no PINGRESP."""
+        """Take a packet; return whether one came that was no PINGRESP.
+
+        Without a time only what is here already is taken.
+        """
         if name not in self.clients or name in self._quiet:
             return False
         try:

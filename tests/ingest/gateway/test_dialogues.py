@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from ingest.gateway.process import TICK_SECONDS
+from launcher.ports import free_ports
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.dialogues import (
     LIMITS,
@@ -17,10 +18,10 @@ from tests.ingest.gateway.dialogues import (
     read_dialogues,
     running_mosquitto,
 )
-from tests.ingest.gateway.harness import free_port, running_gateway
+from tests.ingest.gateway.harness import running_gateway
 from tests.ingest.gateway.transcripts import LEVELS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 FOLDER = Path(__file__).parents[2] / "dialogues"
 AT_A_TIME = 24
@@ -31,39 +32,47 @@ CASES = [
     for level in dialogue.levels
 ]
 
+GIVEN = [cast("tuple[str, Dialogue, str]", case.values) for case in CASES]
+
 Key = tuple[str, str]
+Played = list[Answers] | BaseException
+"""What went wrong with one dialogue fails its test alone."""
 
 
 @pytest.fixture(scope="module")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[Answers]]:
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Played]:
     """Play every dialogue with a broker of its own, many at a time because some take seconds."""
     folder = tmp_path_factory.mktemp("mosquitto")
-    (folder / "log").mkdir()
-    played: dict[Key, list[Answers]] = {}
-    turn = asyncio.Semaphore(AT_A_TIME)
+    ports: asyncio.Queue[int] = asyncio.Queue()
+    for port in free_ports(AT_A_TIME):
+        ports.put_nowait(port)
 
-    async def play(name: str, dialogue: Dialogue, level: str) -> None:
-        port = free_port()
-        async with turn, running_mosquitto(port, folder):
-            player = Player(port, LEVELS[level], asyncio.sleep)
-            played[name, level] = await player.play(dialogue.steps(level))
+    async def play(dialogue: Dialogue, level: str) -> list[Answers]:
+        port = await ports.get()
+        try:
+            async with running_mosquitto(port, folder):
+                player = Player(port, LEVELS[level], asyncio.sleep)
+                return await player.play(dialogue.steps(level))
+        finally:
+            ports.put_nowait(port)
 
-    async def play_all() -> None:
-        async with asyncio.TaskGroup() as group:
-            for case in CASES:
-                name, dialogue, level = cast("tuple[str, Dialogue, str]", case.values)
-                group.create_task(play(name, dialogue, level))
+    async def play_all() -> list[Played]:
+        playing = [play(dialogue, level) for _, dialogue, level in GIVEN]
+        return await asyncio.gather(*playing, return_exceptions=True)
 
-    asyncio.run(play_all())
-    return played
+    played = asyncio.run(play_all())
+    return {(name, level): found for (name, _, level), found in zip(GIVEN, played, strict=True)}
 
 
 @pytest.mark.parametrize(("name", "dialogue", "level"), CASES)
 async def test_the_gateway_answers_as_mosquitto_does(
-    name: str, dialogue: Dialogue, level: str, mosquitto: dict[Key, list[Answers]]
+    name: str, dialogue: Dialogue, level: str, mosquitto: dict[Key, Played]
 ) -> None:
     steps = dialogue.steps(level)
-    expected = [answers for _, answers in steps] if dialogue.differs else mosquitto[name, level]
+    played = mosquitto[name, level]
+    if isinstance(played, BaseException):
+        raise played
+    expected = [answers for _, answers in steps] if dialogue.differs else played
     clock = ManualClock()
 
     async def advance(seconds: float) -> None:

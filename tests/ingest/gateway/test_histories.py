@@ -34,7 +34,7 @@ from tests.ingest.gateway.harness import (
 )
 from tests.ingest.gateway.lake.tables import append
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.promise, pytest.mark.programs, pytest.mark.anyio]
 
 NOW_MS = 1_790_000_000_000
 NEVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ingest.gateway.hosts import LinuxHost
+
+pytestmark = pytest.mark.programs
 
 
 def test_this_process_is_there() -> None:

@@ -40,7 +40,7 @@ from tests.ingest.gateway.harness import (
 )
 from tests.ingest.gateway.lake.tables import append
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.promise, pytest.mark.programs, pytest.mark.anyio]
 
 
 class Site:

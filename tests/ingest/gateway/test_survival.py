@@ -497,13 +497,16 @@ async def test_a_store_that_fails_in_a_tick_ends_the_gateway_like_any_other_fail
 async def test_a_gateway_that_ends_keeps_no_client_that_connects_just_then() -> None:
     async with site() as (log, router):
         with contextlib.suppress(OperationalError):
-            async with running_gateway(log=log, router=router) as harness:
+            # None is cut because its time for CONNECT is over.
+            async with running_gateway(
+                log=log, router=router, connect_timeout_seconds=300
+            ) as harness:
                 await Client.connect(harness.port, "alice")
                 late = [socket.create_connection(("127.0.0.1", harness.port)) for _ in range(3)]
                 harness.gateway.ending.fail(OperationalError("the store is full"))
                 with pytest.raises(OperationalError, match="the store is full"):
                     await harness.task
-                await until(lambda: not harness.gateway.connections, seconds=5)
+                await until(lambda: not harness.gateway.connections)
                 for one in late:
                     one.close()
 

@@ -17,6 +17,7 @@ from ingest.protocol.properties import PROPERTIES as PROPERTY_TABLE
 from ingest.protocol.properties import Properties, PropertyType
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.pace import within
 
 LEVELS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 KINDS: Final = {
@@ -238,7 +239,7 @@ class _Player:
         async def collect(name: str) -> None:
             while name in self._clients:
                 try:
-                    async with asyncio.timeout(QUIET_SECONDS):
+                    async with asyncio.timeout(within(QUIET_SECONDS)):
                         answers.setdefault(name, []).append(await self._receive(name))
                 except TimeoutError:
                     return

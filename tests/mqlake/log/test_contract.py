@@ -32,6 +32,8 @@ from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import LogRecord
 
+pytestmark = pytest.mark.promise
+
 DEADLINE_SECONDS = 60.0
 PARTITIONS = 3
 

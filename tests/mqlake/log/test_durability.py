@@ -22,6 +22,8 @@ from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.records import INBOUND, METRICS
 from resilience.machines.volume import Volume, missing
 
+pytestmark = pytest.mark.promise
+
 DEADLINE_SECONDS = 120.0
 PARTITIONS = 4
 

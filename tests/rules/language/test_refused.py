@@ -8,6 +8,7 @@ import pytest
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.limits import DEFAULT_LIMITS
+from tests.pace import within
 
 HOSTILE = [
     line
@@ -194,7 +195,7 @@ def test_refusal_names_the_place(
 def test_what_is_too_large_is_refused_soon(sql: str) -> None:
     started = time.process_time()
     refusal(sql)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < within(5)
 
 
 def test_a_long_chain_of_conditions_is_no_nesting() -> None:

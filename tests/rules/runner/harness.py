@@ -41,10 +41,6 @@ class RunningRunner:
         beat = self.heartbeat()
         return 0 if beat is None else int(beat.figures.get(name, 0))
 
-    def rss_bytes(self) -> int:
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()

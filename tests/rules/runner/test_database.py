@@ -14,7 +14,7 @@ from rules.runner.settings import PostgresConnection
 from tests.rules.runner.postgres import PASSWORD, USER, Postgres, running_postgres
 from tests.rules.test_templates import work_for
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 @pytest.fixture(scope="module")

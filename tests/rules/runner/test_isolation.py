@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from launcher.testing import await_condition
 from mqlake.records import INBOUND, RUNNER
 from rules.runner.checkpoint import decode_checkpoint
 from rules.runner.ownership import GROUP
+from rules.runner.settings import RulesSettings
 from tests.rules.runner.harness import Stage, headers_of
 from tests.rules.runner.postgres import Postgres, running_postgres
 from tests.rules.runner.web import Web, running_web
@@ -21,6 +21,8 @@ from tests.rules.runner.web import Web, running_web
 pytestmark = pytest.mark.kafka
 
 OUTPUTS = 50_000
+MOST_QUEUED = 2 * RulesSettings.model_fields["max_queued_outputs"].default + 1
+"""In memory: of one action what it has read and what has come meanwhile, and one of the other."""
 LOOPBACK = {"MQLAKE_RULES_HTTP__ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
 
 
@@ -34,8 +36,8 @@ def count(postgres: Postgres, table: str) -> int:
     return int(postgres.query(f"SELECT count(*) FROM {table}")[0])
 
 
-def median_latency_ms(stage: Stage, rule: str, messages: int) -> float:
-    """Return the median time from an output to its message, one at a time."""
+def passes(stage: Stage, rule: str, outputs: int) -> None:
+    """Put outputs one at a time, each when the message of the one before has come."""
     consumer = Consumer(
         {"bootstrap.servers": stage.servers, "group.id": "t", "enable.auto.commit": False}
     )
@@ -45,19 +47,15 @@ def median_latency_ms(stage: Stage, rule: str, messages: int) -> float:
     ]
     consumer.assign(ends)
     consumer.poll(0.5)
-    latencies = []
-    for _ in range(messages):
-        begun = time.perf_counter()
+    for _ in range(outputs):
         (output,) = stage.put(rule, [{"n": 1}])
         wanted = f"{rule}/1/{output.position}/0".encode()
         while True:
-            message = consumer.poll(60)
-            assert message is not None
+            message = consumer.poll(120)
+            assert message is not None, "the other rule holds it up"
             if headers_of(message).get("output") == wanted:
                 break
-        latencies.append((time.perf_counter() - begun) * 1000)
     consumer.close()
-    return sorted(latencies)[messages // 2]
 
 
 def checkpointed_behind(stage: Stage, rule: str) -> bool:
@@ -81,16 +79,15 @@ def test_database_that_is_away_gets_everything_when_it_is_back(
     runner = stage.run_runner(postgres.connection())
     stage.put("missed", [{"n": -1}])
     await_condition(lambda: count(postgres, "missed") == 1, "the database has the first")
-    before_ms = median_latency_ms(stage, "quick", 100)
-    memory = runner.rss_bytes()
+    passes(stage, "quick", 10)
 
     postgres.stop()
     stage.put("missed", [{"n": n, "filling": "x" * 200} for n in range(OUTPUTS)])
     await_condition(lambda: runner.figure("outputs") > OUTPUTS, "all are seen")
-    during_ms = median_latency_ms(stage, "quick", 100)
     # Behind the other one it would wait for the database, which is not back yet.
-    assert during_ms < before_ms + 500.0
-    assert runner.rss_bytes() < memory + 64 * 1024 * 1024
+    passes(stage, "quick", 100)
+    await_condition(lambda: runner.figure("queued") > 0, "it says how many wait in memory")
+    assert runner.figure("queued") <= MOST_QUEUED
     await_condition(lambda: checkpointed_behind(stage, "missed"), "its position is noted")
 
     # The position outlives the process.
@@ -108,7 +105,7 @@ def test_database_that_is_away_gets_everything_when_it_is_back(
 
 def test_web_server_that_is_away_and_slow_gets_everything(stage: Stage) -> None:
     web = Web(port=free_ports(1)[0])
-    args = {"url": f"{web.url}/hook", "retry": {"max_delay_seconds": 0.5}, "timeout_seconds": 5}
+    args = {"url": f"{web.url}/hook", "retry": {"max_delay_seconds": 0.5}, "timeout_seconds": 60}
     stage.define("hook", [{"function": "http", "args": args}])
     runner = stage.run_runner({**LOOPBACK, "MQLAKE_RULES_MAX_QUEUED_OUTPUTS": "100"})
     total = 2_000

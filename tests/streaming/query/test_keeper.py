@@ -61,13 +61,13 @@ class ToyJava:
 class Kept:
     """A keeper, and the JVMs that it has started."""
 
-    def __init__(self, folder: Path, idle_seconds: float | None) -> None:
+    def __init__(self, folder: Path, idle_seconds: float | None, start_seconds: float) -> None:
         self.application = QueryApplication(folder)
         self.started: list[ToyJava] = []
         self.listens = True
         self.refusal: Exception | None = None
         self.keeper = SparkKeeper(
-            self._start, PORT, start_timeout_seconds=0.2, idle_seconds=idle_seconds
+            self._start, PORT, start_timeout_seconds=start_seconds, idle_seconds=idle_seconds
         )
 
     async def _start(self) -> Java:
@@ -111,8 +111,10 @@ class Held:
 
 
 @asynccontextmanager
-async def keeping(folder: Path, idle_seconds: float | None = 3_600.0) -> AsyncIterator[Kept]:
-    kept = Kept(folder, idle_seconds)
+async def keeping(
+    folder: Path, idle_seconds: float | None = 3_600.0, start_seconds: float = SECONDS
+) -> AsyncIterator[Kept]:
+    kept = Kept(folder, idle_seconds, start_seconds)
     await kept.keeper.open(folder / SOCKET_FILE)
     running = asyncio.create_task(kept.keeper.run())
     try:
@@ -185,13 +187,13 @@ async def test_who_has_a_query_that_does_not_stop_ends_it_for_all(tmp_path: Path
 
 
 async def test_a_start_that_fails_is_told_and_tried_again_for_the_next(tmp_path: Path) -> None:
-    async with keeping(tmp_path) as kept:
+    async with keeping(tmp_path, start_seconds=1.0) as kept:
         kept.refusal = OperationalError("no java on the path")
         with pytest.raises(NotReady, match="does not start: no java on the path"):
             await kept.use()
         assert kept.keeper.trouble == "no java on the path"
         kept.refusal, kept.listens = None, False
-        with pytest.raises(NotReady, match=r"not ready after 0\.2 s"):
+        with pytest.raises(NotReady, match=r"not ready after 1 s"):
             await kept.use()
         assert len(kept.started) == 1, "nobody wants it any more"
         kept.listens = True
@@ -203,7 +205,7 @@ async def test_nobody_waits_for_longer_than_he_wants_to(tmp_path: Path) -> None:
     async with keeping(tmp_path) as kept:
         kept.listens = False
         with pytest.raises(NotReady, match="is starting for queries: try again"):
-            await kept.use(seconds=0.05)
+            await kept.use(seconds=0.5)
         unwanted = kept.application.use(SECONDS, lambda: True)
         with pytest.raises(Unwanted):
             await asyncio.to_thread(unwanted.__enter__)

@@ -16,7 +16,7 @@ from tests.ingest.gateway.authentication.kinds import BROUGHT, KINDS, Kind
 from tests.ingest.gateway.authentication.slapd import Slapd, running_slapd
 from tests.rules.runner.postgres import Postgres, running_postgres
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 @pytest.fixture(scope="module")

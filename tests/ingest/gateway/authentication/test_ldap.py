@@ -26,7 +26,7 @@ from tests.ingest.gateway.authentication.slapd import (
     running_slapd,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 @pytest.fixture(scope="module")

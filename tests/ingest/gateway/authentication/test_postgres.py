@@ -23,7 +23,7 @@ from tests.ingest.gateway.authentication.kinds import log_in_as_bob, postgres_se
 from tests.rules.runner.postgres import PASSWORD as DATABASE_PASSWORD
 from tests.rules.runner.postgres import Postgres, running_postgres
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 PASSWORD = "open sesame"
 

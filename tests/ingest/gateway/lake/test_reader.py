@@ -20,6 +20,8 @@ from ingest.gateway.store.retained import RetainedRow
 from mqlake.tables import MESSAGES, RETAINED
 from tests.ingest.gateway.lake.tables import append
 
+pytestmark = pytest.mark.programs
+
 DEADLINE_SECONDS = 20.0
 MESSAGE = {
     "id": "00" * 16,

@@ -26,7 +26,14 @@ from ingest.gateway.listeners.proxy_protocol import SIGNATURE
 from ingest.gateway.listeners.settings import TcpListener, TlsListener, UnixListener
 from ingest.protocol.packets import Connack
 from mqlake.errors import OperationalError
-from tests.ingest.gateway.harness import Client, free_port, running_gateway, turns, until
+from tests.ingest.gateway.harness import (
+    DEADLINE_SECONDS,
+    Client,
+    free_port,
+    running_gateway,
+    turns,
+    until,
+)
 from tests.ingest.gateway.listeners.test_tls import Recorder, open_tls
 from tests.ingest.gateway.listeners.tls import HOST, Authority
 from tests.ingest.gateway.listeners.websocket_client import WebSocketClient
@@ -148,13 +155,14 @@ async def test_refusal_of_a_version_is_in_its_own_words(level: int, last_byte: i
     port = free_port()
     versions = {3: "5.0", 4: "5.0", 5: "3.1.1"}[level]
     listeners = ({"kind": "tcp", "port": port, "versions": (versions,)},)
-    async with running_gateway(listeners=listeners):
+    # The connection ends with the refusal, not because the time for CONNECT is over.
+    async with running_gateway(listeners=listeners, connect_timeout_seconds=300):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         name = b"MQIsdp" if level == 3 else b"MQTT"
         variable = struct.pack("!H", len(name)) + name + bytes((level, 2, 0, 60))
         variable += (b"\0" if level == 5 else b"") + b"\0\x05alice"
         writer.write(bytes((0x10, len(variable))) + variable)
-        answer = await asyncio.wait_for(reader.read(), 8)
+        answer = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
         assert (answer[0], answer[3]) == (0x20, last_byte)
         writer.transport.abort()
 

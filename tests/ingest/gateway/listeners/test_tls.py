@@ -17,11 +17,17 @@ from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.listeners.settings import ListenerSettings, TlsListener
 from ingest.protocol.packets import Connect, Pingreq
 from mqlake.errors import OperationalError
-from tests.ingest.gateway.harness import Client, free_port, running_gateway, until
+from tests.ingest.gateway.harness import (
+    DEADLINE_SECONDS,
+    Client,
+    free_port,
+    running_gateway,
+    until,
+)
 from tests.ingest.gateway.listeners.tls import HOST, Authority
 from tests.ingest.gateway.listeners.websocket_client import WebSocketClient
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
 
 def listening(authority: Authority, kind: str = "tls", **more: Any) -> tuple[int, dict[str, Any]]:
@@ -256,11 +262,12 @@ async def test_an_encrypted_key_takes_its_password(authority: Authority) -> None
 
 async def test_who_does_not_speak_tls_is_cut(authority: Authority) -> None:
     port, settings = listening(authority)
-    async with running_gateway(**settings) as harness:
+    # For that, and not because the time for CONNECT is over.
+    async with running_gateway(connect_timeout_seconds=300, **settings) as harness:
         client = await Client.open(port)
         client.send(Connect("alice", 5))
         try:
-            answer = await asyncio.wait_for(client._reader.read(), 8)
+            answer = await asyncio.wait_for(client._reader.read(), DEADLINE_SECONDS)
         except ConnectionResetError:
             answer = b""
         assert answer in (b"", ALERT)
