@@ -1,0 +1,210 @@
+"""The checks of the project in two stages; a failure in the first one ends the run.
+
+First what starts no program: style, types, layers, documents, and all tests that only compute. Then
+tests that start programs, whole systems among them. At most three of these that failed run once
+more, alone; tests/gate/flaky.md is their ledger.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from tests.gate.changed import as_many_as, changed_files, concerned
+from tests.gate.classes import ROOT, Class, class_of, files_of_tests, simulates
+from tests.gate.full_run import FullRun
+from tests.gate.ledger import Entry, add_to_ledger
+from tests.gate.outcome import Outcome, worth_another_run
+from tests.gate.plan import BUDGET, BUSY_PACE, Plan, left_out_of
+from tests.gate.watch import load
+from tests.pace import bound, first_pace
+
+_STATIC: Final = (
+    ("ruff", "check"),
+    ("ruff", "format", "--check"),
+    ("mypy", "-n", "2"),
+    ("lint-imports",),
+)
+_PURE_WORKERS: Final = 3
+"""One more than processors: tests of gateways wait for a part of their time."""
+_PROGRAM_WORKERS: Final = 3
+"""For two processors: the third has what waits more than it computes."""
+_CHANGED_BUDGET: Final = 200.0
+"""Processor seconds: two minutes of two cores, after half a minute of what only reads."""
+_BETWEEN_CHANGES_SECONDS: Final = 3000
+"""What was committed after a longer time is the next change: the one before had its gate first."""
+_FULL_SIMULATIONS: Final = "20000"
+
+
+@click.command(help=__doc__)
+@click.option("--fast", is_flag=True, help="Only what starts no program.")
+@click.option("--full", is_flag=True, help="All of the campaign, and more cases of simulations.")
+@click.option(
+    "--changed",
+    is_flag=False,
+    flag_value="HEAD",
+    metavar="[REVISION]",
+    help="Three minutes of what a change since HEAD, or another revision, concerns.",
+)
+@click.option("--limit-minutes", type=float, help="Stop after so many minutes, with a summary.")
+def main(fast: bool, full: bool, changed: str | None, limit_minutes: float | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="mqlake-gate-") as folder:
+        gate = Gate(Path(folder), full or changed is not None, limit_minutes)
+        if changed is not None:
+            passed = gate.changed(changed)
+        else:
+            passed = gate.pure() and (fast or gate.programs())
+            if passed and full:
+                passed = gate.simulations() and gate.put_on_record()
+    sys.exit(0 if passed else 1)
+
+
+class Gate:
+    """One run of the stages.
+
+    Args:
+        folder: For what a stage hands over to the next one.
+        is_full: Nothing of the campaign is left out.
+        limit_minutes: After which a stage stops.
+    """
+
+    def __init__(self, folder: Path, is_full: bool, limit_minutes: float | None) -> None:
+        self._folder = folder
+        self._limit_minutes = limit_minutes
+        left_out: list[str] = []
+        if not is_full:
+            left_out = left_out_of(FullRun.read().costs, BUDGET / _slowness(), _turn())
+        self._plan = Plan(began=time.time(), is_full=is_full, left_out=left_out)
+
+    def pure(self) -> bool:
+        """Run all that starts no program, whatever of it fails; tell whether nothing did."""
+        failed = [" ".join(command) for command in _STATIC if not _passes(command)]
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._plan = replace(
+            self._plan, static_seconds=used.ru_utime + used.ru_stime, static_failures=failed
+        )
+        files = [file for file in files_of_tests() if class_of(file) is Class.PURE]
+        return self._pytest("pure", _PURE_WORKERS, files) == pytest.ExitCode.OK and not failed
+
+    def programs(self) -> bool:
+        """Run all that starts programs, as far as the budget goes; tell whether it passes."""
+        files = [file for file in files_of_tests() if class_of(file) is not Class.PURE]
+        code = self._pytest("programs", _PROGRAM_WORKERS, files)
+        if code == pytest.ExitCode.TESTS_FAILED:
+            return self._passes_alone()
+        return code == pytest.ExitCode.OK
+
+    def simulations(self) -> bool:
+        """Run many more cases of what can have them; tell whether they pass."""
+        files = [file for file in files_of_tests() if simulates(file)]
+        os.environ.setdefault("MQLAKE_SIMULATIONS", _FULL_SIMULATIONS)
+        code = self._pytest("simulations", _PURE_WORKERS, files, "--timeout=0")
+        return code == pytest.ExitCode.OK
+
+    def put_on_record(self) -> bool:
+        """Note that all has passed, and what it cost but for the simulations beyond the gate's."""
+        costs = Counter[str]()
+        for outcome in self._outcomes()[:-1]:
+            costs.update(outcome.quiet_costs())
+        FullRun(_today(), _git("rev-parse", "--short", "HEAD"), dict(costs)).write()
+        return True
+
+    def changed(self, revision: str) -> bool:
+        """Run what a change concerns, as far as its budget goes; tell whether it passes."""
+        taken, others = as_many_as(
+            concerned(changed_files(revision)), FullRun.read().costs, _CHANGED_BUDGET
+        )
+        if others:
+            click.echo(f"== concerned, too, and left out: {len(others)} files")
+            for file in others:
+                click.echo(f"   {file.relative_to(ROOT)}")
+        passed = [_passes(command) for command in _STATIC]
+        if taken:
+            passed.append(self._pytest("changed", _PURE_WORKERS, taken) == pytest.ExitCode.OK)
+        return all(passed)
+
+    def _passes_alone(self) -> bool:
+        """Run once more what the machine may have turned over, and nothing that is a fault."""
+        failures = worth_another_run(self._outcomes()[-1].failures)
+        if not failures:
+            return False
+        self._plan = replace(self._plan, run_again=[str(one) for one in failures])
+        if self._pytest("again", 1, [one.test for one in failures]) != pytest.ExitCode.OK:
+            return False
+        add_to_ledger(Entry(_today(), one.test, one.load, one.reason) for one in failures)
+        return True
+
+    def _pytest(self, stage: str, workers: int, tests: Sequence[Path | str], *options: str) -> int:
+        """Run one stage; its plan names the outcomes of those before."""
+        outcome, plan = self._folder / f"{stage}.json", self._folder / f"{stage}-plan.json"
+        replace(self._plan, outcome=str(outcome)).write(plan)
+        click.echo(f"== {stage}: pytest in {workers} processes")
+        command = [
+            *(sys.executable, "-P", "-m", "pytest", f"--plan={plan}", f"--numprocesses={workers}"),
+            *("--no-loadscope-reorder", *self._session_timeout(), *options),
+            *(str(test) for test in tests),
+        ]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        self._plan = replace(self._plan, earlier=[*self._plan.earlier, str(outcome)])
+        return code
+
+    def _session_timeout(self) -> list[str]:
+        if self._limit_minutes is None:
+            return []
+        left = self._limit_minutes * 60 - (time.time() - self._plan.began)
+        return [f"--session-timeout={max(left, 1):.0f}"]
+
+    def _outcomes(self) -> list[Outcome]:
+        return [Outcome.read(Path(file)) for file in self._plan.earlier]
+
+
+def _passes(command: Sequence[str]) -> bool:
+    click.echo(f"== {' '.join(command)}")
+    program = Path(sys.executable).with_name(command[0])
+    return subprocess.run([program, *command[1:]], cwd=ROOT, check=False).returncode == 0
+
+
+def _slowness() -> float:
+    """Return how much less than its budget a gate can have of this machine's processors."""
+    cores = os.cpu_count() or 1
+    # The set-up that came before has had all cores busy.
+    others = max(load() - cores, 0)
+    return bound(1, first_pace() / BUSY_PACE, others, cores)
+
+
+def _turn() -> int:
+    """Return how many changes there were until this one; none outside a repository.
+
+    The commits of a change come closer to each other than two changes do.
+    """
+    try:
+        times = [int(line) for line in _git("log", "--format=%ct").splitlines()]
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return sum(later - earlier > _BETWEEN_CHANGES_SECONDS for later, earlier in pairwise(times))
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+def _today() -> date:
+    return datetime.now(tz=UTC).date()
+
+
+if __name__ == "__main__":
+    main()

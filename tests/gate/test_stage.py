@@ -1,0 +1,188 @@
+"""A stage of the gate over files of its own: what it tells the next one."""
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gate.outcome import Failure, Outcome, worth_another_run
+from tests.gate.plan import Plan
+
+pytestmark = pytest.mark.programs
+
+PURE = """
+import subprocess, sys
+import pytest
+
+def test_passes(): pass
+
+@pytest.mark.skip("no such thing here")
+def test_is_skipped(): pass
+
+def test_fails(): assert 1 == 2
+
+def test_starts_a_program(): subprocess.run([sys.executable, "-c", ""], check=True)
+"""
+PROGRAMS = """
+import subprocess, sys, time
+import pytest
+from hypothesis import given, strategies
+
+pytestmark = pytest.mark.programs
+
+def test_uses_a_second():
+    code = "import time; end = time.process_time() + 1\\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+def test_waits_too_long(): raise TimeoutError("after 10 s")
+
+@pytest.mark.promise
+def test_loses_a_message(): assert {1, 2, 3} == {1, 3}
+
+@pytest.mark.promise
+def test_says_that_it_lost_one(): pytest.fail("2 is lost")
+
+@pytest.mark.promise
+def test_waits_too_long_for_what_is_promised(): raise TimeoutError("after 10 s")
+
+@given(strategies.integers())
+def test_holds_for_all(number): assert number < 10
+
+@pytest.mark.campaign("it has its turn")
+@pytest.mark.parametrize("number", [1, 2])
+def test_in_turn(number): pass
+
+@pytest.mark.campaign("it has its turn")
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_another_turn(number): pass
+"""
+
+
+AGAIN = Failure("tests/a.py::test_it", "TimeoutError", may_be_noise=True, load=2.0)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage printed, and its outcome."""
+
+    output: str
+    outcome: Outcome
+
+
+def run(folder: Path, name: str, *texts: str, workers: int = 1, **more: Any) -> Stage:
+    """Run a stage over files of these texts."""
+    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    outcome, plan = folder / f"{name}.json", folder / f"{name}-plan.json"
+    tests = [folder / f"test_{name}_{number}.py" for number in range(len(texts))]
+    for test, text in zip(tests, texts, strict=True):
+        test.write_text(text, encoding="utf-8")
+    Plan(time.time(), str(outcome), **more).write(plan)
+    command = [
+        *(sys.executable, "-P", "-m", "pytest", "-p", "tests.conftest", f"--plan={plan}"),
+        *(f"-n{workers}", "-p", "no:cacheprovider", f"--rootdir={folder}"),
+        *("-c", str(folder / "pytest.ini"), "-rs", *map(str, tests)),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert outcome.is_file(), ran.stdout + ran.stderr
+    return Stage(ran.stdout, Outcome.read(outcome))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stages")
+
+
+@pytest.fixture(scope="module")
+def pure(folder: Path) -> Stage:
+    return run(folder, "pure", PURE)
+
+
+@pytest.fixture(scope="module")
+def programs(folder: Path, pure: Stage) -> Stage:
+    return run(
+        folder,
+        "programs",
+        PROGRAMS,
+        earlier=[str(folder / "pure.json")],
+        left_out=["test_programs_0.py::test_of_another_turn"],
+        run_again=[str(AGAIN)],
+    )
+
+
+def test_a_pure_test_that_starts_a_program_fails_by_that(pure: Stage) -> None:
+    (reason,) = [
+        one.reason for one in pure.outcome.failures if one.test.endswith("test_starts_a_program")
+    ]
+    assert sys.executable in reason
+    assert "pytest.mark.programs" in reason
+    assert pure.outcome.counts == {"passed": 2, "skipped": 1, "failed": 1, "error": 1}
+
+
+def test_what_may_be_noise_and_what_is_a_fault(pure: Stage, programs: Stage) -> None:
+    failures = pure.outcome.failures + programs.outcome.failures
+    assert {one.test.partition("::")[2]: one.may_be_noise for one in failures} == {
+        "test_fails": False,
+        "test_starts_a_program": False,
+        "test_waits_too_long": True,
+        "test_loses_a_message": False,
+        "test_says_that_it_lost_one": False,
+        "test_waits_too_long_for_what_is_promised": True,
+        "test_holds_for_all": False,
+    }
+
+
+def test_what_is_not_its_turn_is_left_out_and_listed(programs: Stage) -> None:
+    assert programs.outcome.counts["passed"] == 3
+    assert "left out, in turn with other changes: 1 tests" in programs.output
+
+
+def test_costs_are_of_all_that_a_test_starts(programs: Stage) -> None:
+    assert programs.outcome.costs["test_programs_0.py"] > 1.0
+    assert "test_programs_0.py::test_in_turn" in programs.outcome.costs
+    assert programs.outcome.pace >= 1.0
+
+
+def test_the_last_summary_is_that_of_all_stages(programs: Stage) -> None:
+    assert f"FLAKY 1: {AGAIN}" in programs.output
+    assert "no such thing here" in programs.output
+    assert "5 passed, 1 skipped" in programs.output.splitlines()[-1]
+
+
+def test_a_file_is_run_by_one_worker(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    told.mkdir()
+    text = f"""
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(20))
+def test_tells(number):
+    name = pathlib.Path(__file__).stem + "-" + os.environ["PYTEST_XDIST_WORKER"] + f"-{{number}}"
+    pathlib.Path({str(told)!r}, name).touch()
+"""
+    stage = run(tmp_path, "told", text, text, workers=2)
+    assert stage.outcome.counts == {"passed": 40}
+    workers = {tuple(file.name.split("-")[:2]) for file in told.iterdir()}
+    assert {name for name, _ in workers} == {"test_told_0", "test_told_1"}
+    assert len(workers) == 2
+
+
+@pytest.mark.parametrize(
+    ("failures", "again"),
+    [
+        ({"a": True}, ["a"]),
+        ({"a": True, "b": True, "c": True}, ["a", "b", "c"]),
+        ({"a": True, "b": True, "c": True, "d": True}, []),
+        ({"a": True, "b": False}, []),
+        ({}, []),
+    ],
+)
+def test_three_tests_get_a_second_run_and_no_fault_does(
+    failures: dict[str, bool], again: list[str]
+) -> None:
+    # A test may fail in its end, too.
+    found = [Failure(name, "no", noise, 1.0) for name, noise in failures.items() for _ in range(2)]
+    assert [one.test for one in worth_another_run(found)] == again
