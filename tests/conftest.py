@@ -12,7 +12,7 @@ import pytest
 from tests.gate.guard import PureTestsStartNothing
 from tests.gate.lanes import Lanes, LaneScheduling, check_shared_systems, lateness
 from tests.gate.plan import Plan
-from tests.gate.report import Report
+from tests.gate.report import Report, reason_of
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("mqlake", deadline=None)
@@ -48,9 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lateness)
     check_shared_systems(items)
     if (plan := _plan(config)) is not None:
-        left_out = [item for item in items if plan.leaves_out(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not plan.leaves_out(item)]
+        left_out = {item for item in items if plan.leaves_out(item)}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
         items.sort(key=Lanes(plan.left_out).turn)
 
 
@@ -92,9 +92,7 @@ class _FailuresAtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and terminal is not None:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            words = (report.longreprtext if crash is None else crash.message).split()
-            reason = " ".join(words)[:500]
+            reason = reason_of(report)[:500]
             terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {reason}")
 
 

@@ -18,13 +18,17 @@ _WAITING_PER_LOAD: Final = 0.25
 
 def within(seconds: float) -> float:
     """Return how long may take here and now what takes so long where nothing else runs."""
-    load, _, _ = os.getloadavg()
-    return bound(seconds, first_pace(), load, os.cpu_count() or 1)
+    return bound(seconds, first_pace(), load(), os.cpu_count() or 1)
 
 
 def bound(seconds: float, pace: float, load: float, cores: int) -> float:
     """Return the bound for a machine of that pace, load and number of cores."""
     return seconds * max(1.0, pace) * (1 + _WAITING_PER_LOAD * load / cores)
+
+
+def load() -> float:
+    """Return how many processes have wanted to run in the last minute."""
+    return os.getloadavg()[0]
 
 
 @cache

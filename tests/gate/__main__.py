@@ -28,8 +28,7 @@ from tests.gate.full_run import FullRun
 from tests.gate.ledger import Entry, add_to_ledger
 from tests.gate.outcome import Outcome, worth_another_run
 from tests.gate.plan import BUDGET, BUSY_PACE, Plan, left_out_of
-from tests.gate.watch import load
-from tests.pace import bound, first_pace
+from tests.pace import bound, first_pace, load
 
 _STATIC: Final = (
     ("ruff", "check"),

@@ -16,7 +16,8 @@ from tests.gate.classes import Class, class_of
 from tests.gate.full_run import cost_name, file_of, is_of_the_campaign
 from tests.gate.outcome import Failure, Outcome
 from tests.gate.plan import BUDGET, Plan
-from tests.gate.watch import Watch, load
+from tests.gate.watch import Watch
+from tests.pace import load
 
 _LONGEST: Final = 10
 _REASON_CHARACTERS: Final = 300
@@ -66,9 +67,7 @@ class Report:
         self._watch.stop()
 
     def _failure(self, report: pytest.TestReport) -> Failure:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        words = (report.longreprtext if crash is None else crash.message).split()
-        reason = " ".join(words)[:_REASON_CHARACTERS]
+        reason = reason_of(report)[:_REASON_CHARACTERS]
         return Failure(report.nodeid, reason, self._may_be_noise(report), load())
 
     def _may_be_noise(self, report: pytest.TestReport) -> bool:
@@ -135,6 +134,12 @@ class Report:
             yield f"WARNING: that is above the budget of {BUDGET:,.0f} processor seconds"
         yield from (f"FAILED {command}" for command in plan.static_failures)
         yield from (f"FLAKY {number}: {one}" for number, one in enumerate(plan.run_again, 1))
+
+
+def reason_of(report: pytest.TestReport) -> str:
+    """Return in a line why a test failed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return " ".join((report.longreprtext if crash is None else crash.message).split())
 
 
 def _earlier(

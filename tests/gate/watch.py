@@ -4,7 +4,6 @@ Parts of a system outlive the command that starts them, so a worker's descendant
 them: what they inherit tells, the name of their worker in the environment.
 """
 
-import os
 import re
 import statistics
 import threading
@@ -145,8 +144,3 @@ class Watch:
             one.kind = next((kind for kind, form in _KINDS.items() if form.search(command)), "")
             if one.kind:
                 self.starts[one.kind] += 1
-
-
-def load() -> float:
-    """Return how many processes have wanted to run in the last minute."""
-    return os.getloadavg()[0]
