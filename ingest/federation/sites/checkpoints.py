@@ -109,10 +109,11 @@ class SiteCheckpoints:
             OperationalError: Another federator of the site writes, too.
         """
         inlet = self._taking.inlet
+        begun = inlet.begun
         was_idle = not inlet.pending
         self.ends = await self._end_offsets()
-        if was_idle:
-            # Records appended after the question was asked are behind these.
+        if was_idle and inlet.begun == begun:
+            # Else the end may be behind a message of which the log has not said yet that it has it.
             for partition, end in self.ends.items():
                 inlet.read[partition] = max(end, inlet.read.get(partition, 0))
         for link in self._links.values():

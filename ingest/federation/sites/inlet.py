@@ -69,6 +69,11 @@ class Inlet:
         """Messages on their way into the log."""
         return len(self._pending)
 
+    @property
+    def begun(self) -> int:
+        """Messages that this run has begun to append."""
+        return self.counters.appended + len(self._pending)
+
     def recover(self, records: Iterable[LogRecord]) -> None:
         """Learn from the log the messages that a run before has appended."""
         for record in records:

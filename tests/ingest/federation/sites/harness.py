@@ -75,6 +75,7 @@ class Site:
             self.log.create(log_topic, 1)
         self.settings = FederationSettings()
         self.service: SiteService | None = None
+        self.open_reader: Callable[[MemoryLog], MemoryLogReader] = MemoryLogReader
         self._writer: MemoryLogWriter | None = None
         self._clients = MemoryLogWriter(self.log)
         self._task: asyncio.Task[None] | None = None
@@ -107,7 +108,7 @@ class Site:
     async def start(self) -> None:
         log = self.log
         self._writer = MemoryLogWriter(log)
-        access = LogAccess(self._writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
+        access = LogAccess(self._writer, lambda: self.open_reader(log), MemoryRangeReader(log))
 
         async def make_topic(log_topic: str) -> None:
             log.create(log_topic, 1)

@@ -14,6 +14,7 @@ from ingest.federation.sites.log_messages import site_message_of
 from ingest.federation.sites.retained import SiteRetained
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint, decode_reach
+from mqlake.log.memory import MemoryLogReader
 from mqlake.records import GATEWAYS, INBOUND, REACH_KEY, Message
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
@@ -332,6 +333,32 @@ async def test_what_was_appended_and_not_acknowledged_does_not_come_twice(sites:
     await a.publish("f/x", b"10")
     await until(lambda: b.have([b"10"]))
     assert b.payloads("f/x") == [b"%d" % number for number in range(11)]
+
+
+async def test_a_message_that_came_while_a_checkpoint_asked_does_not_come_twice(
+    sites: Make,
+) -> None:
+    a, b = await sites(2, (1, 2))
+
+    class AnsweredLate(MemoryLogReader):
+        """Is told where the log ends when that is behind a message whose report is on its way."""
+
+        async def end_offsets(self, log_topic: str) -> dict[int, int]:
+            b.open_reader = MemoryLogReader
+            b.log.delay_reports()
+            await a.publish("f/x", b"1")
+            await until(b.messages)
+            return await super().end_offsets(log_topic)
+
+    b.open_reader = AnsweredLate
+    written = len(b.log.records(FEDERATION))
+    await until(lambda: b.messages() and len(b.log.records(FEDERATION)) > written)
+    await b.kill()
+    b.log.release_reports()
+    await b.start()
+    await a.publish("f/x", b"2")
+    await until(lambda: b.have([b"2"]))
+    assert b.payloads("f/x") == [b"1", b"2"]
 
 
 async def test_what_was_not_appended_comes_again(sites: Make) -> None:
