@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -103,6 +104,22 @@ class Client:
         self.mqtt.loop_stop()
 
 
+Connect = Callable[[LocalSystem, str], Client]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Return what makes clients; they end with the test, or they would disturb the next one."""
+    with ExitStack() as clients:
+
+        def make(system: LocalSystem, name: str) -> Client:
+            client = Client(system, name)
+            clients.callback(client.close)
+            return client
+
+        yield make
+
+
 def neighbour_is_there(system: LocalSystem) -> bool:
     return bool(link_of(system)["there"])
 
@@ -121,11 +138,11 @@ def link_of(system: LocalSystem) -> dict[str, Any]:
 
 
 def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_killed(
-    sites: tuple[LocalSystem, LocalSystem],
+    sites: tuple[LocalSystem, LocalSystem], connect: Connect
 ) -> None:
     a, b = sites
     await_condition(lambda: are_linked(*sites), "the neighbours are there")
-    publisher, subscriber = Client(a, "publisher"), Client(b, "subscriber")
+    publisher, subscriber = connect(a, "publisher"), connect(b, "subscriber")
     subscriber.subscribe("plant/#")  # SUBACK waits for the other site
     for number in range(MESSAGES):
         publisher.publish("plant/line", b"%d" % number)
@@ -146,15 +163,13 @@ def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_kille
 
     await_condition(lambda: found()[:1] == [MESSAGES], "the history has all")
     assert found() == [MESSAGES, MESSAGES, "site-1/gateway-1", "site-1/gateway-1"]
-    publisher.close()
-    subscriber.close()
 
 
 def test_a_will_is_published_at_its_site_and_reaches_the_other(
-    sites: tuple[LocalSystem, LocalSystem],
+    sites: tuple[LocalSystem, LocalSystem], connect: Connect
 ) -> None:
     a, b = sites
-    heir = Client(b, "heir")
+    heir = connect(b, "heir")
     heir.subscribe("plant/wills/+")
     doomed = mqtt.Client(CallbackAPIVersion.VERSION2, "doomed", protocol=mqtt.MQTTv5)
     doomed.will_set("plant/wills/doomed", b"gone", 1)
@@ -166,13 +181,14 @@ def test_a_will_is_published_at_its_site_and_reaches_the_other(
     assert connection is not None
     connection.close()
     await_condition(lambda: heir.received == [b"gone"], "its will is at the other site")
-    heir.close()
 
 
-def test_a_share_group_is_one_over_both_sites(sites: tuple[LocalSystem, LocalSystem]) -> None:
+def test_a_share_group_is_one_over_both_sites(
+    sites: tuple[LocalSystem, LocalSystem], connect: Connect
+) -> None:
     a, b = sites
-    publisher, far, near = Client(a, "publisher"), Client(b, "far"), Client(a, "near")
-    plain = Client(b, "plain")
+    publisher, far, near = connect(a, "publisher"), connect(b, "far"), connect(a, "near")
+    plain = connect(b, "plain")
     plain.subscribe("plant/shared")
     far.subscribe("$share/workers/plant/shared")
 
@@ -198,8 +214,6 @@ def test_a_share_group_is_one_over_both_sites(sites: tuple[LocalSystem, LocalSys
     await_condition(lambda: len(of(plain, b"near")) >= MESSAGES, "the plain subscriber has all")
     assert of(plain, b"far") == first
     assert of(plain, b"near") == second
-    for one in (publisher, far, plain):
-        one.close()
 
 
 def of(client: Client, beginning: bytes) -> list[bytes]:

@@ -229,6 +229,7 @@ def test_a_backfill_and_live_evaluation_take_each_message_once(
     wanted = sorted([99, 60, 40, 41, 42, 70, 90, *range(1000, 1200)])
     await_condition(lambda: len(listener.messages) >= len(wanted), "every message")
     assert sorted(row["t"] for _, row in listener.messages) == wanted
+    assert rest.ask("DELETE", "/rules/api-backfill")[0] == 204
 
 
 def run_rules(system: LocalSystem, command: str, *rest: str) -> "subprocess.CompletedProcess[str]":
@@ -343,10 +344,15 @@ def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> 
 
 def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -> None:
     listener.messages.clear()
+    delivering = {
+        "id": "api-delivering",
+        "sql": "SELECT payload.t AS t FROM 'rules-api/in'",
+        "actions": [republish("delivered")],
+    }
     of_deliveries = {
         "id": "api-told",
         "sql": "SELECT event, clientid, from_clientid, qos FROM '$events/message_delivered', "
-        "'$events/message_acked' WHERE topic = 'rules-api/out/filled'",
+        "'$events/message_acked' WHERE topic = 'rules-api/out/delivered'",
         "actions": [republish("told")],
     }
     of_failures = {
@@ -355,7 +361,8 @@ def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -
         "actions": [republish("failed")],
     }
     failing = {"id": "api-failing", "sql": "SELECT payload.t / 0 AS x FROM 'rules-api/in'"}
-    for rule in (of_deliveries, of_failures, failing):
+    rules = (delivering, of_deliveries, of_failures, failing)
+    for rule in rules:
         rest.make("/rules", rule)
 
     def told(place: str) -> list[Any]:
@@ -366,13 +373,13 @@ def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -
         return {row["event"] for row in told("told")} == {"message.delivered", "message.acked"}
 
     await_condition(publish_and_look, "both are told")
-    expected = {"clientid": PUBLISHER, "from_clientid": "rule:api-backfill", "qos": 1}
+    expected = {"clientid": PUBLISHER, "from_clientid": "rule:api-delivering", "qos": 1}
     assert all({**row, **expected} == row for row in told("told"))
     await_condition(lambda: bool(told("failed")), "the failure is told")
     failure = {"rule": "api-failing", "stage": "evaluate", "topic": "rules-api/in"}
     assert told("failed")[0] == failure
-    for name in ("api-told", "api-failures", "api-failing"):
-        assert rest.ask("DELETE", f"/rules/{name}")[0] == 204
+    for rule in rules:
+        assert rest.ask("DELETE", f"/rules/{rule['id']}")[0] == 204
 
 
 def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
