@@ -15,7 +15,10 @@ from paho.mqtt.properties import Properties
 
 from launcher.testing import LocalSystem, await_condition
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.campaign("tests/api and tests/ingest/gateway ask the same in one process"),
+    pytest.mark.system,
+]
 
 
 class Subscriber:

@@ -11,7 +11,7 @@ from bench.programs import build_programs
 from bench.system import fresh_gateway
 from launcher.testing import LocalSystem, await_condition
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.campaign("test_readme.py runs the demo"), pytest.mark.system]
 
 
 def test_what_the_demo_published_is_what_the_history_counts(system: LocalSystem) -> None:

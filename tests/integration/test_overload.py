@@ -50,6 +50,7 @@ def test_all_is_acknowledged_in_bounded_memory_and_then_all_is_well(
     assert seen.resident_bytes - seen.begun_bytes < MOST_MORE_BYTES
 
 
+@pytest.mark.campaign("the other test of this file is beyond its limits, too")
 def test_a_client_is_served_while_others_connect_without_end(fleet: BenchFleet) -> None:
     quiet, floods = asyncio.run(flood(fleet, FLOOD, quiet_seconds=1))
     assert quiet

@@ -18,7 +18,11 @@ from mqlake.records import RULES
 from rules.model import Rule
 from tests.integration.engine import Engine
 
-pytestmark = [pytest.mark.usefixtures("lake"), pytest.mark.system]
+pytestmark = [
+    pytest.mark.campaign("tests/streaming/test_references.py joins and kills the same way"),
+    pytest.mark.usefixtures("lake"),
+    pytest.mark.system,
+]
 
 JOINED = 'SELECT m.site AS site, payload.n AS n FROM "r/+" JOIN machines AS m ON m.id = topic(2)'
 ABSENT = "SELECT topic, state FROM \"alive/+\" WHERE absent('3 seconds')"

@@ -18,7 +18,10 @@ from api.tracing.scan import KafkaScan, ScanRange, Seen
 from launcher.testing import LocalSystem, await_condition
 from mqlake.records import INBOUND
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.campaign("tests/api/test_replay.py and tests/streaming/test_tracing.py"),
+    pytest.mark.system,
+]
 
 COUNT = 30
 

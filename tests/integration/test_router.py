@@ -246,6 +246,7 @@ def test_retained_messages_go_to_a_gateway_that_wants_those_of_their_partition_i
     assert ghost.next()[0] == key, "none came twice"
 
 
+@pytest.mark.campaign("tests/streaming/log and test_route_table.py hold it")
 def test_records_of_others_harm_neither_router_nor_history(
     system: LocalSystem, ghost: Ghost
 ) -> None:
@@ -312,6 +313,7 @@ def test_a_share_group_changes_where_a_barrier_stands_and_stays_so_after_a_crash
     system.await_healthy()
 
 
+@pytest.mark.campaign("tests/streaming/log and test_route_table.py hold it")
 def test_a_delivery_topic_that_was_deleted_is_told_and_holds_nobody_up(
     system: LocalSystem, ghost: Ghost
 ) -> None:
@@ -340,6 +342,7 @@ def test_a_delivery_topic_that_was_deleted_is_told_and_holds_nobody_up(
     assert (process["restarts"], process["healthy"]) == (restarts, True)
 
 
+@pytest.mark.campaign("tests/streaming/log and test_route_table.py hold it")
 def test_a_message_that_is_too_large_for_a_gateway_holds_nobody_up(
     system: LocalSystem, ghost: Ghost
 ) -> None:

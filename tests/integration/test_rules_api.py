@@ -178,6 +178,7 @@ def test_a_rule_lives_from_its_making_to_its_end(rest: Rest, listener: Listener)
     listener.publish({"t": 90})
 
 
+@pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
 def test_a_test_and_a_dry_run_tell_what_live_evaluation_did(rest: Rest, listener: Listener) -> None:
     del listener  # its messages are in the history
     context = {"topic": "rules-api/in", "payload": {"t": 60}, "clientid": "c"}
@@ -323,6 +324,7 @@ def test_a_rule_has_the_rights_of_the_key_that_made_it(rest: Rest, listener: Lis
     assert rest.ask("DELETE", "/rules/limited")[0] == 204
 
 
+@pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
 def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> None:
     path = tmp_path / "rule.yaml"
     path.write_text(f"id: from-file\nsql: {SQL}\nactions: [{{function: console}}]\n")
@@ -342,6 +344,7 @@ def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> 
     assert rules("delete", "from-file").returncode == 0
 
 
+@pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
 def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -> None:
     listener.messages.clear()
     delivering = {
@@ -382,6 +385,7 @@ def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -
         assert rest.ask("DELETE", f"/rules/{rule['id']}")[0] == 204
 
 
+@pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
 def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
     system: LocalSystem, rest: Rest, listener: Listener
 ) -> None:

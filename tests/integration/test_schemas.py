@@ -10,7 +10,10 @@ import pytest
 from launcher.testing import LocalSystem, await_condition
 from tests.integration.test_rules_api import Listener, Rest
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.campaign("tests/streaming/test_schema_rules.py decodes and runs again"),
+    pytest.mark.system,
+]
 
 SQL = "SELECT payload.t AS t FROM 'schemas/in' DECODE 'tank'"
 

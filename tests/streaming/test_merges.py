@@ -104,6 +104,7 @@ def test_the_first_condition_that_holds_counts(session: SparkSession, operation:
     assert rows(session) == after
 
 
+@pytest.mark.campaign("the other tests of this file merge the same way")
 def test_tables_and_changes_may_be_empty(session: SparkSession, operation: str) -> None:
     MERGE.into(NAME, changes(session))
     assert rows(session) == []
@@ -115,6 +116,7 @@ def test_tables_and_changes_may_be_empty(session: SparkSession, operation: str) 
     assert operation in {"WRITE", "MERGE"}
 
 
+@pytest.mark.campaign("the other tests of this file merge the same way")
 def test_a_row_has_one_change_and_a_change_many_rows(session: SparkSession, operation: str) -> None:
     add(session, ("a", 1, 1, "x"), ("b", 1, 1, "x"), ("c", 1, 9, "x"))
     of_all = Merge(
@@ -148,6 +150,7 @@ def test_a_commit_of_another_is_not_undone(
     assert rows(session) == before
 
 
+@pytest.mark.campaign("the other tests of this file merge the same way")
 def test_one_file_is_left_of_many(session: SparkSession) -> None:
     before = changes(session, *((f"{number}", 1, 1, False) for number in range(120)))
     many = before.selectExpr("tenant", "id", "n", "at", "'x' AS text").repartition(120)

@@ -165,6 +165,7 @@ def test_each_upload_is_a_version_to_read_and_go_back_to(system: System) -> None
     assert system.api.request("GET", "/references/machines/rows?version=9").status_code == 404
 
 
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_pages_of_rows_are_of_one_version_and_lose_none(system: System) -> None:
     lines = [f"{n % 7},k{n},{n}" for n in range(50)]
     system.put("paged", "\n".join(["a,b,n", *lines]), key="a,b")
@@ -225,6 +226,7 @@ def test_a_deleted_table_is_gone_and_another_may_take_its_place(system: System) 
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_a_table_of_a_deleted_tenant_leaves_no_number(system: System, is_restarted: bool) -> None:
     system.put("numbered", "id\n1\n")
     system.put("numbered", "id\n2\n")
@@ -266,6 +268,7 @@ def test_a_change_that_cannot_be_made_says_so_and_leaves_the_table(system: Syste
     assert system.put("broken", "id\n3\n")["state"] == "ready"
 
 
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_uploads_that_nobody_asked_for_go_after_an_hour(system: System) -> None:
     folder = system.api.data_dir / "references"
     folder.mkdir()
@@ -291,6 +294,7 @@ def test_a_record_that_is_none_is_passed_over(system: System) -> None:
     assert (state.reference, state.number) == ("good", 1)
 
 
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_a_running_query_joins_each_batch_with_the_newest_version(
     system: System, tmp_path: Path
 ) -> None:

@@ -211,6 +211,7 @@ def test_metrics_that_the_log_did_not_take_are_told_later() -> None:
     assert json.loads(record.value)["actions"]["0"]["success"] == 2
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_a_table_grows_with_its_rules_and_keeps_its_types(writer: Writer) -> None:
     writer.actions["default", "r", 1] = (TableAction("rule_g", "n INT, s STRING", 0),)
     writer.actions["default", "r", 2] = (
@@ -233,6 +234,7 @@ def test_a_table_grows_with_its_rules_and_keeps_its_types(writer: Writer) -> Non
     ]
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_dead_letters_of_the_evaluation_are_there_once(writer: Writer) -> None:
     records = [letter(1), letter(1, rule="s"), letter(2), letter(1, stage="action")]
     writer.outputs(writer.batch(*records), 0)

@@ -104,6 +104,7 @@ def test_a_message_gives_what_it_would_live(connect: SparkConnect) -> None:
         ({"topic": "else", "payload": "1"}, None, "topic 'else' does not match 'plant/+/temp'"),
     ],
 )
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_no_match_says_why(
     connect: SparkConnect, context: dict[str, Any], condition: str | None, said: str
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_context_that_cannot_be_is_refused(context: dict[str, Any]) -> None:
         make_sample(compiled(HOT), context, "default", 0)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_what_is_never_true_is_warned_of(connect: SparkConnect) -> None:
     rule = compiled("SELECT * FROM 'a' WHERE 1 = 2 AND 1 = 1 AND qos > 0")
     (warning,) = warnings(rule, [ActionSpec(function="console")], connect)
@@ -223,6 +225,7 @@ def stored_events(spark: SparkSession, connect: SparkConnect) -> None:
 
 
 @pytest.mark.usefixtures("stored_events")
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_rule_over_events_is_run_over_theirs(connect: SparkConnect) -> None:
     sql = "SELECT clientid, timestamp FROM '$events/client_disconnected' WHERE reason <> 'normal'"
     result = run(connect, sql)
@@ -300,6 +303,7 @@ def run_plan(connect: SparkConnect, sql: str, other: str | None = None, **more: 
     return plan_dry_run(job, connect, compiled(sql), Messages(TENANT, **more), compared)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_rule_with_memory_is_run_over_history_by_its_plan(connect: SparkConnect) -> None:
     result = run_plan(connect, WINDOW.format(50), WINDOW.format(60))
     new, old = windows(50), windows(60)
@@ -350,6 +354,7 @@ def test_messages_that_a_plan_fails_on_are_counted_and_explained(connect: SparkC
     assert result["difference"] is None
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_rule_with_memory_is_tried_as_if_there_was_one_message(connect: SparkConnect) -> None:
     context: dict[str, Any] = {"topic": "plant/1/temp", "payload": {"t": 60, "n": 7}}
     outcome = try_out(connect, WINDOW.format(50), **context)
@@ -464,6 +469,7 @@ def test_what_fails_in_a_backfill_is_a_dead_letter(
     assert "only the first" in letters[1].error
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_backfill_begins_where_it_is_told(connect: SparkConnect) -> None:
     result, _ = fill(connect, entry(), from_ms=START_MS + HOUR_MS)
     assert (result["matched"], result["outputs"]) == (80, 49)

@@ -170,6 +170,7 @@ def try_out(connect: SparkConnect, known: Schemas, sql: str, payload: bytes) -> 
     return try_rule(rule, make_sample(rule, context, "default", 1_700_000_000_000), connect)
 
 
+@pytest.mark.campaign("the other tests of this file decode and run again the same way")
 def test_a_rule_is_tried_on_bytes(connect: SparkConnect, known: Schemas) -> None:
     assert try_out(connect, known, CALLED, boiler(61.5)).outputs == (
         {"b": {"celsius": 61.5, "state": "on"}, "celsius": 61.5, "s": "ON"},

@@ -231,6 +231,7 @@ class TestRetained:
         log.repeat(0)  # a checkpoint that was restored from a copy, say
         assert log.retained()["a"] == b"2"
 
+    @pytest.mark.campaign("the other tests of this file write the same tables")
     def test_records_of_others_are_left_out(self, log: Log) -> None:
         log.append(INBOUND, b"no slash", b"x", headers=[("mqtt", b"\1\4\4")])
         log.append(
@@ -251,6 +252,7 @@ class TestRetained:
         counts = "+".join(f"(SELECT count(*) FROM {t.name})" for t in TABLES)
         assert log.rows(f"SELECT {counts}") == [(0,)]
 
+    @pytest.mark.campaign("the other tests of this file write the same tables")
     def test_a_row_goes_when_its_message_expires(self, log: Log) -> None:
         maintenance = Maintenance(log.spark, log.settings, log.state, log.clock)
         log.publish("short", b"1", properties={"message_expiry_interval": 90})
@@ -278,6 +280,7 @@ class TestOffsets:
         assert log.committed() == {0: 1, 1: 2}
         assert log.restarted().next_offsets == {0: 1, 1: 2}
 
+    @pytest.mark.campaign("the other tests of this file write the same tables")
     def test_without_retained_messages_there_is_a_commit_a_minute(self, log: Log) -> None:
         def commits() -> int:
             path = table_path(log.settings, TABLES[1]) / "_delta_log"
@@ -305,6 +308,7 @@ class TestOffsets:
         assert commits() == before + 2
         assert small_files(table_path(log.settings, TABLES[1])) == 0, "no file without rows"
 
+    @pytest.mark.campaign("the other tests of this file write the same tables")
     def test_joining_files_keeps_them(self, log: Log) -> None:
         for number in range(3):
             log.publish(str(number), b"1")
@@ -507,6 +511,7 @@ class TestEvents:
             ("a", 1, "queue_full", 17, "g1")
         ]
 
+    @pytest.mark.campaign("the other tests of this file write the same tables")
     def test_each_change_is_a_row_of_its_own_table(self, log: Log) -> None:
         record = AuditRecord(
             ts=1_600_000_000_123,
@@ -600,6 +605,7 @@ def test_a_record_that_is_no_text_is_a_row_of_its_table(log: Log) -> None:
     assert log.rows("SELECT event FROM events") == []
 
 
+@pytest.mark.campaign("the other tests of this file write the same tables")
 def test_after_a_batch_there_is_a_rest_by_how_long_it_took(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -618,6 +624,7 @@ def test_what_spark_writes_is_for_its_owner_alone(log: Log, tmp_path: Path) -> N
     assert [path for path in written if path.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.campaign("the other tests of this file write the same tables")
 def test_after_a_batch_that_could_not_take_all_there_is_no_rest(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -641,6 +648,7 @@ def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:
     assert log.retained() == {"a": b"1"}
 
 
+@pytest.mark.campaign("the other tests of this file write the same tables")
 def test_maintenance_joins_the_small_files_of_a_table_that_has_many(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -697,6 +705,7 @@ class TestRules:
         value = encode_activation(Activation("default", rule, state, version, 1, error))
         log.append(RULES, f"a/default/{rule}".encode(), value)
 
+    @pytest.mark.campaign("the other tests of this file write the same tables")
     def test_records_of_another_form_are_left_out(self, log: Log) -> None:
         self.define(log, "good", 1)
         (record,) = [json.loads(one[1]) for one in log._pending if one[0] == b"d/default/good"]

@@ -428,6 +428,7 @@ def test_a_batch_that_comes_again_writes_the_same_in_the_same_place(
     assert len({output.position.partition for output in engine.world.outputs()}) == 1
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_what_is_late_and_what_fails_is_told_and_disturbs_nothing(
     start: Callable[..., Engine],
 ) -> None:
@@ -486,6 +487,7 @@ def test_an_output_that_the_log_does_not_take_is_a_dead_letter(
     assert late.error.endswith(f" bytes is left out: {DEAD_LETTERS} takes 1000)")
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_what_is_decoded_by_a_schema_is_counted_and_what_is_not_is_told(
     start: Callable[..., Engine],
 ) -> None:
@@ -530,6 +532,7 @@ def test_a_version_counts_from_its_first_offset_to_its_last(
     assert engine.world.counters("span")["matched"] == 2
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_a_rule_pays_for_the_tasks_of_its_query_and_of_no_other(
     start: Callable[..., Engine],
 ) -> None:
@@ -551,6 +554,7 @@ def test_a_rule_pays_for_the_tasks_of_its_query_and_of_no_other(
     assert spent(other) == of_other
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine]) -> None:
     engine = start(
         "receipt",
@@ -577,6 +581,7 @@ def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine
     assert len(engine.rows()) == 1
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_streams_are_joined_and_silence_is_told(start: Callable[..., Engine]) -> None:
     join = start(
         "join",
@@ -598,6 +603,7 @@ def test_streams_are_joined_and_silence_is_told(start: Callable[..., Engine]) ->
     assert silent.world.outputs()[-1].chain == 2 * (UNNAMED_RULE,)
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_rules_with_memory_that_feed_each_other_are_stopped_and_say_so(
     start: Callable[..., Engine],
 ) -> None:
@@ -620,6 +626,7 @@ def test_rules_with_memory_that_feed_each_other_are_stopped_and_say_so(
     assert len((*made["b"], "loop")) == MAX_CHAIN
 
 
+@pytest.mark.campaign("the other tests of this file run the same query")
 def test_a_plan_of_an_earlier_compiler_goes_on(
     start: Callable[..., Engine], tmp_path: Path
 ) -> None:

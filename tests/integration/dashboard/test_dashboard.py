@@ -14,7 +14,10 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from tests.integration.dashboard.browser import WIDE, Dashboard, fact, open_page
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.campaign("tests/api/dashboard shows the pages on an API in memory"),
+    pytest.mark.system,
+]
 
 
 @contextmanager

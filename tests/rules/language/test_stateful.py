@@ -13,7 +13,10 @@ from rules.language.compiler import compile_rule
 from tests.rules.language.cases import StatefulCase, read_stateful_cases, read_stateful_examples
 from tests.rules.language.evaluation import run
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.campaign("tests/streaming/test_stateful_query.py runs windows and joins live"),
+    pytest.mark.spark,
+]
 
 CASES = read_stateful_cases()
 EXAMPLES = read_stateful_examples()

@@ -19,7 +19,10 @@ from rules.language.compiler import compile_rule
 from rules.language.plan import AT_COLUMN, EVENT_TIME, HOPS, ROW_COLUMN, Plan, StatefulStream
 from tests.rules.language.evaluation import Message, relate
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.campaign("tests/streaming/test_stateful_query.py compares a stream with a batch"),
+    pytest.mark.spark,
+]
 
 AGGREGATES = """
     count(*) AS n, count(payload.x) AS nx, count_if(payload.x > 3) AS c3, sum(payload.x) AS s,

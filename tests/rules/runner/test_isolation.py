@@ -63,6 +63,7 @@ def checkpointed_behind(stage: Stage, rule: str) -> bool:
     return any(key.rule == rule for key in decode_checkpoint(records[-1].value() or b"").behind)
 
 
+@pytest.mark.campaign("test_memory_runner.py has targets that are away")
 def test_database_that_is_away_gets_everything_when_it_is_back(
     stage: Stage, postgres: Postgres
 ) -> None:
@@ -103,6 +104,7 @@ def test_database_that_is_away_gets_everything_when_it_is_back(
     assert runner.stop() == 0
 
 
+@pytest.mark.campaign("test_memory_runner.py has targets that are away")
 def test_web_server_that_is_away_and_slow_gets_everything(stage: Stage) -> None:
     web = Web(port=free_ports(1)[0])
     args = {"url": f"{web.url}/hook", "retry": {"max_delay_seconds": 0.5}, "timeout_seconds": 60}
