@@ -19,6 +19,8 @@ from tests.gate.plan import BUDGET, Plan
 from tests.gate.watch import Watch
 from tests.pace import load
 
+MOST_OVER: Final = 1.1
+"""Times the budget that a gate may cost: above it there is a warning, above this it fails."""
 _LONGEST: Final = 10
 _REASON_CHARACTERS: Final = 300
 
@@ -34,6 +36,8 @@ class Report:
         self._costs: defaultdict[str, float] = defaultdict(float)
         self._used: defaultdict[str, float] = defaultdict(float)
         self._failures: list[Failure] = []
+        self._outcomes: list[Outcome] = []
+        """Of the stages before, and of this one when its tests have run."""
 
     def pytest_sessionstart(self) -> None:
         self._watch.start()
@@ -53,14 +57,23 @@ class Report:
         if report.when == "teardown":
             self._note_cost(report)
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Let the gate fail that has become too dear; pytest asks for its summary after this."""
+        terminalreporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        self._outcomes = [
+            *(Outcome.read(Path(file)) for file in self._plan.earlier),
+            self._outcome(terminalreporter),
+        ]
+        if self._is_too_dear() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        outcome = self._outcome(terminalreporter)
+        *earlier, outcome = self._outcomes
         outcome.write(Path(self._plan.outcome))
-        earlier = [Outcome.read(Path(file)) for file in self._plan.earlier]
         for one in earlier:
             self._include(one, terminalreporter)
         terminalreporter.section("gate")
-        for line in self._lines([*earlier, outcome]):
+        for line in self._lines(self._outcomes):
             terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
@@ -107,14 +120,24 @@ class Report:
             _earlier("skipped", (path, line, reason)) for path, line, reason in earlier.skipped
         )
 
-    def _lines(self, outcomes: Sequence[Outcome]) -> Iterable[str]:
-        """Say what the gate cost, what was left out, and what passed only when it ran alone."""
-        plan = self._plan
-        costs = defaultdict(float, {"static": plan.static_seconds / outcomes[0].pace})
-        for outcome in outcomes:
+    def _costs_by_class(self) -> dict[str, float]:
+        """Return processor seconds of a quiet machine, of all stages until now."""
+        static = self._plan.static_seconds / self._outcomes[0].pace
+        costs = defaultdict(float, {"static": static})
+        for outcome in self._outcomes:
             for name, cost in outcome.quiet_costs().items():
                 kind = "campaign" if is_of_the_campaign(name) else self._class_of(name).value
                 costs[kind] += cost
+        return costs
+
+    def _is_too_dear(self) -> bool:
+        used = sum(self._costs_by_class().values())
+        return used > MOST_OVER * BUDGET and not self._plan.is_full
+
+    def _lines(self, outcomes: Sequence[Outcome]) -> Iterable[str]:
+        """Say what the gate cost, what was left out, and what passed only when it ran alone."""
+        plan = self._plan
+        costs = self._costs_by_class()
         used = sum(costs.values())
         shares = ", ".join(f"{name} {cost:,.0f}" for name, cost in costs.items())
         yield (
@@ -131,7 +154,8 @@ class Report:
             yield f"left out, in turn with other changes: {count} tests of the campaign"
             yield from (f"{count:5} of {file}" for file, count in sorted(files.items()))
         if used > BUDGET and not plan.is_full:
-            yield f"WARNING: that is above the budget of {BUDGET:,.0f} processor seconds"
+            word = "FAILED" if self._is_too_dear() else "WARNING"
+            yield f"{word}: that is above the budget of {BUDGET:,.0f} processor seconds"
         yield from (f"FAILED {command}" for command in plan.static_failures)
         yield from (f"FLAKY {number}: {one}" for number, one in enumerate(plan.run_again, 1))
 

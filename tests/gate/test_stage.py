@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gate.outcome import Failure, Outcome, worth_another_run
-from tests.gate.plan import Plan
+from tests.gate.plan import BUDGET, Plan
 
 pytestmark = pytest.mark.programs
 
@@ -67,10 +67,11 @@ AGAIN = Failure("tests/a.py::test_it", "TimeoutError", may_be_noise=True, load=2
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage printed, and its outcome."""
+    """What a stage printed, its outcome, and its exit code."""
 
     output: str
     outcome: Outcome
+    code: int
 
 
 def run(folder: Path, name: str, *texts: str, workers: int = 1, **more: Any) -> Stage:
@@ -88,7 +89,7 @@ def run(folder: Path, name: str, *texts: str, workers: int = 1, **more: Any) -> 
     ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert outcome.is_file(), ran.stdout + ran.stderr
-    return Stage(ran.stdout, Outcome.read(outcome))
+    return Stage(ran.stdout, Outcome.read(outcome), ran.returncode)
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +187,12 @@ def test_three_tests_get_a_second_run_and_no_fault_does(
     # A test may fail in its end, too.
     found = [Failure(name, "no", noise, 1.0) for name, noise in failures.items() for _ in range(2)]
     assert [one.test for one in worth_another_run(found)] == again
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_gate_that_is_far_above_its_budget_fails(folder: Path, is_full: bool) -> None:
+    name, text = f"dear_{is_full}", "def test_passes(): pass"
+    ran = run(folder, name, text, static_seconds=9 * BUDGET, is_full=is_full)
+    assert ran.code == (pytest.ExitCode.OK if is_full else pytest.ExitCode.TESTS_FAILED)
+    assert ("FAILED: that is above the budget" in ran.output) != is_full
+    assert "1 passed" in ran.output
