@@ -37,12 +37,12 @@ from mqlake.log.log_topics import (
     COMPACTED_LOG_TOPICS,
     DELIVERY,
     INBOUND_SEGMENT_BYTES,
-    KEPT_A_DAY,
     KEPT_A_WEEK,
     KEPT_UNTIL_READ,
     LOG_TIME,
     LOG_TOPICS_KEPT_A_WEEK,
     MIB,
+    NOTES,
     PARTITIONED_LOG_TOPICS,
 )
 from mqlake.log.options import consumer_options
@@ -104,7 +104,8 @@ def ensure_log_topics(
     admin.create(GATEWAYS, 1, {**COMPACTED, **LOG_TIME})
     admin.create(ROUTES, 1, COMPACTED_LATER)
     admin.configure([ROUTES], COMPACTED_LATER)
-    admin.create(ROUTES_IN_FORCE, 1, KEPT_A_DAY)
+    admin.create(ROUTES_IN_FORCE, 1, NOTES)
+    admin.configure([ROUTES_IN_FORCE], NOTES)
     for log_topic in COMPACTED_LOG_TOPICS:
         admin.create(log_topic, 1, COMPACTED)
     for log_topic in LOG_TOPICS_KEPT_A_WEEK:

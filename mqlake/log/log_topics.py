@@ -68,13 +68,14 @@ COMPACTED_LATER: Final[Mapping[str, str]] = {
 }
 """Routes; of sessions with the log's time, too."""
 
-KEPT_A_DAY: Final[Mapping[str, str]] = {
-    "cleanup.policy": "delete",
-    "retention.ms": str(24 * 60 * 60 * 1000),
-    "segment.bytes": str(8 * MIB),
+NOTES: Final[Mapping[str, str]] = {
+    **COMPACTED,
     "segment.ms": str(6 * 60 * 60 * 1000),
+    "min.compaction.lag.ms": str(24 * 60 * 60 * 1000),
+    "max.compaction.lag.ms": str(30 * 60 * 60 * 1000),
 }
-"""For a router that begins again: it does so where it was not long ago."""
+"""Of what is in force: the last one of each partition, however old it is, and those of a day for a
+router that begins where it was not long ago."""
 
 COMPACTED_LOG_TOPICS: Final = (RULES, METRICS, JOBS, ACCESS, ALARMS)
 LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)

@@ -24,6 +24,7 @@ from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,
     ROUTES,
+    ROUTES_IN_FORCE,
     Barrier,
     Message,
     Route,
@@ -104,6 +105,21 @@ class Ghost:
                 assert isinstance(source, bytes)
                 return message.key(), message.value(), decode_source(source)
         raise AssertionError(f"no delivery within {timeout_seconds} s")
+
+    def keys(self, log_topic: str) -> set[bytes | None]:
+        """Return the keys of all records in the only partition of a log topic."""
+        place = TopicPartition(log_topic, 0, 0)
+        begin, end = self._consumer.get_watermark_offsets(place, 120)
+        found = set()
+        self._consumer.incremental_assign([TopicPartition(log_topic, 0, begin)])
+        while begin < end:
+            message = self._consumer.poll(120)
+            assert message is not None
+            if message.error() is None and message.topic() == log_topic:
+                found.add(message.key())
+                begin = message.offset() + 1  # type: ignore[operator]
+        self._consumer.incremental_unassign([place])
+        return found
 
     def close(self) -> None:
         for key in self._routed:
@@ -303,6 +319,9 @@ def test_a_share_group_changes_where_a_barrier_stands_and_stays_so_after_a_crash
     assert messages(ghost, answered) == before, "nothing else is in force"
     assert messages(other, joined) == []
     assert messages(other, other.barrier(-1)[0]) == after
+    partitions = {b"%d" % partition for partition in PARTITIONS}
+    noted = ghost.keys(ROUTES_IN_FORCE)
+    assert {b"0"} <= noted <= partitions, "compaction keeps the last note of each partition"
 
     system.kill("router")
     ends = [gateway.barrier(-1)[0] for gateway in (ghost, other)]

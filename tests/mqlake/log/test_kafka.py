@@ -37,6 +37,7 @@ from mqlake.records import (
     METRICS,
     OUTPUTS,
     ROUTES,
+    ROUTES_IN_FORCE,
     RULES,
     SESSIONS,
     LogRecord,
@@ -234,7 +235,8 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
         inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
         assert (inbound["retention.bytes"], inbound["retention.ms"]) == ("-1", "-1")
         assert inbound["cleanup.policy"] == "delete"
-    for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS, ALARMS):
+    compacted = (ROUTES, ROUTES_IN_FORCE, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS, ALARMS)
+    for log_topic in compacted:
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
         assert config["cleanup.policy"] == "compact"
         assert config["delete.retention.ms"] == "86400000"

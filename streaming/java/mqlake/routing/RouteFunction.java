@@ -39,8 +39,8 @@ public final class RouteFunction implements LogSink.Sending {
 
     private static final byte[] NO_BYTES = new byte[0];
 
-    /** A record for a log topic, with the value of its `source` header. */
-    record Delivery(String logTopic, byte[] source) {}
+    /** A record for a log topic, with its key and the value of its `source` header. */
+    record Delivery(String logTopic, byte[] key, byte[] source) {}
 
     private final Map<String, String> consumerConfig;
     private final String routesTopic;
@@ -95,7 +95,7 @@ public final class RouteFunction implements LogSink.Sending {
             // Each has its own: the producer keeps them, and lets nobody add to them.
             RecordHeaders own = new RecordHeaders(headers);
             own.add(Vocabulary.HEADER_SOURCE, delivery.source);
-            batch.send(delivery.logTopic, 0, key, value, own);
+            batch.send(delivery.logTopic, 0, delivery.key, value, own);
         }
     }
 
@@ -138,7 +138,7 @@ public final class RouteFunction implements LogSink.Sending {
                             QUESTION.length,
                             key.length - QUESTION.length,
                             StandardCharsets.US_ASCII);
-            return deliver(gateway, position(partition, offset, timestampMs), routes);
+            return deliver(gateway, key, position(partition, offset, timestampMs), routes);
         }
         int slash = 0;
         while (slash < key.length && key[slash] != '/') {
@@ -180,7 +180,8 @@ public final class RouteFunction implements LogSink.Sending {
         byte[] position = position(partition, offset, timestampMs);
         Delivery[] deliveries = new Delivery[gateways.length];
         for (int i = 0; i < gateways.length; i++) {
-            deliveries[i] = delivery(logTopic(gateways[i]), position, recipients.sharedFilters(i));
+            deliveries[i] =
+                    delivery(logTopic(gateways[i]), key, position, recipients.sharedFilters(i));
         }
         return deliveries;
     }
@@ -218,7 +219,7 @@ public final class RouteFunction implements LogSink.Sending {
                 || routeNumber > 0 && !routes.awaitApplied(parts[0], parts[1], routeNumber)) {
             return NOBODY;
         }
-        Delivery[] deliveries = deliver(parts[0], position, routes);
+        Delivery[] deliveries = deliver(parts[0], key, position, routes);
         RouteTable table = routes.table();
         long shared =
                 Math.max(
@@ -228,25 +229,29 @@ public final class RouteFunction implements LogSink.Sending {
             return deliveries;
         }
         Delivery[] andNote = Arrays.copyOf(deliveries, deliveries.length + 1);
+        // Of each partition the last note is kept, however long nothing changes.
+        byte[] place = String.valueOf(partition).getBytes(StandardCharsets.US_ASCII);
         byte[] line = ("\n" + shared).getBytes(StandardCharsets.ISO_8859_1);
-        andNote[deliveries.length] = delivery(inForceTopic, position, line);
+        andNote[deliveries.length] = delivery(inForceTopic, place, position, line);
         return andNote;
     }
 
-    private Delivery[] deliver(String gateway, byte[] position, RouteFollower routes) {
+    private Delivery[] deliver(
+            String gateway, byte[] key, byte[] position, RouteFollower routes) {
         String logTopic = deliveryPrefix + gateway;
         return routes.exists(logTopic)
-                ? new Delivery[] {delivery(logTopic, position, null)}
+                ? new Delivery[] {delivery(logTopic, key, position, null)}
                 : NOBODY;
     }
 
-    private static Delivery delivery(String logTopic, byte[] position, byte[] sharedFilters) {
+    private static Delivery delivery(
+            String logTopic, byte[] key, byte[] position, byte[] sharedFilters) {
         byte[] source = position;
         if (sharedFilters != null) {
             source = Arrays.copyOf(position, position.length + sharedFilters.length);
             System.arraycopy(sharedFilters, 0, source, position.length, sharedFilters.length);
         }
-        return new Delivery(logTopic, source);
+        return new Delivery(logTopic, key, source);
     }
 
     /** Return the position as text: `<partition>:<offset>:<timestamp>`. */
