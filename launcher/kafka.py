@@ -34,7 +34,9 @@ from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.jit import COMPILER_OPTIONS
 
 FORMAT_TIMEOUT_SECONDS: Final = 60.0
-START_TIMEOUT_SECONDS: Final = 60.0
+START_TIMEOUT_SECONDS: Final = 300.0
+"""Of what hangs, for what ends is told at once. After a power failure the log's last segments are
+read first, on a machine where everything starts."""
 STOP_TIMEOUT_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.05
 

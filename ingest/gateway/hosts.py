@@ -30,12 +30,17 @@ class Host(Protocol):
 
 
 class LinuxHost:
-    """By /proc; elsewhere nobody is known to be gone."""
+    """By /proc; elsewhere nobody is known to be gone.
 
-    def __init__(self) -> None:
+    Args:
+        processes: Where processes are shown. One that is not may be there all the same: of another
+            user, where /proc hides these (`hidepid`, `ProtectProc=`).
+    """
+
+    def __init__(self, processes: Path = Path("/proc")) -> None:
+        self._processes = processes
         self._place = _place()
-        pid = os.getpid()
-        self._identity = f"{self._place}/{pid}/{_started_at(pid) or ''}" if self._place else ""
+        self._identity = f"{self._place}/{os.getpid()}/{_own_start()}" if self._place else ""
 
     @property
     def identity(self) -> str:
@@ -46,7 +51,10 @@ class LinuxHost:
         started_at = identity.rpartition("/")[2]
         if not self._place or place != self._place or not process.isdecimal():
             return False
-        return _started_at(int(process)) != started_at
+        try:
+            return _started_at(self._processes / process) != started_at
+        except OSError:
+            return not _is_there(int(process))
 
 
 def _place() -> str:
@@ -57,12 +65,29 @@ def _place() -> str:
         return ""
 
 
-def _started_at(pid: int) -> str | None:
+def _own_start() -> str:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return _started_at(Path("/proc/self")) or ""
     except OSError:
-        return None
+        return ""
+
+
+def _started_at(process: Path) -> str | None:
+    """Return when a process started; None when it has ended and nobody has asked how.
+
+    Raises:
+        OSError: It is not shown.
+    """
+    stat = (process / "stat").read_text(encoding="utf-8", errors="replace")
     fields = stat.rpartition(")")[2].split()
-    if fields[0] == "Z":
-        return None  # it has ended, nobody has asked for its exit code yet
-    return fields[_STARTED_AT]
+    return None if fields[0] == "Z" else fields[_STARTED_AT]
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True

@@ -25,7 +25,9 @@ from streaming.jvm.jars import PYSPARK_JARS
 _ARCHIVE: Final = "spark"
 """Name of the archive that all have: the one with most classes writes it."""
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
-_START_TIMEOUT_SECONDS: Final = 60.0
+_START_TIMEOUT_SECONDS: Final = 300.0
+"""What ends is told at once, so this is for what hangs. Where twenty-five programs want each core
+two minutes were too few, and each further try made them twenty-six."""
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
 """Loaded before a process is forked: afterwards another thread's lock may be in the way."""

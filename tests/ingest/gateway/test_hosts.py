@@ -33,6 +33,18 @@ def test_a_process_that_has_ended_is_gone_also_before_its_parent_asks() -> None:
     assert LinuxHost().is_gone(identity)
 
 
+def test_a_process_that_is_hidden_is_there_until_it_has_ended(tmp_path: Path) -> None:
+    host = LinuxHost(processes=tmp_path)
+    place = host.identity.rsplit("/", 2)[0]
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as process:
+        identity = f"{place}/{process.pid}/1"
+        assert not host.is_gone(identity)
+    assert host.is_gone(identity)
+    assert host.is_gone(f"{place}/{2**70}/1"), "there is no such number"
+
+
 def test_another_process_under_the_same_pid_does_not_keep_it_there() -> None:
     place, pid, _ = LinuxHost().identity.rsplit("/", 2)
     assert LinuxHost().is_gone(f"{place}/{pid}/1")
