@@ -1,13 +1,14 @@
 """Reads missed messages, for all that missed them: `ingest.session.catch_up` says from where.
 
-Messages that several have missed are read from the log once, for all together. Partitions that the
-log has got later are read when those before them have been: a topic may have moved there.
+Messages that several have missed are read once, for all together, from the log as from the table.
+Partitions that the log has got later are read when those before them have been: a topic may have
+moved there.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ingest.gateway.drops import DropReason, Drops
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, TableError
@@ -19,7 +20,7 @@ from mqlake.offsets import at
 from mqlake.records import INBOUND, NO_MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.partitions import Partitions
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     """Hands records over, in their order."""
 
 logger = logging.getLogger(__name__)
+
+MOST_FILTERS: Final = 2_000
+"""Topic filters of which the table is asked at once; of one reader they may be more."""
 
 
 class Pages(NamedTuple):
@@ -144,23 +148,35 @@ class CatchingUp:
         count = partition_count(one.missed for one in absent)
         for partitions in generations(self._partitions.retained, count):
             if self._lake is not None:
-                for one in absent:
-                    if one.missed.needs_table:
-                        await self._read_table(self._lake, one, partitions, taker([one]))
+                for group in _alike(absent):
+                    await self._read_table(self._lake, group, partitions, taker(group))
             left = [one for one in absent if not one.is_over]
             if left:
                 await self._read_log(left, partitions, taker(left))
 
     async def _read_table(
-        self, lake: LakeReader, one: Behind, partitions: range, take: Take
+        self, lake: LakeReader, group: Sequence[Behind], partitions: range, take: Take
     ) -> None:
-        """Read as much as the table has of these partitions; the log has the rest."""
-        missed, pages = one.missed, one.pages
-        missed.begin_table(partitions)
-        while not one.is_over and (ranges := missed.table_ranges()) and (filters := one.filters()):
+        """Read as much as the table has of these partitions; the log has the rest.
+
+        Args:
+            lake: Reads the table.
+            group: Of `_alike`.
+            partitions: Of `mqlake.inbound`.
+            take: Hands records over to those of the group that have missed them.
+        """
+        pages, of_each = group[0].pages, [one.missed for one in group]
+        # One by itself keeps its window, and tells while a page is handed over how far it is.
+        missed = of_each[0] if len(group) == 1 else Missed.together(of_each)
+        for it in {missed, *of_each}:
+            it.begin_table(partitions)
+        while ranges := missed.table_ranges():
+            filters = {name for one in group if not one.is_over for name in one.filters()}
+            if not filters:
+                return
             try:
                 page = await lake.messages(
-                    one.tenant,
+                    group[0].tenant,
                     ranges,
                     filters,
                     limit=pages.messages,
@@ -172,7 +188,8 @@ class CatchingUp:
                     "missed messages are read from the log",
                     extra={"fields": {"reason": str(error)}},
                 )
-                missed.fail_table()
+                for one in group:
+                    one.missed.fail_table()
                 return
             await take(page.records)
             missed.take_page(
@@ -181,6 +198,8 @@ class CatchingUp:
                 has_more=page.has_more,
                 is_sparse=len(page.records) < pages.messages // 2,
             )
+            for one in group:
+                one.missed.reach(page.next_offsets)
 
     async def _read_log(
         self,
@@ -231,6 +250,35 @@ class CatchingUp:
         )
         for one in losing:
             self._drops.add(DropReason.UNREADABLE, one.tenant, one.client_id, "", 1)
+
+
+def _alike(absent: Sequence[SomeBehind]) -> Iterator[list[SomeBehind]]:
+    """Yield those that need the table, in groups for which it is asked at once.
+
+    Those of a group have one tenant, and begin so near to each other that nobody waits for a long
+    gap of somebody else's.
+    """
+    behind = [one for one in absent if one.missed.needs_table and not one.is_over]
+    behind.sort(key=lambda one: (one.tenant, -sum(one.missed.cursor)))
+    group: list[SomeBehind] = []
+    filters = 0
+    for one in behind:
+        count = len(one.filters())
+        if group and (filters + count > MOST_FILTERS or not _is_alike(group[0], one)):
+            yield group
+            group, filters = [], 0
+        group.append(one)
+        filters += count
+    if group:
+        yield group
+
+
+def _is_alike(first: Behind, other: Behind) -> bool:
+    missed = first.missed
+    earlier = sum(missed.cursor) - sum(other.missed.cursor)
+    return (first.tenant, first.pages) == (other.tenant, other.pages) and (
+        earlier <= missed.long_offsets
+    )
 
 
 def match(

@@ -2,7 +2,8 @@
 
 A session comes with a cursor, and with the offsets from which on the router brings its messages.
 Everything between is read (`ingest.gateway.catching_up`), once for all sessions that come back
-together.
+together. Those with long gaps, for which a table is asked, wait for each other and not with the
+rest; of them so many are brought back at a time that the first ones of thousands are soon served.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +20,7 @@ from ingest.gateway.gaps import Gap, Gaps
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.lookup import Lookup, Position, rounds_of
 from ingest.gateway.outbound import InboundMessage
+from ingest.gateway.places import Places
 from ingest.gateway.sender_context import OutgoingMessage
 from ingest.session.outgoing import Exchange
 from mqlake.errors import InvalidRecord, LogError
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
+
+MOST_AT_ONCE: Final = 500
+"""Sessions with long gaps: the table is asked once for them, and none is served before all are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,8 +83,8 @@ class Resumer:
         self._gaps = gaps
         self._lookup = lookup
         self._lake = lake
-        self._ready: list[_Resume] = []
-        self._wake = asyncio.Event()
+        self._near = Places[_Resume](context.clock, sys.maxsize)
+        self._far = Places[_Resume](context.clock, MOST_AT_ONCE)
 
     def resume(
         self,
@@ -106,17 +112,18 @@ class Resumer:
             {} if progress is None else progress.shared,
             on_caught_up,
         )
-        self._ready.append(resume)
-        self._wake.set()
+        is_far = self._lake is not None and resume.missed.needs_table
+        (self._far if is_far else self._near).add(resume)
 
     async def run(self) -> None:
         """Read for all that wait, again and again, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for waiting in (self._near, self._far):
+                tasks.create_task(self._bring_back(waiting))
+
+    async def _bring_back(self, waiting: Places[_Resume]) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            batch = self._ready.copy()
-            self._ready.clear()
-            batch = [one for one in batch if not one.is_over]
+            batch = await waiting.take()
             try:
                 await self._restore_exchanges(batch)
                 await self._catching_up.catch_up(batch, self._gaps.taker, self._go_live)
@@ -125,8 +132,9 @@ class Resumer:
                     "missed messages cannot be read", extra={"fields": {"reason": str(error)}}
                 )
                 await asyncio.sleep(RETRY_SECONDS)
-                self._ready.extend(one for one in batch if one.session.is_coming_back)
-                self._wake.set()
+                for one in batch:
+                    if one.session.is_coming_back and not one.is_over:
+                        waiting.add(one)
 
     def _go_live(self, resume: _Resume) -> None:
         resume.on_caught_up(resume.missed.cursor)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from mqlake.offsets import advance, at, have_reached, latest, widened
+from mqlake.offsets import advance, at, earliest, have_reached, latest, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,6 +60,13 @@ class Missed:
         pairs = zip_longest(self.cursor, self.ends, fillvalue=0)
         length = sum(max(0, end - start) for start, end in pairs)
         return length > self.long_offsets or (self.is_old and length > 0)
+
+    @classmethod
+    def together(cls, missed: Sequence[Missed]) -> Missed:
+        """Return what all of them have missed: from the first cursor up to the last end."""
+        cursor = earliest(*(one.cursor for one in missed))
+        ends = [max(offsets) for offsets in zip_longest(*(one.ends for one in missed), fillvalue=0)]
+        return cls(cursor, ends, missed[0].long_offsets, window=missed[0].window)
 
     def aim(self, ends: Mapping[int, int]) -> None:
         """Read up to these offsets, by partition, or further."""

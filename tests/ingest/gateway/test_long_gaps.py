@@ -1,0 +1,169 @@
+"""Many sessions come back after a long absence: read for together, served one group at a time."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.gateway import gaps, resuming
+from ingest.gateway.lake.reader import LakeReader
+from mqlake.log.memory import MemoryLog
+from mqlake.records import INBOUND, decode_message
+from mqlake.tables import MESSAGES
+from tests.ingest.gateway.harness import Client, Harness, new_log, running_gateway, until
+from tests.ingest.gateway.lake.tables import append
+
+pytestmark = [pytest.mark.anyio, pytest.mark.programs]
+
+NEVER: Any = {"session_expiry_interval": 0xFFFF_FFFF}
+CLIENTS = 25
+TOGETHER = 10
+
+
+async def resume(harness: Harness, number: int) -> Client:
+    client = await Client.open(harness.port)
+    await client.handshake(f"device-{number}", clean_start=False, properties=NEVER)
+    return client
+
+
+def keep(log: MemoryLog, data_dir: Path, *, but_for: int) -> None:
+    """Write what the log has into the table, but for its last messages."""
+    rows = []
+    for one in log.records(INBOUND):
+        if one.key is None or one.key[:1] == b"\0":
+            continue
+        message = decode_message(one.key, one.value, one.headers, one.timestamp_ms)
+        rows.append(
+            {
+                "id": message.message_id.hex(),
+                "tenant": message.tenant,
+                "topic": message.topic_name,
+                "payload": message.payload,
+                "qos": message.qos,
+                "retain": False,
+                "dup": False,
+                "client_id": message.client_id,
+                "protocol_level": 5,
+                "origin": message.origin,
+                "ts": one.timestamp_ms * 1000,
+                "log_partition": one.partition,
+                "log_offset": one.offset,
+            }
+        )
+    append(data_dir, MESSAGES, rows[:-but_for])
+
+
+class Questions:
+    """Those to the table, which are answered when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[int] = []
+        """How many filters each had."""
+        self._allowed = asyncio.Semaphore(0)
+        messages = LakeReader.messages
+
+        async def ask(lake: LakeReader, tenant: str, ranges: Any, filters: Any, **more: Any) -> Any:
+            self.asked.append(len(filters))
+            await self._allowed.acquire()
+            return await messages(lake, tenant, ranges, filters, **more)
+
+        monkeypatch.setattr(LakeReader, "messages", ask)
+
+    def allow(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._allowed.release()
+
+
+def away_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have whoever comes back be asked for at the table, and few at a time."""
+    monkeypatch.setattr(gaps, "LONG_AWAY_SECONDS", -60.0)
+    monkeypatch.setattr(resuming, "MOST_AT_ONCE", TOGETHER)
+
+
+async def absent_devices(harness: Harness, tmp_path: Path) -> None:
+    """Have sessions whose clients have gone, and two messages for each since then."""
+    for number in range(CLIENTS):
+        client = await resume(harness, number)
+        await client.subscribe(f"device/{number}", 1)
+        await client.disconnect()
+    await until(lambda: harness.gateway.sessions.connected_count == 0)
+    publisher = await Client.connect(harness.port, "publisher")
+    for text in ("first", "second"):
+        for number in range(CLIENTS):
+            await publisher.publish(f"device/{number}", f"{text} {number}".encode(), 1)
+    await publisher.disconnect()
+    keep(harness.log, tmp_path, but_for=CLIENTS // 2)
+
+
+def expected(number: int) -> list[bytes]:
+    return [f"first {number}".encode(), f"second {number}".encode()]
+
+
+async def served(clients: list[Client], condition: Callable[[int], bool]) -> None:
+    for number, client in enumerate(clients):
+        if condition(number):
+            assert await client.payloads(2) == expected(number)
+
+
+async def test_the_table_is_asked_once_for_many_and_each_group_is_served_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_for_long(monkeypatch)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
+        await absent_devices(harness, tmp_path)
+        questions = Questions(monkeypatch)
+        clients = [await resume(harness, number) for number in range(CLIENTS)]
+        await until(lambda: questions.asked)
+        first = questions.asked[0]
+        questions.allow()
+        await served(clients, lambda number: number < first)
+        await until(lambda: len(questions.asked) == 2)
+        assert questions.asked[1] == TOGETHER
+        questions.allow()
+        await served(clients, lambda number: first <= number < first + TOGETHER)
+        questions.allow(CLIENTS)
+        await served(clients, lambda number: number >= first + TOGETHER)
+        assert sum(questions.asked) == CLIENTS
+        for client in clients:
+            await client.expect_nothing()
+
+
+async def test_who_has_missed_little_does_not_wait_for_long_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_for_long(monkeypatch)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
+        await absent_devices(harness, tmp_path)
+        questions = Questions(monkeypatch)
+        waiting = await resume(harness, 0)
+        await until(lambda: questions.asked)
+        monkeypatch.undo()
+        near = await resume(harness, CLIENTS)
+        await near.subscribe("near", 1)
+        await near.disconnect()
+        near = await resume(harness, CLIENTS)
+        publisher = await Client.connect(harness.port, "publisher")
+        await publisher.publish("near", b"x", 1)
+        assert await near.payloads(1) == [b"x"]
+        questions.allow()
+        assert await waiting.payloads(2) == expected(0)
+
+
+async def test_a_client_that_gives_up_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_for_long(monkeypatch)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
+        await absent_devices(harness, tmp_path)
+        questions = Questions(monkeypatch)
+        clients = [await resume(harness, 0)]
+        await until(lambda: questions.asked == [1])
+        clients += [await resume(harness, number) for number in range(1, CLIENTS)]
+        clients[1].cut()
+        clients[1] = await resume(harness, 1)
+        questions.allow(2)
+        await served(clients, lambda number: number <= TOGETHER)
+        questions.allow(CLIENTS)
+        await served(clients, lambda number: number > TOGETHER)
