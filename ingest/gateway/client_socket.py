@@ -47,6 +47,8 @@ class ClientSocket(asyncio.Protocol):
         "_buffer",
         "_buffered_bytes",
         "_context",
+        "_hears_in",
+        "_is_read",
         "_pauses",
         "is_closing",
         "is_writable",
@@ -65,10 +67,17 @@ class ClientSocket(asyncio.Protocol):
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._pauses: tuple[str, ...] = ()
+        self._hears_in: tuple[str, ...] = ()
+        """Pauses in which bytes are read all the same, and kept."""
+        self._is_read = True
 
     @abstractmethod
     def _process_packets(self) -> None:
         """Take the bytes that were read now, or waited while reading was paused."""
+
+    @abstractmethod
+    def _hear(self) -> None:
+        """Look at bytes that were read in a pause; read no more unless all are done with."""
 
     @abstractmethod
     def _detach(self, reason: str) -> None:
@@ -112,21 +121,36 @@ class ClientSocket(asyncio.Protocol):
 
         One that is closing reads on: nothing else tells that the client has closed it, too.
         """
-        if self.is_closing:
-            return
-        if not self._pauses and self.transport is not None:
-            self.transport.pause_reading()
-        if why not in self._pauses:
+        if not self.is_closing and why not in self._pauses:
             self._pauses += (why,)
+            self._read_or_not()
 
     def resume_reading(self, why: str) -> None:
         """Undo `pause_reading`; nothing happens when this was not a reason for the pause."""
         if why not in self._pauses:
             return
         self._pauses = tuple(one for one in self._pauses if one != why)
-        if not self._pauses and not self.is_closing and self.transport is not None:
+        if not self.is_closing and self.transport is not None:
+            self._read_or_not()
+            if not self._pauses:
+                self._process_packets()
+
+    def hear_in(self, *pauses: str) -> None:
+        """Read while these are the reasons of a pause and no others: see `_hear`."""
+        self._hears_in = pauses
+        self._read_or_not()
+        if self._pauses == pauses:
+            self._hear()
+
+    def _read_or_not(self) -> None:
+        wanted = not self._pauses or self._pauses == self._hears_in
+        if wanted is self._is_read or self.transport is None:
+            return
+        self._is_read = wanted
+        if wanted:
             self.transport.resume_reading()
-            self._process_packets()
+        else:
+            self.transport.pause_reading()
 
     def _pause_if_overfull(self) -> None:
         """Read no more from a client that sends, but does not read its answers.

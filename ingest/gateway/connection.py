@@ -139,6 +139,8 @@ class ClientConnection(ClosableConnection):
         self.protocol.receive_data(data)
         if not self._pauses:
             self._process_packets()
+        elif self._pauses == self._hears_in:
+            self._hear()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -189,6 +191,19 @@ class ClientConnection(ClosableConnection):
                 _HANDLERS[type(packet)](self, packet)
         except RemoteProtocolError as error:
             self._process_violation(error)
+
+    def _hear(self) -> None:
+        """Answer pings of a client whose session is on its way back.
+
+        Anything else waits for the session, and what comes behind it stays in the socket, the
+        client's end above all: it means something else after DISCONNECT.
+        """
+        while self.protocol.has_pingreq:
+            self.protocol.next_packet()
+            self._context.counters.packets_received += 1
+            self.write(PINGRESP)
+        if self.protocol.buffered_bytes:
+            self.hear_in()
 
     def adopt(self, session: ClientSession, connect: Connect) -> None:
         """Take the session: from now on its end is to be told when the connection ends."""

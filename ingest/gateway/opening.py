@@ -310,6 +310,7 @@ class Opening:
 
     def _catch_up(self, catch_up: CatchUp) -> Any:
         assert self._stored is not None
+        self.connection.hear_in(PAUSED_BY_SESSION)
         self._context.resumer.resume(
             self._loaded, self._stored, self._cursor, catch_up.ends, self.proceed
         )

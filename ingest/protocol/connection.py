@@ -100,6 +100,11 @@ class ServerConnection:
         """How many bytes were received and are not packets yet."""
         return self._decoder.buffered_bytes
 
+    @property
+    def has_pingreq(self) -> bool:
+        """Whether the next packet is PINGREQ."""
+        return self._decoder.has_pingreq
+
     def receive_data(self, data: bytes) -> None:
         """Take bytes as they come from the network, cut anywhere."""
         self._decoder.receive_data(data)

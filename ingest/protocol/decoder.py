@@ -46,6 +46,8 @@ NEED_DATA: Final = NeedData.NEED_DATA
 # The largest packet that MQTT can express: first byte, four bytes of length, 268,435,455 bytes.
 MAX_PACKET_BYTES: Final = 268_435_460
 
+_PINGREQ: Final = b"\xc0\x00"
+
 # Looking a member of an enumeration up costs as much as reading a byte; here it is done once.
 _IN_PUBLISH: Final = PropertyContext.PUBLISH
 
@@ -106,6 +108,12 @@ class Decoder:
     def buffered_bytes(self) -> int:
         """How many bytes were received and not yet decoded."""
         return len(self._buffer) - self._offset + len(self._waiting)
+
+    @property
+    def has_pingreq(self) -> bool:
+        """Whether the next packet is PINGREQ, and whole."""
+        ahead = self._buffer[self._offset : self._offset + len(_PINGREQ)]
+        return ahead + self._waiting[: len(_PINGREQ) - len(ahead)] == _PINGREQ
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes as they came; after an error they are thrown away."""

@@ -9,6 +9,16 @@ import pytest
 
 from ingest.gateway import gaps, resuming
 from ingest.gateway.lake.reader import LakeReader
+from ingest.protocol.packets import (
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
+from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.log.memory import MemoryLog
 from mqlake.records import INBOUND, decode_message
 from mqlake.tables import MESSAGES
@@ -167,3 +177,44 @@ async def test_a_client_that_gives_up_keeps_its_place(
         await served(clients, lambda number: number <= TOGETHER)
         questions.allow(CLIENTS)
         await served(clients, lambda number: number > TOGETHER)
+
+
+async def test_a_client_is_heard_while_its_session_is_on_its_way_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_for_long(monkeypatch)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
+        await absent_devices(harness, tmp_path)
+        questions = Questions(monkeypatch)
+        client = await resume(harness, 0)
+        for _ in range(3):
+            client.send(Pingreq())
+            await client.expect(Pingresp)
+        gone = await resume(harness, 1)
+        await until(lambda: harness.gateway.sessions.connected_count == 2)
+        gone.cut()
+        await until(lambda: harness.gateway.sessions.connected_count == 1)
+        client.send(Subscribe(7, [Subscription("more", 1)]))  # what else it sends waits
+        questions.allow(9)
+        assert await client.payloads(2) == expected(0)
+        assert await client.expect(Suback) == Suback(7, [SubackReasonCode.GRANTED_QOS_1])
+
+
+async def test_a_client_that_goes_in_order_has_no_will_though_it_was_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_for_long(monkeypatch)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
+        await absent_devices(harness, tmp_path)
+        questions = Questions(monkeypatch)
+        heir = await Client.connect(harness.port, "heir")
+        await heir.subscribe("will", 1)
+        client = await Client.open(harness.port)
+        will = Will("will", b"gone", 1)
+        await client.handshake("device-0", clean_start=False, properties=NEVER, will=will)
+        await until(lambda: questions.asked)
+        client.send(Disconnect())
+        client.close()
+        questions.allow(9)
+        await until(lambda: harness.gateway.sessions.connected_count == 1)
+        await heir.expect_nothing()

@@ -34,6 +34,23 @@ def test_a_row_decodes_the_same_however_it_is_cut(wire_row: WireRow) -> None:
             decode_in_chunks(wire_row, chunk_bytes)
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3, 8, 9, 10])
+def test_a_pingreq_ahead_is_known_however_it_is_cut(cut: int) -> None:
+    pingreq, data = b"\xc0\x00", CONNECT_4 + b"\xc0\x00" + PUBLISH_4 + b"\xc0\x00"
+    decoder = Decoder(None)
+    for start in range(0, len(data), cut):
+        decoder.receive_data(data[start : start + cut])
+    ahead = [CONNECT_4, pingreq, PUBLISH_4, pingreq]
+    for packet in ahead:
+        assert decoder.has_pingreq is (packet == pingreq)
+        assert decoder.next_packet() is not NEED_DATA
+    assert not decoder.has_pingreq
+    decoder.receive_data(b"\xc0")
+    assert not decoder.has_pingreq, "it is not whole"
+    decoder.receive_data(b"\x00")
+    assert decoder.has_pingreq
+
+
 def decode_in_chunks(wire_row: WireRow, chunk_bytes: int) -> None:
     decoder = wire_row.decoder()
     data = wire_row.data
