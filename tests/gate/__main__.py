@@ -127,8 +127,9 @@ class Gate:
         )
         if others:
             click.echo(f"== concerned, too, and left out: {len(others)} files")
-            for file in others:
-                click.echo(f"   {file.relative_to(ROOT)}")
+            folders = Counter(file.parent.relative_to(ROOT) for file in others)
+            for folder, count in sorted(folders.items()):
+                click.echo(f"{count:5} of {folder}")
         passed = [_passes(command) for command in _STATIC]
         if taken:
             passed.append(self._pytest("changed", _PURE_WORKERS, taken) == pytest.ExitCode.OK)
