@@ -33,7 +33,8 @@ class ActionError(MqlakeError):
 
     Attributes:
         failure: Its kind.
-        retry_after_seconds: When the target says how long to leave it alone; else 0.
+        retry_after_seconds: When the target says how long to leave it alone; else 0. It is not
+            tried before.
     """
 
     def __init__(

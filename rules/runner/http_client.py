@@ -1,10 +1,13 @@
 """Requests on behalf of rules: no redirects, no proxies, no cookies, checked addresses only."""
 
 import asyncio
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpcore
 
+from mqlake.clock import Clock
 from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from rules.actions.contract import ActionError, Failure, Request
 from rules.runner.settings import HttpSettings
@@ -12,7 +15,8 @@ from rules.runner.settings import HttpSettings
 KEEP_ALIVE_SECONDS: Final = 30.0
 MAX_READ_BYTES: Final = 64 * 1024
 """Of an answer; a longer one costs the connection."""
-MAX_RETRY_AFTER_SECONDS: Final = 600.0
+MAX_RETRY_AFTER_SECONDS: Final = 86_400.0
+"""A server that asks to be left alone for longer is asked again then."""
 MAX_TOLD_CHARACTERS: Final = 200
 
 UNAVAILABLE_STATUS: Final = frozenset({408, 425, 429, 502, 503, 504})
@@ -20,11 +24,19 @@ UNAVAILABLE_STATUS: Final = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class HttpClientPool:
-    """Connections of one action. Keeps the contract `HttpClient`."""
+    """Connections of one action, to one server. Keeps the contract `HttpClient`."""
 
     def __init__(
-        self, settings: HttpSettings, *, concurrency: int, timeout_seconds: float, verify_tls: bool
+        self,
+        settings: HttpSettings,
+        clock: Clock,
+        *,
+        concurrency: int,
+        timeout_seconds: float,
+        verify_tls: bool,
     ) -> None:
+        self._clock = clock
+        self._not_before = clock.monotonic()
         self._timeout_seconds = timeout_seconds
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=make_ssl_context(settings.ca_certificates, verify=verify_tls),
@@ -43,9 +55,18 @@ class HttpClientPool:
     async def send(self, request: Request) -> None:
         """Send a request and wait until it is answered with 2xx.
 
+        Nothing is sent before the time that the server has asked for (`Retry-After`).
+
         Raises:
             ActionError: It was not.
         """
+        left = self._not_before - self._clock.monotonic()
+        if left > 0:
+            raise ActionError(
+                f"the server asks for no request before {left:.1f} s have passed",
+                Failure.UNAVAILABLE,
+                retry_after_seconds=left,
+            )
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout_seconds)
         headers = [("Host", _host(request.url)), *request.headers]
         try:
@@ -75,10 +96,22 @@ class HttpClientPool:
             ) from exc
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as exc:
             raise ActionError(f"no answer: {exc!r}"[:500], Failure.UNAVAILABLE) from exc
-        _check_status(response, "" if request.has_secrets else text)
+        self._check_status(response, "" if request.has_secrets else text)
 
     async def close(self) -> None:
         await self._pool.aclose()
+
+    def _check_status(self, response: httpcore.Response, text: str) -> None:
+        status = response.status
+        if 200 <= status < 300:
+            return
+        told = " ".join(text.split())[:MAX_TOLD_CHARACTERS]
+        message = f"answer {status}" + (f": {told}" if told else "")
+        if status not in UNAVAILABLE_STATUS:
+            raise ActionError(message, Failure.FAILED if status >= 500 else Failure.REFUSED)
+        seconds = _retry_after(response, self._clock)
+        self._not_before = max(self._not_before, self._clock.monotonic() + seconds)
+        raise ActionError(message, Failure.UNAVAILABLE, retry_after_seconds=seconds)
 
 
 async def _read(response: httpcore.Response) -> str:
@@ -91,22 +124,31 @@ async def _read(response: httpcore.Response) -> str:
     return read[: MAX_TOLD_CHARACTERS * 4].decode(errors="replace")
 
 
-def _check_status(response: httpcore.Response, text: str) -> None:
-    status = response.status
-    if 200 <= status < 300:
-        return
-    told = " ".join(text.split())[:MAX_TOLD_CHARACTERS]
-    message = f"answer {status}" + (f": {told}" if told else "")
-    if status in UNAVAILABLE_STATUS:
-        raise ActionError(message, Failure.UNAVAILABLE, retry_after_seconds=_retry_after(response))
-    raise ActionError(message, Failure.FAILED if status >= 500 else Failure.REFUSED)
+def _retry_after(response: httpcore.Response, clock: Clock) -> float:
+    """Return how many seconds the server wants to be left alone; 0 when it does not say.
+
+    A number of seconds, or a date, which is of the server's own clock. (RFC 9110, 10.2.3)
+    """
+    headers = {name.lower(): value.strip() for name, value in response.headers}
+    asked = headers.get(b"retry-after", b"")
+    if asked.isdigit():
+        seconds = float(asked)
+    elif (until := _date(asked)) is not None:
+        now = _date(headers.get(b"date", b""))
+        seconds = until.timestamp() - (clock.now_ms() / 1000 if now is None else now.timestamp())
+    else:
+        return 0.0
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
-def _retry_after(response: httpcore.Response) -> float:
-    for name, value in response.headers:
-        if name.lower() == b"retry-after" and value.strip().isdigit():
-            return min(float(value), MAX_RETRY_AFTER_SECONDS)
-    return 0.0
+def _date(text: bytes) -> datetime | None:
+    """Read a date of HTTP, in any of its three forms. (RFC 9110, 5.6.7)"""
+    try:
+        found = parsedate_to_datetime(text.decode("ascii"))
+    except ValueError:
+        return None
+    # One of the forms names no zone: all are UTC.
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 def _host(url: str) -> str:

@@ -28,6 +28,8 @@ JOIN_GAP: Final = 5_000
 RETRY_READ_SECONDS: Final = 1.0
 WAIT_SECONDS: Final = 0.05
 """Before the stream's position is looked at again."""
+TIMER_SECONDS: Final = 0.01
+"""A timer of the event loop may go off that much early."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -422,7 +424,7 @@ class Lane:
             entries = again
             if entries:
                 self.counters.retried += len(entries)
-                await self._pause(max(delay, self._delay(tries)))
+                await self._pause(self._delay(tries), left_alone=delay)
 
     def _gives_up(self, error: ActionError, tries: int) -> bool:
         retry = self.action.retry
@@ -445,7 +447,8 @@ class Lane:
                         "reason": str(error),
                     }
                     logger.warning("a target is not available", extra={"fields": fields})
-                return now - self._down_since >= retry.give_up_after_seconds
+                next_try = now + error.retry_after_seconds
+                return next_try - self._down_since >= retry.give_up_after_seconds
 
     def _target_is_up(self) -> None:
         if self._down_since is not None:
@@ -459,8 +462,16 @@ class Lane:
         delay = min(retry.first_delay_seconds * 2.0 ** min(tries - 1, 30), retry.max_delay_seconds)
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads tries, hides nothing
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait; shorter when another try of this lane finds its target available again."""
+    async def _pause(self, seconds: float, *, left_alone: float) -> None:
+        """Wait; shorter when another try of this lane finds its target available again.
+
+        But a target that asks to be left alone is, though it still answers another try.
+        """
+        if left_alone > 0:
+            await asyncio.sleep(left_alone + TIMER_SECONDS)
+        seconds -= left_alone
+        if seconds <= 0:
+            return
         if self._down_since is None:
             await asyncio.sleep(seconds)
             return
@@ -499,7 +510,10 @@ async def _attempt(action: Action, works: list[Work]) -> tuple[Problems, bool]:
 
 
 async def _attempt_all(action: Action, work: Work) -> ActionError | None:
-    """Carry out a fallback; it has its own number of tries, and waits for nothing long."""
+    """Carry out a fallback; it has its own number of tries, and waits for nothing long.
+
+    A target that asks to be left alone for longer than between any two tries is not tried again.
+    """
     retry = action.retry
     delay = retry.first_delay_seconds
     for left in range(min(retry.attempts, MAX_FALLBACK_ATTEMPTS), 0, -1):
@@ -507,7 +521,10 @@ async def _attempt_all(action: Action, work: Work) -> ActionError | None:
         problem = problems.get(0)
         if problem is None or problem.failure is Failure.REFUSED or left == 1:
             return problem
-        await asyncio.sleep(delay)
+        left_alone = problem.retry_after_seconds
+        if left_alone > retry.max_delay_seconds:
+            return problem
+        await asyncio.sleep(max(delay, left_alone + TIMER_SECONDS if left_alone else 0.0))
         delay = min(2 * delay, retry.max_delay_seconds)
     return None
 

@@ -32,6 +32,7 @@ class RunnerServices:
     ) -> None:
         self._settings = settings
         self._target = target
+        self._clock = clock
         self._stop = stop
         self._origin = f"{settings.site}/{settings.name}".encode()
         self._identifiers = MessageIdentifiers(
@@ -72,6 +73,7 @@ class RunnerServices:
     def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient:
         return HttpClientPool(
             self._settings.http,
+            self._clock,
             concurrency=concurrency,
             timeout_seconds=timeout_seconds,
             verify_tls=verify_tls,

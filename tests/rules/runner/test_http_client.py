@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import trustme
 
+from mqlake.clock import ManualClock, SystemClock
 from rules.actions.contract import ActionError, Failure, Request
 from rules.actions.webhook import WebhookArgs, make
 from rules.runner.http_client import HttpClientPool
 from rules.runner.settings import HttpSettings
+from tests.cases import case
 from tests.rules.runner.web import Web, running_web
 from tests.rules.test_templates import work_for
 
@@ -29,8 +31,8 @@ def web() -> Iterator[Web]:
 
 
 def client(settings: HttpSettings = LOOPBACK, **more: Any) -> HttpClientPool:
-    options: dict[str, Any] = {"concurrency": 2, "timeout_seconds": 5.0, "verify_tls": True, **more}
-    return HttpClientPool(settings, **options)
+    options: dict[str, Any] = {"concurrency": 2, "timeout_seconds": 5.0, "verify_tls": True}
+    return HttpClientPool(settings, **{"clock": SystemClock(), **options, **more})
 
 
 def request(url: str) -> Request:
@@ -50,7 +52,7 @@ class Services:
     read_secret = check_secret = None
 
     def http(self, **options: Any) -> HttpClientPool:
-        return HttpClientPool(LOOPBACK, **options)
+        return HttpClientPool(LOOPBACK, SystemClock(), **options)
 
 
 async def test_request_is_made_of_the_templates(web: Web) -> None:
@@ -117,6 +119,52 @@ async def test_answer_decides_what_to_do(web: Web, status: int, failure: Failure
     assert f"answer {status}" in str(error)
     assert error.retry_after_seconds == (7.0 if failure is Failure.UNAVAILABLE else 0.0)
     assert len(web.asked) == 1
+
+
+ASKED = {
+    "2": 2.0,
+    "0": 0.0,
+    "3600": 3_600.0,
+    # By the server's clock, which is a day ahead of ours; in all three forms of a date.
+    "Mon, 14 Sep 2020 12:26:45 GMT": 5.0,
+    "Monday, 14-Sep-20 12:26:45 GMT": 5.0,
+    "Mon Sep 14 12:26:45 2020": 5.0,
+    "Mon, 14 Sep 2020 12:26:30 GMT": 0.0,
+    # Nobody waits longer than a day.
+    "86401": 86_400.0,
+    "9" * 400: 86_400.0,
+    "Fri, 31 Dec 9999 23:59:59 GMT": 86_400.0,
+    # Nonsense asks for nothing.
+    **dict.fromkeys(("soon", "-5", "2.5", "2 s", "", "\xb2", "1e3", "inf"), 0.0),
+    **dict.fromkeys(("Mon, 99 Sep 2020 12:26:45 GMT", "2020-09-14T12:26:45Z"), 0.0),
+}
+"""`Retry-After`, and the seconds in which nothing is sent."""
+
+
+async def test_server_is_sent_nothing_before_the_time_that_it_has_asked_for(web: Web) -> None:
+    for number, (header, seconds) in enumerate(ASKED.items()):
+        with case(header):
+            clock = ManualClock()  # it is 2020-09-13 12:26:40 UTC
+            pool = client(clock=clock)
+            web.asked.clear()
+            web.answers = [(429, 503)[number % 2]]
+            web.headers = {"Retry-After": header, "Date": "Mon, 14 Sep 2020 12:26:40 GMT"}
+            with pytest.raises(ActionError) as caught:
+                await pool.send(request(web.url))
+            assert caught.value.failure is Failure.UNAVAILABLE
+            assert caught.value.retry_after_seconds == seconds
+            if seconds:
+                clock.advance(seconds - 0.5)
+                # Nor for another output that comes meanwhile.
+                with pytest.raises(ActionError, match="no request before 0.5 s") as caught:
+                    await pool.send(request(web.url))
+                assert caught.value.failure is Failure.UNAVAILABLE
+                assert caught.value.retry_after_seconds == 0.5
+                assert len(web.asked) == 1
+                clock.advance(0.5)
+            await pool.send(request(web.url))
+            await pool.close()
+            assert len(web.asked) == 2
 
 
 async def test_connection_is_used_again_also_after_a_bad_answer(web: Web) -> None:

@@ -7,7 +7,16 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.output_records import Output, Position
-from rules.actions.contract import NO_PROBLEMS, NO_RETRY, Problems, Work
+from rules.actions.contract import (
+    NO_PROBLEMS,
+    NO_RETRY,
+    Action,
+    ActionError,
+    Failure,
+    Problems,
+    Retry,
+    Work,
+)
 from rules.metrics import ActionCounters
 from rules.runner.checkpoint import LaneKey, ReadPosition, ReadPositions
 from rules.runner.lanes import Lane, LaneLimits, LaneMissed
@@ -70,6 +79,19 @@ class Feeding:
         self.with_room.append(lane)
 
 
+def a_lane(action: Action, *fallbacks: Action) -> Lane:
+    return Lane(
+        LaneKey("default", "r", 1, 0),
+        "http",
+        action,
+        [("http", one) for one in fallbacks],
+        LaneLimits(outputs=10, bytes=1 << 20),
+        ActionCounters("http"),
+        Feeding(),
+        ManualClock(),
+    )
+
+
 def offer(lane: Lane, batch: Batch, offsets: range) -> None:
     for offset in offsets:
         position = Position("i", 0, offset, 0)
@@ -108,4 +130,67 @@ async def test_a_stream_that_was_held_up_is_told_of_room_whatever_came_meanwhile
     assert sorted(action.seen) == list(range(13))
     assert stream.with_room == [lane]
     assert not lane.holds_up()
+    await lane.close()
+
+
+class Asking:
+    """An action whose target asks to be left alone, and answers other outputs meanwhile."""
+
+    max_batch = 1
+    concurrency = 2
+    may_fall_behind = True
+    runs_recovered = True
+
+    def __init__(self, retry_after_seconds: float, *, retry: Retry, tries: int = 1) -> None:
+        self.retry = retry
+        self._seconds = retry_after_seconds
+        self._tries = tries
+        self.tried: list[float] = []
+        """When the first output was tried."""
+        self.asked = asyncio.Event()
+
+    async def run(self, batch: Sequence[Work]) -> Problems:
+        if batch[0].offset:
+            await self.asked.wait()
+            return NO_PROBLEMS
+        self.tried.append(asyncio.get_running_loop().time())
+        if len(self.tried) <= self._tries:
+            self.asked.set()
+            raise ActionError("busy", Failure.UNAVAILABLE, retry_after_seconds=self._seconds)
+        return NO_PROBLEMS
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_target_that_asks_to_be_left_alone_is_though_it_answers_others() -> None:
+    action = Asking(0.3, retry=Retry(first_delay_seconds=0.001))
+    lane = a_lane(action)
+    offer(lane, PartitionProgress(ReadPosition(0)).begin(), range(2))
+    await lane.drain()
+    first, second = action.tried
+    assert second - first >= 0.3
+    await lane.close()
+
+
+async def test_an_output_that_would_wait_too_long_goes_to_the_fallback_at_once() -> None:
+    action = Asking(3_600, retry=Retry(give_up_after_seconds=3_599))
+    fallback = Asking(0.0, retry=NO_RETRY, tries=0)
+    lane = a_lane(action, fallback)
+    offer(lane, PartitionProgress(ReadPosition(0)).begin(), range(1))
+    await lane.drain()
+    assert (len(action.tried), len(fallback.tried)) == (1, 1)
+    await lane.close()
+
+
+async def test_a_fallback_is_left_alone_for_a_short_while_and_for_a_long_one_left_out() -> None:
+    action = Asking(3_600, retry=NO_RETRY)
+    retry = Retry(first_delay_seconds=0.001, max_delay_seconds=0.3)
+    long, short = Asking(0.4, retry=retry), Asking(0.2, retry=retry)
+    lane = a_lane(action, long, short)
+    offer(lane, PartitionProgress(ReadPosition(0)).begin(), range(1))
+    await lane.drain()
+    assert len(long.tried) == 1
+    first, second = short.tried
+    assert second - first >= 0.2
     await lane.close()

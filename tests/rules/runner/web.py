@@ -53,7 +53,7 @@ def running_web(web: Web, context: ssl.SSLContext | None = None) -> Iterator[Web
             status = web.answers.pop(0) if web.answers else 204
             if web.delay_seconds:
                 time.sleep(web.delay_seconds)
-            self.send_response(status)
+            self.send_response_only(status)
             for name, value in web.headers.items():
                 self.send_header(name, value)
             text = b"" if status == 204 else f"status {status}".encode()
