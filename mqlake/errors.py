@@ -43,12 +43,16 @@ class LogError(MqlakeError):
     Attributes:
         definite: True when the record is certainly not in the log, False when it may be.
         passing: Whether the log may take the same record later, if it is definite.
+        of_batch: Whether it may be of another record that was sent in the same batch.
     """
 
-    def __init__(self, message: str, *, definite: bool, passing: bool = False) -> None:
+    def __init__(
+        self, message: str, *, definite: bool, passing: bool = False, of_batch: bool = False
+    ) -> None:
         super().__init__(message)
         self.definite = definite
         self.passing = passing
+        self.of_batch = of_batch
 
 
 class OffsetGone(LogError):  # noqa: N818 - it names what is missing

@@ -40,6 +40,17 @@ PASSING_CODES: Final = frozenset(
 )
 """Those of them that are the log's fault, not the record's."""
 
+BATCH_CODES: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+    }
+)
+"""Those that a broker gives for a whole batch when it does not take one record of it, or all of
+them together."""
+
 CONNECTION_CODES: Final = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -58,6 +69,7 @@ def to_log_error(error: KafkaError, doing: str) -> LogError:
         f"{doing}: {error.str()} ({error.name()})",
         definite=code in DEFINITE_CODES,
         passing=code in PASSING_CODES,
+        of_batch=code in BATCH_CODES,
     )
 
 

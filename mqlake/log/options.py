@@ -10,6 +10,10 @@ from mqlake.log.security import client_config
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """As the broker's `message.max.bytes`."""
 
+BATCH_BYTES: Final = 1_000_000
+"""Largest batch, but for a record that is larger by itself; as librdkafka has it, and a little less
+than what brokers take when nobody says otherwise. A broker refuses a larger one as a whole."""
+
 UNKNOWN_CODES: Final = frozenset(
     {
         KafkaError._UNKNOWN_TOPIC,
@@ -79,6 +83,7 @@ def producer_options(
         # be stored twice. Records that come meanwhile make the next batch.
         "max.in.flight.requests.per.connection": 1,
         "message.max.bytes": MAX_RECORD_BYTES,
+        "batch.size": BATCH_BYTES,
         # An unknown log topic is our mistake, not a broker that is about to learn of it.
         "topic.metadata.propagation.max.ms": 5_000,
         **(others or {}),

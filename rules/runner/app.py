@@ -19,17 +19,17 @@ from mqlake.log.contract import LogAccess
 from mqlake.log.following import following_growth
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
-from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import RUNNER
 from mqlake.tracing import Tracer, open_tracer
 from rules.runner.checkpoint import CONFIG
+from rules.runner.cluster import KafkaCluster
 from rules.runner.ownership import Ownership, hold_name
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings
-from rules.runner.target import DELIVERY_TIMEOUT_SECONDS, MAX_RECORD_BYTES, KafkaTarget
+from rules.runner.target import DELIVERY_TIMEOUT_SECONDS, KafkaTarget
 
 logger = logging.getLogger(__name__)
 
@@ -106,16 +106,12 @@ class _Process:
         admin = LogAdmin(servers)
         await asyncio.to_thread(admin.ensure, RUNNER, CONFIG)
         ownership = Ownership(servers, settings.name, RUNNER, self._end)
-        writer = KafkaLogWriter(
-            servers,
-            client_id=settings.name,
-            max_record_bytes=MAX_RECORD_BYTES,
-            delivery_timeout_seconds=DELIVERY_TIMEOUT_SECONDS,
-        )
+        cluster = KafkaCluster(servers, settings.name, DELIVERY_TIMEOUT_SECONDS)
+        writer = cluster.open_writer()
         ranges = KafkaRangeReader(servers, client_id=settings.name)
         open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
         log = LogAccess(writer, open_reader, ranges)
-        target = KafkaTarget(writer)
+        target = KafkaTarget(writer, cluster, SystemClock())
         tracer = open_tracer(settings.tracing, settings.name)
         try:
             async with following_growth(writer, servers):

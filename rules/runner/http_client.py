@@ -7,8 +7,8 @@ from typing import Final
 
 import httpcore
 
-from mqlake.clock import Clock
 from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
+from mqlake.clock import Clock
 from rules.actions.contract import ActionError, Failure, Request
 from rules.runner.settings import HttpSettings
 
@@ -127,7 +127,7 @@ async def _read(response: httpcore.Response) -> str:
 def _retry_after(response: httpcore.Response, clock: Clock) -> float:
     """Return how many seconds the server wants to be left alone; 0 when it does not say.
 
-    A number of seconds, or a date, which is of the server's own clock. (RFC 9110, 10.2.3)
+    A number of seconds, or a date, which is of the server's own clock (RFC 9110, 10.2.3).
     """
     headers = {name.lower(): value.strip() for name, value in response.headers}
     asked = headers.get(b"retry-after", b"")
@@ -142,7 +142,7 @@ def _retry_after(response: httpcore.Response, clock: Clock) -> float:
 
 
 def _date(text: bytes) -> datetime | None:
-    """Read a date of HTTP, in any of its three forms. (RFC 9110, 5.6.7)"""
+    """Read a date of HTTP, in any of its three forms (RFC 9110, 5.6.7)."""
     try:
         found = parsedate_to_datetime(text.decode("ascii"))
     except ValueError:

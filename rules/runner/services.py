@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from mqlake.clock import Clock
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.log.kafka_writer import KafkaLogWriter
 from rules.actions.contract import ActionError, HttpClient, LogTarget, SqlDatabase
+from rules.runner.cluster import KafkaCluster
 from rules.runner.database import PostgresDatabase
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import Secrets
@@ -16,7 +16,7 @@ from rules.runner.settings import (
     RulesSettings,
     find_for,
 )
-from rules.runner.target import MAX_RECORD_BYTES, KafkaTarget
+from rules.runner.target import KafkaTarget
 
 
 class RunnerServices:
@@ -59,7 +59,7 @@ class RunnerServices:
         if not isinstance(settings, KafkaConnection):
             raise ActionError(f"connection {connection} is no Kafka cluster")
         if name not in self._clusters:
-            self._clusters[name] = _cluster(settings)
+            self._clusters[name] = _cluster(settings, self._clock)
         return self._clusters[name]
 
     def database(self, tenant: str, connection: str) -> SqlDatabase:
@@ -152,15 +152,11 @@ CLUSTER_SECONDS: Final = 10.0
 """A cluster that is away must be reported in time for the lane to fall behind."""
 
 
-def _cluster(settings: KafkaConnection) -> KafkaTarget:
-    writer = KafkaLogWriter(
-        settings.bootstrap_servers,
-        client_id="mqlake-rules",
-        max_record_bytes=MAX_RECORD_BYTES,
-        delivery_timeout_seconds=CLUSTER_SECONDS,
-        options=_login(settings),
+def _cluster(settings: KafkaConnection, clock: Clock) -> KafkaTarget:
+    cluster = KafkaCluster(
+        settings.bootstrap_servers, "mqlake-rules", CLUSTER_SECONDS, _login(settings)
     )
-    return KafkaTarget(writer)
+    return KafkaTarget(cluster.open_writer(), cluster, clock)
 
 
 def _login(settings: KafkaConnection) -> dict[str, Any]:

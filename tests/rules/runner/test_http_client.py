@@ -156,7 +156,7 @@ async def test_server_is_sent_nothing_before_the_time_that_it_has_asked_for(web:
             if seconds:
                 clock.advance(seconds - 0.5)
                 # Nor for another output that comes meanwhile.
-                with pytest.raises(ActionError, match="no request before 0.5 s") as caught:
+                with pytest.raises(ActionError, match=r"no request before 0\.5 s") as caught:
                     await pool.send(request(web.url))
                 assert caught.value.failure is Failure.UNAVAILABLE
                 assert caught.value.retry_after_seconds == 0.5

@@ -31,6 +31,7 @@ from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings
 from rules.runner.target import KafkaTarget
 from tests.mqlake.log_lines import lines_with
+from tests.rules.runner.memory import MemoryCluster
 
 pytestmark = pytest.mark.anyio
 
@@ -121,8 +122,10 @@ class Scene:
         writer = MemoryLogWriter(log)
         access = LogAccess(writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
         settings = RulesSettings(checkpoint_seconds=0.1, **more)
+        clock = SystemClock()
+        target = KafkaTarget(writer, MemoryCluster(log), clock)
         self.runner = Runner(
-            *(settings, access, self.admin, KafkaTarget(writer), SystemClock()),
+            *(settings, access, self.admin, target, clock),
             *(self.stops.append, "1"),
         )
         await self.runner.start()

@@ -38,7 +38,7 @@ def webhook(secrets: dict[str, SecretSettings], tenant: str = "default", **args:
         check_secret = Secrets(secrets, tenant).check
 
         def http(self, **options: Any) -> HttpClientPool:
-            return HttpClientPool(LOOPBACK, **options)
+            return HttpClientPool(LOOPBACK, SystemClock(), **options)
 
     return make(WebhookArgs.model_validate(args), Services())  # type: ignore[arg-type]
 
