@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from streaming.resting import Rest
 from streaming.rules.program import TABLE_FUNCTION, TableAction
 from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import (
+    NO_COLUMNS,
     Marks,
     Version,
     dead_letter_rows,
@@ -35,12 +36,14 @@ from streaming.rules.tables import (
     is_evaluation,
     is_fallback,
     is_late,
+    is_of,
     last_marks,
     late_rows,
     latencies,
     later,
     new_outputs,
     parsed,
+    refused,
     table_rows,
     without_ended,
 )
@@ -56,6 +59,8 @@ KEPT_MARKS: Final = 20
 REST: Final = 6.0
 """A batch is followed by a rest of so many times its own time (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 10.0
+MAX_ERROR_CHARACTERS: Final = 500
+"""What is told of an error of Spark, which may go on with a plan."""
 
 
 def start(
@@ -126,9 +131,9 @@ class Outputs:
             outputs = records.where(F.col("topic") == OUTPUTS)
             letters = records.where(F.col("topic") == DEAD_LETTERS)
             fallbacks, letters = letters.where(is_fallback()), letters.where(~is_fallback())
-            self._append_outputs(outputs, marks.get(OUTPUTS, {}), batch_id)
-            unroutable = self._add_fallbacks(fallbacks)
-            letters = letters if unroutable is None else letters.unionByName(unroutable)
+            refused = self._append_outputs(outputs, marks.get(OUTPUTS, {}), batch_id)
+            for rows in (*refused, *self._add_fallbacks(fallbacks)):
+                letters = letters.unionByName(rows)
             self._append_letters(letters, marks.get(DEAD_LETTERS, {}), batch_id)
             # Known before it is asked which are new: an ended run's last rows keep their mark.
             runs = self._runs()
@@ -150,7 +155,12 @@ class Outputs:
         finally:
             records.unpersist()
 
-    def _append_outputs(self, outputs: DataFrame, marks: Marks, batch_id: int) -> None:
+    def _append_outputs(self, outputs: DataFrame, marks: Marks, batch_id: int) -> list[DataFrame]:
+        """Append outputs to the tables of their rules.
+
+        Returns:
+            Those that a table cannot take, as dead letters.
+        """
         versions = [
             tuple(row) for row in outputs.select("tenant", "rule", "version").distinct().collect()
         ]
@@ -163,30 +173,36 @@ class Outputs:
             for action in its_actions:
                 by_schema.setdefault((action.table, action.schema), []).append(version)
         if not by_schema:
-            return
-        by_table: dict[str, list[DataFrame]] = {}
-        left_out: set[str] = set()
+            return []
+        by_table: dict[str, dict[str, DataFrame]] = {}
+        refusals: Refusals = {}
         new = new_outputs(outputs, marks).persist()
         try:
             spark = outputs.sparkSession
             for (table, ddl), its_versions in by_schema.items():
-                with _left_out(table, left_out):
+                with _refusing(table, (ddl,), refusals):
                     schema = columns(ddl)
                     types = grow_rule_table(spark, self._settings, table, schema)
                     rows = table_rows(new, schema, its_versions, types)
-                    by_table.setdefault(table, []).append(rows)
+                    by_table.setdefault(table, {})[ddl] = rows
             for table, parts in by_table.items():
-                with _left_out(table, left_out):
-                    whole = parts[0]
-                    for part in parts[1:]:
+                with _refusing(table, parts, refusals):
+                    whole, *others = parts.values()
+                    for part in others:
                         whole = whole.unionByName(part, allowMissingColumns=True)
                     self._append(whole, rule_table_path(self._settings, table), batch_id)
-            self._count(new, actions, left_out)
+            self._count(new, actions, refusals)
         finally:
             new.unpersist()
+        return [
+            refused(new.where(is_of([version])), reason, f"{action.action}/{TABLE_FUNCTION}")
+            for version, its_actions in actions.items()
+            for action in its_actions
+            if (reason := refusals.get((action.table, action.schema))) is not None
+        ]
 
     def _count(
-        self, new: DataFrame, actions: Mapping[Version, list[TableAction]], left_out: set[str]
+        self, new: DataFrame, actions: Mapping[Version, list[TableAction]], refusals: "Refusals"
     ) -> None:
         """Count rows for the actions that have written them, or could not."""
         now_ms = self._clock.now_ms()
@@ -194,37 +210,37 @@ class Outputs:
             tenant, rule, _ = version
             for action in actions[version]:
                 counters = self._metrics.rules.counters(tenant, rule, action.action, TABLE_FUNCTION)
-                if action.table in left_out:
+                if (action.table, action.schema) in refusals:
                     counters.failed += count
                 else:
                     counters.succeed_many(count, index, latency_ms_sum)
 
-    def _add_fallbacks(self, fallbacks: DataFrame) -> DataFrame | None:
+    def _add_fallbacks(self, fallbacks: DataFrame) -> list[DataFrame]:
         """Add outputs that the runner has handed over, those that are not there yet.
 
         Returns:
-            Those whose columns nobody knows.
+            Those that a table cannot take, as dead letters.
         """
         named = fallbacks.withColumn("table", fallback_table()).where(
             F.concat(F.lit(RULE_TABLE_PREFIX), "table").rlike(f"^{RULE_TABLE_PATTERN}$")
         )
         spark = fallbacks.sparkSession
         keys = ("tenant", "rule", "version", "table")
-        unroutable: DataFrame | None = None
-        for tenant, rule, version, name in named.select(*keys).distinct().collect():
-            table = RULE_TABLE_PREFIX + name
-            rows = named.where(F.col("table") == name)
-            with _left_out(table):
-                schema = self._fallback_columns(spark, (tenant, rule, version), table)
+        letters: list[DataFrame] = []
+        for *version, name in named.select(*keys).distinct().collect():
+            table, of_version = RULE_TABLE_PREFIX + name, tuple(version)
+            rows = named.where((F.col("table") == name) & is_of([of_version]))
+            refusals: Refusals = {}
+            with _refusing(table, ("",), refusals):
+                schema = self._fallback_columns(spark, of_version, table)
                 if schema is None:
-                    is_it = (F.col("rule") == rule) & (F.col("version") == version)
-                    lost = rows.where((F.col("tenant") == tenant) & is_it).drop("table")
-                    unroutable = lost if unroutable is None else unroutable.unionByName(lost)
+                    letters.append(refused(rows.drop("table"), NO_COLUMNS))
                     continue
                 types = grow_rule_table(spark, self._settings, table, schema)
-                new = table_rows(rows, schema, [(tenant, rule, version)], types)
+                new = table_rows(rows, schema, [of_version], types)
                 add_once(new, rule_table_path(self._settings, table))
-        return unroutable
+            letters += [refused(rows.drop("table"), reason) for reason in refusals.values()]
+        return letters
 
     def _fallback_columns(
         self, spark: SparkSession, version: Version, table: str
@@ -303,15 +319,20 @@ def add_once(rows: DataFrame, path: Path) -> None:
     )
 
 
+Refusals = dict[tuple[str, str], str]
+"""Why a table cannot take rows, by the table and their columns."""
+
+
 @contextmanager
-def _left_out(table: str, left_out: set[str] | None = None) -> Iterator[None]:
-    """Go on without a table that cannot take its rows, and note it: others wait for theirs."""
+def _refusing(table: str, schemas: Iterable[str], refusals: Refusals) -> Iterator[None]:
+    """Go on when a table cannot take rows of these columns, and note it: others wait for theirs."""
     try:
         yield
     except AnalysisException as error:
-        if left_out is not None:
-            left_out.add(table)
-        fields = {"table": table, "reason": str(error).partition("\n")[0]}
+        told = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
+        reason = f"{table} cannot take it: {told}"
+        refusals |= {(table, schema): reason for schema in schemas}
+        fields = {"table": table, "reason": reason}
         logger.exception("rows of a rule left out of their table", extra={"fields": fields})
 
 

@@ -65,7 +65,7 @@ _MARKS: Final = StructType(
         StructField("marked_index", IntegerType()),
     ]
 )
-_NO_COLUMNS: Final = "the columns of the fallback's table are not known any more"
+NO_COLUMNS: Final = "the columns of the fallback's table are not known any more"
 """Of a rule that was deleted long ago, whose table nobody has written to."""
 _MARK: Final = ("source_offset", "rule", "index")
 
@@ -162,7 +162,7 @@ def later(marks: Marks, others: Marks) -> Marks:
 def table_rows(
     outputs: DataFrame,
     schema: Mapping[str, str],
-    versions: Iterable[tuple[str, str, int]],
+    versions: Iterable[Version],
     types: Mapping[str, str],
 ) -> DataFrame:
     """Return the rows that some versions of rules add to a table.
@@ -173,14 +173,9 @@ def table_rows(
         versions: Tenant, rule and version of each.
         types: Of the table's columns. A value that its column cannot hold becomes null.
     """
-    ours = F.lit(False)
-    for tenant, rule, version in versions:
-        is_it = (
-            (F.col("tenant") == tenant) & (F.col("rule") == rule) & (F.col("version") == version)
-        )
-        ours = ours | is_it
     ddl = ", ".join(f"{quoted_name(name)} {type_}" for name, type_ in schema.items())
-    made = outputs.where(ours).withColumn("row", F.from_json(F.col("value").cast("string"), ddl))
+    row = F.from_json(F.col("value").cast("string"), ddl)
+    made = outputs.where(is_of(versions)).withColumn("row", row)
     columns = [
         F.concat_ws(
             "/", F.col("rule"), F.col("version").cast("string"), _text(HEADER_OUTPUT)
@@ -208,6 +203,37 @@ def _converted(value: Column, type_: str, wanted: str) -> Column:
     return value.try_cast(wanted)
 
 
+def is_of(versions: Iterable[Version]) -> Column:
+    """Tell whether an output is of one of these versions; from `parsed`."""
+    ours = F.lit(False)
+    for tenant, rule, version in versions:
+        is_it = (
+            (F.col("tenant") == tenant) & (F.col("rule") == rule) & (F.col("version") == version)
+        )
+        ours = ours | is_it
+    return ours
+
+
+def refused(outputs: DataFrame, error: str, action: str | None = None) -> DataFrame:
+    """Return outputs that a table cannot take as dead letters of the action, as from `parsed`.
+
+    Args:
+        outputs: From `parsed`.
+        error: Why.
+        action: `<index>/table`; None: they name it.
+    """
+    stage: Stage = "action"
+    told = {HEADER_STAGE: stage, HEADER_ERROR: error}
+    if action is not None:
+        told[HEADER_ACTION] = action
+    ours = [
+        F.struct(F.lit(name).alias("key"), F.lit(text).cast("binary").alias("value"))
+        for name, text in told.items()
+    ]
+    others = F.filter("headers", lambda one: ~one["key"].isin(*told))
+    return outputs.withColumn("headers", F.concat(others, F.array(*ours)))
+
+
 def dead_letter_rows(letters: DataFrame) -> DataFrame:
     """Return the rows of the table `dead_letters`; from `parsed` records."""
     return _letter_rows(letters, DEAD_LETTERS)
@@ -227,9 +253,9 @@ def _letter_rows(letters: DataFrame, table: Table) -> DataFrame:
     columns: dict[str, Any] = {
         "ts": F.col("timestamp"),
         "rule_version": F.col("version"),
-        "stage": F.when(is_fallback(), F.lit("action")).otherwise(_text(HEADER_STAGE)),
+        "stage": _text(HEADER_STAGE),
         "action": _text(HEADER_ACTION),
-        "error": F.when(is_fallback(), F.lit(_NO_COLUMNS)).otherwise(_text(HEADER_ERROR)),
+        "error": _text(HEADER_ERROR),
         "topic": _text(HEADER_TOPIC),
         "client_id": _text(HEADER_CLIENT_ID),
         "event_time": F.timestamp_millis(_text(HEADER_EVENT_TIME).try_cast("bigint")),

@@ -191,6 +191,40 @@ def test_rows_count_for_their_actions(writer: Writer) -> None:
     assert {key.rpartition(b"/")[2] for key in found} == {b"r", b"bad"}, "one rule is deleted"
 
 
+def test_rows_that_a_table_cannot_take_are_dead_letters_and_the_others_arrive(
+    writer: Writer,
+) -> None:
+    # Delta takes no such column; both versions write to one table.
+    writer.actions["default", "r", 1] = (TableAction("rule_x", "n INT", 0),)
+    writer.actions["default", "bad", 1] = (TableAction("rule_x", "n INT, `a b` INT", 2),)
+    writer.actions["default", "fall", 1] = (
+        TableAction("rule_y", "n INT, `a b` INT", 0, is_fallback=True),
+    )
+    batch = writer.batch(
+        output(1, {"n": 1}),
+        output(2, {"n": 2, "a b": 2}, rule="bad"),
+        output(3, {"n": 3}),
+        output(4, {"n": 4, "a b": 4}, rule="bad"),
+    ).unionByName(writer.handed_over(output(5, {"n": 5}, rule="fall"), table="y"))
+    writer.outputs(batch, 0)
+    writer.restarted()(batch, 0)
+    assert writer.rows("SELECT n FROM rule_x ORDER BY n") == [(1,), (3,)]
+    rows = writer.rows(
+        "SELECT rule, rule_version, stage, action, topic, client_id, source, log_partition,"
+        " log_offset, CAST(value AS STRING), error FROM dead_letters ORDER BY log_offset"
+    )
+    place = ("a/b", "c", "mqlake.inbound", 0)
+    assert [row[:-1] for row in rows] == [
+        ("bad", 1, "action", "2/table", *place, 2, '{"n": 2, "a b": 2}'),
+        ("bad", 1, "action", "2/table", *place, 4, '{"n": 4, "a b": 4}'),
+        ("fall", 1, "action", "0/table", *place, 5, '{"n": 5}'),
+    ]
+    assert all("a b" in row[-1] for row in rows)
+    # What the evaluation repeats comes once, here too.
+    writer.outputs(writer.batch(output(4, {"n": 4, "a b": 4}, rule="bad")), 1)
+    assert writer.rows("SELECT count(*) FROM dead_letters") == [(3,)]
+
+
 def test_metrics_that_the_log_did_not_take_are_told_later() -> None:
     told: list[NewRecord] = []
     is_away = True
