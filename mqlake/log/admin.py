@@ -44,8 +44,9 @@ from mqlake.log.log_topics import (
     MIB,
     NOTES,
     PARTITIONED_LOG_TOPICS,
+    SHARED_LOG_TOPICS,
 )
-from mqlake.log.options import consumer_options
+from mqlake.log.options import BATCH_BYTES, consumer_options
 from mqlake.log.security import client_config
 from mqlake.records import (
     GATEWAYS,
@@ -93,7 +94,8 @@ def ensure_log_topics(
         durability: Of acknowledged records; existing topics get it, too.
 
     Raises:
-        LogError: The log does not answer in time, refuses, or has too few brokers.
+        LogError: The log does not answer in time, refuses, has too few brokers, or takes smaller
+            batches than are sent.
     """
     admin = _Admin(bootstrap_servers, timeout_seconds)
     existing = admin.partitions(INBOUND)
@@ -115,6 +117,7 @@ def ensure_log_topics(
         # Before anything is changed: a topic with too few copies has no fewer than before.
         admin.check_keeping(ACKNOWLEDGED_LOG_TOPICS, durability)
     admin.configure(ACKNOWLEDGED_LOG_TOPICS, topic_settings(durability))
+    admin.check_batches(SHARED_LOG_TOPICS)
     if durability is Durability.D3:
         admin.until_flushed(ACKNOWLEDGED_LOG_TOPICS)
 
@@ -483,6 +486,17 @@ class _Admin:
                 raise LogError(
                     f"durability {wanted} is asked for, {log_topic} has {found.durability}: "
                     f"{found.describe()}",
+                    definite=True,
+                )
+
+    def check_batches(self, log_topics: Collection[str]) -> None:
+        """Refuse log topics that would refuse records for others which are in their batch."""
+        for log_topic, config in self.configs(log_topics).items():
+            most = int(config["max.message.bytes"])
+            if most < BATCH_BYTES:
+                raise LogError(
+                    f"{log_topic} takes batches of {most} bytes (max.message.bytes of the log "
+                    f"topic, message.max.bytes of the brokers), expected at least {BATCH_BYTES}",
                     definite=True,
                 )
 

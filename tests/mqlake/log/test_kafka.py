@@ -25,6 +25,7 @@ from mqlake.log.kafka_errors import to_log_error
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
+from mqlake.log.options import BATCH_BYTES
 from mqlake.log.partitioning import partition_of
 from mqlake.records import (
     ACCESS,
@@ -206,6 +207,49 @@ def test_a_busy_writer_keeps_the_order_and_reports_each_record_once(
             assert error is None
             assert offset == ends.get(partition, -1) + 1  # no later one is before it
             ends[partition] = offset
+
+
+@pytest.mark.kafka
+def test_a_record_that_the_log_refuses_takes_none_of_its_batch_with_it(
+    bootstrap_servers: str,
+) -> None:
+    log_topic, records, too_large = "refusing", 3000, {700, 1500}
+    limit = BATCH_BYTES  # the least that `ensure_log_topics` accepts
+    reports: dict[int, tuple[int, int, LogError | None]] = {}
+
+    def appended(number: int, *report: Any) -> None:
+        reports[number] = (report[0], report[1], report[2])
+
+    async def scenario() -> None:
+        config = {"max.message.bytes": str(limit)}
+        admin.LogAdmin(bootstrap_servers, DEADLINE_SECONDS).ensure(log_topic, config, 1)
+        writer = KafkaLogWriter(bootstrap_servers)
+        for number in range(records):
+            value = bytes(limit + 1 if number in too_large else 1_000)
+            writer.append(log_topic, b"key", value, [], partial(appended, number))
+        await writer.flush(DEADLINE_SECONDS)
+        await writer.close()
+
+    asyncio.run(scenario())
+    refused = {number for number, (_, _, error) in reports.items() if error is not None}
+    assert refused == too_large
+    offsets = [reports[number][1] for number in range(records) if number not in too_large]
+    assert offsets == list(range(records - len(too_large))), "the others are there in order"
+
+
+@pytest.mark.kafka
+def test_log_topics_that_take_smaller_batches_than_are_sent_are_refused(
+    bootstrap_servers: str,
+) -> None:
+    _ensure(bootstrap_servers, Durability.D1)
+    changing = admin._Admin(bootstrap_servers, DEADLINE_SECONDS)
+    changing.configure([METRICS], {"max.message.bytes": "999999"})
+    try:
+        with pytest.raises(LogError, match=rf"{METRICS} takes batches of 999999 bytes"):
+            _ensure(bootstrap_servers, Durability.D1)
+    finally:
+        changing.configure([METRICS], {"max.message.bytes": None})
+    _ensure(bootstrap_servers, Durability.D1)
 
 
 @pytest.mark.kafka
