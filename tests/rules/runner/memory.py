@@ -40,6 +40,9 @@ class MemoryCluster:
         return BatchWriter(self, batch_bytes)
 
 
+_Record = tuple[str, bytes | None, bytes, Headers, AppendCallback, int]
+
+
 class BatchWriter(MemoryLogWriter):
     """Sends what comes in one turn of the loop, in batches of a size."""
 
@@ -47,7 +50,7 @@ class BatchWriter(MemoryLogWriter):
         super().__init__(cluster.log)
         self._cluster = cluster
         self._batch_bytes = batch_bytes
-        self._coming: list[tuple[str, bytes | None, bytes, Headers, AppendCallback, int]] = []
+        self._coming: list[_Record] = []
 
     def append(
         self,
@@ -67,7 +70,8 @@ class BatchWriter(MemoryLogWriter):
 
     def _send(self) -> None:
         while self._coming:
-            log_topic, size, batch = self._coming[0][0], 0, []
+            log_topic, size = self._coming[0][0], 0
+            batch: list[_Record] = []
             while self._coming and self._coming[0][0] == log_topic:
                 bytes_ = len(self._coming[0][2])
                 if batch and size + bytes_ > self._batch_bytes:
