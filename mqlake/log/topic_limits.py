@@ -47,4 +47,7 @@ def record_limit(
         raise LogError(f"{doing}: {error_of(exc).str()}", definite=True) from exc
     except TimeoutError as exc:
         raise LogError(f"{doing}: no answer in {timeout_seconds:g} s", definite=False) from exc
-    return int(config["max.message.bytes"].value)
+    entry = config.get("max.message.bytes")
+    if entry is None or not entry.value:
+        raise LogError(f"{doing}: the answer does not say", definite=True)
+    return int(entry.value)
