@@ -43,7 +43,8 @@ class LogError(MqlakeError):
     Attributes:
         definite: True when the record is certainly not in the log, False when it may be.
         passing: Whether the log may take the same record later, if it is definite.
-        of_batch: Whether it may be of another record that was sent in the same batch.
+        of_batch: Whether it is that this record, or another one of its batch, is too large or
+            otherwise none that the log takes.
     """
 
     def __init__(

@@ -244,7 +244,11 @@ class MemoryLogWriter:
         if self._closed:
             raise LogError("the log writer is closed", definite=True)
         if len(key or b"") + len(value or b"") > self._max_record_bytes:
-            raise LogError(f"record is larger than {self._max_record_bytes} bytes", definite=True)
+            raise LogError(
+                f"record is larger than {self._max_record_bytes} bytes",
+                definite=True,
+                of_batch=True,
+            )
         if len(self._waiting) >= self._max_queued:
             raise LogFull(f"{len(self._waiting)} records wait for the log, no more fit")
         if partition == ANY_PARTITION and log_topic in self._used:

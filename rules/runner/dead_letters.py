@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
 from mqlake.output_records import DeadLetter, dead_letter_headers, rule_record_key
@@ -28,7 +29,10 @@ class DeadLetters:
         self._failures = failures
 
     async def append(self, work: Work, function: str, error: str) -> None:
-        """Write the dead letter of an output; return when the log has it."""
+        """Write the dead letter of an output; return when the log has it.
+
+        A letter that the log never takes, because it is too large, goes without the row.
+        """
         output = work.output
         letter = DeadLetter(
             tenant=output.tenant,
@@ -42,15 +46,18 @@ class DeadLetters:
             client_id=output.client_id,
             action=f"{work.action}/{function}",
         )
-        record = NewRecord(
-            DEAD_LETTERS,
-            rule_record_key(output.tenant, output.rule),
-            output.row,
-            dead_letter_headers(letter),
-        )
         event = self._failures.make(output, letter)
-        records = [record] if event is None else [record, event]
+        records = [_record(letter)] if event is None else [_record(letter), event]
         while problem := (await self._target.append(records)).get(0):
             logger.error("dead letter not written", extra={"fields": {"reason": str(problem)}})
-            records = [record]
-            await asyncio.sleep(RETRY_SECONDS)
+            if problem.of_batch and letter.value:
+                left_out = f"; the row of {len(letter.value)} bytes is left out: {problem}"
+                letter = replace(letter, value=b"", error=letter.error + left_out)
+            else:
+                await asyncio.sleep(RETRY_SECONDS)
+            records = [_record(letter)]
+
+
+def _record(letter: DeadLetter) -> NewRecord:
+    key = rule_record_key(letter.tenant, letter.rule)
+    return NewRecord(DEAD_LETTERS, key, letter.value, dead_letter_headers(letter))

@@ -40,9 +40,7 @@ async def test_records_are_appended_in_order_with_what_they_carry() -> None:
 
 async def test_what_went_wrong_is_told_by_index() -> None:
     log = a_log()
-    target = KafkaTarget(
-        MemoryLogWriter(log, max_record_bytes=100), MemoryCluster(log), ManualClock()
-    )
+    target = KafkaTarget(MemoryLogWriter(log), MemoryCluster(log, {"t": 100}), ManualClock())
     large = NewRecord("t", b"k", bytes(200), [])
     problems = await target.append([*records(1), large, *records(1, first=1)])
     assert list(problems) == [1]
