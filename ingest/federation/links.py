@@ -36,7 +36,7 @@ from ingest.protocol.packets import (
     Subscription,
     Will,
 )
-from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.properties import MAX_USER_PROPERTIES, NO_PROPERTIES, Properties
 from ingest.protocol.reason_codes import ConnackReasonCode
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Link(asyncio.Protocol):
         self.broker = broker
         self.is_up = False
         self.dropped = 0
-        """Packets that found the queue full, or were larger than the broker takes."""
+        """Packets that found the queue full, or had more in them than the broker takes."""
         self.connections = 0
         self.reason = "not connected yet"
         """Why the link is down."""
@@ -369,7 +369,10 @@ class Link(asyncio.Protocol):
             data = encode(publish, self._level)
         except LocalProtocolError:
             data = b""
-        if not data or (self._largest is not None and len(data) > self._largest):
+        # Brokers that are gateways end a link with more user properties, and would again and again.
+        pairs = publish.properties.get("user_property", ())
+        is_too_large = self._largest is not None and len(data) > self._largest
+        if not data or is_too_large or len(pairs) > MAX_USER_PROPERTIES:
             self.dropped += 1
             self._finish(1 if publish.qos else 0)
             return b""

@@ -249,7 +249,7 @@ class Admission:
         """Count the connection; return why its user or its tenant may have none further."""
         context, connection = self._context, self._connection
         will = connect.will
-        self._will_bytes = 0 if will is None else len(will.topic_name.encode()) + len(will.payload)
+        self._will_bytes = 0 if will is None else will.size
         who = connection.tenant, connection.principal, connection.listener, self._will_bytes
         is_further = not context.sessions.is_connected(connection.tenant, connection.client_id)
         if refusal := context.shared_limits.refusal(*who, is_further=is_further):

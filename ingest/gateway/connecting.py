@@ -49,8 +49,7 @@ def refusal_of(
     if has_more_levels(will.topic_name, most):
         reason = f"the will's topic has more than {most} levels"
         return ConnackReasonCode.TOPIC_NAME_INVALID, reason
-    size = len(will.topic_name.encode()) + len(will.payload)
-    if settings.limits.session_bytes and size > settings.limits.session_bytes:
+    if settings.limits.session_bytes and will.size > settings.limits.session_bytes:
         reason = f"the will is larger than a session may be, {settings.limits.session_bytes} bytes"
         return ConnackReasonCode.QUOTA_EXCEEDED, reason
     if will.properties and not is_payload_as_told(will.properties, will.payload):

@@ -120,8 +120,7 @@ class SubscribedSession:
         )
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
-        will = connect.will
-        self.size = 0 if will is None else len(will.topic_name.encode()) + len(will.payload)
+        self.size = 0 if connect.will is None else connect.will.size
         self._records = SubscriptionRecords()
         self.progress: SessionProgress | None = None
         # Written by itself, not among changes.

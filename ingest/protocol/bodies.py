@@ -114,9 +114,11 @@ _AUTH_CODES: Final = {int(code): code for code in AuthReasonCode}
 _SUBACK_CODES_3: Final = {code: _SUBACK_CODES[code] for code in (0x00, 0x01, 0x02, 0x80)}
 
 
-def decode_body(packet_type: int, body: bytes, protocol_level: int, role: Role) -> Packet:
+def decode_body(
+    packet_type: int, body: bytes, protocol_level: int, role: Role, max_user_properties: int
+) -> Packet:
     """Decode one body; `protocol_level` is 0 for a CONNECT, which brings its own."""
-    return _DECODERS[packet_type](body, protocol_level, role)
+    return _DECODERS[packet_type](body, protocol_level, role, max_user_properties)
 
 
 def connect_level(body: bytes) -> int:
@@ -127,7 +129,7 @@ def connect_level(body: bytes) -> int:
         return 0
 
 
-def _decode_connect(body: bytes, _level: int, _role: Role) -> Connect:
+def _decode_connect(body: bytes, _level: int, _role: Role, most: int) -> Connect:
     """Read the fields in their order, each of them if its flag is set and only then.
 
     Order: [MQTT5-3.1.3-1] [MQTT5-3.1.3-3] [MQTT311-3.1.3-1] [MQTT311-3.1.3-3]. Client identifier,
@@ -140,14 +142,14 @@ def _decode_connect(body: bytes, _level: int, _role: Role) -> Connect:
     keep_alive, offset = read_two_byte_integer(body, offset, level)
     properties = NO_PROPERTIES
     if level == 5:
-        properties, offset = decode_properties(body, offset, PropertyContext.CONNECT)
+        properties, offset = decode_properties(body, offset, PropertyContext.CONNECT, most)
         if "authentication_data" in properties and "authentication_method" not in properties:
             message = "authentication data without an authentication method"
             raise AUTHENTICATION_DATA_ALONE.error(level, message)
     client_id, offset = read_utf8_string(body, offset, level)
     will: Will | None = None
     if flags & 0x04:  # [MQTT5-3.1.2-9] [MQTT311-3.1.2-9] [MQTT311-3.1.2-11]
-        will, offset = _read_will(body, offset, flags, level)
+        will, offset = _read_will(body, offset, flags, level, most)
     username: str | None = None
     password: bytes | None = None
     # [MQTT5-3.1.2-16] [MQTT5-3.1.2-17] [MQTT5-3.1.2-18] [MQTT5-3.1.2-19]
@@ -206,10 +208,10 @@ def _check_connect_flags(flags: int, level: int) -> None:
         raise PASSWORD_WITHOUT_USERNAME.error(level, "password flag is 1 without a user name")
 
 
-def _read_will(body: bytes, offset: int, flags: int, level: int) -> tuple[Will, int]:
+def _read_will(body: bytes, offset: int, flags: int, level: int, most: int) -> tuple[Will, int]:
     properties = NO_PROPERTIES
     if level == 5:
-        properties, offset = decode_properties(body, offset, PropertyContext.WILL)
+        properties, offset = decode_properties(body, offset, PropertyContext.WILL, most)
     topic_name, offset = read_utf8_string(body, offset, level)
     if not topic_name:
         raise TOPIC_NAME_EMPTY.error(level, "will topic is empty, expected a character")
@@ -219,7 +221,7 @@ def _read_will(body: bytes, offset: int, flags: int, level: int) -> tuple[Will, 
     return Will(topic_name, payload, flags >> 3 & 3, flags & 0x20 != 0, properties), offset
 
 
-def _decode_connack(body: bytes, level: int, _role: Role) -> Connack:
+def _decode_connack(body: bytes, level: int, _role: Role, most: int) -> Connack:
     flags, offset = read_byte(body, 0, level)
     value, offset = read_byte(body, offset, level)
     if level == 3:
@@ -234,37 +236,45 @@ def _decode_connack(body: bytes, level: int, _role: Role) -> Connack:
         raise SESSION_PRESENT_ON_ERROR.error(level, "session present is 1 beside an error code")
     properties = NO_PROPERTIES
     if level == 5:
-        properties, offset = decode_properties(body, offset, PropertyContext.CONNACK)
+        properties, offset = decode_properties(body, offset, PropertyContext.CONNACK, most)
     _check_end(body, offset, level)
     return Connack(flags != 0, reason_code, properties)
 
 
-def _decode_puback(body: bytes, level: int, role: Role) -> Puback:
-    packet_id, code, properties = _read_acknowledgement(body, level, role, PropertyContext.PUBACK)
+def _decode_puback(body: bytes, level: int, role: Role, most: int) -> Puback:
+    packet_id, code, properties = _read_acknowledgement(
+        body, level, role, PropertyContext.PUBACK, most
+    )
     reason_code = _PUBACK_CODES.get(code)
     if reason_code is None:
         raise _undefined_code(PUBACK_CODE, code)
     return Puback(packet_id, reason_code, properties)
 
 
-def _decode_pubrec(body: bytes, level: int, role: Role) -> Pubrec:
-    packet_id, code, properties = _read_acknowledgement(body, level, role, PropertyContext.PUBREC)
+def _decode_pubrec(body: bytes, level: int, role: Role, most: int) -> Pubrec:
+    packet_id, code, properties = _read_acknowledgement(
+        body, level, role, PropertyContext.PUBREC, most
+    )
     reason_code = _PUBREC_CODES.get(code)
     if reason_code is None:
         raise _undefined_code(PUBREC_CODE, code)
     return Pubrec(packet_id, reason_code, properties)
 
 
-def _decode_pubrel(body: bytes, level: int, role: Role) -> Pubrel:
-    packet_id, code, properties = _read_acknowledgement(body, level, role, PropertyContext.PUBREL)
+def _decode_pubrel(body: bytes, level: int, role: Role, most: int) -> Pubrel:
+    packet_id, code, properties = _read_acknowledgement(
+        body, level, role, PropertyContext.PUBREL, most
+    )
     reason_code = _PUBREL_CODES.get(code)
     if reason_code is None:
         raise _undefined_code(PUBREL_CODE, code)
     return Pubrel(packet_id, reason_code, properties)
 
 
-def _decode_pubcomp(body: bytes, level: int, role: Role) -> Pubcomp:
-    packet_id, code, properties = _read_acknowledgement(body, level, role, PropertyContext.PUBCOMP)
+def _decode_pubcomp(body: bytes, level: int, role: Role, most: int) -> Pubcomp:
+    packet_id, code, properties = _read_acknowledgement(
+        body, level, role, PropertyContext.PUBCOMP, most
+    )
     reason_code = _PUBCOMP_CODES.get(code)
     if reason_code is None:
         raise _undefined_code(PUBCOMP_CODE, code)
@@ -272,7 +282,7 @@ def _decode_pubcomp(body: bytes, level: int, role: Role) -> Pubcomp:
 
 
 def _read_acknowledgement(
-    body: bytes, level: int, role: Role, context: PropertyContext
+    body: bytes, level: int, role: Role, context: PropertyContext, most: int
 ) -> tuple[int, int, Properties]:
     """Read packet identifier, reason code and properties; the last two may be left out in 5.0."""
     packet_id, offset = _read_packet_id(body, level, role)
@@ -281,16 +291,16 @@ def _read_acknowledgement(
     if level == 5 and offset < len(body):
         code, offset = read_byte(body, offset, level)
         if offset < len(body):
-            properties, offset = decode_properties(body, offset, context)
+            properties, offset = decode_properties(body, offset, context, most)
     _check_end(body, offset, level)
     return packet_id, code, properties
 
 
-def _decode_subscribe(body: bytes, level: int, role: Role) -> Subscribe:
+def _decode_subscribe(body: bytes, level: int, role: Role, most: int) -> Subscribe:
     packet_id, offset = _read_packet_id(body, level, role)
     properties = NO_PROPERTIES
     if level == 5:
-        properties, offset = decode_properties(body, offset, PropertyContext.SUBSCRIBE)
+        properties, offset = decode_properties(body, offset, PropertyContext.SUBSCRIBE, most)
     subscriptions: list[Subscription] = []
     end = len(body)
     while offset < end:
@@ -322,11 +332,11 @@ def _to_subscription(topic_filter: str, options: int, level: int) -> Subscriptio
     return Subscription(topic_filter, qos, no_local, options & 0x08 != 0, retain_handling)
 
 
-def _decode_suback(body: bytes, level: int, role: Role) -> Suback:
+def _decode_suback(body: bytes, level: int, role: Role, most: int) -> Suback:
     packet_id, offset = _read_packet_id(body, level, role)
     properties = NO_PROPERTIES
     if level == 5:
-        properties, offset = decode_properties(body, offset, PropertyContext.SUBACK)
+        properties, offset = decode_properties(body, offset, PropertyContext.SUBACK, most)
     codes = _SUBACK_CODES if level == 5 else _SUBACK_CODES_3
     reason_codes: list[SubackReasonCode] = []
     for value in body[offset:]:
@@ -339,11 +349,11 @@ def _decode_suback(body: bytes, level: int, role: Role) -> Suback:
     return Suback(packet_id, reason_codes, properties)
 
 
-def _decode_unsubscribe(body: bytes, level: int, role: Role) -> Unsubscribe:
+def _decode_unsubscribe(body: bytes, level: int, role: Role, most: int) -> Unsubscribe:
     packet_id, offset = _read_packet_id(body, level, role)
     properties = NO_PROPERTIES
     if level == 5:
-        properties, offset = decode_properties(body, offset, PropertyContext.UNSUBSCRIBE)
+        properties, offset = decode_properties(body, offset, PropertyContext.UNSUBSCRIBE, most)
     topic_filters: list[str] = []
     end = len(body)
     while offset < end:
@@ -356,12 +366,12 @@ def _decode_unsubscribe(body: bytes, level: int, role: Role) -> Unsubscribe:
     return Unsubscribe(packet_id, topic_filters, properties)
 
 
-def _decode_unsuback(body: bytes, level: int, role: Role) -> Unsuback:
+def _decode_unsuback(body: bytes, level: int, role: Role, most: int) -> Unsuback:
     packet_id, offset = _read_packet_id(body, level, role)
     if level < 5:
         _check_end(body, offset, level)
         return Unsuback(packet_id, [])
-    properties, offset = decode_properties(body, offset, PropertyContext.UNSUBACK)
+    properties, offset = decode_properties(body, offset, PropertyContext.UNSUBACK, most)
     reason_codes: list[UnsubackReasonCode] = []
     for value in body[offset:]:
         reason_code = _UNSUBACK_CODES.get(value)
@@ -373,21 +383,21 @@ def _decode_unsuback(body: bytes, level: int, role: Role) -> Unsuback:
     return Unsuback(packet_id, reason_codes, properties)
 
 
-def _decode_pingreq(body: bytes, level: int, _role: Role) -> Pingreq:
+def _decode_pingreq(body: bytes, level: int, _role: Role, _most: int) -> Pingreq:
     _check_end(body, 0, level)
     return Pingreq()
 
 
-def _decode_pingresp(body: bytes, level: int, _role: Role) -> Pingresp:
+def _decode_pingresp(body: bytes, level: int, _role: Role, _most: int) -> Pingresp:
     _check_end(body, 0, level)
     return Pingresp()
 
 
-def _decode_disconnect(body: bytes, level: int, role: Role) -> Disconnect:
+def _decode_disconnect(body: bytes, level: int, role: Role, most: int) -> Disconnect:
     if level < 5:
         _check_end(body, 0, level)
         return Disconnect()
-    value, properties = _read_code_and_properties(body, PropertyContext.DISCONNECT)
+    value, properties = _read_code_and_properties(body, PropertyContext.DISCONNECT, most)
     reason_code = _DISCONNECT_CODES.get(value)
     if reason_code is None:
         raise _undefined_code(DISCONNECT_CODE, value)
@@ -397,8 +407,8 @@ def _decode_disconnect(body: bytes, level: int, role: Role) -> Disconnect:
     return Disconnect(reason_code, properties)
 
 
-def _decode_auth(body: bytes, level: int, role: Role) -> Auth:
-    value, properties = _read_code_and_properties(body, PropertyContext.AUTH)
+def _decode_auth(body: bytes, level: int, role: Role, most: int) -> Auth:
+    value, properties = _read_code_and_properties(body, PropertyContext.AUTH, most)
     reason_code = _AUTH_CODES.get(value)
     if reason_code is None:
         raise _undefined_code(AUTH_CODE, value)
@@ -412,7 +422,9 @@ def _decode_auth(body: bytes, level: int, role: Role) -> Auth:
     return Auth(reason_code, properties)
 
 
-def _read_code_and_properties(body: bytes, context: PropertyContext) -> tuple[int, Properties]:
+def _read_code_and_properties(
+    body: bytes, context: PropertyContext, most: int
+) -> tuple[int, Properties]:
     """Read reason code and properties of a 5.0 packet in which both may be left out."""
     code = 0
     offset = 0
@@ -420,7 +432,7 @@ def _read_code_and_properties(body: bytes, context: PropertyContext) -> tuple[in
     if body:
         code, offset = read_byte(body, offset, 5)
         if offset < len(body):
-            properties, offset = decode_properties(body, offset, context)
+            properties, offset = decode_properties(body, offset, context, most)
     _check_end(body, offset, 5)
     return code, properties
 
@@ -448,7 +460,7 @@ def _check_end(body: bytes, offset: int, level: int) -> None:
         raise TRAILING_BYTES.error(level, message)
 
 
-_DECODERS: Final[dict[int, Callable[[bytes, int, Role], Packet]]] = {
+_DECODERS: Final[dict[int, Callable[[bytes, int, Role, int], Packet]]] = {
     PacketType.CONNECT: _decode_connect,
     PacketType.CONNACK: _decode_connack,
     PacketType.PUBACK: _decode_puback,

@@ -23,7 +23,12 @@ from ingest.protocol.packets import (
     Packet,
     Publish,
 )
-from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.properties import (
+    MAX_USER_PROPERTIES,
+    MAX_USER_PROPERTIES_BEFORE_LOGIN,
+    NO_PROPERTIES,
+    Properties,
+)
 from ingest.protocol.reason_codes import (
     RETURN_CODE_OF_REASON,
     ConnackReasonCode,
@@ -34,6 +39,10 @@ ALL_LEVELS: Final = frozenset({MQTT_3_1, MQTT_3_1_1, MQTT_5_0})
 
 MAX_RECEIVE_MAXIMUM: Final = 65_535
 """Receive Maximum of a client without the property (5.0: 3.1.2.11.3)."""
+
+MAX_PACKET_BYTES_BEFORE_LOGIN: Final = 64 * 1024
+"""Of a packet of anybody: CONNECT with a will, a token and a chain of certificates in it fits. It
+is what a stranger may make the server keep, and read, at no cost."""
 
 _FOR_PEOPLE: Final = frozenset({"reason_string", "user_property"})
 
@@ -52,7 +61,8 @@ class ServerConnection:
     Its topic aliases end with it [MQTT5-3.3.2-7]; all up to the maximum are taken [MQTT5-3.3.2-12].
 
     Args:
-        max_packet_bytes: Larger packets are refused before their body is read.
+        max_packet_bytes: Larger packets are refused before their body is read; until the client
+            is let in, those larger than `MAX_PACKET_BYTES_BEFORE_LOGIN`.
         receive_maximum: QoS 1 and 2 messages a 5.0 client may have unacknowledged.
         topic_alias_maximum: The highest topic alias a 5.0 client may use.
 
@@ -63,6 +73,7 @@ class ServerConnection:
     __slots__ = (
         "_aliases",
         "_decoder",
+        "_max_packet_bytes",
         "_receive_maximum",
         "_topic_alias_maximum",
         "allowed_levels",
@@ -77,7 +88,12 @@ class ServerConnection:
     def __init__(
         self, *, max_packet_bytes: int, receive_maximum: int, topic_alias_maximum: int
     ) -> None:
-        self._decoder = Decoder(None, max_packet_bytes)
+        self._decoder = Decoder(
+            None,
+            min(max_packet_bytes, MAX_PACKET_BYTES_BEFORE_LOGIN),
+            max_user_properties=MAX_USER_PROPERTIES_BEFORE_LOGIN,
+        )
+        self._max_packet_bytes = max_packet_bytes
         self._receive_maximum = receive_maximum
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, str] = {}
@@ -137,6 +153,8 @@ class ServerConnection:
         [MQTT5-3.1.4-5] [MQTT311-3.1.4-4] Once: there is one CONNECT. [MQTT5-3.2.0-2]
         """
         self.state = ConnectionState.CONNECTED
+        self._decoder.max_packet_bytes = self._max_packet_bytes
+        self._decoder.max_user_properties = MAX_USER_PROPERTIES
         return self.encode(Connack(session_present, ConnackReasonCode.SUCCESS, properties))
 
     def refuse(

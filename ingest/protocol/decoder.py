@@ -18,6 +18,7 @@ from ingest.protocol.fixed_header import FIRST_BYTES, LEVEL_UNKNOWN, Role
 from ingest.protocol.packets import Connect, Packet, Puback, Publish
 from ingest.protocol.primitives import to_string
 from ingest.protocol.properties import (
+    ANY_NUMBER,
     NO_PROPERTIES,
     PropertyContext,
     decode_properties,
@@ -43,6 +44,9 @@ class NeedData(Enum):
 
 NEED_DATA: Final = NeedData.NEED_DATA
 
+# Of a CONNECT of 3.1.1 or 5.0, up to its protocol level.
+LEVEL_BYTES: Final = 7
+
 # The largest packet that MQTT can express: first byte, four bytes of length, 268,435,455 bytes.
 MAX_PACKET_BYTES: Final = 268_435_460
 
@@ -67,6 +71,7 @@ class Decoder:
             decoder learns the level by itself.
         max_packet_bytes: Largest packet accepted, fixed header included, as 5.0 counts Maximum
             Packet Size. [MQTT5-3.1.2-24] [MQTT5-3.2.2-15]
+        max_user_properties: Of one packet, and as many again of a will.
         role: Which side we are; it decides which packets may come.
     """
 
@@ -79,6 +84,7 @@ class Decoder:
         "_role",
         "_waiting",
         "max_packet_bytes",
+        "max_user_properties",
     )
 
     def __init__(
@@ -86,11 +92,13 @@ class Decoder:
         protocol_level: int | None = None,
         max_packet_bytes: int = MAX_PACKET_BYTES,
         *,
+        max_user_properties: int = ANY_NUMBER,
         role: Role = Role.SERVER,
     ) -> None:
         if protocol_level is None and role is Role.CLIENT:
             raise ValueError("a client knows the protocol level that it asked for")
         self.max_packet_bytes = max_packet_bytes
+        self.max_user_properties = max_user_properties
         self._role = role
         self._protocol_level: int = protocol_level or LEVEL_UNKNOWN
         self._first_bytes = FIRST_BYTES[role, self._protocol_level]
@@ -147,19 +155,26 @@ class Decoder:
         end = start + remaining
         violation = self._first_bytes[first]
         if violation is not None or end - offset > self.max_packet_bytes:
+            if violation is None and self._protocol_level == LEVEL_UNKNOWN:
+                if start + LEVEL_BYTES > size:
+                    return self._join_and_retry(start - offset + LEVEL_BYTES)
+                self._protocol_level = connect_level(buffer[start : start + LEVEL_BYTES])
             raise self._fail(self._header_error(first, end - offset))
         if end > size:
             return self._join_and_retry(end - offset)
         self._offset = end
         try:
             if first >> 4 == 3:
-                return decode_publish(buffer, first, start, end, self._protocol_level, self._role)
+                most = self.max_user_properties
+                level = self._protocol_level
+                return decode_publish(buffer, first, start, end, level, self._role, most)
             if first == 0x40 and remaining == 2:
                 packet_id = buffer[start] << 8 | buffer[start + 1]
                 if packet_id:
                     return Puback(packet_id)
             body = buffer[start:end]
-            packet = decode_body(first >> 4, body, self._protocol_level, self._role)
+            level, most = self._protocol_level, self.max_user_properties
+            packet = decode_body(first >> 4, body, level, self._role, most)
         except RemoteProtocolError as error:
             if self._protocol_level == LEVEL_UNKNOWN:
                 self._protocol_level = connect_level(body)
@@ -232,7 +247,13 @@ class Decoder:
 
 
 def decode_publish(
-    buffer: bytes, first: int, start: int, end: int, protocol_level: int, role: Role
+    buffer: bytes,
+    first: int,
+    start: int,
+    end: int,
+    protocol_level: int,
+    role: Role,
+    max_user_properties: int,
 ) -> Publish:
     """Decode the PUBLISH whose first byte is `first` and whose body is `buffer[start:end]`.
 
@@ -267,7 +288,9 @@ def decode_publish(
         else:
             # Cut the body out, so that the properties cannot read into the next packet.
             body = buffer[start:end]
-            properties, offset = decode_properties(body, offset - start, _IN_PUBLISH)
+            properties, offset = decode_properties(
+                body, offset - start, _IN_PUBLISH, max_user_properties
+            )
             offset += start
             if role is Role.SERVER and "subscription_identifier" in properties:
                 message = "PUBLISH of a client holds a subscription identifier"

@@ -32,7 +32,10 @@ class ProtocolViolation(RemoteProtocolError):  # noqa: N818
 
 
 class PacketTooLarge(RemoteProtocolError):  # noqa: N818
-    """The packet is larger than the receiver allows: 0x95, raised before its body is buffered."""
+    """The packet is larger than the receiver allows: 0x95, raised before its body is buffered.
+
+    Of a CONNECT as much is awaited as tells its level: a 5.0 client can then be told.
+    """
 
 
 class UnsupportedProtocol(RemoteProtocolError):  # noqa: N818

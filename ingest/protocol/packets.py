@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.properties import (
+    NO_PROPERTIES,
+    Properties,
+    PropertyContext,
+    encode_property_values,
+)
 from ingest.protocol.reason_codes import (
     AuthReasonCode,
     ConnackReasonCode,
@@ -56,6 +61,14 @@ class Will:
     qos: int = 0
     retain: bool = False
     properties: Properties = NO_PROPERTIES
+
+    @property
+    def size(self) -> int:
+        """How many bytes a server keeps of it: topic name, payload and properties."""
+        size = len(self.topic_name.encode()) + len(self.payload)
+        if self.properties:
+            size += len(encode_property_values(self.properties, PropertyContext.WILL))
+        return size
 
 
 @dataclass(slots=True)

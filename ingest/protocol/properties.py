@@ -34,12 +34,23 @@ from ingest.protocol.primitives import (
 from ingest.protocol.violations import (
     MALFORMED,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     RESPONSE_TOPIC_WILDCARD,
     TOPIC_ALIAS_INVALID,
     TOPIC_NAME_EMPTY,
     TRUNCATED,
     make_error,
 )
+
+MAX_USER_PROPERTIES: Final = 1_000
+"""Of a packet of a client that was let in, as of a message through the REST API. A pair of two
+empty strings is 5 bytes on the wire and 80 in memory: a packet of 1 MiB would have 209,000."""
+
+MAX_USER_PROPERTIES_BEFORE_LOGIN: Final = 100
+"""Of a packet of anybody, and of the will in it."""
+
+ANY_NUMBER: Final = MAX_VARIABLE_BYTE_INTEGER
+"""More properties than fit into a packet."""
 
 
 class Properties(TypedDict, total=False):
@@ -390,13 +401,22 @@ _BY_IDENTIFIER: Final = {
 }
 
 
-def decode_properties(body: bytes, offset: int, context: PropertyContext) -> tuple[Properties, int]:
+def decode_properties(
+    body: bytes, offset: int, context: PropertyContext, most: int = ANY_NUMBER
+) -> tuple[Properties, int]:
     """Read the property length and the properties at `offset`; return them and the offset behind.
+
+    Args:
+        body: Of the packet.
+        offset: Of the property length.
+        context: The packet's type, or the will.
+        most: How often a property may stand that may stand more than once.
 
     Raises:
         MalformedPacket: An identifier that is unknown or not allowed in this packet, or a value
             that does not end inside the properties. [MQTT5-2.2.2.2]
-        ProtocolViolation: A property twice that may stand once, or a value out of its range.
+        ProtocolViolation: A property twice that may stand once, more than `most` times, or a value
+            out of its range.
     """
     if offset < len(body) and body[offset] < 0x80:  # as nearly always
         length = body[offset]
@@ -420,17 +440,17 @@ def decode_properties(body: bytes, offset: int, context: PropertyContext) -> tup
             message = f"property 0x{area[offset]:02x} is not allowed in {context.name}"
             raise make_error(MALFORMED, message, "MQTT5-2.2.2.2")
         definition, read = row
+        name = definition.name
+        before = values.get(name)
+        if before is not None:
+            _check_repetition(definition, context, before, most)  # what is too much is not read
         value, offset = read(area, offset + 1, 5)
         if definition.checked:
             _check_value(definition, context, value)
-        name = definition.name
-        if name not in values:
-            values[name] = [value] if definition.listed else value
-        elif context in definition.repeatable_in:
-            values[name].append(value)
+        if before is not None:
+            before.append(value)
         else:
-            message = f"property {name} appears twice in {context.name}"
-            raise make_error(PROTOCOL_ERROR, message, f"MQTT5-{definition.sections[context]}")
+            values[name] = [value] if definition.listed else value
     return cast("Properties", values), end
 
 
@@ -466,6 +486,18 @@ def encode_property_values(properties: Properties, context: PropertyContext) -> 
         for item in value:
             parts += (identifier, encode_value(definition, item))
     return b"".join(parts)
+
+
+def _check_repetition(
+    definition: PropertyDefinition, context: PropertyContext, before: Any, most: int
+) -> None:
+    name, clause = definition.name, f"MQTT5-{definition.sections[context]}"
+    if context not in definition.repeatable_in:
+        message = f"property {name} appears twice in {context.name}"
+        raise make_error(PROTOCOL_ERROR, message, clause)
+    if len(before) >= most:
+        message = f"property {name} appears more than {most} times in {context.name}"
+        raise make_error(QUOTA_EXCEEDED, message, clause)
 
 
 def _check_value(definition: PropertyDefinition, context: PropertyContext, value: Any) -> None:

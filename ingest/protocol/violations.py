@@ -24,6 +24,7 @@ PROTOCOL_ERROR: Final = 0x82
 UNSUPPORTED: Final = 0x84
 TOPIC_ALIAS_INVALID: Final = 0x94
 TOO_LARGE: Final = 0x95
+QUOTA_EXCEEDED: Final = 0x97
 
 
 @dataclass(frozen=True, slots=True)

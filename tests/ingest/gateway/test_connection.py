@@ -185,8 +185,22 @@ async def test_a_full_gateway_says_so(level: int) -> None:
             5,
             ConnackReasonCode.PROTOCOL_ERROR,
         ),
+        (b"\x10\xff\xff\xff\x7f\0\x04MQTT\x05", 5, ConnackReasonCode.PACKET_TOO_LARGE),
+        (
+            encode(Connect("a", properties={"user_property": [("", "")] * 101}), 5),
+            5,
+            ConnackReasonCode.QUOTA_EXCEEDED,
+        ),
     ],
-    ids=["level 7", "level 2", "reserved flag", "cut short", "receive maximum 0"],
+    ids=[
+        "level 7",
+        "level 2",
+        "reserved flag",
+        "cut short",
+        "receive maximum 0",
+        "huge",
+        "101 user properties",
+    ],
 )
 async def test_a_wrong_connect_is_answered_where_the_level_is_known(
     data: bytes, level: int, reason_code: ConnackReasonCode
@@ -207,7 +221,7 @@ async def test_a_wrong_connect_is_answered_where_the_level_is_known(
         encode(Pingreq(), 4),
         b"\x10\x0c\0\x04MQTT\x04\x03\0\x0a\0\0",
         b"\x10\xff\xff\xff\xff\x01",
-        b"\x10\xff\xff\xff\x7f",
+        b"\x10\xff\xff\xff\x7f\0\4MQTT\4",
         b"\x10\x00",
     ],
     ids=["http", "tls", "publish", "pingreq", "3.1.1 flag", "length", "huge", "empty"],

@@ -429,6 +429,26 @@ async def test_a_will_that_is_larger_than_a_session_is_refused(
         await Client.connect(harness.port, "alice", level=level, will=Will("a", bytes(99)))
 
 
+async def test_properties_of_a_will_are_bytes_of_its_session() -> None:
+    pair = ("k" * 20, "v" * 20)  # 45 bytes on the wire
+
+    def will(properties: int) -> Will:
+        return Will("a", bytes(20), properties={"user_property": [pair] * properties})
+
+    async with running_gateway(**limits(session_bytes=120)) as harness:
+        client = await Client.open(harness.port)
+        answer = await client.handshake("alice", will=will(3))
+        assert answer.reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+        client = await Client.connect(harness.port, "alice", will=will(2))  # 111 bytes
+        assert await codes(client, "b" * 10, "c" * 9) == [EXCEEDED, GRANTED]
+    shared = limits(gateway_session_bytes=120)
+    async with running_gateway(**shared) as harness:
+        await Client.connect(harness.port, "alice", will=will(1))
+        client = await Client.open(harness.port)
+        answer = await client.handshake("bob", will=will(1))
+        assert answer.reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_what_waits_for_a_client_has_no_more_bytes_than_it_may(is_there: bool) -> None:
     """It waits behind a window that is used up, or for a session whose client comes back."""

@@ -4,17 +4,33 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.protocol.connection import MAX_RECEIVE_MAXIMUM, ConnectionState, ServerConnection
+from api.routes.publish import MAX_USER_PROPERTIES as MAX_USER_PROPERTIES_OF_THE_API
+from ingest.protocol.connection import (
+    MAX_PACKET_BYTES_BEFORE_LOGIN,
+    MAX_RECEIVE_MAXIMUM,
+    ConnectionState,
+    ServerConnection,
+)
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode
 from ingest.protocol.errors import (
     MalformedPacket,
+    PacketTooLarge,
     ProtocolViolation,
     RemoteProtocolError,
     UnsupportedProtocol,
 )
 from ingest.protocol.fixed_header import Role
-from ingest.protocol.packets import Connack, Connect, Disconnect, Packet, Pingreq, Publish
+from ingest.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publish,
+    Will,
+)
+from ingest.protocol.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BEFORE_LOGIN
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 
 if TYPE_CHECKING:
@@ -294,3 +310,83 @@ def test_what_is_too_large_all_the_same_is_not_sent(packet: Publish) -> None:
     connection = connected()
     connection.client_maximum_packet_size = 20
     assert connection.encode(packet) == b""
+
+
+def test_a_stranger_may_send_less_than_a_client_that_was_let_in() -> None:
+    most = MAX_PACKET_BYTES_BEFORE_LOGIN
+
+    def connect(size: int) -> bytes:
+        return encode(Connect("a", username="b", password=bytes(size)), 5)
+
+    overhead = len(connect(most - 100)) - (most - 100)
+    for size, is_taken in ((most - overhead, True), (most - overhead + 1, False)):
+        connection = ServerConnection(
+            max_packet_bytes=most * 4, receive_maximum=1, topic_alias_maximum=0
+        )
+        connection.receive_data(connect(size))
+        if is_taken:
+            assert isinstance(connection.next_packet(), Connect)
+        else:
+            with pytest.raises(PacketTooLarge):
+                connection.next_packet()
+            assert isinstance(
+                decoded(connection.refuse(ConnackReasonCode.PACKET_TOO_LARGE), 5), Connack
+            )
+            continue
+        connection.receive_data(encode(Publish("a", bytes(most * 2)), 5))
+        with pytest.raises(PacketTooLarge):
+            connection.next_packet()
+    connection = ServerConnection(
+        max_packet_bytes=most * 4, receive_maximum=1, topic_alias_maximum=0
+    )
+    connection.receive_data(connect(1))
+    connection.next_packet()
+    connection.accept(session_present=False, properties={})
+    connection.receive_data(encode(Publish("a", bytes(most * 2)), 5))
+    assert isinstance(connection.next_packet(), Publish)
+
+
+def test_a_gateway_may_allow_even_less() -> None:
+    connection = new_connection()
+    connection.receive_data(encode(Connect("a", username="b", password=bytes(1000)), 5))
+    with pytest.raises(PacketTooLarge, match="at most 1000"):
+        connection.next_packet()
+
+
+@pytest.mark.parametrize("in_will", [False, True])
+def test_a_connect_may_have_100_user_properties_and_its_will_as_many(*, in_will: bool) -> None:
+    def connect(count: int) -> bytes:
+        pairs: Properties = {"user_property": [("", "")] * count}
+        will = Will("a", b"", properties=pairs)
+        return encode(Connect("a", will=will) if in_will else Connect("a", properties=pairs), 5)
+
+    connection = new_connection()
+    connection.receive_data(connect(MAX_USER_PROPERTIES_BEFORE_LOGIN))
+    assert isinstance(connection.next_packet(), Connect)
+    connection = new_connection()
+    connection.receive_data(connect(MAX_USER_PROPERTIES_BEFORE_LOGIN + 1))
+    with pytest.raises(ProtocolViolation) as caught:
+        connection.next_packet()
+    assert connection.protocol_level == 5
+    assert decoded(connection.refuse(ConnackReasonCode(caught.value.reason_code)), 5) == Connack(
+        reason_code=ConnackReasonCode.QUOTA_EXCEEDED
+    )
+
+
+def test_a_client_that_was_let_in_may_have_as_many_as_the_rest_api_takes() -> None:
+    assert MAX_USER_PROPERTIES == MAX_USER_PROPERTIES_OF_THE_API
+
+    def message(count: int) -> Publish:
+        return Publish("a", b"", properties={"user_property": [("", "")] * count})
+
+    connection = ServerConnection(
+        max_packet_bytes=1_000_000, receive_maximum=1, topic_alias_maximum=0
+    )
+    connection.receive_data(encode(Connect("a"), 5))
+    connection.next_packet()
+    connection.accept(session_present=False, properties={})
+    send(connection, message(MAX_USER_PROPERTIES), message(MAX_USER_PROPERTIES + 1))
+    assert isinstance(connection.next_packet(), Publish)
+    with pytest.raises(ProtocolViolation) as caught:
+        connection.next_packet()
+    assert DisconnectReasonCode(caught.value.reason_code) is DisconnectReasonCode.QUOTA_EXCEEDED

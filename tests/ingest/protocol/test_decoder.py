@@ -16,8 +16,32 @@ from ingest.protocol.errors import (
     UnsupportedProtocol,
 )
 from ingest.protocol.fixed_header import Role
-from ingest.protocol.packets import Connect, Pingreq, Pingresp, Puback, Publish, Subscribe
-from ingest.protocol.properties import NO_PROPERTIES
+from ingest.protocol.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Will,
+)
+from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.reason_codes import (
+    AuthReasonCode,
+    DisconnectReasonCode,
+    PubackReasonCode,
+    PubcompReasonCode,
+    PubrecReasonCode,
+    PubrelReasonCode,
+)
 from tests.cases import case
 
 if TYPE_CHECKING:
@@ -179,10 +203,74 @@ def test_a_packet_too_large_is_refused_before_its_body(role: Role, level: int, c
     assert (caught.value.reason_code, caught.value.clause) == (0x95, clause)
 
 
-def test_a_connect_too_large_is_refused_before_the_level_is_known() -> None:
-    decoder = Decoder(None, 15)
-    decoder.receive_data(CONNECT_5[:2])
-    with pytest.raises(PacketTooLarge):
+@pytest.mark.parametrize(
+    ("protocol", "level"),
+    [(b"\0\4MQTT\5", 5), (b"\0\4MQTT\4", 4), (b"\0\6MQIsdp\3", None), (b"\0\4MOTT\5", None)],
+)
+def test_a_connect_too_large_is_refused_as_soon_as_its_level_is_known(
+    protocol: bytes, level: int | None
+) -> None:
+    decoder = Decoder(None, 1000)
+    for byte in b"\x10\xff\xff\xff\x7f" + protocol[:6]:
+        decoder.receive_data(bytes((byte,)))
+        assert decoder.next_packet() is NEED_DATA
+    decoder.receive_data(protocol[6:7])
+    with pytest.raises(PacketTooLarge, match="at most 1000"):
+        decoder.next_packet()
+    assert decoder.protocol_level == level
+
+
+PAIRS: Properties = {"user_property": [("", "")] * 3}
+WITH_PAIRS: dict[str, tuple[Packet, int | None]] = {
+    "CONNECT": (Connect("alice", properties=PAIRS), None),
+    "will": (Connect("alice", will=Will("a", b"", properties=PAIRS)), None),
+    "PUBLISH": (Publish("a", b"", properties=PAIRS), 5),
+    "PUBACK": (Puback(1, PubackReasonCode.SUCCESS, PAIRS), 5),
+    "PUBREC": (Pubrec(1, PubrecReasonCode.SUCCESS, PAIRS), 5),
+    "PUBREL": (Pubrel(1, PubrelReasonCode.SUCCESS, PAIRS), 5),
+    "PUBCOMP": (Pubcomp(1, PubcompReasonCode.SUCCESS, PAIRS), 5),
+    "SUBSCRIBE": (Subscribe(1, [Subscription("a")], PAIRS), 5),
+    "UNSUBSCRIBE": (Unsubscribe(1, ["a"], PAIRS), 5),
+    "DISCONNECT": (Disconnect(DisconnectReasonCode.NORMAL_DISCONNECTION, PAIRS), 5),
+    "AUTH": (
+        Auth(
+            AuthReasonCode.CONTINUE_AUTHENTICATION,
+            {"authentication_method": "x", "user_property": PAIRS["user_property"]},
+        ),
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_PAIRS)
+def test_user_properties_are_counted_in_every_packet_of_a_client(name: str) -> None:
+    packet, level = WITH_PAIRS[name]
+    data = encode(packet, 5)
+    decoder = Decoder(level, max_user_properties=3)
+    decoder.receive_data(data)
+    assert decoder.next_packet() == packet
+    decoder = Decoder(level, max_user_properties=2)
+    decoder.receive_data(data)
+    with pytest.raises(ProtocolViolation, match="more than 2 times") as caught:
+        decoder.next_packet()
+    assert caught.value.reason_code == 0x97
+    assert decoder.protocol_level == 5
+
+
+def test_user_properties_beyond_the_maximum_are_not_read() -> None:
+    properties = b"\x26\0\1a\0\1b" * 2 + b"\x26\xff\xff\xff"  # the third is malformed
+    body = b"\0\1a" + bytes((len(properties),)) + properties
+    decoder = Decoder(5, max_user_properties=2)
+    decoder.receive_data(b"\x30" + bytes((len(body),)) + body)
+    with pytest.raises(ProtocolViolation, match="user_property appears more than 2 times"):
+        decoder.next_packet()
+
+
+def test_subscription_identifiers_of_a_client_are_not_read_without_end() -> None:
+    packet = Publish("a", b"", properties={"subscription_identifier": [1] * 3})
+    decoder = Decoder(5, max_user_properties=2)
+    decoder.receive_data(encode(packet, 5))
+    with pytest.raises(ProtocolViolation, match="more than 2 times"):
         decoder.next_packet()
 
 
