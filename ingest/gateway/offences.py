@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.authentication.failures import network_of
+from ingest.gateway.networks import network_of
 from ingest.session.rates import Strikes
 from mqlake.bans import BannedClient, KeptBan, ban_key, encode_ban
 from mqlake.errors import LogError

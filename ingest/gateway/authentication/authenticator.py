@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.authentication.failures import FailedLogins
+from ingest.gateway.authentication.attempts import LoginAttempts
 from ingest.gateway.authentication.outcomes import (
+    ANONYMOUS,
+    NO_SUCH_METHOD,
+    TOO_MANY_CHECKS,
+    WRONG_PASSWORD,
     Accepted,
     AuthenticationExchange,
     Refused,
@@ -14,7 +18,6 @@ from ingest.gateway.authentication.outcomes import (
 )
 from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.scram import ScramServer
-from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.credentials import Credentials, PasswordVerifier, read_credentials
 from mqlake.saslprep import UnpreparableText, prepare
 
@@ -29,18 +32,6 @@ METHODS: Final[dict[str, Callable[[Credentials, str], AuthenticationExchange]]] 
 }
 """Authentication methods by the name they have in CONNECT."""
 
-ANONYMOUS: Final = Refused(ConnackReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
-WRONG_PASSWORD: Final = Refused(
-    ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password"
-)
-TOO_MANY_FAILURES: Final = Refused(
-    ConnackReasonCode.CONNECTION_RATE_EXCEEDED, "too many failed logins from its address"
-)
-NO_SUCH_METHOD: Final = Refused(
-    ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
-)
-TOO_MANY_CHECKS: Final = Refused(ConnackReasonCode.SERVER_BUSY, "too many passwords to check")
-
 
 class Authenticator:
     """Decides which clients may log in.
@@ -52,6 +43,7 @@ class Authenticator:
         clock: For their counting.
 
     Attributes:
+        attempts: To log in, of all authenticators of the gateway.
         passwords: Threads that check them.
 
     Raises:
@@ -71,55 +63,55 @@ class Authenticator:
         self._allows_anonymous = (
             credentials_file is None if allow_anonymous is None else allow_anonymous
         )
-        self._failures = FailedLogins(failed_logins_per_minute, clock)
+        self.attempts = LoginAttempts(failed_logins_per_minute, clock)
         self.passwords = PasswordChecks()
 
-    def check_password(
-        self, username: str | None, password: bytes | None, address: str
-    ) -> Verdict | asyncio.Future[Verdict]:
-        """Decide on the user name and password of a CONNECT.
-
-        A verdict that costs work comes as a future; cancel it when nobody waits any more.
+    def verdict_at_once(self, username: str | None, password: bytes | None) -> Verdict | None:
+        """Decide on a client whose password is known, or not asked for; None: it has to be checked.
 
         Args:
-            username: None when the CONNECT has none.
-            password: None when it has none.
-            address: The peer's, without its port; empty where there is none.
+            username: Of the CONNECT; None when it has none.
+            password: Likewise.
         """
         if self._credentials is None or username is None:
             return Accepted(username, is_verified=False) if self._allows_anonymous else ANONYMOUS
-        try:
-            name = prepare(username, "user name")
-            prepared = prepare((password or b"").decode(), "password").encode()
-        except (UnpreparableText, UnicodeDecodeError):  # of no user in the file
-            name, prepared = "", b""
+        name, prepared = _prepared(username, password)
         verifier = self._credentials.verifier_of(name)
         if self.passwords.remembers(name, prepared, verifier):
             return Accepted(name, verifier=verifier)
-        if self._failures.are_too_many(address):
-            return TOO_MANY_FAILURES
+        return None
+
+    async def check_password(self, username: str | None, password: bytes | None) -> Verdict:
+        """Decide on the user name and password of a CONNECT, as an attempt that is counted.
+
+        An unknown user takes as long as most known ones.
+        """
+        verdict = self.verdict_at_once(username, password)
+        if verdict is not None:
+            return verdict
+        assert self._credentials is not None
+        assert username is not None
+        name, prepared = _prepared(username, password)
         if not name:
-            self._failures.note(address)
             return WRONG_PASSWORD
         if self.passwords.are_too_many:
             return TOO_MANY_CHECKS
-        return self._check(name, prepared, verifier, address)
+        verifier = self._credentials.verifier_of(name)
+        if not await self.passwords.run(lambda: verifier.accepts(prepared)):
+            return WRONG_PASSWORD
+        self.passwords.remember(name, prepared, verifier)
+        return Accepted(name, verifier=verifier)
 
-    def open_exchange(
-        self, method: str, address: str, prefix: str = ""
-    ) -> AuthenticationExchange | Refused:
+    def open_exchange(self, method: str, prefix: str = "") -> AuthenticationExchange | Refused:
         """Open an exchange of enhanced authentication; refuse a method there is not.
 
         Args:
             method: Of the CONNECT.
-            address: The peer's, without its port.
             prefix: Of the names of users that may log in.
         """
         opener = METHODS.get(method)
         if opener is None or self._credentials is None:  # [MQTT5-4.12.0-1]
             return NO_SUCH_METHOD
-        if self._failures.are_too_many(address):
-            return TOO_MANY_FAILURES
         return opener(self._credentials, prefix)
 
     def knows(self, username: str | None) -> bool:
@@ -134,14 +126,6 @@ class Authenticator:
     def is_current(self, username: str, verifier: PasswordVerifier) -> bool:
         """Tell whether a user, by its prepared name, is in the file with this verifier."""
         return self._credentials is not None and self._credentials.find(username) == verifier
-
-    def has_too_many_failures(self, address: str) -> bool:
-        """Tell whether clients of an address have to wait before they log in."""
-        return self._failures.are_too_many(address)
-
-    def note_failure(self, address: str) -> None:
-        """Count a login that has failed."""
-        self._failures.note(address)
 
     async def reload(self) -> int | None:
         """Read the credentials file anew; return how many users there are, None without a file.
@@ -158,24 +142,11 @@ class Authenticator:
         """Drop passwords that wait to be checked."""
         self.passwords.close()
 
-    def _check(
-        self, name: str, password: bytes, verifier: PasswordVerifier, address: str
-    ) -> asyncio.Future[Verdict]:
-        def judge() -> Verdict:
-            # Others of its address may have failed while this one waited.
-            if self._failures.are_too_many(address):
-                return TOO_MANY_FAILURES
-            if verifier.accepts(password):
-                return Accepted(name, verifier=verifier)
-            self._failures.note(address)
-            return WRONG_PASSWORD
 
-        def note(checked: asyncio.Future[Verdict]) -> None:
-            if checked.cancelled() or checked.exception() is not None:
-                return
-            if isinstance(checked.result(), Accepted):
-                self.passwords.remember(name, password, verifier)
-
-        checking = self.passwords.run(judge)
-        checking.add_done_callback(note)
-        return checking
+def _prepared(username: str, password: bytes | None) -> tuple[str, bytes]:
+    """Return them in the form of the file; empty ones when they are of no user in any file."""
+    try:
+        name = prepare(username, "user name")
+        return name, prepare((password or b"").decode(), "password").encode()
+    except (UnpreparableText, UnicodeDecodeError):
+        return "", b""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
 
-from ingest.gateway.authentication.authenticator import (
+from ingest.gateway.authentication.outcomes import (
     ANONYMOUS,
-    TOO_MANY_FAILURES,
+    NEXT,
     WRONG_PASSWORD,
+    Accepted,
+    Next,
 )
-from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next
 from ingest.gateway.authentication.settings import CREDENTIALS
 
 if TYPE_CHECKING:
@@ -66,17 +68,22 @@ class Chain:
     def check(self, attempt: Attempt, names: Sequence[str]) -> Verdict | asyncio.Future[Verdict]:
         """Decide on a client.
 
-        A verdict that costs work comes as a future; cancel it when nobody waits any more.
+        A verdict that costs work comes as a future, when it is the attempt's turn; cancel it when
+        nobody waits any more.
 
         Args:
             attempt: Of its CONNECT.
             names: Authenticators, asked in this order; none: the credentials file alone, if any.
         """
+        file, who = self._authenticator, (attempt.username, attempt.password)
+        ask = partial(self._ask, attempt, names)
         if not names or tuple(names) == (CREDENTIALS,):
-            return self._authenticator.check_password(
-                attempt.username, attempt.password, attempt.address
-            )
-        return asyncio.get_running_loop().create_task(self._ask(attempt, names))
+            # A client that comes back does not wait for others that guess at its address.
+            if (verdict := file.verdict_at_once(*who)) is not None:
+                return verdict
+            ask = partial(file.check_password, *who)
+        judging = file.attempts.judge(attempt.address, ask)
+        return asyncio.get_running_loop().create_task(judging)
 
     def exchanges(self, names: Sequence[str]) -> Authenticator | None:
         """Return the authenticator that opens exchanges (4.12 of 5.0); None: none of these."""
@@ -100,23 +107,26 @@ class Chain:
             await link.reload()
 
     async def _ask(self, attempt: Attempt, names: Sequence[str]) -> Verdict:
+        file, verdict = self._authenticator, cast("Verdict | Next", NEXT)
+        is_unknown = False  # to the file, which was not asked to check the password
         for name in names:
-            # Others of its address may have failed while this one waited.
-            if self._authenticator.has_too_many_failures(attempt.address):
-                return TOO_MANY_FAILURES
-            verdict: Verdict | Next
-            if name == CREDENTIALS:
-                verdict = await self._ask_credentials(attempt)
-            else:
+            if name != CREDENTIALS:
                 verdict = self._named(name, await self._links[name].check(attempt), attempt)
-                if verdict == WRONG_PASSWORD:
-                    self._authenticator.note_failure(attempt.address)
+            elif file.knows(attempt.username):
+                verdict = await file.check_password(attempt.username, attempt.password)
+            else:
+                is_unknown = attempt.username is not None
             if not isinstance(verdict, Next):
-                return verdict
-        if attempt.username is None and attempt.password is None:
-            return Accepted(None, is_verified=False) if self._allow_anonymous else ANONYMOUS
-        self._authenticator.note_failure(attempt.address)
-        return WRONG_PASSWORD
+                break
+        if isinstance(verdict, Next):
+            if attempt.username is None and attempt.password is None:
+                return Accepted(None, is_verified=False) if self._allow_anonymous else ANONYMOUS
+            verdict = WRONG_PASSWORD
+        if verdict == WRONG_PASSWORD and is_unknown:
+            # It takes as long as for a user of the file. Those that are let in need not wait.
+            checked = await file.check_password(attempt.username, attempt.password)
+            return WRONG_PASSWORD if isinstance(checked, Accepted) else checked
+        return verdict
 
     def _named(self, name: str, verdict: Verdict | Next, attempt: Attempt) -> Verdict | Next:
         """Return an authenticator's verdict, with the name that its user has in its tenant."""
@@ -125,14 +135,6 @@ class Chain:
             return verdict
         bare = verdict.username.removeprefix(attempt.user_prefix)
         return replace(verdict, username=prefix + bare)
-
-    async def _ask_credentials(self, attempt: Attempt) -> Verdict | Next:
-        if not self._authenticator.knows(attempt.username):
-            return NEXT
-        found = self._authenticator.check_password(
-            attempt.username, attempt.password, attempt.address
-        )
-        return await found if isinstance(found, asyncio.Future) else found
 
     async def close(self) -> None:
         """Drop checks that are under way, and close all links."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.outcomes import (
+    TOO_MANY_FAILURES,
     AuthenticationExchange,
     Challenge,
     Outcome,
@@ -19,6 +20,8 @@ from ingest.protocol.reason_codes import (
 from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.protocol.packets import Auth
     from ingest.protocol.properties import Properties
@@ -64,11 +67,11 @@ class EnhancedAuthentication:
 
     def begin(self, data: bytes | None) -> Outcome:
         """Begin with the authentication data of the CONNECT, or of the AUTH that asks anew."""
-        opened = self._authenticator.open_exchange(self.method, self._address, self._prefix)
+        opened = self._authenticator.open_exchange(self.method, self._prefix)
         if isinstance(opened, Refused):
             return opened
         self._exchange = opened
-        return self._conclude(opened.start(data))
+        return self._judge(lambda: opened.start(data))
 
     def process_auth(self, auth: Auth) -> Outcome:
         """Go on with the exchange that runs, or begin another.
@@ -94,7 +97,8 @@ class EnhancedAuthentication:
                 + ("without an exchange" if self._exchange is None else "in an exchange"),
                 "MQTT5-4.12.0-3",
             )
-        return self._conclude(self._exchange.step(data or b""))
+        exchange = self._exchange
+        return self._judge(lambda: exchange.step(data or b""))
 
     def properties(self, data: bytes | None) -> Properties:
         """Return the properties of AUTH and CONNACK [MQTT5-4.12.0-5]."""
@@ -103,12 +107,19 @@ class EnhancedAuthentication:
             properties["authentication_data"] = data
         return properties
 
-    def _conclude(self, outcome: Outcome) -> Outcome:
+    def _judge(self, step: Callable[[], Outcome]) -> Outcome:
+        """Take a step of the exchange, each as an attempt that is counted."""
+        attempts = self._authenticator.attempts
+        if not attempts.take(self._address):
+            self._exchange = None
+            return TOO_MANY_FAILURES
+        outcome = step()
+        if not isinstance(outcome, Refused):
+            attempts.give_back(self._address)
         if isinstance(outcome, Challenge):
             return outcome
         self._exchange = None
         if isinstance(outcome, Refused):
-            self._authenticator.note_failure(self._address)
             return outcome
         if not self._is_user(outcome.username):
             return Refused(ConnackReasonCode.NOT_AUTHORIZED, "logs in as another user")

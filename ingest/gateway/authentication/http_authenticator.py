@@ -16,8 +16,13 @@ import math
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
-from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next, Verdict
+from ingest.gateway.authentication.outcomes import (
+    NEXT,
+    WRONG_PASSWORD,
+    Accepted,
+    Next,
+    Verdict,
+)
 from ingest.gateway.authentication.web import BUSY, NO_ANSWER, Answering, NoAnswer, WebServer
 from mqlake.rights.grants import NO_GRANTS, GrantsError, read_grants
 from mqlake.saslprep import UnpreparableText, prepare

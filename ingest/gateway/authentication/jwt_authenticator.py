@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
 from ingest.gateway.authentication.keys import open_keys
-from ingest.gateway.authentication.outcomes import NEXT, Next, Verdict
+from ingest.gateway.authentication.outcomes import NEXT, WRONG_PASSWORD, Next, Verdict
 from ingest.gateway.authentication.tokens import TokenRefused, Tokens
 from ingest.gateway.authentication.web import BUSY, NO_ANSWER, NoAnswer
 

@@ -14,10 +14,15 @@ import math
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
 from ingest.gateway.authentication.ldap_connection import SUCCESS, LdapConnection
 from ingest.gateway.authentication.ldap_messages import LdapMessageError
-from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next, Verdict
+from ingest.gateway.authentication.outcomes import (
+    NEXT,
+    WRONG_PASSWORD,
+    Accepted,
+    Next,
+    Verdict,
+)
 from ingest.gateway.authentication.web import BUSY, MAX_REASON, NO_ANSWER, Answering, NoAnswer
 from mqlake.rights.grants import Grants, GrantsError, read_grants
 from mqlake.saslprep import UnpreparableText, prepare

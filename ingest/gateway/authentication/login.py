@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ingest.gateway.authentication.authenticator import NO_SUCH_METHOD
 from ingest.gateway.authentication.exchange import EnhancedAuthentication
 from ingest.gateway.authentication.outcomes import (
+    NO_SUCH_METHOD,
     Accepted,
     Attempt,
     Challenge,

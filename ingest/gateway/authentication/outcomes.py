@@ -55,6 +55,21 @@ class Next(Enum):
 
 NEXT: Final = Next.NEXT
 
+ANONYMOUS: Final = Refused(ConnackReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
+WRONG_PASSWORD: Final = Refused(
+    ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password"
+)
+TOO_MANY_FAILURES: Final = Refused(
+    ConnackReasonCode.CONNECTION_RATE_EXCEEDED, "too many failed logins from its address"
+)
+NO_SUCH_METHOD: Final = Refused(
+    ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
+)
+TOO_MANY_CHECKS: Final = Refused(ConnackReasonCode.SERVER_BUSY, "too many passwords to check")
+TOO_MANY_AT_ONCE: Final = Refused(
+    ConnackReasonCode.SERVER_BUSY, "too many logins at once from its address"
+)
+
 Verdict = Accepted | Refused
 Outcome = Accepted | Challenge | Refused
 

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-from ingest.gateway.authentication.authenticator import TOO_MANY_CHECKS, WRONG_PASSWORD
-from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next, Verdict
+from ingest.gateway.authentication.outcomes import (
+    NEXT,
+    TOO_MANY_CHECKS,
+    WRONG_PASSWORD,
+    Accepted,
+    Next,
+    Verdict,
+)
 from ingest.gateway.authentication.web import BUSY, MAX_REASON, NO_ANSWER, Answering, NoAnswer
 from mqlake.argon2_verifiers import Argon2Verifier
 from mqlake.credentials import (

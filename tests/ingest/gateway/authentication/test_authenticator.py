@@ -5,18 +5,23 @@ from typing import Any
 import pytest
 
 from ingest.gateway.authentication import passwords as module
-from ingest.gateway.authentication.authenticator import (
+from ingest.gateway.authentication.authenticator import Authenticator
+from ingest.gateway.authentication.chain import Chain
+from ingest.gateway.authentication.outcomes import (
     ANONYMOUS,
     TOO_MANY_CHECKS,
     TOO_MANY_FAILURES,
     WRONG_PASSWORD,
-    Authenticator,
+    Accepted,
+    Attempt,
+    Refused,
+    Verdict,
 )
-from ingest.gateway.authentication.outcomes import Accepted, Refused, Verdict
 from ingest.gateway.authentication.scram import ScramServer
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.clock import ManualClock
 from mqlake.credentials import CredentialsError, Verifier, make_verifier, remove_user, set_user
+from tests.ingest.gateway.harness import until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,8 +56,10 @@ async def check(
     password: str | bytes | None,
     address: str = ADDRESS,
 ) -> Verdict:
+    """Have an attempt judged as the gateway does, without other authenticators."""
     data = password.encode() if isinstance(password, str) else password
-    verdict = authenticator.check_password(username, data, address)
+    chain = Chain(authenticator, {}, {}, allow_anonymous=False)
+    verdict = chain.check(Attempt(username, data, "c", address, 5), ())
     return await verdict if isinstance(verdict, asyncio.Future) else verdict
 
 
@@ -124,8 +131,8 @@ async def test_known_and_unknown_users_cost_the_same_work(
 async def test_client_that_comes_back_does_not_wait(path: Path) -> None:
     authenticator = new(path)
     await check(authenticator, "alice", "open sesame")
-    assert authenticator.check_password("alice", b"open sesame", ADDRESS) == Accepted("alice")
-    assert isinstance(authenticator.check_password("alice", b"open", ADDRESS), asyncio.Future)
+    assert authenticator.verdict_at_once("alice", b"open sesame") == Accepted("alice")
+    assert authenticator.verdict_at_once("alice", b"open") is None
 
 
 async def test_changed_file_counts_from_the_reload_on(path: Path) -> None:
@@ -169,7 +176,6 @@ async def test_address_that_guesses_has_to_wait(path: Path) -> None:
     for guess in ("a", b"\xff", "c"):
         assert await check(authenticator, "bob", guess) is WRONG_PASSWORD
     assert await check(authenticator, "bob", "bob's") is TOO_MANY_FAILURES
-    assert authenticator.open_exchange("SCRAM-SHA-256", ADDRESS) is TOO_MANY_FAILURES
     # Its neighbours behind one address are not shut out, nor is anybody elsewhere.
     assert await check(authenticator, "alice", "open sesame") == Accepted("alice")
     assert await check(authenticator, "bob", "bob's", "192.0.2.2") == Accepted("bob")
@@ -202,20 +208,18 @@ async def test_guesses_that_come_at_once_are_no_more(
 async def test_checks_that_wait_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING_CHECKS", 2)
     authenticator = new(path)
-    waiting = [authenticator.check_password("alice", b"open sesame", ADDRESS) for _ in range(3)]
-    assert waiting[2] is TOO_MANY_CHECKS
-    for verdict in waiting[:2]:
-        assert isinstance(verdict, asyncio.Future)
-        assert await verdict == Accepted("alice")
+    found = await asyncio.gather(*(check(authenticator, "alice", "open sesame") for _ in range(3)))
+    assert found == [Accepted("alice"), Accepted("alice"), TOO_MANY_CHECKS]
     assert await check(authenticator, "alice", "wrong") is WRONG_PASSWORD
 
 
 async def test_check_that_nobody_waits_for_is_dropped(path: Path) -> None:
     authenticator = new(path)
-    for _ in range(50):
-        verdict = authenticator.check_password("alice", b"wrong", ADDRESS)
-        assert isinstance(verdict, asyncio.Future)
-        verdict.cancel()
+    checks = [asyncio.create_task(check(authenticator, "alice", "wrong")) for _ in range(50)]
+    await asyncio.sleep(0)
+    for one in checks:
+        one.cancel()
+    await asyncio.gather(*checks, return_exceptions=True)
     assert await check(authenticator, "alice", "open sesame") == Accepted("alice")
     assert authenticator.passwords._waiting == 0
 
@@ -226,26 +230,22 @@ async def test_remembered_logins_are_bounded(path: Path, monkeypatch: pytest.Mon
     authenticator = new(path)
     await check(authenticator, "alice", "open sesame")
     await check(authenticator, "bob", "bob's")
-    assert isinstance(
-        authenticator.check_password("alice", b"open sesame", ADDRESS), asyncio.Future
-    )
-    assert authenticator.check_password("bob", b"bob's", ADDRESS) == Accepted("bob")
+    assert authenticator.verdict_at_once("alice", b"open sesame") is None
+    assert authenticator.verdict_at_once("bob", b"bob's") == Accepted("bob")
 
 
 async def test_methods_are_those_with_a_file_behind_them(path: Path) -> None:
-    assert isinstance(new(path).open_exchange("SCRAM-SHA-256", ADDRESS), ScramServer)
+    assert isinstance(new(path).open_exchange("SCRAM-SHA-256"), ScramServer)
     for authenticator, method in ((new(path), "SCRAM-SHA-1"), (new(None), "SCRAM-SHA-256")):
-        assert authenticator.open_exchange(method, ADDRESS) == Refused(
+        assert authenticator.open_exchange(method) == Refused(
             ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
         )
 
 
 async def test_closing_drops_what_waits(path: Path) -> None:
     authenticator = new(path)
-    waiting = [authenticator.check_password("alice", b"wrong", ADDRESS) for _ in range(100)]
+    waiting = [asyncio.create_task(check(authenticator, "alice", "wrong")) for _ in range(100)]
+    await until(lambda: authenticator.passwords._waiting)
     authenticator.close()
-    outcomes = await asyncio.gather(
-        *(verdict for verdict in waiting if isinstance(verdict, asyncio.Future)),
-        return_exceptions=True,
-    )
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)

@@ -6,7 +6,13 @@ from scramp import ScramClient
 
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.authentication.exchange import EnhancedAuthentication
-from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome, Refused
+from ingest.gateway.authentication.outcomes import (
+    TOO_MANY_FAILURES,
+    Accepted,
+    Challenge,
+    Outcome,
+    Refused,
+)
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import Auth
 from ingest.protocol.reason_codes import AuthReasonCode, ConnackReasonCode
@@ -150,3 +156,33 @@ def test_properties_carry_the_method_and_data_where_there_is_some(
         "authentication_method": METHOD,
         "authentication_data": b"x",
     }
+
+
+@pytest.mark.promise
+def test_proofs_of_exchanges_that_were_opened_at_once_are_no_more_than_one_by_one(
+    authenticator: Authenticator,
+) -> None:
+    opened = []
+    for number in range(10):
+        enhanced = EnhancedAuthentication(authenticator, METHOD, None, ADDRESS)
+        client = new_client("alice", "" if number > 2 else f"guess {number}")
+        opened.append((enhanced, client, enhanced.begin(client.get_client_first().encode())))
+    codes = []
+    for enhanced, client, challenge in opened:
+        outcome = enhanced.process_auth(auth(CONTINUE, final_of(client, challenge)))
+        assert isinstance(outcome, Refused), "a right one does not come in any more"
+        codes.append(outcome)
+        with pytest.raises(ProtocolViolation):
+            enhanced.process_auth(auth(CONTINUE, b"and again"))
+    wrong = Refused(ConnackReasonCode.NOT_AUTHORIZED, "unknown user or wrong password")
+    assert codes == [wrong] * 3 + [TOO_MANY_FAILURES] * 7
+    enhanced = EnhancedAuthentication(authenticator, METHOD, None, ADDRESS)
+    assert enhanced.begin(b"n,,n=alice,r=x") is TOO_MANY_FAILURES
+    elsewhere = EnhancedAuthentication(authenticator, METHOD, None, "192.0.2.2")
+    assert isinstance(log_in(elsewhere, "alice"), Accepted)
+
+
+def test_logins_do_not_add_up(authenticator: Authenticator) -> None:
+    for _ in range(10):
+        enhanced = EnhancedAuthentication(authenticator, METHOD, None, ADDRESS)
+        assert isinstance(log_in(enhanced, "alice"), Accepted)

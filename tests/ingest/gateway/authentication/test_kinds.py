@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
-from ingest.gateway.authentication.outcomes import NEXT, Accepted
+from ingest.gateway.authentication.outcomes import NEXT, WRONG_PASSWORD, Accepted
 from ingest.gateway.authentication.web import NO_ANSWER
 from mqlake.rights.grants import read_grants
 from tests.ingest.gateway.authentication.kinds import BROUGHT, KINDS, Kind

@@ -10,9 +10,15 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
 from ingest.gateway.authentication.ldap_authenticator import LdapAuthenticator
-from ingest.gateway.authentication.outcomes import NEXT, Accepted, Attempt, Next, Verdict
+from ingest.gateway.authentication.outcomes import (
+    NEXT,
+    WRONG_PASSWORD,
+    Accepted,
+    Attempt,
+    Next,
+    Verdict,
+)
 from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
 from ingest.gateway.authentication.web import NO_ANSWER
 from mqlake.rights.grants import NO_GRANTS

@@ -12,8 +12,14 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
-from ingest.gateway.authentication.outcomes import NEXT, Accepted, Attempt, Next, Verdict
+from ingest.gateway.authentication.outcomes import (
+    NEXT,
+    WRONG_PASSWORD,
+    Accepted,
+    Attempt,
+    Next,
+    Verdict,
+)
 from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.postgres_authenticator import PostgresAuthenticator
 from ingest.gateway.authentication.settings import PostgresAuthenticatorSettings
