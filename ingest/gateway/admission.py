@@ -46,6 +46,7 @@ class Applicant(Entrant, Protocol):
     transport: asyncio.Transport | None
 
     def share_limits(self) -> None: ...
+    def give_way(self, reason: str) -> None: ...
 
 
 class Admission:
@@ -185,6 +186,7 @@ class Admission:
             extra: Properties of CONNACK that come from its authentication.
         """
         connection = self._connection
+        self._context.arrivals.leave(connection)
         if refusal := self._settle_tenant(accepted) or self._settle_user(accepted):
             connection.refuse(*refusal)
             return

@@ -150,6 +150,13 @@ class ClosableConnection(ClientSocket):
         """
         self._turn_away(b"", reason)
 
+    def give_way(self, reason: str) -> None:
+        """Cut the connection of a client that has not logged in, to make room for others."""
+        self._context.counters.connections_refused += 1
+        self._log("connection refused", reason=reason)
+        self.is_closing = True
+        self._abort()
+
     def _turn_away(self, last_words: bytes, reason: str) -> None:
         """Close before the client was let in; packets behind its CONNECT are not read.
 

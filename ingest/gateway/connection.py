@@ -103,11 +103,16 @@ class ClientConnection(ClosableConnection):
         super().connection_made(transport)
         self._last_received = self._context.loop.time()
         self._context.deadlines.set(self, self._silence_limit)
-        self._number = self._context.connections.opened(self)
+        connections, arrivals = self._context.connections, self._context.arrivals
+        self._number = connections.opened(self)
+        arrivals.enter(self, self.address, self.listener.name)
+        if connections.is_full:  # this one too many is told, unless a silent one makes room
+            arrivals.end_one(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closing = True
         self._context.deadlines.forget(self)
+        self._context.arrivals.leave(self)
         self._buffer.clear()
         if self._credits < 0:
             self._context.overload.leave(self)
@@ -137,6 +142,8 @@ class ClientConnection(ClosableConnection):
         if not self.is_writable:
             self._pause_if_overfull()
         self.protocol.receive_data(data)
+        if self.session is None:
+            self._context.arrivals.hold(self, self.protocol.buffered_bytes)
         if not self._pauses:
             self._process_packets()
         elif self._pauses == self._hears_in:

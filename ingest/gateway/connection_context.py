@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ingest.gateway.arrivals import Arrivals
     from ingest.gateway.authentication.authorizer import Authorizer
     from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.bans import Bans
@@ -28,6 +29,7 @@ class ConnectionContext:
     Args:
         context: Of the gateway.
         connections: All of them.
+        arrivals: Those whose clients have not logged in.
         deadlines: Say when one is to be looked at.
         overload: Says whether there is too much to do.
         draining: Says whether clients are let in.
@@ -44,6 +46,7 @@ class ConnectionContext:
     """
 
     __slots__ = (
+        "arrivals",
         "authorizer",
         "bans",
         "chain",
@@ -73,6 +76,7 @@ class ConnectionContext:
         self,
         context: Context,
         connections: Connections,
+        arrivals: Arrivals,
         deadlines: Deadlines,
         overload: Protection,
         draining: Draining,
@@ -96,6 +100,7 @@ class ConnectionContext:
         self.denials = context.denials
         self.drops = context.drops
         self.connections = connections
+        self.arrivals = arrivals
         self.deadlines = deadlines
         self.overload = overload
         self.draining = draining

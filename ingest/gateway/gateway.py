@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.applied_rights import AppliedRightsFollower
+from ingest.gateway.arrivals import Arrivals
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.authentication.links import open_chain
 from ingest.gateway.bans import Bans
@@ -139,8 +140,11 @@ class Gateway(Foundation):
         self.tenants = Tenants(settings, self.connections, *counted, self.loop)
         followers = self.bans, rights, self.tenants, self.reach, self.growing
         self.peers.on_other = [one.receive for one in followers]
+        self.arrivals = Arrivals()
         self.listeners = Listeners(
-            settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
+            settings.all_listeners,
+            self.arrivals,
+            timeout_seconds=settings.connect_timeout_seconds,
         )
         told = (lambda: self.draining.state), (lambda: self.overload.level)
         self.agent_check = AgentCheck(settings.host, settings.agent_check_port, *told)
@@ -201,6 +205,7 @@ class Gateway(Foundation):
         of_connection = ConnectionContext(
             context,
             self.connections,
+            self.arrivals,
             self.deadlines,
             self.overload,
             self.draining,

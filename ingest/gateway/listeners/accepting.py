@@ -10,8 +10,10 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from ingest.gateway.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
 from ingest.gateway.listeners.certificates import Certificates
 from ingest.gateway.listeners.limits import ConnectionLimit
 from ingest.gateway.listeners.proxy_protocol import (
@@ -26,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN: Final = 64
 """Then the loop's other work has its turn."""
-MAX_HANDSHAKES: Final = 1024
-"""So many at once of one listener; further connections wait in the backlog."""
 EXHAUSTED_PAUSE_SECONDS: Final = 0.5
 """How long nothing is accepted after the process has run out of file descriptors or memory."""
 TLS_SHUTDOWN_SECONDS: Final = 5.0
@@ -43,6 +43,7 @@ class Acceptor:
         listener: Listens already; closed by `close`.
         make: Makes a connection's protocol when all before it went well.
         certificates: For TLS.
+        arrivals: Of the gateway; has the connections until their protocol is made.
         limit: Of the listener; protocols that `make` makes count themselves.
         expects_proxy: Each connection begins with a PROXY header.
         timeout_seconds: For the header, and again for the handshake.
@@ -55,6 +56,7 @@ class Acceptor:
         make: Callable[[], asyncio.Protocol],
         *,
         certificates: Certificates | None,
+        arrivals: Arrivals,
         limit: ConnectionLimit | None,
         expects_proxy: bool,
         timeout_seconds: float,
@@ -63,11 +65,12 @@ class Acceptor:
         self._listener = listener
         self._make = make
         self._certificates = certificates
+        self._arrivals = arrivals
         self._limit = limit
         self._expects_proxy = expects_proxy
         self._timeout = timeout_seconds
         self._loop = asyncio.get_running_loop()
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._arriving: set[_Incoming] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._is_accepting = False
@@ -80,8 +83,8 @@ class Acceptor:
         if self._pause is not None:
             self._pause.cancel()
         self._listener.close()
-        for task in self._arriving:
-            task.cancel()
+        for incoming in self._arriving:
+            incoming.task.cancel()
 
     def _hold(self) -> None:
         if self._is_accepting:
@@ -96,9 +99,6 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            if len(self._arriving) >= MAX_HANDSHAKES:
-                self._hold()
-                return
             try:
                 connection, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -107,24 +107,34 @@ class Acceptor:
                 if exc.errno not in _EXHAUSTED:
                     raise
                 self._log(logging.ERROR, "connections wait", reason=exc.strerror)
+                self._arrivals.end_one()
                 self._hold()
                 self._pause = self._loop.call_later(EXHAUSTED_PAUSE_SECONDS, self._go_on)
                 return
-            if self._limit is not None and self._limit.is_reached:
+            if self._limit is not None and not self._limit.has_room():
                 self._limit.log_refused(address)
                 connection.close()
                 continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._bring_in(connection, address))
-            self._arriving.add(task)
-            task.add_done_callback(self._arrived)
+            incoming = _Incoming(self._name, connection, address)
+            incoming.task = self._loop.create_task(self._bring_in(incoming))
+            incoming.task.add_done_callback(partial(self._arrived, incoming))
+            self._arriving.add(incoming)
+            self._enter(incoming, address)
 
-    def _arrived(self, task: asyncio.Task[None]) -> None:
-        self._arriving.discard(task)
-        if len(self._arriving) < MAX_HANDSHAKES and self._pause is None:
-            self._go_on()
+    def _enter(self, incoming: "_Incoming", address: Any) -> None:
+        place_bytes = PLACE_BYTES if self._certificates is None else HANDSHAKE_BYTES
+        host = str(address[0]) if isinstance(address, tuple) else ""
+        self._arrivals.enter(incoming, host, self._name, place_bytes)
 
-    async def _bring_in(self, connection: socket.socket, address: Any) -> None:
+    def _arrived(self, incoming: "_Incoming", task: asyncio.Task[None]) -> None:
+        self._arriving.discard(incoming)
+        self._arrivals.leave(incoming)
+        if task.cancelled():  # perhaps before its first step
+            incoming.connection.close()
+
+    async def _bring_in(self, incoming: "_Incoming") -> None:
+        connection, address = incoming.connection, incoming.address
         facts: Facts = {}
         try:
             if connection.family != socket.AF_UNIX:
@@ -135,9 +145,11 @@ class Acceptor:
                 facts["proxy_peername"] = address
                 if header.client is not None:
                     facts["peername"] = header.client
+                    self._arrivals.leave(incoming)
+                    self._enter(incoming, header.client)
                 facts["sni"] = header.server_name
                 facts["client_certificate_common_name"] = header.certificate_common_name
-            make_arrival = self._arrival_maker(facts)
+            make_arrival = self._arrival_maker(incoming, facts)
             if self._certificates is None:
                 await self._loop.connect_accepted_socket(make_arrival, connection)
             else:
@@ -155,11 +167,32 @@ class Acceptor:
             connection.close()
             raise
 
-    def _arrival_maker(self, facts: Facts) -> Callable[[], asyncio.Protocol]:
-        return lambda: ProtocolMaker(self._make, facts)
+    def _arrival_maker(self, incoming: "_Incoming", facts: Facts) -> Callable[[], asyncio.Protocol]:
+        def make() -> asyncio.Protocol:
+            self._arrivals.leave(incoming)  # the protocol enters by itself
+            return self._make()
+
+        return lambda: ProtocolMaker(make, facts)
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
         logger.log(level, event, extra={"fields": {"listener": self._name, **fields}})
+
+
+class _Incoming:
+    """A connection until its protocol is made."""
+
+    __slots__ = ("_listener", "address", "connection", "task")
+
+    def __init__(self, listener: str, connection: socket.socket, address: Any) -> None:
+        self._listener = listener
+        self.connection = connection
+        self.address = address
+        self.task: asyncio.Task[None]
+
+    def give_way(self, reason: str) -> None:
+        self.task.cancel()
+        fields = {"listener": self._listener, "peer": self.address, "reason": reason}
+        logger.info("connection refused", extra={"fields": fields})
 
 
 async def read_proxy_header(connection: socket.socket) -> ProxyHeader:

@@ -1,13 +1,19 @@
 """How many connections a listener may have: those beyond it are closed at once, as Mosquitto does.
 
 Before the TLS and WebSocket handshakes, which are the cost of a crowd of clients; the gateway's own
-limit is told in MQTT.
+limit is told in MQTT. A connection whose client has not logged in gives way to another one.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.arrivals import Arrivals
 
 logger = logging.getLogger(__name__)
 
@@ -15,16 +21,17 @@ logger = logging.getLogger(__name__)
 class ConnectionLimit:
     """The connections of one listener and how many there may be."""
 
-    __slots__ = ("connections", "maximum", "name")
+    __slots__ = ("_arrivals", "connections", "maximum", "name")
 
-    def __init__(self, name: str, maximum: int) -> None:
+    def __init__(self, name: str, maximum: int, arrivals: Arrivals) -> None:
         self.name = name
         self.maximum = maximum
+        self._arrivals = arrivals
         self.connections = 0
 
-    @property
-    def is_reached(self) -> bool:
-        return self.connections >= self.maximum
+    def has_room(self) -> bool:
+        """Tell whether there is room for one more, or make it."""
+        return self.connections < self.maximum or self._arrivals.end_one(listener=self.name)
 
     def log_refused(self, peer: Any) -> None:
         reason = f"{self.connections} connections, this listener takes {self.maximum}"
@@ -48,7 +55,7 @@ class LimitedConnection(asyncio.Protocol):
         self._above: asyncio.Protocol | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._limit.is_reached:
+        if not self._limit.has_room():
             self._limit.log_refused(transport.get_extra_info("peername"))
             cast("asyncio.Transport", transport).abort()
             return

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from ingest.gateway.arrivals import Arrivals
 from ingest.gateway.listeners.accepting import Acceptor
 from ingest.gateway.listeners.certificates import Certificates
 from ingest.gateway.listeners.info import ListenerInfo, MakeConnection
@@ -39,12 +40,16 @@ class Listeners:
 
     Args:
         settings: In this order they are opened.
+        arrivals: Of the gateway; has connections until their first byte of MQTT.
         timeout_seconds: For each step between a connection's start and its first byte of MQTT: the
             PROXY header, the TLS handshake, the WebSocket handshake.
     """
 
-    def __init__(self, settings: Sequence[ListenerSettings], *, timeout_seconds: float) -> None:
+    def __init__(
+        self, settings: Sequence[ListenerSettings], arrivals: Arrivals, *, timeout_seconds: float
+    ) -> None:
         self._settings = settings
+        self._arrivals = arrivals
         self._timeout = timeout_seconds
         self._certificates: list[Certificates] = []
         self._in_handshake: set[WebSocket] = set()
@@ -114,7 +119,7 @@ class Listeners:
         make = self._maker(settings, info, make_connection)
         limit = None
         if settings.max_connections is not None:
-            limit = ConnectionLimit(name, settings.max_connections)
+            limit = ConnectionLimit(name, settings.max_connections, self._arrivals)
             make = partial(LimitedConnection, limit, make)
         for opened in self._sockets(settings):
             await self._serve(opened, settings, name, make, certificates, limit)
@@ -150,7 +155,8 @@ class Listeners:
             settings.origins,
             self._timeout,
         )
-        return lambda: WebSocket(rules, make_connection, self._in_handshake)
+        in_handshake, arrivals = self._in_handshake, self._arrivals
+        return lambda: WebSocket(rules, make_connection, in_handshake, arrivals)
 
     async def _serve(
         self,
@@ -167,6 +173,7 @@ class Listeners:
                 listener,
                 make,
                 certificates=certificates,
+                arrivals=self._arrivals,
                 limit=limit,
                 expects_proxy=settings.proxy_protocol,
                 timeout_seconds=self._timeout,

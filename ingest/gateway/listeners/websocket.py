@@ -34,6 +34,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from ingest.gateway.arrivals import Arrivals
 from ingest.gateway.listeners.info import ListenerInfo, MakeConnection
 from ingest.gateway.listeners.origins import is_welcome
 
@@ -98,10 +99,12 @@ class WebSocket(asyncio.Protocol):
         rules: Of the listener.
         make_connection: Makes the protocol above.
         in_handshake: Holds this connection until the handshake is over.
+        arrivals: Of the gateway; has it as long.
     """
 
     __slots__ = (
         "_above",
+        "_arrivals",
         "_connection",
         "_facts",
         "_failure",
@@ -119,10 +122,12 @@ class WebSocket(asyncio.Protocol):
         rules: WebSocketRules,
         make_connection: MakeConnection,
         in_handshake: "set[WebSocket]",
+        arrivals: Arrivals,
     ) -> None:
         self._rules = rules
         self._make_connection = make_connection
         self._in_handshake = in_handshake
+        self._arrivals = arrivals
         self._transport: asyncio.Transport
         self._request = b""
         self._connection: Connection | None = None  # these from the end of the handshake on
@@ -137,6 +142,8 @@ class WebSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._in_handshake.add(self)
+        host = str(self._peer[0]) if isinstance(self._peer, tuple) else ""
+        self._arrivals.enter(self, host, self._rules.info.name)
         self._start_timer(self._rules.timeout_seconds, self._give_up_handshake)
 
     def data_received(self, data: bytes) -> None:
@@ -157,7 +164,7 @@ class WebSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._in_handshake.discard(self)
+        self._leave_handshake()
         above, self._above = self._above, None
         if above is not None:
             above.connection_lost(exc or self._failure)
@@ -168,6 +175,9 @@ class WebSocket(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._request += data
+        self._arrivals.hold(self, len(self._request))
+        if self._transport.is_closing():
+            return
         end = self._request.find(_END_OF_REQUEST) + len(_END_OF_REQUEST)
         is_whole = end >= len(_END_OF_REQUEST)
         if (end if is_whole else len(self._request)) > MAX_HANDSHAKE_BYTES:
@@ -195,7 +205,7 @@ class WebSocket(asyncio.Protocol):
             self._refuse(handshake, exc)
             return
         self._stop_timer()
-        self._in_handshake.discard(self)
+        self._leave_handshake()
         self._transport.write(answer)
         self._connection = Connection(ConnectionType.SERVER)
         self._above = self._make_connection(info)
@@ -250,6 +260,15 @@ class WebSocket(asyncio.Protocol):
             pass
         self._log_refused(reason)
         self._transport.close()
+
+    def _leave_handshake(self) -> None:
+        self._in_handshake.discard(self)
+        self._arrivals.leave(self)
+
+    def give_way(self, reason: str) -> None:
+        """Cut a connection that has not ended its handshake, to make room for others."""
+        self._log_refused(reason)
+        self._transport.abort()
 
     def _give_up_handshake(self) -> None:
         self._log_refused("no WebSocket handshake in time")

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from ingest.gateway.arrivals import PLACE_BYTES
 from ingest.protocol.decoder import Decoder
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role
@@ -162,6 +163,41 @@ async def test_a_full_gateway_says_so(level: int) -> None:
         await first.disconnect()
         await until(lambda: not harness.gateway.connections)
         await Client.connect(harness.port, "third")
+
+
+async def test_a_silent_client_makes_room_in_a_full_gateway() -> None:
+    async with running_gateway(max_connections=2) as harness:
+        silent = [await Client.open(harness.port) for _ in range(2)]
+        await until(lambda: len(harness.gateway.arrivals) == 2)
+        first = await Client.connect(harness.port, "first")
+        assert await silent[0].is_closed()
+        second = await Client.connect(harness.port, "second")
+        assert await silent[1].is_closed()
+        third = await Client.open(harness.port)
+        busy = ConnackReasonCode.SERVER_BUSY
+        assert (await third.handshake("third")).reason_code is busy
+        await first.expect_nothing()
+        await second.expect_nothing()
+        assert harness.gateway.counters.connections_refused == 3
+
+
+async def test_packets_that_are_not_whole_are_counted_until_their_client_is_let_in() -> None:
+    async with running_gateway() as harness:
+        arrivals = harness.gateway.arrivals
+        connect = encode(Connect("alice", username="a", password=bytes(60_000)), 5)
+        client = await Client.open(harness.port)
+        client.send_bytes(connect[:-1])
+        await until(lambda: arrivals.bytes == PLACE_BYTES + len(connect) - 1)
+        client.send_bytes(connect[-1:])
+        assert (await client.expect(Connack)).reason_code is ConnackReasonCode.SUCCESS
+        assert (len(arrivals), arrivals.bytes) == (0, 0)
+        other = await Client.open(harness.port)
+        other.send_bytes(connect[:-1])
+        await until(lambda: len(arrivals) == 1)
+        other.cut()
+        await until(lambda: len(arrivals) == 0)
+        assert arrivals.bytes == 0
+        await client.expect_nothing()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from ingest.gateway.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
 from ingest.gateway.listeners import accepting
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
@@ -233,6 +234,7 @@ async def test_when_one_cannot_be_opened_none_stays_open(tmp_path: Path) -> None
                 UnixListener(file=file),
                 TcpListener(port=other.getsockname()[1]),
             ],
+            Arrivals(),
             timeout_seconds=5,
         )
         with pytest.raises(OperationalError, match="Address already in use"):
@@ -285,21 +287,50 @@ async def test_connections_beyond_the_limit_are_closed_at_once(
     assert "connection refused" in caplog.messages
 
 
-async def test_handshakes_are_bounded_and_those_that_wait_get_their_turn(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 2)
-    monkeypatch.setattr(accepting, "ACCEPTS_PER_TURN", 1)
+@pytest.mark.parametrize("kind", ["tcp", "tls", "ws", "proxy"])
+async def test_silent_connections_keep_nobody_out(kind: str, authority: Authority) -> None:
     port = free_port()
-    listeners = ({"kind": "tls", "port": port, **authority.settings()},)
-    async with running_gateway(listeners=listeners):
+    listener: dict[str, Any] = {"kind": kind, "port": port}
+    if kind == "tls":
+        listener |= authority.settings()
+    elif kind == "proxy":
+        listener |= {"kind": "tcp", "proxy_protocol": True}
+    async with running_gateway(listeners=(listener,)) as harness:
+        waiting = harness.gateway.arrivals
+        place = HANDSHAKE_BYTES if kind == "tls" else PLACE_BYTES
+        waiting._most_bytes = 3 * HANDSHAKE_BYTES
+        most = waiting._most_bytes // place
+        silent = [await Client.open(port) for _ in range(most)]
+        await until(lambda: len(waiting) == most)
+        if kind == "tls":
+            client = await open_tls(port, authority.client_context())
+        elif kind == "ws":
+            client = (await WebSocketClient.connect(port)).mqtt()
+        else:
+            client = await Client.open(port)
+        if kind == "proxy":
+            client.send_bytes(PROXY_V1)
+        await client.handshake("alice")
+        assert await silent[0].is_closed(), "the oldest"
+        await client.expect_nothing()
+        # One for its connection, perhaps one for its first packet.
+        await until(lambda: len(waiting) in {most - 1, most - 2})
+
+
+async def test_silent_connections_do_not_fill_a_listener() -> None:
+    port = free_port()
+    listeners = ({"kind": "tcp", "port": port, "max_connections": 2},)
+    async with running_gateway(listeners=listeners) as harness:
         silent = [await Client.open(port) for _ in range(2)]
-        await turns(20)
-        waiting = asyncio.create_task(open_tls(port, authority.client_context()))
-        await turns(20)
-        assert not waiting.done()
-        silent[0].cut()
-        await (await waiting).handshake("alice")
+        await until(lambda: len(harness.gateway.arrivals) == 2)
+        alice = await Client.connect(port, "alice")
+        assert await silent[0].is_closed()
+        bob = await Client.connect(port, "bob")
+        assert await silent[1].is_closed()
+        with pytest.raises((OSError, AssertionError, asyncio.IncompleteReadError)):
+            await Client.connect(port, "carol")
+        await alice.expect_nothing()
+        await bob.expect_nothing()
 
 
 async def test_when_descriptors_run_out_clients_wait(
@@ -463,6 +494,7 @@ async def test_facts_of_the_proxy_and_of_the_inner_tls_are_not_mixed(
             TcpListener(port=ports[0], proxy_protocol=True),
             TlsListener(port=ports[1], proxy_protocol=True, **authority.settings()),
         ],
+        Arrivals(),
         timeout_seconds=5,
     )
     await listeners.start(make)

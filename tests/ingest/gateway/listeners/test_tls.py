@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import trustme
 
+from ingest.gateway.arrivals import Arrivals
 from ingest.gateway.listeners.certificates import make_context
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
@@ -321,7 +322,7 @@ async def test_a_connection_knows_certificate_and_server_name(authority: Authori
         return made[-1]
 
     listener: ListenerSettings = TlsListener(**settings["listeners"][0])
-    listeners = Listeners([listener], timeout_seconds=5)
+    listeners = Listeners([listener], Arrivals(), timeout_seconds=5)
     await listeners.start(make)
     for common_name in ("press-7", None):
         context = authority.client_context(common_name)
