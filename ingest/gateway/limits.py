@@ -37,8 +37,8 @@ class LimitSettings(SettingsGroup):
     session_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="Bytes of topic filters and will of one session; beyond it filters, or a "
-        "CONNECT with such a will, are refused with 0x97 (3.x: 0x80 and 3).",
+        description="Bytes of topic filters and will, with its properties, of one session; beyond "
+        "it filters, or a CONNECT with such a will, are refused with 0x97 (3.x: 0x80 and 3).",
     )
     queued_bytes: int = Field(
         default=128 * 1024 * 1024,

@@ -83,7 +83,8 @@ class GatewaySettings(ProcessSettings):
     max_connections: int = Field(
         default=100_000,
         ge=1,
-        description="Maximum number of clients; more are refused.",
+        description="Maximum number of connections; more are refused, unless one has not logged "
+        "in: that is closed.",
     )
     connect_timeout_seconds: float = Field(
         default=10.0,
@@ -96,7 +97,8 @@ class GatewaySettings(ProcessSettings):
         default=1024 * 1024,
         ge=1024,
         le=64 * 1024 * 1024,
-        description="Maximum packet size that a client may send. Sent to 5.0 clients.",
+        description="Maximum packet size that a client may send, at most 64 KiB before it is "
+        "let in. Sent to 5.0 clients.",
     )
     max_topic_levels: int = Field(
         default=DEFAULT_MAX_LEVELS,
@@ -319,7 +321,7 @@ class GatewaySettings(ProcessSettings):
         default=60,
         ge=0,
         description="Failed logins per minute of one address (IPv6: of one /64 network) before it "
-        "must wait. 0: no limit.",
+        "must wait. 0: no limit. Logins under way count as failed until they are not.",
     )
 
     bans_file: Path | None = Field(

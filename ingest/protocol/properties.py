@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NoReturn, TypedDict, cast
 
-from ingest.protocol.errors import LocalProtocolError
+from ingest.protocol.errors import LocalProtocolError, RemoteProtocolError
 from ingest.protocol.primitives import (
     MAX_FOUR_BYTE_INTEGER,
     MAX_TWO_BYTE_INTEGER,
@@ -442,8 +442,9 @@ def decode_properties(
         definition, read = row
         name = definition.name
         before = values.get(name)
-        if before is not None:
-            _check_repetition(definition, context, before, most)  # what is too much is not read
+        # What is too much is not read.
+        if before is not None and (context not in definition.repeatable_in or len(before) >= most):
+            raise _repetition_error(definition, context, most)
         value, offset = read(area, offset + 1, 5)
         if definition.checked:
             _check_value(definition, context, value)
@@ -488,16 +489,15 @@ def encode_property_values(properties: Properties, context: PropertyContext) -> 
     return b"".join(parts)
 
 
-def _check_repetition(
-    definition: PropertyDefinition, context: PropertyContext, before: Any, most: int
-) -> None:
+def _repetition_error(
+    definition: PropertyDefinition, context: PropertyContext, most: int
+) -> RemoteProtocolError:
     name, clause = definition.name, f"MQTT5-{definition.sections[context]}"
     if context not in definition.repeatable_in:
         message = f"property {name} appears twice in {context.name}"
-        raise make_error(PROTOCOL_ERROR, message, clause)
-    if len(before) >= most:
-        message = f"property {name} appears more than {most} times in {context.name}"
-        raise make_error(QUOTA_EXCEEDED, message, clause)
+        return make_error(PROTOCOL_ERROR, message, clause)
+    message = f"property {name} appears more than {most} times in {context.name}"
+    return make_error(QUOTA_EXCEEDED, message, clause)
 
 
 def _check_value(definition: PropertyDefinition, context: PropertyContext, value: Any) -> None:

@@ -39,8 +39,9 @@ class _Listener(SettingsGroup):
     max_connections: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum number of clients; connections beyond it are closed at once. Without "
-        "it only the gateway's max_connections applies.",
+        description="Maximum number of clients; connections beyond it are closed at once, unless "
+        "one has not logged in: that is closed. Without it only the gateway's max_connections "
+        "applies.",
         examples=[10_000],
     )
     connects_per_second: int = Field(
