@@ -13,8 +13,10 @@ from mqlake.log import topic_limits
 from mqlake.log.topic_limits import record_limit
 from tests.cases import case
 
+Answer = dict[str, Any] | BaseException | None
 
-def answers(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | BaseException | None) -> None:
+
+def answers(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
     """Have the cluster give a configuration, an error or nothing."""
 
     class Client:
@@ -41,12 +43,13 @@ def test_the_limit_of_a_log_topic_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_cluster_that_does_not_tell_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    for name, answer in {
+    given: dict[str, Answer] = {
         "refused": refused,
         "another broker's configuration": {},
         "no value": {"max.message.bytes": SimpleNamespace(value=None)},
         "no answer": None,
-    }.items():
+    }
+    for name, answer in given.items():
         with case(name):
             answers(monkeypatch, answer)
             with pytest.raises(LogError, match="asking how large records of t may be"):
