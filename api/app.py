@@ -61,6 +61,7 @@ from api.routes import (
     topics,
     tracing,
 )
+from api.segments import MarkedPath
 from api.services import Services, make_services
 from api.settings import PREFIX, ApiSettings
 from mqlake.addresses import is_loopback
@@ -74,6 +75,8 @@ _logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 65_536
 """Of a WebSocket's: the largest that a reader may send."""
+MAX_HEAD_BYTES = 16_384 + 3 * 65_535
+"""Of a request's line and headers: a client identifier has 65,535 bytes, in a path `%xx` each."""
 SESSION_PACE_SECONDS = 0.2
 """Of sessions there are records by the thousand, and a page shows them a moment later."""
 
@@ -121,6 +124,7 @@ def create_app(services: Services) -> FastAPI:
 def _add_middleware(app: FastAPI, services: Services) -> None:
     """Put around all routes what each request goes through; the last one comes first."""
     settings = services.settings
+    app.add_middleware(MarkedPath)
     app.add_middleware(AuditTrail)
     app.add_middleware(Entrance, prefix=PREFIX)
     app.add_middleware(HostNames, names=_host_names(settings))
@@ -172,6 +176,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         http=TimedProtocol,
         ws=WebSocketProtocol,
         ws_max_size=MAX_FRAME_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import problem_response
 from api.prometheus import RequestMetrics
+from api.segments import plain
 
 _logger = logging.getLogger(__name__)
 
@@ -137,6 +138,6 @@ def _fields(scope: Scope, status: int) -> dict[str, object]:
         "request_id": scope["mqlake.request_id"],
         "caller": scope.get("mqlake.caller", ""),
         "method": scope.get("method", "WebSocket"),
-        "path": scope["path"],
+        "path": plain(scope["path"]),
         "status": status,
     }

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.audit.states import masked_request, state_at
 from api.dependencies import services_of
+from api.segments import plain
 from api.settings import PREFIX
 from mqlake.access_records import Role
 from mqlake.audit_records import AuditRecord
@@ -100,7 +101,7 @@ class AuditTrail:
 
 def _record(scope: Scope, attempt: _Attempt, status: int, now_ms: int) -> AuditRecord:
     query = scope["query_string"].decode(errors="replace")
-    path = scope["path"].removeprefix(PREFIX)
+    path = plain(scope["path"]).removeprefix(PREFIX)
     client = scope.get("client")
     return AuditRecord(
         ts=now_ms,

@@ -133,7 +133,7 @@ def get_index(request: Request, gateways: Heard, settings: Settings) -> Response
     return _send(request, files()[INDEX], policy(sources))
 
 
-@router.api_route(PATH + "{path:path}", methods=["GET", "HEAD"])
+@router.api_route(PATH + "{path:segments}", methods=["GET", "HEAD"])
 def get_file(request: Request, path: str) -> Response:
     found = files().get(path)
     if found is None:

@@ -59,7 +59,9 @@ def post_account(
     return view_account(new.name, account)
 
 
-@router.get("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
+@router.get(
+    "/accounts/{name:segment}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}}
+)
 def get_account(
     caller: CurrentCaller, _access: KnownAccess, changes: ChangeAccess, name: NamePath
 ) -> AccountView:
@@ -67,7 +69,9 @@ def get_account(
     return view_account(name, changes.find_account(name, caller))
 
 
-@router.put("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
+@router.put(
+    "/accounts/{name:segment}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}}
+)
 def put_account(
     request: Request,
     _access: KnownAccess,
@@ -96,7 +100,7 @@ def put_account(
 
 
 @router.delete(
-    "/accounts/{name}",
+    "/accounts/{name:segment}",
     status_code=HTTPStatus.NO_CONTENT,
     openapi_extra=_ADMIN,
     responses={404: {"model": ProblemDetails}},

@@ -89,7 +89,7 @@ def get_alarms(
     return AlarmPage(items=views, next_cursor=more, problems=shown)
 
 
-@router.post("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
+@router.post("/alarms/{id:segment}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
 def post_acknowledge(
     caller: CurrentCaller, alarms: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId, note: Note
 ) -> AlarmView:
@@ -102,7 +102,7 @@ def post_acknowledge(
     return _view(_check(alarms, caller, alarm_id))
 
 
-@router.delete("/alarms/{id}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
+@router.delete("/alarms/{id:segment}/acknowledge", openapi_extra=_OWN, responses=_MISSING)
 def delete_acknowledge(
     caller: CurrentCaller, alarms: KnownAlarms, changes: ChangeAlarms, alarm_id: AlarmId
 ) -> AlarmView:

@@ -50,7 +50,7 @@ def get_balancer(link: Link) -> Balancer:
 
 
 @router.post(
-    "/balancer/nodes/{name}/drain",
+    "/balancer/nodes/{name:segment}/drain",
     status_code=HTTPStatus.ACCEPTED,
     openapi_extra=needs("admin"),
     responses=_ANSWERS | {422: {"model": ProblemDetails}},
@@ -66,7 +66,7 @@ def post_node_drain(link: Link, name: str, drain: NodeDrain | None = None) -> No
 
 
 @router.delete(
-    "/balancer/nodes/{name}/drain",
+    "/balancer/nodes/{name:segment}/drain",
     status_code=HTTPStatus.ACCEPTED,
     openapi_extra=needs("admin"),
     responses=_ANSWERS,

@@ -113,7 +113,7 @@ def post_ban(caller: CurrentCaller, changes: ChangeBans, new: NewBan) -> BanView
 
 
 @router.delete(
-    "/bans/{id}",
+    "/bans/{id:segment}",
     status_code=HTTPStatus.NO_CONTENT,
     openapi_extra=needs("admin"),
     responses=_NOT_FOUND,

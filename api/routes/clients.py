@@ -1,9 +1,11 @@
 """Sessions and their subscriptions: list, look at, end."""
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field
 
 from api.cache import CachedSession, ClientFilter
@@ -21,6 +23,7 @@ from api.sessions import (
     read_client_subscription,
     read_summary,
 )
+from api.settings import PREFIX
 from mqlake.tenants import DEFAULT_TENANT
 
 router = APIRouter(
@@ -41,6 +44,12 @@ class InFlight(BaseModel):
     in_: list[int] = Field(
         alias="in", description="packet identifiers of QoS 2 messages from the client"
     )
+
+
+_OF_CLIENT: Final[dict[int | str, dict[str, Any]]] = {
+    307: {"description": "the whole path names a client, at `Location`"},
+    404: {"model": ProblemDetails},
+}
 
 
 @router.get("/clients")
@@ -71,31 +80,46 @@ def get_clients(
     return to_page(found, limit, lambda one: (one.client_id,))
 
 
-# Before /clients/{client_id}: a client identifier may hold slashes, and may end like this path.
-@router.get("/clients/{client_id:path}/subscriptions", responses={404: {"model": ProblemDetails}})
+# Before /clients/{client_id}: a client identifier with its slashes as they are may end like these.
+@router.get(
+    "/clients/{client_id:segments}/subscriptions",
+    response_model=Page[SubscriptionView],
+    responses=_OF_CLIENT,
+)
 def get_client_subscriptions(
-    cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT
-) -> Page[SubscriptionView]:
+    request: Request, cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT
+) -> object:
     """List a client's subscriptions.
 
-    All are on one page.
+    All are on one page. Without a client of this identifier, but with one whose identifier ends in
+    `/subscriptions`, the answer is a redirect to that client.
     """
+    if longer := _longer(request, cache, tenant, client_id, "subscriptions"):
+        return longer
     client = read_client(_stored(cache, tenant, client_id))
     return Page(items=client.subscriptions, next_cursor=None)
 
 
-@router.get("/clients/{client_id:path}/in_flight", responses={404: {"model": ProblemDetails}})
-def get_client_in_flight(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> InFlight:
+@router.get(
+    "/clients/{client_id:segments}/in_flight", response_model=InFlight, responses=_OF_CLIENT
+)
+def get_client_in_flight(
+    request: Request, cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT
+) -> object:
     """List a client's messages in flight.
 
     These are QoS 1 and 2 messages whose exchange is not finished, as of the last progress record,
     about a second old. There are no more than the client's and the gateway's Receive Maximum.
+    Without a client of this identifier, but with one whose identifier ends in `/in_flight`, the
+    answer is a redirect to that client.
     """
+    if longer := _longer(request, cache, tenant, client_id, "in_flight"):
+        return longer
     client = read_client(_stored(cache, tenant, client_id))
     return InFlight.model_validate({"out": client.in_flight_out, "in": client.in_flight_in})
 
 
-@router.get("/clients/{client_id:path}", responses={404: {"model": ProblemDetails}})
+@router.get("/clients/{client_id:segments}", responses={404: {"model": ProblemDetails}})
 def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> ClientSessionView:
     """Show a client's session.
 
@@ -104,7 +128,7 @@ def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) ->
     return read_client(_stored(cache, tenant, client_id))
 
 
-@router.delete("/clients/{client_id:path}", status_code=HTTPStatus.ACCEPTED)
+@router.delete("/clients/{client_id:segments}", status_code=HTTPStatus.ACCEPTED)
 def delete_client(
     gateways: Heard,
     log: Log,
@@ -151,3 +175,22 @@ def _stored(cache: Cache, tenant: str, client_id: str) -> CachedSession:
     if stored is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"no session of client {client_id!r} is stored")
     return stored
+
+
+def _longer(
+    request: Request, cache: Cache, tenant: str, client_id: str, part: str
+) -> RedirectResponse | None:
+    """Return a redirect to the client whose identifier is the whole path; None: there is none.
+
+    Args:
+        request: Asks for a part of a client.
+        cache: Knows the clients.
+        tenant: Theirs.
+        client_id: A client of this identifier counts first.
+        part: The part's name, the last segment of the path.
+    """
+    longer = f"{client_id}/{part}"
+    if cache.client(tenant, client_id) is not None or cache.client(tenant, longer) is None:
+        return None
+    path = f"{PREFIX}/clients/{quote(longer, safe='')}"
+    return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)

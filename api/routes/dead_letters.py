@@ -94,7 +94,7 @@ def get_dead_letters(
 
 
 @router.post(
-    "/rules/{id}/dead_letters/rerun",
+    "/rules/{id:segment}/dead_letters/rerun",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
 )

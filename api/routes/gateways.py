@@ -110,7 +110,7 @@ def get_placement(gateways: Heard) -> Placement:
     return Placement(shards=count, items=items)
 
 
-@router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
+@router.get("/gateways/{name:segment}", responses={404: {"model": ProblemDetails}})
 def get_gateway(gateways: Heard, name: str) -> GatewayView:
     """Show a gateway.
 
@@ -123,7 +123,7 @@ def get_gateway(gateways: Heard, name: str) -> GatewayView:
 
 
 @router.post(
-    "/gateways/{name}/reload",
+    "/gateways/{name:segment}/reload",
     status_code=HTTPStatus.ACCEPTED,
     openapi_extra=needs("admin"),
     responses=_ASKING,
@@ -137,7 +137,7 @@ def post_reload(state: State, gateways: Heard, log: Log, name: str) -> GatewayAs
 
 
 @router.post(
-    "/gateways/{name}/drain",
+    "/gateways/{name:segment}/drain",
     status_code=HTTPStatus.ACCEPTED,
     openapi_extra=needs("admin"),
     responses=_ASKING,
@@ -156,7 +156,7 @@ def post_drain(
 
 
 @router.delete(
-    "/gateways/{name}/drain",
+    "/gateways/{name:segment}/drain",
     status_code=HTTPStatus.ACCEPTED,
     openapi_extra=needs("admin"),
     responses=_ASKING,

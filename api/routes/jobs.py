@@ -56,7 +56,7 @@ def get_jobs(
 
 
 @router.get(
-    "/jobs/{id}",
+    "/jobs/{id:segment}",
     responses={404: {"model": ProblemDetails}},
     openapi_extra=_OWN,
 )
@@ -72,7 +72,7 @@ def get_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
 
 
 @router.delete(
-    "/jobs/{id}",
+    "/jobs/{id:segment}",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (403, 404, 409)},
     openapi_extra=_OWN,

@@ -61,7 +61,7 @@ def post_key(
     return CreatedKey(**view_key(key_id, key).model_dump(), key=text)
 
 
-@router.get("/keys/{id}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
+@router.get("/keys/{id:segment}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
 def get_key(
     caller: CurrentCaller, _access: KnownAccess, changes: ChangeAccess, key_id: KeyId
 ) -> KeyView:
@@ -70,7 +70,7 @@ def get_key(
 
 
 @router.delete(
-    "/keys/{id}",
+    "/keys/{id:segment}",
     status_code=HTTPStatus.NO_CONTENT,
     openapi_extra=_ADMIN,
     responses={404: {"model": ProblemDetails}},

@@ -55,7 +55,7 @@ def get_sessions(
 
 
 @router.delete(
-    "/sessions/{id}",
+    "/sessions/{id:segment}",
     status_code=HTTPStatus.NO_CONTENT,
     openapi_extra=_ADMIN,
     responses={404: {"model": ProblemDetails}},

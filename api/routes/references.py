@@ -86,7 +86,7 @@ def get_references(
 
 
 @router.put(
-    "/references/{id}",
+    "/references/{id:segment}",
     max_body_size=MAX_BYTES,
     response_model=ReferenceView,
     openapi_extra=_BODY,
@@ -141,7 +141,7 @@ async def put_reference(
     return await run_in_threadpool(change)
 
 
-@router.get("/references/{id}", responses=_NOT_FOUND)
+@router.get("/references/{id:segment}", responses=_NOT_FOUND)
 def get_reference(
     references: KnownReferences, reference_id: IdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> ReferenceView:
@@ -152,7 +152,7 @@ def get_reference(
     return _view(tenant, reference_id, _existing(references, tenant, reference_id))
 
 
-@router.get("/references/{id}/rows", responses=_NOT_FOUND)
+@router.get("/references/{id:segment}/rows", responses=_NOT_FOUND)
 def get_rows(
     references: KnownReferences,
     tables: Tables,
@@ -190,7 +190,7 @@ def get_rows(
     return RowsPage(version=version, items=rows[:limit], next_cursor=next_cursor)
 
 
-@router.get("/references/{id}/versions", responses=_NOT_FOUND)
+@router.get("/references/{id:segment}/versions", responses=_NOT_FOUND)
 def get_versions(
     references: KnownReferences,
     tables: Tables,
@@ -214,7 +214,10 @@ def get_versions(
     return to_page(views[: limit + 1], limit, lambda view: (str(view.version),))
 
 
-@router.post("/references/{id}/versions/{version}/rollback", responses={**_CHANGE, **_NOT_FOUND})
+@router.post(
+    "/references/{id:segment}/versions/{version:segment}/rollback",
+    responses={**_CHANGE, **_NOT_FOUND},
+)
 def post_rollback(
     response: Response,
     references: KnownReferences,
@@ -236,7 +239,7 @@ def post_rollback(
 
 
 @router.delete(
-    "/references/{id}",
+    "/references/{id:segment}",
     status_code=HTTPStatus.NO_CONTENT,
     responses={404: {"model": ProblemDetails}, 202: {"description": "accepted; not deleted yet"}},
 )

@@ -85,7 +85,7 @@ def get_retained(
 
 
 @router.get(
-    "/retained/{topic:path}",
+    "/retained/{topic:segments}",
     openapi_extra=for_topics(),
     responses={404: {"model": ProblemDetails}},
 )
@@ -104,7 +104,7 @@ def get_retained_message(
 
 
 @router.delete(
-    "/retained/{topic:path}", status_code=HTTPStatus.ACCEPTED, openapi_extra=for_topics()
+    "/retained/{topic:segments}", status_code=HTTPStatus.ACCEPTED, openapi_extra=for_topics()
 )
 def delete_retained_message(
     log: Log, maker: Maker, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT

@@ -120,7 +120,7 @@ def get_rights_versions(rights: KnownRights) -> Page[RightsVersion]:
     return Page(items=views, next_cursor=None)
 
 
-@router.get("/rights/versions/{version}", openapi_extra=_ADMIN, responses=_NOT_FOUND)
+@router.get("/rights/versions/{version:segment}", openapi_extra=_ADMIN, responses=_NOT_FOUND)
 def get_rights_version(rights: KnownRights, version: Number) -> RightsView:
     """Show a version of the rights."""
     found = next((one for one in rights.versions() if one.version == version), None)

@@ -78,7 +78,7 @@ class Resumed(BaseModel):
 
 
 @router.post(
-    "/rules/{id}/backfill",
+    "/rules/{id:segment}/backfill",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
 )
@@ -110,7 +110,7 @@ def post_backfill(
 
 
 @router.post(
-    "/rules/{id}/resume",
+    "/rules/{id:segment}/resume",
     responses={
         202: {"model": Resumed, "description": "accepted; the engine has not answered yet"},
         **{code: {"model": ProblemDetails} for code in (404, 409, 412, 429)},

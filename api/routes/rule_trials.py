@@ -158,7 +158,7 @@ def post_rule_test(
 
 
 @router.post(
-    "/rules/{id}/dry_run",
+    "/rules/{id:segment}/dry_run",
     status_code=HTTPStatus.ACCEPTED,
     responses={404: {"model": ProblemDetails}, 429: {"model": ProblemDetails}},
 )
@@ -193,7 +193,7 @@ def post_dry_run(
 
 
 @router.post(
-    "/jobs/{id}/resume",
+    "/jobs/{id:segment}/resume",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
     openapi_extra=for_tenants(),

@@ -44,7 +44,7 @@ _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
 Number = Annotated[int, Path(ge=1, description="number of a version")]
 
 
-@router.get("/rules/{id}/versions", openapi_extra=for_topics())
+@router.get("/rules/{id:segment}/versions", openapi_extra=for_topics())
 def get_versions(
     rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[VersionView]:
@@ -61,7 +61,7 @@ def get_versions(
     return Page(items=views, next_cursor=None)
 
 
-@router.get("/rules/{id}/versions/{version}", openapi_extra=for_topics())
+@router.get("/rules/{id:segment}/versions/{version:segment}", openapi_extra=for_topics())
 def get_version(
     rules: KnownRules,
     caller: CurrentCaller,
@@ -74,7 +74,10 @@ def get_version(
     return view_version(found, masked=is_masked(caller))
 
 
-@router.get("/rules/{id}/versions/{version}/diff/{other}", openapi_extra=for_topics())
+@router.get(
+    "/rules/{id:segment}/versions/{version:segment}/diff/{other:segment}",
+    openapi_extra=for_topics(),
+)
 def get_difference(
     rules: KnownRules,
     caller: CurrentCaller,
@@ -96,7 +99,9 @@ def get_difference(
 
 
 @router.post(
-    "/rules/{id}/versions/{version}/rollback", responses=_CHANGE, openapi_extra=for_topics()
+    "/rules/{id:segment}/versions/{version:segment}/rollback",
+    responses=_CHANGE,
+    openapi_extra=for_topics(),
 )
 def post_rollback(
     response: Response,

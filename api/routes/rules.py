@@ -170,7 +170,7 @@ def post_validate(
     return CheckResult(valid=not errors, errors=errors, warnings=said, compiled=view)
 
 
-@router.get("/rules/{id}", responses=_NOT_FOUND, openapi_extra=for_topics())
+@router.get("/rules/{id:segment}", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_rule(
     response: Response,
     rules: KnownRules,
@@ -187,7 +187,7 @@ def get_rule(
     return view_rule(entry, masked=is_masked(caller))
 
 
-@router.put("/rules/{id}", responses=_CHANGE, openapi_extra=for_topics())
+@router.put("/rules/{id:segment}", responses=_CHANGE, openapi_extra=for_topics())
 def put_rule(
     response: Response,
     rules: KnownRules,
@@ -217,7 +217,7 @@ def put_rule(
 
 
 @router.delete(
-    "/rules/{id}",
+    "/rules/{id:segment}",
     status_code=HTTPStatus.NO_CONTENT,
     responses={code: {"model": ProblemDetails} for code in (404, 412)},
     openapi_extra=for_topics(),
@@ -243,7 +243,7 @@ def delete_rule(
         forget_metrics(log, metrics, tenant, rule_id)
 
 
-@router.get("/rules/{id}/explain", responses=_NOT_FOUND, openapi_extra=for_topics())
+@router.get("/rules/{id:segment}/explain", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_explain(
     rules: KnownRules, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Explanation:
@@ -255,7 +255,7 @@ def get_explain(
     return explain(entry)
 
 
-@router.get("/rules/{id}/metrics", responses=_NOT_FOUND, openapi_extra=for_topics())
+@router.get("/rules/{id:segment}/metrics", responses=_NOT_FOUND, openapi_extra=for_topics())
 def get_metrics(
     rules: KnownRules,
     metrics: Metrics,
@@ -294,7 +294,7 @@ def get_all_metrics(
     return to_page(found, limit, lambda one: (one.id,))
 
 
-@router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND, openapi_extra=for_topics())
+@router.put("/rules/{id:segment}/metrics/reset", responses=_NOT_FOUND, openapi_extra=for_topics())
 def put_metrics_reset(
     rules: KnownRules,
     metrics: Metrics,

@@ -65,7 +65,7 @@ def post_schema(
     return view_schema(schema)
 
 
-@router.get("/schemas/{name}", responses=_NOT_FOUND)
+@router.get("/schemas/{name:segment}", responses=_NOT_FOUND)
 def get_schema(
     rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaDetails:
@@ -76,7 +76,7 @@ def get_schema(
     return _details(rules, changes, tenant, name)
 
 
-@router.put("/schemas/{name}", responses=_CHANGE)
+@router.put("/schemas/{name:segment}", responses=_CHANGE)
 def put_schema(
     response: Response,
     _rules: KnownRules,
@@ -96,7 +96,7 @@ def put_schema(
     return view_schema(schema)
 
 
-@router.delete("/schemas/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE)
+@router.delete("/schemas/{name:segment}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE)
 def delete_schema(
     _rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> None:
@@ -107,7 +107,7 @@ def delete_schema(
     changes.delete(tenant, name)
 
 
-@router.get("/schemas/{name}/versions", responses=_NOT_FOUND)
+@router.get("/schemas/{name:segment}/versions", responses=_NOT_FOUND)
 def get_schema_versions(
     rules: KnownRules, changes: ChangeSchemas, name: Name, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[SchemaView]:
@@ -120,7 +120,7 @@ def get_schema_versions(
     return Page(items=[view_schema(one) for one in versions], next_cursor=None)
 
 
-@router.get("/schemas/{name}/versions/{version}", responses=_NOT_FOUND)
+@router.get("/schemas/{name:segment}/versions/{version:segment}", responses=_NOT_FOUND)
 def get_schema_version(
     rules: KnownRules, name: Name, version: Number, tenant: Tenant = DEFAULT_TENANT
 ) -> SchemaView:
@@ -132,7 +132,9 @@ def get_schema_version(
 
 
 @router.delete(
-    "/schemas/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE
+    "/schemas/{name:segment}/versions/{version:segment}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses=_CHANGE,
 )
 def delete_schema_version(
     _rules: KnownRules,

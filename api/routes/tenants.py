@@ -78,7 +78,7 @@ def get_tenants(
 
 
 @router.put(
-    "/tenants/{name}",
+    "/tenants/{name:segment}",
     openapi_extra=needs("admin"),
     responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
 )
@@ -102,7 +102,7 @@ def put_tenant(
 
 
 @router.delete(
-    "/tenants/{name}",
+    "/tenants/{name:segment}",
     status_code=HTTPStatus.ACCEPTED,
     openapi_extra=needs("admin"),
     responses={code: {"model": ProblemDetails} for code in (404, 409)},

@@ -16,7 +16,7 @@ router = APIRouter(tags=["history"])
 
 
 @router.get(
-    "/messages/{id}/trace",
+    "/messages/{id:segment}/trace",
     responses={code: {"model": ProblemDetails} for code in (404, 503)},
     openapi_extra=for_topics(),
 )

@@ -38,7 +38,7 @@ async def ask(
         "type": "http",
         "method": "POST",
         "path": f"/api/v1{path}",
-        "raw_path": b"",
+        "raw_path": f"/api/v1{path}".encode(),
         "query_string": b"",
         "headers": headers,
         "client": ("192.0.2.1", 1),

@@ -200,8 +200,3 @@ export function words(error) {
 export function isAborted(error) {
   return error?.name === "AbortError";
 }
-
-/** Return a client identifier or topic name as part of a path; slashes stay, the API takes them. */
-export function inPath(text) {
-  return text.split("/").map(encodeURIComponent).join("/");
-}

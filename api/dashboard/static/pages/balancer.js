@@ -1,6 +1,5 @@
 /** The load balancer: which nodes take clients and why not, and what each proxy runs; live. */
 
-import { inPath } from "../core/api.js";
 import { fill, h, perFrame, say } from "../core/dom.js";
 import { count, moment, rate } from "../core/format.js";
 import { ask, badge, button, facts, field, heading, panel, table } from "../core/parts.js";
@@ -123,7 +122,7 @@ function drainTable() {
   });
 }
 
-const path = (node) => `/balancer/nodes/${inPath(node.name)}/drain`;
+const path = (node) => `/balancer/nodes/${encodeURIComponent(node.name)}/drain`;
 const copiesOf = (now) => (now?.copies_per_message == null ? "–" : rate(now.copies_per_message));
 const loadsOf = ({ made_at: at, problem }) =>
   [at === null ? "not known yet" : moment(at), problem].filter(Boolean).join("; ");

@@ -1,6 +1,5 @@
 /** Clients with a session; one of them with its subscriptions and what is on its way. */
 
-import { inPath } from "../core/api.js";
 import { afterPause, every, fill, h, inTurn } from "../core/dom.js";
 import { followed } from "../core/followed.js";
 import { count, moment, seconds } from "../core/format.js";
@@ -94,7 +93,7 @@ function clientTable(api, open) {
 
 /** One client, followed until a signal ends it. */
 function oneClient(api, clientId, reload, signal) {
-  const read = () => api.get(`/clients/${inPath(clientId)}`, {}, signal);
+  const read = () => api.get(`/clients/${encodeURIComponent(clientId)}`, {}, signal);
   return followed(REFRESH_MS, signal, read, (found) => detail(api, found, reload));
 }
 
@@ -114,7 +113,7 @@ function detail(api, found, reload) {
 
 /** The buttons that end a connection, or the session as well. */
 function endings(api, client, reload) {
-  const path = `/clients/${inPath(client.client_id)}`;
+  const path = `/clients/${encodeURIComponent(client.client_id)}`;
   const end = async (question, yes, endSession) => {
     if (!(await ask(`${question} ${client.client_id}?`, yes))) return;
     await api.send("DELETE", path, undefined, { end_session: endSession });

@@ -1,6 +1,6 @@
 /** Retained messages: what a new subscriber gets at once. */
 
-import { inPath, isAborted } from "../core/api.js";
+import { isAborted } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { bytes, cell, moment, payloadBlock, payloadLine } from "../core/format.js";
 import {
@@ -41,7 +41,7 @@ export function mount({ api, signal, place }) {
   async function show({ topic_name: topic }) {
     note("retained", topic, { filter: wanted() });
     try {
-      const message = await api.get(`/retained/${inPath(topic)}`, {}, signal);
+      const message = await api.get(`/retained/${encodeURIComponent(topic)}`, {}, signal);
       fill(beside, detail(topic, message, api.may("editor") && (() => remove(topic))));
     } catch (error) {
       if (!isAborted(error)) problem(fill(beside), error);
@@ -49,7 +49,7 @@ export function mount({ api, signal, place }) {
   }
   async function remove(topic) {
     if (!(await ask(`Delete the retained message of ${topic}?`, "Delete"))) return;
-    await api.send("DELETE", `/retained/${inPath(topic)}`);
+    await api.send("DELETE", `/retained/${encodeURIComponent(topic)}`);
     notice(`Deleted: ${topic}. The table follows in some seconds.`);
     deleted.add(topic);
     fill(beside);
