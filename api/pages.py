@@ -14,6 +14,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from api.problems import Problem
+from mqlake.tenants import TenantName
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -24,11 +25,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number of 
 Cursor = Annotated[
     str | None, Query(description="`next_cursor` of the previous page; omitted: the first page")
 ]
-Tenant = Annotated[
-    str,
-    # Keys of the log begin with the tenant and a slash.
-    Query(min_length=1, max_length=255, pattern=r"^[^/\x00]+$", description="name of the tenant"),
-]
+Tenant = Annotated[TenantName, Query(description="name of the tenant")]
 
 DEFAULT_LIMIT = 100
 

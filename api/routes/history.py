@@ -1,7 +1,7 @@
 """Retention of the history, and the deletion of one client's rows in it."""
 
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,8 +14,8 @@ from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
 from mqlake.errors import SettingsError
-from mqlake.retention import MOST_POLICIES, KeepingPolicy, read_policies, write_policies
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.retention import EVERY, MOST_POLICIES, KeepingPolicy, read_policies, write_policies
+from mqlake.tenants import DEFAULT_TENANT, TenantName
 
 router = APIRouter(
     tags=["history"], responses={code: {"model": ProblemDetails} for code in (422, 503)}
@@ -30,24 +30,36 @@ class RetentionPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     table: str = Field(default="messages", description="messages, events, drops or dead_letters")
-    tenant: str = Field(default="*", description="of the rows; * for every tenant")
+    tenant: str = Field(default=EVERY, description="of the rows; * for every tenant")
     topic_filter: str = Field(default="#", description="of the rows' topics; # for all of them")
     keep_days: float = Field(
         gt=0, le=36_500, description="rows are deleted within a day after this age"
     )
 
 
+class NewPolicy(RetentionPolicy):
+    tenant: TenantName | Literal["*"] = Field(
+        default=EVERY, description="of the rows; * for every tenant"
+    )
+
+
+class RetentionView(BaseModel):
+    policies: list[RetentionPolicy] = Field(
+        description="in the order in which they are tried; those of a file may name any tenant"
+    )
+
+
 class RetentionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    policies: list[RetentionPolicy] = Field(
+    policies: list[NewPolicy] = Field(
         max_length=MOST_POLICIES,
         description="the first that matches a row applies; a row without one is kept",
     )
 
 
 @router.get("/retention")
-def get_retention(settings: Settings) -> RetentionRequest:
+def get_retention(settings: Settings) -> RetentionView:
     """Show the retention policies."""
     try:
         return _view(read_policies(settings.data_dir))
@@ -56,7 +68,7 @@ def get_retention(settings: Settings) -> RetentionRequest:
 
 
 @router.put("/retention", openapi_extra=_ADMIN)
-def put_retention(settings: Settings, retention: RetentionRequest) -> RetentionRequest:
+def put_retention(settings: Settings, retention: RetentionRequest) -> RetentionView:
     """Replace all retention policies.
 
     Rows that are too old by the new policies are deleted within six hours.
@@ -97,8 +109,8 @@ def delete_history(
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
 
 
-def _view(policies: tuple[KeepingPolicy, ...]) -> RetentionRequest:
-    return RetentionRequest(
+def _view(policies: tuple[KeepingPolicy, ...]) -> RetentionView:
+    return RetentionView(
         policies=[
             RetentionPolicy(
                 table=one.table,

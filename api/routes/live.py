@@ -37,7 +37,7 @@ from api.parts import LiveParts
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from mqlake.errors import OperationalError
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.tenants import DEFAULT_TENANT, TenantName
 
 router = APIRouter(tags=["live"])
 sockets = APIRouter()
@@ -86,7 +86,7 @@ class _Subscribe(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     subscribe: str = Field(max_length=100)
-    tenant: str = Field(default=DEFAULT_TENANT, pattern=r"^[^/\x00]+$", max_length=255)
+    tenant: TenantName = DEFAULT_TENANT
     max_rate: int = Field(default=DEFAULT_RATE, ge=1, le=MAX_RATE)
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ChangeReferences, KnownReferences, Tables
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page, write_cursor
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page, write_cursor
 from api.problems import Problem, ProblemDetails
 from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Format, Upload, read_schema, read_upload
@@ -64,7 +64,6 @@ _BODY: Final[dict[str, Any]] = {
 }
 
 IdPath = Annotated[ReferenceId, Path(alias="id", description="identifier of a reference table")]
-Tenant = Annotated[str, Query(min_length=1, pattern=r"^[^/]+$", description="name of the tenant")]
 Wait = Annotated[float, Query(ge=0, le=60, description="maximum seconds to wait for the table")]
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import CurrentCaller
@@ -88,7 +88,7 @@ def post_backfill(
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: Backfill | None = None,
-    tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> JobView:
     """Backfill a rule.
 

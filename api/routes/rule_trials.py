@@ -2,9 +2,9 @@
 
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
@@ -169,7 +169,7 @@ def post_dry_run(
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     asked: DryRun | None = None,
-    tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> JobView:
     """Dry-run a rule.
 

@@ -25,16 +25,16 @@ from api.tenant_deletion import DELETE_TENANT, is_being_deleted
 from mqlake.tenants import (
     DEFAULT_TENANT,
     NO_LIMITS,
-    TENANT_PATTERN,
     KeptTenant,
     Tenant,
     TenantLimits,
+    TenantName,
 )
 
 router = APIRouter(tags=["tenants"], responses={503: {"model": ProblemDetails}})
 
 
-Name = Annotated[str, Path(pattern=TENANT_PATTERN)]
+Name = Annotated[TenantName, Path(description="name of the tenant")]
 
 
 class TenantView(BaseModel):

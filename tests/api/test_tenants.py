@@ -62,7 +62,7 @@ def test_tenants_are_those_that_were_created_or_of_whom_something_is_there(api: 
     assert api.get("/tenants", cursor=page["next_cursor"])["items"] == found[2:]
 
 
-@pytest.mark.parametrize("name", ["Acme", "-a", "a.b", "a" * 64, "a%00", "a%20b"])
+@pytest.mark.parametrize("name", ["Acme", "-a", "a.b", "a" * 64, "a%0A", "a%20b"])
 def test_a_name_is_a_label(api: Api, name: str) -> None:
     assert api.request("PUT", f"/tenants/{name}", json={}).status_code == 422
     assert not api.log.records
