@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from api.access.callers import Caller
 from api.access.materialised import MaterialisedAccess
+from api.access.room import MAX_ACCOUNTS, MAX_KEYS, Held, need_room, sessions_to_end
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
 from api.log import LogAppender
 from api.repository import InTheWay, NotThere, RecordKind, Repository
@@ -28,12 +29,6 @@ from mqlake.saslprep import UnpreparableText, prepare
 PASSWORD_ROUNDS: Final = 600_000
 """OWASP's number for PBKDF2 with SHA-256: some 0.2 s. People log in seldom, so unlike a gateway's
 clients they can be made to wait."""
-
-MAX_KEYS: Final = 10_000
-MAX_ACCOUNTS: Final = 10_000
-MAX_SESSIONS: Final = 10_000
-MAX_SESSIONS_OF_ONE: Final = 20
-"""Of one key, account or token: with another one the oldest of them ends."""
 
 ALL_TOPICS: Final = "topic_filters: an administrator has all topics, expected null"
 
@@ -109,7 +104,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         """Make a key; return identifier, secret, which is never known again, and the record.
 
         Raises:
-            InTheWay: There are too many.
+            InTheWay: There are too many, or too many for one of the tenants.
             NotYours: It would be for tenants that the caller is not for.
             LogError: The log does not answer; the other methods raise it too.
         """
@@ -126,8 +121,8 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
             _given(by, tenants),
         )
         with self._lock:
-            if len(self._view.all_keys()) >= MAX_KEYS:
-                raise InTheWay(f"there are {MAX_KEYS} keys, which is the limit: delete some")
+            there = (one.tenants for _, one in self._view.all_keys())
+            need_room("keys", key.tenants, there, MAX_KEYS)
             self.write([(("key", secret.id), key)])
         return secret.id, secret.text(KEY_PREFIX), key
 
@@ -153,7 +148,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         """Make an account; without a password nobody logs in with one.
 
         Raises:
-            InTheWay: The name is, or there are too many.
+            InTheWay: The name is, or there are too many, or too many for one of the tenants.
             NotYours: It would be for tenants that the caller is not for.
             UnpreparableText: The password is none.
         """
@@ -166,8 +161,8 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         with self._lock:
             if name == TOKEN_NAME or self._view.account(name) is not None:
                 raise InTheWay(f"there is an account {name!r}: change it with PUT")
-            if len(self._view.accounts()) >= MAX_ACCOUNTS:
-                raise InTheWay(f"there are {MAX_ACCOUNTS} accounts, which is the limit")
+            there = (one.tenants for _, one in self._view.accounts())
+            need_room("accounts", given, there, MAX_ACCOUNTS)
             self.write([(("account", name), account)])
         return account
 
@@ -186,6 +181,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
 
         Raises:
             NotThere: There is none, or none that is his.
+            InTheWay: There are too many for one of its new tenants.
             NotYours: It would be for tenants that the caller is not for.
             ForAllTopics: It would be an administrator with some topics alone.
             UnpreparableText: The password is none.
@@ -194,7 +190,10 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         with self._lock:
             old = self.find_account(name, by)
             if tenants != "same":
-                old = replace(old, tenants=_given(by, tenants))
+                given = _given(by, tenants)
+                others = (one.tenants for other, one in self._view.accounts() if other != name)
+                need_room("accounts", given, others, MAX_ACCOUNTS, replaced=old.tenants)
+                old = replace(old, tenants=given)
             filters = old.topic_filters if topic_filters == "same" else topic_filters
             account = replace(old, role=role or old.role, topic_filters=filters)
             if account.role == "admin" and filters is not None:
@@ -256,39 +255,53 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
     def open_session(self, caller: Caller, lifetime_seconds: float) -> Secret:
         """Remember that somebody has logged in; return the secret of the session.
 
-        Sessions that have expired are removed from the log, and so is the caller's oldest session
-        when it has too many.
+        Sessions that count no more are removed from the log, and so are those that end to make
+        room, see `sessions_to_end`.
 
         Raises:
             InTheWay: There are too many.
         """
         secret = new_secret()
         now_ms = self._clock.now_ms()
-        subject = caller.subject
         with self._lock:
-            sessions = self._view.sessions()
-            old: list[_Change] = [
-                (("session", one), None) for one, found in sessions if found.expires_at <= now_ms
-            ]
-            own = sorted(
-                (found.created_at, one)
-                for one, found in sessions
-                if (found.subject_kind, found.subject) == (caller.kind, subject)
-                and found.expires_at > now_ms
-            )
-            ended = own[: max(0, len(own) - MAX_SESSIONS_OF_ONE + 1)]
-            old += [(("session", one), None) for _, one in ended]
-            if len(sessions) - len(old) >= MAX_SESSIONS:
-                raise InTheWay(f"there are {MAX_SESSIONS} sessions, which is the limit")
             ends = now_ms + round(lifetime_seconds * 1000)
-            session = LoginSession(caller.kind, subject, secret.hash, self._begin(caller), ends)
-            self.write([(("session", secret.id), session), *old])
+            begins = self._begin(caller)
+            session = LoginSession(caller.kind, caller.subject, secret.hash, begins, ends)
+            there: list[Held] = []
+            old: list[str] = []
+            for one, found in self._view.sessions():
+                held = self._held(one, found) if found.expires_at > now_ms else None
+                if held is None:
+                    old.append(one)
+                else:
+                    there.append(held)
+            new = Held(
+                *(secret.id, begins, (caller.kind, caller.subject), caller.tenants),
+                is_root=caller.role == "admin" and caller.tenants is None,
+            )
+            old += sessions_to_end(new, there)
+            ended: list[_Change] = [(("session", one), None) for one in old]
+            self.write([(("session", secret.id), session), *ended])
         return secret
 
     def close_session(self, session_id: str) -> None:
         """End a session."""
         with self._lock:
             self.write([(("session", session_id), None)])
+
+    def _held(self, session_id: str, session: LoginSession) -> Held | None:
+        """Return whose a session is; None: nobody's any more."""
+        kind, name = session.subject_kind, session.subject
+        tenants, role = None, "admin"
+        if kind != "token":
+            of = self._view.key(name) if kind == "key" else self._view.account(name)
+            if of is None:
+                return None
+            if isinstance(of, Account) and session.created_at < of.password_changed_at:
+                return None
+            tenants, role = of.tenants, of.role
+        is_root = role == "admin" and tenants is None
+        return Held(session_id, session.created_at, (kind, name), tenants, is_root)
 
     def _begin(self, caller: Caller) -> int:
         """Return when a session begins: not before the password by which it does."""

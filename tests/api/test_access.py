@@ -14,16 +14,16 @@ from starlette.requests import HTTPConnection
 
 from api.access.authenticator import FAILURES_BURST, LOGINS_BURST, ApiAuthenticator
 from api.access.callers import Callers
-from api.access.changes import MAX_SESSIONS, MAX_SESSIONS_OF_ONE
 from api.access.logins import WrongCredentials
 from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, ApiPasswordChecks
+from api.access.room import MAX_SESSIONS_OF_ONE
 from api.app import create_app
 from api.authentication import COOKIE, CSRF_HEADER, counting_login
 from api.following import Followed
 from api.problems import Problem
 from api.services import make_services
 from api.settings import ApiSettings
-from mqlake.access_records import LoginSession, access_key, encode_access
+from mqlake.access_records import access_key
 from mqlake.errors import OperationalError
 from mqlake.records import ACCESS
 from tests.api.conftest import REQUESTS, Api, operations
@@ -445,24 +445,6 @@ def test_whoever_asks_too_often_has_to_wait(api: Api) -> None:
     assert api.request("GET", "/session").status_code == 200  # others need not
     api.clock.advance(1)
     assert api.request("GET", "/session", bearer(key)).status_code == 200
-
-
-def test_sessions_are_bounded(api: Api) -> None:
-    ends = api.clock.now_ms() + 1_000
-    records = [
-        Followed(
-            ACCESS,
-            at,
-            access_key("session", str(at)),
-            encode_access(LoginSession("account", f"user-{at // 10}", "0" * 64, 0, ends)),
-        )
-        for at in range(MAX_SESSIONS)
-    ]
-    api.access.take(records, is_old=False)
-    assert code_of(log_in(api, token=TOKEN)) == (409, "conflict")
-    api.clock.advance(1)
-    # Records of the test's log begin at 0 again: those of the view are newer.
-    assert log_in(api, token=TOKEN).status_code == 200
 
 
 def test_one_caller_has_few_sessions_and_locks_nobody_out(api: Api) -> None:
