@@ -89,7 +89,10 @@ def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services
         runs=LongRuns(
             jobs,
             RuleWorks(spark, log, rules.view, rules.references),
-            ReplayParts(log, messages.maker, sessions, heard, queries.runner, settings),
+            ReplayParts(
+                *(log, messages.maker, sessions, heard, queries.runner, settings),
+                access.authenticator.callers,
+            ),
             Deleter(spark, log, edges.clock),
             DeletionParts(
                 *(settings.data_dir, log, access, gateways, messages, rules, metrics, alarms),

@@ -124,6 +124,20 @@ class Callers:
         caller = self._of_subject(session)
         return None if caller is None else _with_session(caller, secret, session)
 
+    def named(self, name: str) -> Caller | None:
+        """Return the caller of a name, with the rights that he has now; None: nobody any more.
+
+        Raises:
+            OperationalError: The keys and accounts have not been read yet.
+        """
+        if name == TOKEN_NAME:
+            return self._administrator
+        self._need_view()
+        if (key_id := key_id_of(name)) != name:
+            return self._of_key(key_id)
+        account = self._view.account(name)
+        return None if account is None else of_account(name, account)
+
     def logged_in(self) -> Iterator[tuple[str, LoginSession, Caller]]:
         """Yield the sessions that count by identifier, each with whose it is.
 

@@ -25,6 +25,8 @@ _BATCHES_A_SECOND: Final = 10
 """So that a rate is not a burst once a second."""
 _TOGETHER_SECONDS: Final = 0.01
 """Messages that are so near are sent together."""
+_STEP_SECONDS: Final = 10.0
+"""Of a wait between two messages: how often it is asked whether the replay may go on."""
 _TOUCH_SECONDS: Final = 600.0
 
 
@@ -38,6 +40,7 @@ class Replay:
         limits: Of its result.
         target: Takes the messages.
         most_bytes: Of a payload.
+        check_rights: Raises an error when whoever has begun the replay may not go on.
         monotonic: The clock that messages wait by.
     """
 
@@ -49,6 +52,7 @@ class Replay:
         limits: QueryLimits,
         target: ReplayTarget,
         most_bytes: int,
+        check_rights: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
@@ -57,6 +61,7 @@ class Replay:
         self._limits = limits
         self._target = target
         self._most_bytes = most_bytes
+        self._check_rights = check_rights
         self._monotonic = monotonic
         counted: dict[str, int] = job.place.get("counts", {})
         self._sent = counted.get("sent", 0)
@@ -69,12 +74,14 @@ class Replay:
         """Do it; return its result.
 
         Raises:
-            ReplayError: The query fails, gives too much, or the target is gone.
+            ReplayError: The query fails, gives too much, or the target is gone, or the caller who
+                began the replay could not begin it any more.
             LogError: The log does not answer.
             Cancelled: The job was cancelled.
             SparkAway: Spark does not answer.
         """
         job = self._job
+        self._check()
         job.advance(0.0, "running the query")
         after = job.place.get("after")
         query = ordered_query(
@@ -118,9 +125,10 @@ class Replay:
                 self._send(batch, (done - 1) / total, total)
                 batch, size = [], 0
                 wait = self._wait(begin, message.at_us - first_us)
-            if wait > _TOGETHER_SECONDS:
-                self._job.cancelling.wait(wait)
-                self._job.check()
+            while wait > _TOGETHER_SECONDS:
+                self._job.cancelling.wait(min(wait, _STEP_SECONDS))
+                self._check()
+                wait = self._wait(begin, message.at_us - first_us)
             if self._monotonic() - touched > _TOUCH_SECONDS:
                 touched = self._monotonic()
                 result.touch()
@@ -128,6 +136,10 @@ class Replay:
             size += len(message.payload)
         if batch:
             self._send(batch, 1.0, total)
+
+    def _check(self) -> None:
+        self._job.check()
+        self._check_rights()
 
     def _wait(self, begin: float, since_us: int) -> float:
         """Return for how many seconds a message is not due."""
@@ -138,7 +150,7 @@ class Replay:
     def _send(self, batch: list[StoredMessage], progress: float, total: int) -> None:
         self._job.check()
         self._pace.wait(len(batch), self._job.cancelling.wait)
-        self._job.check()
+        self._check()
         self._target.send(batch)
         self._sent += len(batch)
         last = batch[-1].place

@@ -1,8 +1,10 @@
 """The work of a replay, made of its request: at once, or when its job is resumed."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from api.access.callers import Callers
 from api.cache import SessionCache
 from api.jobs import Job, Work
 from api.log import LogAppender
@@ -10,6 +12,7 @@ from api.messages import MessageMaker
 from api.presence import Gateways
 from api.replay.job import Replay
 from api.replay.order import ReplayOrder
+from api.replay.rights import check_rights
 from api.replay.targets import OneClient, Published, ReplayTarget
 from api.settings import ApiSettings
 from api.sql.running import QueryLimits, QueryRunner
@@ -28,6 +31,7 @@ class ReplayParts:
     gateways: Gateways
     queries: QueryRunner
     settings: ApiSettings
+    callers: Callers
 
     def target(self, order: ReplayOrder, job_id: str) -> ReplayTarget:
         """Return the target of the messages.
@@ -53,6 +57,9 @@ def replay_work(parts: ReplayParts, order: ReplayOrder) -> Work:
 
     def work(job: Job) -> dict[str, Any]:
         target = parts.target(order, job.id)
-        return Replay(job, order, parts.queries, limits, target, settings.max_payload_bytes).run()
+        return Replay(
+            *(job, order, parts.queries, limits, target, settings.max_payload_bytes),
+            partial(check_rights, parts.callers, order),
+        ).run()
 
     return work

@@ -5,7 +5,9 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,20 @@ from api.jobs import Job
 from api.messages import MessageMaker
 from api.replay.job import Replay
 from api.replay.order import COLUMNS, Place, ReplayOrder, ordered_query
+from api.replay.rights import check_rights
 from api.replay.targets import OneClient, Published, ReplayError, ReplayTarget
+from api.replay.work import replay_work
 from api.spark import Cancelled, SparkConnect
 from api.sql.checking import CheckedQuery
 from api.sql.results import Format, Result, ResultColumn
 from api.sql.running import QueryLimits, QueryRunner
+from mqlake.access_records import Account, access_key, encode_access
 from mqlake.clock import ManualClock
 from mqlake.records import INBOUND, decode_message, delivery_topic
-from tests.api.conftest import Api, MemoryAppender
+from tests.api.conftest import Api, MemoryAppender, take
+from tests.api.test_access import make_key
+from tests.api.test_jobs import await_end
+from tests.cases import case
 
 NOW = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
 QUERY = "SELECT * FROM messages WHERE topic LIKE 'plant/%'"
@@ -112,13 +120,17 @@ def replay(
     target: ReplayTarget,
     asked: ReplayOrder,
     job: Job,
+    may_go_on: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> tuple[dict[str, Any], Waits]:
     waits = Waits()
     job.cancelling = waits
     limits = QueryLimits(1_000, 10.0, 1_000_000)
     runner = StoredRunner(folder, rows, **more)
-    work = Replay(job, asked, runner, limits, target, 1_000, monotonic=lambda: waits.now)
+    work = Replay(
+        *(job, asked, runner, limits, target, 1_000, may_go_on),
+        monotonic=lambda: waits.now,
+    )
     return work.run(), waits
 
 
@@ -226,6 +238,106 @@ def test_a_cancelled_job_sends_no_more(tmp_path: Path, job: Job) -> None:
         replay(tmp_path, rows, target, order(rate=10), job)
     assert [one.value for one in log.records] == [b"0"]
     assert job.place["counts"]["sent"] == 1
+
+
+# Rights of the caller who began it
+
+
+def test_rights_are_asked_at_each_step(tmp_path: Path, job: Job) -> None:
+    log = MemoryAppender()
+    steps = 0
+
+    def check() -> None:
+        nonlocal steps
+        steps += 1
+        if steps > 3:
+            raise ReplayError("gone")
+
+    rows = [row(number) for number in range(5)]
+    with pytest.raises(ReplayError, match="gone"):
+        replay(tmp_path, rows, published(log), order(rate=10), job, check)
+    assert [one.value for one in log.records] == [b"0", b"1"], "the first step is the query"
+    assert job.place["counts"]["sent"] == 2
+
+
+def test_rights_are_asked_while_it_waits_for_the_next_message(tmp_path: Path, job: Job) -> None:
+    log = MemoryAppender()
+    asked_at: list[float] = []
+    rows = [row(0), row(3_600)]
+
+    def check() -> None:
+        asked_at.append(job.cancelling.now)  # type: ignore[attr-defined]
+
+    replay(tmp_path, rows, published(log), order(speed=1.0), job, check)
+    assert len(log.records) == 2
+    pauses = [after - before for before, after in pairwise(asked_at)]
+    assert sum(pauses) > 3_500
+    assert max(pauses) <= 10.0
+
+
+def account(api: Api, name: str = "ann", **fields: Any) -> None:
+    found = Account(**{"role": "editor", "verifier": "", "created_at": 0, **fields})
+    take(api.access, access_key("account", name), encode_access(found))
+
+
+def test_who_may_not_begin_a_replay_may_not_go_on_with_one(api: Api) -> None:
+    callers = api.services.access.authenticator.callers
+    may: dict[str, Any] = {"created_by": "root", "password_changed_at": 0}
+    whole, some = order(), order(topic_filters=["plant/#", "lab/1"])
+    cases: tuple[tuple[ReplayOrder, dict[str, Any], str | None], ...] = (
+        (whole, {}, None),
+        (whole, {"role": "admin", "tenants": ("default", "acme")}, None),
+        (whole, {"role": "viewer"}, "ann, who is viewer now"),
+        (whole, {"tenants": ("acme",)}, "not for the tenant default any more"),
+        (whole, {"topic_filters": ("#",)}, "for some topics alone now"),
+        (some, {}, None),
+        (some, {"topic_filters": ("plant/#", "lab/+")}, None),
+        (some, {"topic_filters": ("plant/#",)}, "no right to 'lab/1' any more"),
+        (some, {"topic_filters": ()}, "no right to 'plant/#' any more"),
+    )
+    for asked, fields, why in cases:
+        with case(str(fields)):
+            account(api, **may, **fields)
+            if why is None:
+                check_rights(callers, asked)
+                continue
+            with pytest.raises(ReplayError, match=why):
+                check_rights(callers, asked)
+    take(api.access, access_key("account", "ann"), None)
+    with pytest.raises(ReplayError, match="begun by ann, who may not use the API any more"):
+        check_rights(callers, whole)
+    check_rights(callers, order(username="api-token"))
+
+
+def test_a_key_that_is_revoked_or_over_ends_its_replay(api: Api) -> None:
+    callers = api.services.access.authenticator.callers
+    made = make_key(api, "editor")
+    asked = order(username=f"key:{made['id']}")
+    check_rights(callers, asked)
+    assert api.request("DELETE", f"/keys/{made['id']}").status_code == 204
+    with pytest.raises(ReplayError, match="may not use the API any more"):
+        check_rights(callers, asked)
+    ends = datetime.fromtimestamp(api.clock.now_ms() / 1000 + 60, UTC).isoformat()
+    asked = order(username=f"key:{make_key(api, 'editor', expires_at=ends)['id']}")
+    check_rights(callers, asked)
+    api.clock.advance(60)
+    with pytest.raises(ReplayError, match="may not use the API any more"):
+        check_rights(callers, asked)
+
+
+def test_a_job_says_whose_rights_are_gone(api: Api, tmp_path: Path) -> None:
+    rows = [row(number) for number in range(3)]
+    runner = StoredRunner(tmp_path, rows)
+    parts = replace(api.services.runs.replays, queries=runner)
+    made = make_key(api, "editor")
+    asked = order(username=f"key:{made['id']}")
+    assert api.request("DELETE", f"/keys/{made['id']}").status_code == 204
+    job = api.services.runs.jobs.start("replay", "default", "", replay_work(parts, asked))
+    await_end(job)
+    shown = api.get(f"/jobs/{job.id}")
+    assert shown["state"] == "failed"
+    assert shown["error"].endswith(f"begun by {asked.username}, who may not use the API any more")
+    assert all(one.log_topic != INBOUND for one in api.log.records)
 
 
 # To one client
