@@ -28,6 +28,7 @@ from rules.sql.functions import (
     PATTERN_FUNCTIONS,
     TABLE_FUNCTIONS,
 )
+from rules.sql.names import folded
 from rules.sql.patterns import InvalidPattern, Regex
 from rules.sql.quoting import is_expressible
 from rules.sql.reading import Reading, kind_of
@@ -105,12 +106,10 @@ _CONSTRUCTORS: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
 _HIDDEN_COLUMN: Final = "_metadata"
 """Of every table for Spark: in which file of this machine a row is."""
 _ABOUT_SPARK: Final = {
-    *("USER", "CURRENT_USER", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_DATABASE"),
-    *("CURRENT_SCHEMA", "CURRENT_PATH"),
+    *("user", "current_user", "session_user", "current_catalog", "current_database"),
+    *("current_schema", "current_path"),
 }
-"""Where no column has such a name, Spark takes it for a function and says as whom it runs.
-
-See `_in_capitals`."""
+"""Where no column has such a name, Spark takes it for a function and says as whom it runs."""
 _EXPECTED: Final = "expected one SELECT"
 _INVOKER: Final = {TOPIC_MATCHES, TOPIC_LEVEL}
 
@@ -141,6 +140,7 @@ def check(
     tenant: str,
     *,
     is_administrator: bool = False,
+    is_for_all: bool = False,
     topic_filters: Sequence[str] | None = None,
     usage: Callable[[], str] | None = None,
 ) -> CheckedQuery:
@@ -150,13 +150,14 @@ def check(
         text: The query.
         tenant: Whose rows there are.
         is_administrator: Whether the caller is one.
+        is_for_all: Whether he is for all tenants, and sees what was changed for none alone.
         topic_filters: Of topics of which there are rows, and no tables without topics; None: all.
         usage: Returns the SELECT of the relation `usage`, of this tenant; None: there is none.
 
     Raises:
         QueryError: It is refused, or does not parse.
     """
-    query = _Query(text, tenant, is_administrator, topic_filters, usage)
+    query = _Query(text, tenant, is_administrator, is_for_all, topic_filters, usage)
     query.read()
     return CheckedQuery(text, query.sql, query.given, tenant)
 
@@ -235,7 +236,9 @@ class _Query(ConfinedReading):
         for sql in (self.sql, *self.travels):
             tokens: list[Token] = DIALECT.tokenize(sql)
             for token in tokens:
-                if token.token_type == TokenType.VAR and token.text.lower() not in known:
+                is_quoted = token.token_type in (TokenType.IDENTIFIER, TokenType.STRING)
+                is_unknown = token.token_type == TokenType.VAR and token.text.lower() not in known
+                if is_unknown or (not is_quoted and not token.text.isascii()):
                     raise QueryError(f"{token.text} is not understood")
 
     PASSES = (
@@ -261,6 +264,8 @@ class _Query(ConfinedReading):
 
     def check_call(self, node: exp.Anonymous) -> None:
         name = node.name.lower()
+        if not node.name.isascii():  # what Spark would take it for is nothing that we know
+            self.fail(node, f"function {node.name} is not allowed here")
         if isinstance(node.parent, exp.Dot) and node.arg_key == "expression":
             self.fail(node, f"function {name} is not allowed here: write it without a schema")
         problem = call_problem(name, node.expressions)
@@ -279,9 +284,10 @@ class _Query(ConfinedReading):
 
     def _check_unit(self, node: exp.Anonymous) -> None:
         unit = node.expressions[0]
-        if unit.name.lower() not in _UNITS:
+        name = folded(unit.name)
+        if name not in _UNITS:
             self.fail(node, f"the first of 3 arguments of {node.name} is a unit, as DAY")
-        unit.replace(exp.Var(this=unit.name.upper()))
+        unit.replace(exp.Var(this=name.upper()))
 
     def _check_topic_function(self, node: exp.Anonymous) -> None:
         arguments = node.expressions
@@ -337,11 +343,11 @@ class _Query(ConfinedReading):
     def check_identifier(self, node: exp.Identifier) -> None:
         if "${" in node.name:
             self.fail(node, "a name must not hold ${")
-        if node.name.lower() == _HIDDEN_COLUMN:
+        if folded(node.name) == _HIDDEN_COLUMN:
             self.fail(node, f"there is no column {node.name}")
         parent = node.parent
         is_bare = isinstance(parent, exp.Column) and not parent.table
-        if is_bare and _in_capitals(node.name) in _ABOUT_SPARK:
+        if is_bare and folded(node.name) in _ABOUT_SPARK:
             self.fail(node, f"write the column with its table: <table>.{node.name}")
 
     def check_var(self, node: exp.Var) -> None:
@@ -373,7 +379,7 @@ class _Query(ConfinedReading):
         query = node.parent
         if query is not None and isinstance(query.parent, exp.SetOperation):
             self.fail(node, "WITH after UNION, EXCEPT or INTERSECT stands in parentheses")
-        names = [cte.alias.lower() for cte in node.expressions]
+        names = [folded(cte.alias) for cte in node.expressions]
         for cte, name in zip(node.expressions, names, strict=True):
             if names.count(name) > 1:
                 self.fail(cte.args["alias"], f"the name {cte.alias} is given twice")
@@ -388,11 +394,6 @@ class _Query(ConfinedReading):
         is_generator = isinstance(inner, exp.Anonymous) and inner.name.lower() in GENERATORS
         if not is_generator and not isinstance(inner, exp.Subquery):
             self.fail(node, "LATERAL takes a subquery or explode, inline, stack and the like")
-
-
-def _in_capitals(name: str) -> str:
-    """Return a name as Spark compares it: to it U+017F is an S, and U+0130 an I."""
-    return name.replace("\u0130", "I").upper()
 
 
 def _name_of(item: exp.Expr) -> str:

@@ -4,6 +4,7 @@ Each relation comes with the SELECT of the rows that the caller may see (`rules.
 Spark the query may name nothing else.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -23,10 +24,12 @@ from api.sql.dialect import to_sql
 from api.sql.errors import QueryError
 from api.sql.usage import NAME as USAGE
 from mqlake.reference_records import reference_table
-from mqlake.tables import FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
+from mqlake.tables import AUDIT_LOG, FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
+from mqlake.tenants import DEFAULT_TENANT
 from rules.sql.confined import GivenRows
 from rules.sql.errors import did_you_mean
 from rules.sql.functions import TABLE_FUNCTIONS
+from rules.sql.names import folded
 from rules.sql.quoting import quoted
 from rules.sql.reading import Reading, kind_of
 
@@ -60,7 +63,7 @@ def _is_named_by_with(table: exp.Table) -> bool:
 
     That is the query that the WITH heads, with all queries inside, and those later in the WITH.
     """
-    name = table.name.lower()
+    name = folded(table.name)
     inside: exp.Expr = table
     while (around := inside.parent) is not None:
         head = around.args.get("with_")
@@ -68,7 +71,7 @@ def _is_named_by_with(table: exp.Table) -> bool:
             ctes = around.expressions[: inside.index]
         else:
             ctes = head.expressions if head and head is not inside else []
-        if any(cte.alias.lower() == name for cte in ctes):
+        if any(folded(cte.alias) == name for cte in ctes):
             return True
         inside = around
     return False
@@ -87,12 +90,14 @@ class ConfinedReading(Reading):
         text: str,
         tenant: str,
         is_administrator: bool,
+        is_for_all: bool,
         topic_filters: Sequence[str] | None,
         usage: Callable[[], str] | None,
     ) -> None:
         super().__init__(text, characters=MOST_CHARACTERS, depth=MOST_DEPTH)
         self._tenant = tenant
         self._is_administrator = is_administrator
+        self._is_for_all = is_for_all
         self._topic_filters = topic_filters
         self._usage = usage
         self.given: dict[str, GivenRows] = {}
@@ -122,7 +127,7 @@ class ConfinedReading(Reading):
     def check_ctes(self) -> None:
         """Refuse the name of a table for a query of WITH: one would be taken for the other."""
         for cte in self.tree.find_all(exp.CTE):
-            name = cte.alias.lower().partition(_VERSION_MARK)[0]
+            name = folded(cte.alias).partition(_VERSION_MARK)[0]
             if not name:
                 self.fail(cte, "a query of WITH has a name")
             is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or name.startswith("reference_")
@@ -150,7 +155,7 @@ class ConfinedReading(Reading):
         if not isinstance(table.this, exp.Identifier):
             self._check_table_function(table)
             return
-        name = table.name.lower()
+        name = folded(table.name)
         travel = self._time_travel(table.args.get("version"))
         if not table.db and not table.catalog and _is_named_by_with(table):
             if travel:
@@ -173,8 +178,8 @@ class ConfinedReading(Reading):
 
     def _rows(self, table: exp.Table, name: str, travel: str) -> GivenRows:
         """Return the rows of a table that the caller may see."""
-        is_ours = table.catalog == "" and table.db.lower() in ("", "default")
-        mine = f"{TENANT} = {quoted(self._tenant)}"
+        is_ours = table.catalog == "" and folded(table.db) in ("", "default")
+        mine = self._mine(name)
         if self._topic_filters is not None:
             if not is_ours or name not in OF_TOPICS:
                 words = f"with rights to some topics alone one may query {', '.join(OF_TOPICS)}"
@@ -204,6 +209,19 @@ class ConfinedReading(Reading):
         there_are = f"{', '.join(known)}, rule_<name>, reference_<id>"
         hint = f"{meant} There are: {there_are}" if meant else there_are
         raise QueryError.at_node(self.text, table.this, f"there is no table {shown}", hint)
+
+    def _mine(self, name: str) -> str:
+        """Return the condition for the rows of a table that are the tenant's."""
+        mine = f"{TENANT} = {quoted(self._tenant)}"
+        if name != AUDIT_LOG.name:
+            return mine
+        # Names of tenants hold no quotes.
+        found = f"contains(tenants, {quoted(json.dumps(self._tenant))})"
+        if self._is_for_all:
+            return f"({found} OR tenants = '[]' OR tenants IS NULL AND {mine})"
+        if self._tenant == DEFAULT_TENANT:
+            return found  # it was that of rows of no tenant, too
+        return f"({found} OR tenants IS NULL AND {mine})"
 
     def _time_travel(self, version: exp.Expr | None) -> str:
         if version is None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from mqlake.errors import InvalidTopic
 from mqlake.topics import validate_topic_filter
+from rules.sql.names import folded
 from rules.sql.quoting import quoted
 
 _LONG_REPEAT: Final = 16
@@ -187,5 +188,5 @@ def _are_distinct(branches: Any) -> bool:
     for branch in branches:
         if not len(branch) or branch[0][0] is not code.LITERAL:
             return False
-        firsts.add(chr(branch[0][1]).lower())
+        firsts.add(folded(chr(branch[0][1])))
     return len(firsts) == len(branches)

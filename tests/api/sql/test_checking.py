@@ -12,6 +12,7 @@ from api.sql.checking import check
 from api.sql.confining import MOST_CHARACTERS
 from api.sql.errors import QueryError
 from api.sql.usage import usage_select
+from tests.cases import case
 
 HOSTILE = [
     line.replace("\\n", "\n")
@@ -133,7 +134,10 @@ def test_every_table_is_read_through_a_filter_on_the_tenant() -> None:
         assert re.findall(r"JOIN /\*@\d+\*/`(\w+)`", checked.sql) == [name]
         assert checked.given.keys() == {name}
         rows = checked.given[name]
-        assert rows.rows.endswith(f"FROM spark_catalog.default.`{name}` WHERE tenant = 't'")
+        condition = "tenant = 't'"
+        if name == "audit_log":
+            condition = f"(contains(tenants, '\"t\"') OR tenants IS NULL AND {condition})"
+        assert rows.rows.endswith(f"FROM spark_catalog.default.`{name}` WHERE {condition}")
         assert rows.reads == (f"spark_catalog.default.{name}",)
 
 
@@ -365,3 +369,49 @@ def test_the_audit_log_is_for_administrators() -> None:
         assert "audit_log" in check(sql, "default", is_administrator=True).given
     with pytest.raises(QueryError, match="name of a table"):
         check("WITH audit_log AS (SELECT 1 AS one) SELECT * FROM audit_log", "default")
+
+
+def test_rows_of_the_audit_log_are_for_the_administrators_of_their_tenants() -> None:
+    def where(tenant: str, *, is_for_all: bool) -> str:
+        given = check(
+            "SELECT * FROM audit_log", tenant, is_administrator=True, is_for_all=is_for_all
+        ).given
+        return given["audit_log"].rows.partition(" WHERE ")[2]
+
+    own = "contains(tenants, '\"acme\"')"
+    of_before = "tenants IS NULL AND tenant = 'acme'"
+    assert where("acme", is_for_all=False) == f"({own} OR {of_before})"
+    assert where("acme", is_for_all=True) == f"({own} OR tenants = '[]' OR {of_before})"
+    # Before tenants were noted, what is of no tenant was the default tenant's.
+    assert where("default", is_for_all=False) == "contains(tenants, '\"default\"')"
+    assert "tenants IS NULL AND tenant = 'default'" in where("default", is_for_all=True)
+
+
+def test_names_are_compared_as_spark_does() -> None:
+    """U+017F is an s to it, U+212A a k, U+0131 an i."""
+    for sql, said in (
+        ("SELECT u\u017fer", "write the column with its table"),
+        ("SELECT `u\u017fer`", "write the column with its table"),
+        ("SELECT `\u017fess\u0131on_user` FROM messages", "write the column with its table"),
+        ("SELECT `current_\u017fchema`", "write the column with its table"),
+        ("WITH `me\u017f\u017fages` AS (SELECT 1 AS a) SELECT * FROM messages", "of a table"),
+        ("WITH me\u017fsages AS (SELECT 1 AS a) SELECT * FROM messages", "name of a table"),
+        ("WITH ref\u0131x AS (SELECT 1 AS a), refix AS (SELECT 2 AS a) SELECT 1", "given twice"),
+        ("SELECT * FROM `aud\u0131t_log`", "audit_log is for administrators"),
+        (
+            "SELECT ran\u212a() OVER (ORDER BY ts) FROM messages",
+            "function ran\u212a is not allowed",
+        ),
+        ("SELECT `\u017fum`(qos) FROM messages", "is not allowed"),
+        ("SELECT l\u0131st(a)[0] FROM messages", "is not allowed"),
+        ("SELECT * FROM \u017ftack(1, 2)", "is not allowed"),
+    ):
+        with case(ascii(sql)), pytest.raises(QueryError, match=said):
+            check(sql, "t")
+    given = check("SELECT * FROM me\u017f\u017fages", "t").given
+    assert given.keys() == {"messages"}
+    assert "WHERE tenant = 't'" in given["messages"].rows
+    week = check("SELECT timestampadd(wee\u212a, 1, ts) FROM messages", "t")
+    assert "timestampadd(WEEK, 1, " in week.sql
+    named = check("SELECT qos AS gr\u00f6\u00dfe FROM messages", "t")
+    assert "`gr\u00f6\u00dfe`" in named.sql
