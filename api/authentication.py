@@ -204,7 +204,7 @@ async def authorize(
     extra = getattr(request.scope.get("route"), "openapi_extra", None)
     if is_audited(request.method, extra):
         means = "session" if caller.session_id is not None else caller.kind
-        await begin_attempt(request, caller.name, caller.role, means)
+        await begin_attempt(request, caller.name, caller.role, means, caller.tenants)
     if caller.session_id is not None and request.method not in _READING:
         _check_csrf(request, caller)
     role = role_for(request.method, extra)

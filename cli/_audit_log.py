@@ -12,30 +12,31 @@ from mqlake.audit_records import AuditRecord, encode_audit
 from mqlake.errors import LogError, OperationalError
 from mqlake.records import EVENTS
 from mqlake.status import read_state
+from mqlake.tenants import DEFAULT_TENANT
 
 
-def tell(data_dir: Path, operation: str, tenant: str, asked: Any) -> None:
+def tell(data_dir: Path, operation: str, tenants: tuple[str, ...], asked: Any) -> None:
     """Append a row to the log of a system; arguments as of `tell_log`."""
     try:
         servers = read_state(data_dir).bootstrap_servers
     except OperationalError as exc:
         _not_told(exc)
     else:
-        tell_log(servers, operation, tenant, asked)
+        tell_log(servers, operation, tenants, asked)
 
 
-def tell_log(servers: str, operation: str, tenant: str, asked: Any) -> None:
+def tell_log(servers: str, operation: str, tenants: tuple[str, ...], asked: Any) -> None:
     """Append a row: a command and its user on this machine; say when that is not possible.
 
     Args:
         servers: Of the log that takes it.
         operation: The command, without `bin/mqlake`.
-        tenant: Of the thing changed.
+        tenants: Of the thing changed; (): of all.
         asked: Its arguments, as JSON has them.
     """
     record = AuditRecord(
         ts=time.time_ns() // 1_000_000,
-        tenant=tenant,
+        tenants=tenants,
         caller=f"shell:{_user()}",
         role=None,
         credential="shell",
@@ -48,7 +49,7 @@ def tell_log(servers: str, operation: str, tenant: str, asked: Any) -> None:
         asked=asked,
     )
     try:
-        key = f"{tenant}/".encode()
+        key = f"{DEFAULT_TENANT}/".encode()
         value = encode_audit(record)
         LogAppender(lambda: servers).append(EVENTS, key, value, what="audit record")
     except LogError as exc:

@@ -12,7 +12,6 @@ from cli import _options
 from cli._audit_log import tell_log
 from ingest.gateway.settings import GatewaySettings
 from mqlake.settings import load
-from mqlake.tenants import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from ingest.gateway.retiring import Unsettled
@@ -61,7 +60,7 @@ def retire(
     """
     servers = _options.named_log(data_dir, log_servers, security_file)
     asyncio.run(_retire(name, servers, lease_seconds, timeout_seconds))
-    tell_log(servers, "gateway retire", DEFAULT_TENANT, {"name": name})
+    tell_log(servers, "gateway retire", (), {"name": name})
     click.echo(f"{name} is retired")
 
 

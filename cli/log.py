@@ -12,7 +12,6 @@ from cli._tables import print_table
 from launcher.settings import LocalSettings
 from mqlake.log.durability import MEANING, Durability
 from mqlake.log.security import LogServers
-from mqlake.tenants import DEFAULT_TENANT
 
 _OF_LOCAL = LocalSettings.model_fields
 _TIMEOUT_SECONDS = 60.0
@@ -81,7 +80,7 @@ def prepare(
         durability=durability,
     )
     asked = {"durability": durability, "partitions": partitions, "session_shards": session_shards}
-    tell_log(log, "log prepare", DEFAULT_TENANT, asked)
+    tell_log(log, "log prepare", (), asked)
     click.echo(f"durability {durability}: {MEANING[durability]}")
 
 
@@ -126,7 +125,7 @@ def grow(
         click.echo(waiting, err=True)
 
     grow_log(GrowthWatch(servers), LogAdmin(servers), say, tell, partitions, timeout_seconds)
-    tell_log(servers, "log grow", DEFAULT_TENANT, {"partitions": partitions})
+    tell_log(servers, "log grow", (), {"partitions": partitions})
     click.echo(f"messages are in {partitions} partitions")
 
 

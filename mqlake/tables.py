@@ -236,7 +236,12 @@ AUDIT_LOG: Final = Table(
     comment="Who has changed what, and who has logged in, by the API or a file; appended",
     columns=(
         Column("ts", "timestamp", "when it was answered, UTC, milliseconds"),
-        Column("tenant", "string", "tenant of what was changed"),
+        Column("tenant", "string", "tenant of what was changed; null for several, or for all"),
+        Column(
+            "tenants",
+            "string",
+            "its tenants as JSON; [] for all; null for a row of before this was noted",
+        ),
         Column(
             "caller", "string", "api-token, key:<id>, an account, file; of a failed login its name"
         ),

@@ -30,7 +30,7 @@ _EVENT: Final = """
     detail string
 """
 _AUDIT: Final = """
-    v int, event string, ts bigint, tenant string, caller string, role string,
+    v int, event string, ts bigint, tenant string, tenants string, caller string, role string,
     credential string, address string, agent string, request_id string, operation string,
     target string, status smallint, gateway string, detail string,
     asked string, before string, after string

@@ -6,7 +6,6 @@ The authentication notes the caller (`begin_attempt`); the middleware adds the r
 import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qs
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -14,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.audit.states import masked_request, state_at
+from api.audit.tenants import Subject, Tenants, tenant_in, tenants_now, tenants_of_change
 from api.dependencies import services_of
 from api.segments import plain
 from api.settings import PREFIX
@@ -35,9 +35,13 @@ class _Attempt:
     credential: str
     asked: Any
     before: Any
+    caller_tenants: Tenants
+    tenants_before: Tenants
 
 
-async def begin_attempt(request: Request, caller: str, role: Role | None, credential: str) -> None:
+async def begin_attempt(
+    request: Request, caller: str, role: Role | None, credential: str, tenants: Tenants
+) -> None:
     """Note a request for a change, and the state before it.
 
     Args:
@@ -45,6 +49,7 @@ async def begin_attempt(request: Request, caller: str, role: Role | None, creden
         caller: Name of the caller; of a login, the name that it claims.
         role: None: he has not shown it yet.
         credential: Its kind: token, key, session or password.
+        tenants: Of the caller; None: all, or he is not known yet.
     """
     route = request.scope["route"]
     fields = route.dependant.body_params
@@ -52,13 +57,16 @@ async def begin_attempt(request: Request, caller: str, role: Role | None, creden
     if fields:
         asked = masked_request(fields[0].field_info.annotation, await request.body())
     before = _state(request.scope)
-    request.scope[_ATTEMPT] = _Attempt(caller, role, credential, asked, before)
+    attempt = _Attempt(caller, role, credential, asked, before, tenants, None)
+    attempt.tenants_before = _tenants(request.scope, attempt)
+    request.scope[_ATTEMPT] = attempt
 
 
-def known_as(request: Request, caller: str, role: Role) -> None:
-    """Note the caller and role that a login has proved."""
+def known_as(request: Request, caller: str, role: Role, tenants: Tenants) -> None:
+    """Note the caller, role and tenants that a login has proved."""
     attempt: _Attempt = request.scope[_ATTEMPT]
-    attempt.caller, attempt.role = caller, role
+    attempt.caller, attempt.role, attempt.caller_tenants = caller, role, tenants
+    attempt.tenants_before = tenants
 
 
 class AuditTrail:
@@ -105,7 +113,7 @@ def _record(scope: Scope, attempt: _Attempt, status: int, now_ms: int) -> AuditR
     client = scope.get("client")
     return AuditRecord(
         ts=now_ms,
-        tenant=_tenant(scope),
+        tenants=tenants_of_change(attempt.tenants_before, _tenants(scope, attempt)),
         caller=attempt.caller,
         role=attempt.role,
         credential=attempt.credential,
@@ -129,12 +137,24 @@ def _operation(scope: Scope) -> str:
 
 def _state(scope: Scope) -> Any:
     services = services_of(HTTPConnection(scope))
-    return state_at(_operation(scope), services, scope["path_params"], _tenant(scope))
+    tenant = _tenant(scope) or DEFAULT_TENANT
+    return state_at(_operation(scope), services, scope["path_params"], tenant)
 
 
-def _tenant(scope: Scope) -> str:
-    """Return the tenant of the change; a parameter that the operation lacks does not count."""
+def _tenants(scope: Scope, attempt: _Attempt) -> Tenants:
+    subject = Subject(
+        path=_operation(scope),
+        parameters=scope["path_params"],
+        tenant=_tenant(scope),
+        asked=attempt.asked,
+        caller=attempt.caller,
+        caller_tenants=attempt.caller_tenants,
+    )
+    return tenants_now(services_of(HTTPConnection(scope)), subject)
+
+
+def _tenant(scope: Scope) -> str | None:
+    """Return the tenant that is asked for; None: the operation lacks such a parameter."""
     if all(one.name != "tenant" for one in scope["route"].dependant.query_params):
-        return DEFAULT_TENANT
-    given = parse_qs(scope["query_string"].decode(errors="replace")).get("tenant")
-    return given[-1] if given else DEFAULT_TENANT
+        return None
+    return tenant_in(scope["query_string"].decode(errors="replace"))

@@ -52,9 +52,9 @@ async def post_login(
     """
     with counting_login(authenticator_of(request), request, login.username or ""):
         means = "token" if login.username is None else "password"
-        await begin_attempt(request, login.username or "", None, means)
+        await begin_attempt(request, login.username or "", None, means, None)
         caller = await _known(logins, login)
-    known_as(request, caller.name, caller.role)
+    known_as(request, caller.name, caller.role, caller.tenants)
     return view_session(await open_session(request, response, logins, caller))
 
 

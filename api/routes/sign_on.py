@@ -92,7 +92,7 @@ async def get_login_oidc_callback(
     provider = _require(oidc)
     request.scope["query_string"] = b""  # the code is nobody else's to read
     with counting_login(authenticator_of(request), request, ""):
-        await begin_attempt(request, "", None, "oidc")
+        await begin_attempt(request, "", None, "oidc", None)
         if not seed or not hmac.compare_digest(state.encode(), derived(seed, "state").encode()):
             raise WrongCredentials(
                 "this browser has not begun that login, or too long ago: begin anew"
@@ -104,7 +104,7 @@ async def get_login_oidc_callback(
         except LoginRefused as exc:
             raise WrongCredentials(str(exc)) from exc
         caller = logins.by_provider(name)
-    known_as(request, caller.name, caller.role)
+    known_as(request, caller.name, caller.role, caller.tenants)
     answer = RedirectResponse(PATH, HTTPStatus.SEE_OTHER)
     await open_session(request, answer, logins, caller)
     answer.delete_cookie(SEED_COOKIE, path=_COOKIE_PATH, httponly=True, samesite="lax")

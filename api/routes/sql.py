@@ -141,6 +141,7 @@ async def post_sql(
             asked.query,
             tenant,
             is_administrator=caller.may("admin"),
+            is_for_all=caller.tenants is None,
             topic_filters=caller.topic_filters,
             usage=partial(_usage, figures, tenant),
         )

@@ -79,7 +79,8 @@ def test_a_row_says_who_what_and_from_where(api: Api) -> None:
         "v": RECORD_VERSION,
         "event": AUDIT_EVENT,
         "ts": 1_600_000_000_000,
-        "tenant": "default",
+        "tenant": None,
+        "tenants": [],
         "role": "admin",
         "credential": "key",
         "address": "127.0.0.1",
@@ -173,9 +174,10 @@ def test_strangers_and_those_who_guess_too_often_leave_no_rows(api: Api) -> None
 
 def test_nobody_hides_a_change_in_another_tenant(api: Api) -> None:
     api.request("PUT", "/rights", json={"rules": []}, params={"tenant": "hidden"})
-    assert last(api)["tenant"] == "default"
+    assert last(api)["tenants"] == []
     api.request("DELETE", "/rules/x", params={"tenant": "other"})
     assert (last(api)["tenant"], last(api)["target"]) == ("other", "/rules/x?tenant=other")
+    assert last(api)["tenants"] == ["other"]
 
 
 def test_a_large_state_is_left_out(api: Api) -> None:

@@ -64,7 +64,7 @@ def test_a_log_that_is_prepared_is_told(told: Told, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("mqlake.log.admin.ensure_log_topics", lambda *_, **__: None)
     run("log", "prepare", "kafka:9092", "--durability", "D3", "--partitions", "6")
     ((servers, _, row),) = told
-    assert (servers, row["operation"], row["tenant"]) == ("kafka:9092", "log prepare", "default")
+    assert (servers, row["operation"], row["tenants"]) == ("kafka:9092", "log prepare", [])
     assert row["asked"] == {"durability": "D3", "partitions": 6, "session_shards": 16}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from api.sql.checking import check
 from mqlake.audit_records import AUDIT_EVENT, AuditRecord, encode_audit
 from mqlake.clock import ManualClock
 from mqlake.record_versions import NEWEST_READ
@@ -515,7 +516,7 @@ class TestEvents:
     def test_each_change_is_a_row_of_its_own_table(self, log: Log) -> None:
         record = AuditRecord(
             ts=1_600_000_000_123,
-            tenant="default",
+            tenants=("acme", "beta"),
             caller="key:1",
             role="admin",
             credential="key",
@@ -544,6 +545,24 @@ class TestEvents:
             *('{"version":2,"actions":[]}', 1_600_000_000_123, True),
         )
         assert (second[0], second[5], second[7]) == ("file", "g1", '{"rules":3}')
+        assert log.rows("SELECT tenant, tenants FROM audit_log ORDER BY log_offset") == [
+            (None, '["acme","beta"]'),
+            ("default", None),
+        ]
+        for tenant, is_for_all, seen in (
+            ("acme", False, ["key:1"]),
+            ("beta", False, ["key:1"]),
+            ("acme", True, ["key:1"]),
+            ("gamma", False, []),
+            ("default", False, []),
+            ("default", True, ["file"]),
+        ):
+            checked = check(
+                "SELECT * FROM audit_log", tenant, is_administrator=True, is_for_all=is_for_all
+            )
+            condition = checked.given["audit_log"].rows.partition(" WHERE ")[2]
+            found = log.rows(f"SELECT caller FROM audit_log WHERE {condition}")
+            assert [one[0] for one in found] == seen, (tenant, is_for_all)
         assert log.rows("SELECT event FROM events") == [("client.connected",)]
 
 
