@@ -20,7 +20,7 @@ _MARKS: Final = {"/": "\0s", "\n": "\0n"}
 """Of characters that a path in plain text has a meaning for, or a regular expression."""
 
 
-class Segment(Convertor[str]):
+class NameSegment(Convertor[str]):
     """A name that is one segment: `{id:segment}`."""
 
     regex = "[^/]+"
@@ -32,14 +32,14 @@ class Segment(Convertor[str]):
         return quote(value, safe="")
 
 
-class Segments(Segment):
+class NameSegments(NameSegment):
     """A name that may be several, as topics and client identifiers: `{topic:segments}`."""
 
     regex = ".*"
 
 
-register_url_convertor("segment", Segment())
-register_url_convertor("segments", Segments())
+register_url_convertor("segment", NameSegment())
+register_url_convertor("segments", NameSegments())
 
 
 class MarkedPath:

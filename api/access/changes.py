@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from api.access.callers import Caller
 from api.access.materialised import MaterialisedAccess
-from api.access.room import MAX_ACCOUNTS, MAX_KEYS, Held, need_room, sessions_to_end
+from api.access.room import MAX_ACCOUNTS, MAX_KEYS, HeldSession, need_room, sessions_to_end
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
 from api.log import LogAppender
 from api.repository import InTheWay, NotThere, RecordKind, Repository
@@ -267,7 +267,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
             ends = now_ms + round(lifetime_seconds * 1000)
             begins = self._begin(caller)
             session = LoginSession(caller.kind, caller.subject, secret.hash, begins, ends)
-            there: list[Held] = []
+            there: list[HeldSession] = []
             old: list[str] = []
             for one, found in self._view.sessions():
                 held = self._held(one, found) if found.expires_at > now_ms else None
@@ -275,7 +275,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
                     old.append(one)
                 else:
                     there.append(held)
-            new = Held(
+            new = HeldSession(
                 *(secret.id, begins, (caller.kind, caller.subject), caller.tenants),
                 is_root=caller.role == "admin" and caller.tenants is None,
             )
@@ -289,7 +289,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         with self._lock:
             self.write([(("session", session_id), None)])
 
-    def _held(self, session_id: str, session: LoginSession) -> Held | None:
+    def _held(self, session_id: str, session: LoginSession) -> HeldSession | None:
         """Return whose a session is; None: nobody's any more."""
         kind, name = session.subject_kind, session.subject
         tenants, role = None, "admin"
@@ -301,7 +301,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
                 return None
             tenants, role = of.tenants, of.role
         is_root = role == "admin" and tenants is None
-        return Held(session_id, session.created_at, (kind, name), tenants, is_root)
+        return HeldSession(session_id, session.created_at, (kind, name), tenants, is_root)
 
     def _begin(self, caller: Caller) -> int:
         """Return when a session begins: not before the password by which it does."""

@@ -24,7 +24,7 @@ Tenants = tuple[str, ...] | None
 
 
 @dataclass(slots=True, frozen=True)
-class Held:
+class HeldSession:
     """A session that somebody has."""
 
     id: str
@@ -63,7 +63,7 @@ def need_room(
         raise InTheWay(f"there are {most} {what}, which is the limit: delete some")
 
 
-def sessions_to_end(new: Held, there: Sequence[Held]) -> list[str]:
+def sessions_to_end(new: HeldSession, there: Sequence[HeldSession]) -> list[str]:
     """Return the identifiers of sessions that end so that there is room for a new one.
 
     Too many of one subject: its oldest. Too many for a tenant: the oldest of the subject that has
@@ -76,7 +76,7 @@ def sessions_to_end(new: Held, there: Sequence[Held]) -> list[str]:
     left = sorted(there, key=lambda one: (one.created_at, one.id))
     ended: list[str] = []
 
-    def end(one: Held) -> None:
+    def end(one: HeldSession) -> None:
         left.remove(one)
         ended.append(one.id)
 
@@ -108,8 +108,8 @@ def sessions_to_end(new: Held, there: Sequence[Held]) -> list[str]:
 
 
 def _oldest_of_most_frequent(
-    found: Sequence[Held], names_of: Callable[[Held], Sequence[Hashable]]
-) -> Held | None:
+    found: Sequence[HeldSession], names_of: Callable[[HeldSession], Sequence[Hashable]]
+) -> HeldSession | None:
     """Return the oldest session of the name that most have; None: there is none.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from api.app import create_app, server_config
-from api.segments import Segment, marked, plain
+from api.segments import NameSegment, marked, plain
 from tests.api.conftest import Api, operations, subscription
 from tests.cases import case
 
@@ -44,7 +44,7 @@ def test_each_parameter_of_a_path_is_a_segment(api: Api) -> None:
     count = 0
     for context in iter_route_contexts(api.client.app.routes):
         for name, convertor in getattr(context, "param_convertors", {}).items():
-            assert isinstance(convertor, Segment), (context.path, name)
+            assert isinstance(convertor, NameSegment), (context.path, name)
             count += 1
     assert count > 60
 

@@ -6,7 +6,7 @@ from api.access.room import (
     MAX_OF_TENANT,
     MAX_SESSIONS,
     MAX_SESSIONS_OF_ONE,
-    Held,
+    HeldSession,
     Tenants,
     need_room,
     sessions_to_end,
@@ -22,12 +22,12 @@ ACME = ("acme",)
 
 def held(
     number: int, user: str, tenants: Tenants = ACME, *, at: int | None = None, is_root: bool = False
-) -> Held:
+) -> HeldSession:
     begun = number if at is None else at
-    return Held(f"{user}-{number}", begun, ("account", user), tenants, is_root)
+    return HeldSession(f"{user}-{number}", begun, ("account", user), tenants, is_root)
 
 
-def many(count: int, tenants: Tenants, name: str, each: int = 1, at: int = 0) -> list[Held]:
+def many(count: int, tenants: Tenants, name: str, each: int = 1, at: int = 0) -> list[HeldSession]:
     """Return sessions of as many users as are needed, the first user's first."""
     return [held(n, f"{name}{n // each}", tenants, at=at + n) for n in range(count)]
 
