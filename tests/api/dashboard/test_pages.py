@@ -87,7 +87,7 @@ def test_a_retained_message_is_deleted(dashboard: Dashboard) -> None:
             deleted.append(route.request.url)
         route.fulfill(json=kept)
 
-    page.route("**/api/v1/retained/a/b?*", answer)
+    page.route("**/api/v1/retained/a%2Fb?*", answer)
     dashboard.open("retained")
     topic = page.get_by_role("button", name="a/b", exact=True)
     expect(topic).to_be_visible()
