@@ -50,7 +50,8 @@ def to_page(found: list[Item], limit: int, key: Callable[[Item], tuple[str, ...]
 
 def write_cursor(*parts: str) -> str:
     """Return a cursor that holds the keys of a page's last item."""
-    return urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+    text = json.dumps(parts, ensure_ascii=False)  # escaped, a long name were three times as long
+    return urlsafe_b64encode(text.encode(errors="replace")).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, parts: int) -> list[str]:

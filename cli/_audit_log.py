@@ -15,28 +15,29 @@ from mqlake.status import read_state
 from mqlake.tenants import DEFAULT_TENANT
 
 
-def tell(data_dir: Path, operation: str, tenants: tuple[str, ...], asked: Any) -> None:
+def tell(data_dir: Path, operation: str, tenant: str | None, asked: Any) -> None:
     """Append a row to the log of a system; arguments as of `tell_log`."""
     try:
         servers = read_state(data_dir).bootstrap_servers
     except OperationalError as exc:
         _not_told(exc)
     else:
-        tell_log(servers, operation, tenants, asked)
+        tell_log(servers, operation, tenant, asked)
 
 
-def tell_log(servers: str, operation: str, tenants: tuple[str, ...], asked: Any) -> None:
+def tell_log(servers: str, operation: str, tenant: str | None, asked: Any) -> None:
     """Append a row: a command and its user on this machine; say when that is not possible.
 
     Args:
         servers: Of the log that takes it.
         operation: The command, without `bin/mqlake`.
-        tenants: Of the thing changed; (): of all.
+        tenant: Of the thing changed; None: of all.
         asked: Its arguments, as JSON has them.
     """
     record = AuditRecord(
         ts=time.time_ns() // 1_000_000,
-        tenants=tenants,
+        tenant=tenant or DEFAULT_TENANT,
+        tenants=() if tenant is None else (tenant,),
         caller=f"shell:{_user()}",
         role=None,
         credential="shell",

@@ -60,7 +60,7 @@ def retire(
     """
     servers = _options.named_log(data_dir, log_servers, security_file)
     asyncio.run(_retire(name, servers, lease_seconds, timeout_seconds))
-    tell_log(servers, "gateway retire", (), {"name": name})
+    tell_log(servers, "gateway retire", None, {"name": name})
     click.echo(f"{name} is retired")
 
 

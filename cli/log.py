@@ -80,7 +80,7 @@ def prepare(
         durability=durability,
     )
     asked = {"durability": durability, "partitions": partitions, "session_shards": session_shards}
-    tell_log(log, "log prepare", (), asked)
+    tell_log(log, "log prepare", None, asked)
     click.echo(f"durability {durability}: {MEANING[durability]}")
 
 
@@ -125,7 +125,7 @@ def grow(
         click.echo(waiting, err=True)
 
     grow_log(GrowthWatch(servers), LogAdmin(servers), say, tell, partitions, timeout_seconds)
-    tell_log(servers, "log grow", (), {"partitions": partitions})
+    tell_log(servers, "log grow", None, {"partitions": partitions})
     click.echo(f"messages are in {partitions} partitions")
 
 

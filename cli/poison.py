@@ -59,7 +59,7 @@ def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
     Takes effect within seconds, or when the engine starts again.
     """
     Poison(data_dir).skip(PoisonPlace.of(tenant, rule_id, record), time.time_ns() // 1_000_000)
-    tell(data_dir, "poison skip", (tenant,), {"rule": rule_id, "record": record})
+    tell(data_dir, "poison skip", tenant, {"rule": rule_id, "record": record})
     click.echo(f"{tenant}/{rule_id} passes over {record}")
 
 
@@ -68,5 +68,5 @@ def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
 def forget(data_dir: Path) -> None:
     """Evaluate skipped records again if they are read again."""
     count = Poison(data_dir).forget()
-    tell(data_dir, "poison forget", (), {"places": count})
+    tell(data_dir, "poison forget", None, {"places": count})
     click.echo(f"{count} places forgotten")

@@ -110,7 +110,7 @@ def remove(name: str, path: Path, data_dir: Path) -> None:
 def _tell(data_dir: Path, operation: str, name: str, path: Path) -> None:
     """Tell the audit log of the system that is there; without one, gateways that read the file."""
     if load_state(data_dir) is not None:
-        tell(data_dir, operation, (), {"name": name, "file": str(path.absolute())})
+        tell(data_dir, operation, None, {"name": name, "file": str(path.absolute())})
 
 
 @command.command("list")

@@ -21,6 +21,8 @@ class AuditRecord:
 
     ts: int
     """When it was answered, UTC epoch in milliseconds."""
+    tenant: str
+    """That was asked for; the default one of an operation that asks for none."""
     tenants: tuple[str, ...]
     """Of what it is about; (): of all tenants, or of none."""
     caller: str
@@ -42,7 +44,6 @@ class AuditRecord:
 
 def encode_audit(record: AuditRecord) -> bytes:
     members: dict[str, Any] = {"v": RECORD_VERSION, "event": AUDIT_EVENT, **asdict(record)}
-    members["tenant"] = record.tenants[0] if len(record.tenants) == 1 else None
     for name in ("agent", "target", "detail"):
         if members[name] is not None:
             members[name] = members[name][:MAX_TEXT]

@@ -236,11 +236,11 @@ AUDIT_LOG: Final = Table(
     comment="Who has changed what, and who has logged in, by the API or a file; appended",
     columns=(
         Column("ts", "timestamp", "when it was answered, UTC, milliseconds"),
-        Column("tenant", "string", "tenant of what was changed; null for several, or for all"),
+        Column("tenant", "string", "tenant that was asked for; default where none can be"),
         Column(
             "tenants",
             "string",
-            "its tenants as JSON; [] for all; null for a row of before this was noted",
+            "those of what was changed, JSON; [] for all; null for a row of before they were noted",
         ),
         Column(
             "caller", "string", "api-token, key:<id>, an account, file; of a failed login its name"

@@ -113,6 +113,7 @@ def _record(scope: Scope, attempt: _Attempt, status: int, now_ms: int) -> AuditR
     client = scope.get("client")
     return AuditRecord(
         ts=now_ms,
+        tenant=_tenant(scope) or DEFAULT_TENANT,
         tenants=tenants_of_change(attempt.tenants_before, _tenants(scope, attempt)),
         caller=attempt.caller,
         role=attempt.role,

@@ -218,7 +218,7 @@ class ConfinedReading(Reading):
         # Names of tenants hold no quotes.
         found = f"contains(tenants, {quoted(json.dumps(self._tenant))})"
         if self._is_for_all:
-            return f"({found} OR tenants = '[]' OR tenants IS NULL AND {mine})"
+            return f"({mine} OR {found} OR tenants = '[]')"
         if self._tenant == DEFAULT_TENANT:
             return found  # it was that of rows of no tenant, too
         return f"({found} OR tenants IS NULL AND {mine})"

@@ -79,7 +79,7 @@ def test_a_row_says_who_what_and_from_where(api: Api) -> None:
         "v": RECORD_VERSION,
         "event": AUDIT_EVENT,
         "ts": 1_600_000_000_000,
-        "tenant": None,
+        "tenant": "default",
         "tenants": [],
         "role": "admin",
         "credential": "key",

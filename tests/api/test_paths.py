@@ -9,14 +9,27 @@ import h11
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from api.app import create_app, server_config
+from api.app import MAX_HEAD_BYTES, create_app, server_config
+from api.pages import read_cursor, write_cursor
 from api.segments import NameSegment, marked, plain
 from tests.api.conftest import Api, operations, subscription
 from tests.cases import case
 
 NAMES = (
     *("pump", "pump/subscriptions", "pump/in_flight", "subscriptions", "in_flight", "/", "//"),
-    *("a/b", "/a", "a/", "a//b", "/subscriptions", "subscriptions/", "../clients", "..a", "a/../b"),
+    *(
+        "a/b",
+        "/a",
+        "a/",
+        "a//b",
+        "/subscriptions",
+        "subscriptions/",
+        "../clients",
+        "..a",
+        "a/../b",
+        ".",
+        "..",
+    ),
     *("a%2Fb", "a%252Fb", "%", "%2", "%00", "a?b", "a#b", "a;b", "a&b=c", "a+b", "a b", " ", "\\"),
     *("\n", "a\n", "a\nb", "pump/subscriptions\n", "pump\n/subscriptions", "\r\n", "\t", "\x01"),
     *("é", "\u00a0", "😀", "\ufdd0", "\ufffd", "\u017f", "validate", "versions", "x" * 60_000),
@@ -28,13 +41,13 @@ PARAMETERS = ("id", "name", "client_id", "topic", "version", "other")
 
 
 def whole(name: str) -> str:
-    """Return a name as one segment of a path."""
-    return quote(name, safe="")
+    """Return a name as one segment of a path; programs leave out those of one or two points."""
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
 
 
 def unencoded(name: str) -> str | None:
     """Return a name with its slashes as they are; None where a path means something else then."""
-    if "//" in f"/{name}" or "/.." in f"/{name}":
+    if "//" in f"/{name}" or "/." in f"/{name}":
         return None  # programs leave these out of paths
     return quote(name)
 
@@ -124,16 +137,19 @@ def test_every_client_can_be_disconnected(clients: Api) -> None:
                 assert told["client_id"] == answer.json()["client_id"] == name
 
 
-def test_every_client_is_listed(clients: Api) -> None:
+def test_every_client_is_listed(api: Api) -> None:
+    names = [one for one in NAMES if len(one) < 10_000]  # programs have a limit for cursors of such
+    for name in names:
+        api.put_session(name)
     found: list[str] = []
     cursor = None
     while True:
-        page = clients.get("/clients", limit=7, **({"cursor": cursor} if cursor else {}))
+        page = api.get("/clients", limit=7, **({"cursor": cursor} if cursor else {}))
         found += [one["client_id"] for one in page["items"]]
         cursor = page["next_cursor"]
         if cursor is None:
             break
-    assert sorted(found) == sorted(NAMES)
+    assert sorted(found) == sorted(names)
 
 
 def read(api: Api, path: str, **more: Any) -> Any:
@@ -176,6 +192,14 @@ def test_a_path_that_is_no_text_leads_nowhere(api: Api) -> None:
         assert "path" in answer.json()["detail"]
 
 
+def test_a_line_end_behind_a_path_is_no_part_of_it(api: Api) -> None:
+    for path in ("/rules%0A", "/clients%0A", "/login%0A"):
+        assert api.request("GET", path).status_code == 404, path
+    api.put_session("c")
+    for path in ("/clients/c%0A", "/clients/c/subscriptions%0A"):
+        assert api.request("GET", path).status_code == 404, path
+
+
 def test_the_server_takes_the_longest_name_there_is(api: Api) -> None:
     config = server_config(create_app(api.services))
     server = h11.Connection(
@@ -186,3 +210,10 @@ def test_the_server_takes_the_longest_name_there_is(api: Api) -> None:
     for at in range(0, len(head), 4096):
         server.receive_data(head[at : at + 4096])
         assert server.next_event() is h11.NEED_DATA
+
+
+def test_the_server_takes_the_longest_cursor_there_is() -> None:
+    longest = "\U0001f600" * 16_383
+    cursor = write_cursor(longest, longest)
+    assert read_cursor(cursor, 2) == [longest, longest]
+    assert len(cursor) < MAX_HEAD_BYTES - 16_384
