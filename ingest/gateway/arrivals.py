@@ -14,14 +14,13 @@ from typing import Final, Protocol
 from ingest.gateway.networks import network_of
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of all of them: 8,192 silent connections, 1,024 TLS handshakes or as many of the largest packets.
-A gateway without clients has as much in use."""
+"""Of all of them: 8,192 silent connections, 1,024 TLS handshakes or 910 of the largest packets."""
 
 PLACE_BYTES: Final = 8 * 1024
-"""About what a connection takes that has sent nothing."""
+"""Of a connection that has sent nothing: 3 KiB when measured, without the kernel's."""
 
 HANDSHAKE_BYTES: Final = 64 * 1024
-"""The same in a TLS handshake, with the time of a processor that it takes."""
+"""The same in a TLS handshake: 46 KiB when measured."""
 
 MOST_USELESS: Final = 1_024
 """Rows of an order beyond two for each network; then it is made anew."""
