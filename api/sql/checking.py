@@ -7,7 +7,7 @@ only.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 from sqlglot import exp
@@ -29,7 +29,7 @@ from rules.sql.functions import (
     TABLE_FUNCTIONS,
 )
 from rules.sql.names import folded
-from rules.sql.patterns import InvalidPattern, Regex
+from rules.sql.patterns import InvalidPattern, Regex, like
 from rules.sql.quoting import is_expressible
 from rules.sql.reading import Reading, kind_of
 
@@ -53,6 +53,7 @@ _NODES: Final = frozenset(
         # Operators
         *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT),
         *(exp.GTE, exp.LT, exp.LTE, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike),
+        exp.Escape,  # of LIKE
         *(exp.RegexpLike, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg),
         *(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.DPipe, exp.Exists),
         # Expressions with a syntax of their own
@@ -103,6 +104,8 @@ _OWN_WORDS: Final = frozenset(
     )
 )
 _CONSTRUCTORS: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
+_DEFINES: Final = [TokenType.ALIAS, TokenType.L_PAREN]
+"""Behind the name that WINDOW gives: `WINDOW w AS (PARTITION BY topic)`."""
 _HIDDEN_COLUMN: Final = "_metadata"
 """Of every table for Spark: in which file of this machine a row is."""
 _ABOUT_SPARK: Final = {
@@ -194,6 +197,14 @@ class _Query(ConfinedReading):
             if token.token_type in _CONSTRUCTORS and following.token_type == TokenType.L_PAREN:
                 token.token_type = TokenType.VAR
 
+    def name_windows(self) -> None:
+        """Make WINDOW a name where it is none of a clause: `window(ts, '1 hour')`, its column."""
+        for token, *behind in zip_longest(*(self.tokens[place:] for place in range(4))):
+            kinds = [one and one.token_type for one in behind]
+            is_clause = kinds[1:] == _DEFINES and kinds[0] != TokenType.DOT
+            if token.token_type == TokenType.WINDOW and not is_clause:
+                token.token_type = TokenType.VAR
+
     def check_statement(self) -> None:
         """Refuse a tree that is no query, or too large."""
         if not isinstance(self.tree, exp.Query):
@@ -247,6 +258,7 @@ class _Query(ConfinedReading):
         Reading.check_tokens,
         Reading.check_depth,
         call_constructors,
+        name_windows,
         Reading.parse,
         check_statement,
         Reading.check_kinds,
@@ -324,13 +336,27 @@ class _Query(ConfinedReading):
         pattern = node.expression
         if not is_text(pattern):
             self.fail(node, "the pattern of LIKE has to be written out")
-        wildcards = str(pattern.this).count("%")
+        wildcards = re.sub(r"\\.", "", str(pattern.this)).count("%")
         if wildcards > _MOST_WILDCARDS:
             self.fail(node, f"LIKE takes at most {_MOST_WILDCARDS} of %")
         stripped = str(pattern.this).strip("%")
         if not set(stripped) & {"%", "_", "\\"}:
             return  # begins with, ends with, contains: Spark looks once
         _shorten(node.this, _LIKE_CHARACTERS[wildcards])
+
+    def check_escape(self, node: exp.Escape) -> None:
+        """Write the pattern with backslashes, which Spark takes without ESCAPE."""
+        liked, pattern = node.this, node.this.expression
+        if not isinstance(liked, exp.Like | exp.ILike) or not is_text(pattern):
+            self.fail(node, "ESCAPE stands behind LIKE and a pattern that is written out")
+        if not is_text(node.expression):
+            self.fail(node, "ESCAPE takes one character, written out")
+        try:
+            written = like(pattern.this, node.expression.this)
+        except InvalidPattern as exc:
+            self.fail(node, str(exc))
+        pattern.replace(exp.Literal.string(written))
+        node.replace(liked)
 
     def check_type(self, node: exp.DataType) -> None:
         kind = node.this
@@ -420,6 +446,7 @@ _CHECKS: Final[dict[type[exp.Expr], Callable[..., None]]] = {
     exp.RegexpLike: _Query.check_rlike,
     exp.Like: _Query.check_like,
     exp.ILike: _Query.check_like,
+    exp.Escape: _Query.check_escape,
     exp.DataType: _Query.check_type,
     exp.Identifier: _Query.check_identifier,
     exp.Var: _Query.check_var,

@@ -106,6 +106,12 @@ def _window(arguments: Sequence[exp.Expr]) -> Problem:
     return f"a row is in more than {MOST_WINDOWS} windows: they are too long for their distance"
 
 
+def _session_window(arguments: Sequence[exp.Expr]) -> Problem:
+    if len(arguments) == 2 and _milliseconds(arguments[1]) is not None:
+        return None
+    return "it takes a time and a gap that is written out, as '10 minutes'"
+
+
 def _milliseconds(argument: exp.Expr) -> int | None:
     if isinstance(argument, exp.Interval):
         text = f"{argument.this.name if argument.this else ''} {argument.args.get('unit') or ''}"
@@ -174,6 +180,7 @@ def _format(arguments: Sequence[exp.Expr]) -> Problem:
 _ACCURACY: Final = _number_from(2, 1, 10_000, "the accuracy")
 _CALLS: Final[Mapping[str, Callable[[Sequence[exp.Expr]], Problem]]] = {
     "window": _window,
+    "session_window": _session_window,
     "approx_count_distinct": _number_from(1, 0.01, 1, "the error that is allowed"),
     "approx_percentile": _ACCURACY,
     "percentile_approx": _ACCURACY,

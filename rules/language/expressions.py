@@ -38,6 +38,7 @@ from rules.language.values import (
 from rules.schemas.registry import Noted
 from rules.sql.errors import did_you_mean
 from rules.sql.patterns import InvalidPattern, like, topic_pattern
+from rules.sql.quoting import quoted
 
 _COMPARISONS: Final = {
     exp.EQ: "=",
@@ -305,8 +306,19 @@ class Expressions:
         return boolean(as_condition(value) if wanted == "true" else f"(NOT {as_condition(value)})")
 
     def _like(self, node: exp.Like) -> Value:
-        pattern = self._pattern(node)
-        matched = f"({as_text(self.value(node.this))} LIKE {like(pattern)})"
+        return self._liked(node, None)
+
+    def _escape(self, node: exp.Escape) -> Value:
+        if not isinstance(node.this, exp.Like):
+            self.fail(node, "ESCAPE belongs to LIKE")
+        return self._liked(node.this, node.expression)
+
+    def _liked(self, node: exp.Like, escape: exp.Expr | None) -> Value:
+        try:
+            pattern = like(self._pattern(node), None if escape is None else escape.name)
+        except InvalidPattern as exc:
+            self.fail(node.expression if escape is None else escape, str(exc))
+        matched = f"({as_text(self.value(node.this))} LIKE {quoted(pattern)})"
         if node.args.get("negate"):
             return boolean(f"(NOT coalesce({matched}, false))")
         return boolean(matched)
@@ -424,6 +436,7 @@ class Expressions:
         exp.In: _in,
         exp.Is: _is,
         exp.Like: _like,
+        exp.Escape: _escape,
         exp.RegexpLike: _rlike,
         nodes.TopicMatch: _topic_match,
         exp.Case: _case,

@@ -50,7 +50,7 @@ _TIMES: Final = """
     datediff datepart day dayname dayofmonth dayofweek dayofyear extract from_unixtime
     from_utc_timestamp hour last_day localtimestamp make_date make_dt_interval make_interval
     make_timestamp make_ym_interval minute month monthname months_between next_day now quarter
-    second timestamp timestamp_micros timestamp_millis timestamp_seconds timestampadd
+    second session_window timestamp timestamp_micros timestamp_millis timestamp_seconds timestampadd
     timestampdiff to_date to_timestamp to_unix_timestamp to_utc_timestamp trunc
     try_make_timestamp try_to_date try_to_timestamp unix_date unix_micros unix_millis
     unix_seconds unix_timestamp weekday weekofyear window window_time year
@@ -92,7 +92,7 @@ ALLOWED: Final = frozenset(
 _SYNTAX: Final = {"between"}
 """That Spark's parser makes of an operator."""
 _OF_RULES: Final = """
-    lpad mqlake_decode mqlake_layouts raise_error repeat rpad session_window shiftrightunsigned
+    lpad mqlake_decode mqlake_layouts raise_error repeat rpad shiftrightunsigned
     theta_sketch_agg theta_sketch_estimate
 """
 """The compiler of rules bounds what they make."""

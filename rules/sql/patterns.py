@@ -125,9 +125,31 @@ class Regex:
         return f"(?:{body}){{{low},{upper}}}" + ("?" if kind is code.MIN_REPEAT else "")
 
 
-def like(pattern: str) -> str:
-    """Return the pattern of LIKE as a Spark SQL literal: `%` and `_`, nothing is an escape."""
-    return quoted(pattern.replace("\\", "\\\\"))
+def like(pattern: str, escape: str | None = None) -> str:
+    """Return a pattern of LIKE as Spark has it without ESCAPE, where a backslash is one.
+
+    Args:
+        pattern: With `%` and `_`.
+        escape: Makes the next `%` or `_`, or the next of its own, ordinary; None: nothing does.
+
+    Raises:
+        InvalidPattern: The escape is not one character, or stands before another one.
+    """
+    if escape is not None and len(escape) != 1:
+        raise InvalidPattern(f"ESCAPE takes one character, these are {len(escape)}")
+    written, signs = [], iter(pattern)
+    for sign in signs:
+        if sign == escape:
+            sign = next(signs, "")
+            if sign not in ("%", "_", escape):
+                raise InvalidPattern(
+                    f"in the pattern of LIKE {escape} stands before %, _ or {escape}, "
+                    f"here it is before {sign or 'nothing'}"
+                )
+            written.append(f"\\{sign}" if sign in "%_\\" else sign)
+        else:
+            written.append("\\\\" if sign == "\\" else sign)
+    return "".join(written)
 
 
 def exactly(written: str) -> str:

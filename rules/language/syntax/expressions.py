@@ -57,7 +57,7 @@ class ExpressionParser(TokenParser):
         TokenType.IN: lambda self, this: self.rule_in(this),
         TokenType.BETWEEN: lambda self, this: self.rule_between(this),
         TokenType.IS: lambda self, this: self.rule_is(this),
-        TokenType.LIKE: _binary(exp.Like),
+        TokenType.LIKE: lambda self, this: self.rule_like(this),
         TokenType.RLIKE: _binary(exp.RegexpLike),
         TokenType.IRLIKE: _binary(TopicMatch),
     }
@@ -88,6 +88,14 @@ class ExpressionParser(TokenParser):
         self._expect(TokenType.AND, "expected AND after the lower bound of BETWEEN")
         high = self.operand_of_comparison()
         return self.node(exp.Between(this=this, low=low, high=high), this)
+
+    def rule_like(self, this: exp.Expr) -> exp.Expr:
+        made = _binary(exp.Like)(self, this)
+        if not self._match_word("ESCAPE"):
+            return made
+        self._expect(TokenType.STRING, "expected a character in single quotes after ESCAPE")
+        escape = self.at(exp.Literal.string(self._prev.text), self._prev, self._prev)
+        return self.node(exp.Escape(this=made, expression=escape), this)
 
     def rule_is(self, this: exp.Expr) -> exp.Expr:
         negated = self._match(TokenType.NOT)

@@ -30,6 +30,13 @@ ALLOWED = [
     "SELECT max(qos) OVER (ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)",
     "SELECT min(qos) OVER (ORDER BY ts ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
     "SELECT lag(ts) OVER w FROM messages WINDOW w AS (PARTITION BY topic ORDER BY ts)",
+    "SELECT topic FROM messages WHERE client_id LIKE 'dev!_%' ESCAPE '!'",
+    "SELECT topic FROM messages WHERE NOT (client_id NOT ILIKE 'dev|%%' ESCAPE '|')",
+    "SELECT window.start, window.end, count(*) FROM messages GROUP BY window(ts, '5 minutes')",
+    "SELECT window, 1 FROM messages GROUP BY window(ts, '1 hour', '5 minutes') ORDER BY window",
+    "SELECT session_window.end FROM messages GROUP BY topic, session_window(ts, '5 minutes')",
+    "SELECT rank() OVER window FROM messages WINDOW window AS (PARTITION BY topic ORDER BY ts)",
+    "SELECT double('NaN'), float('-Infinity'), array(double('Infinity'))",
     "SELECT topic FROM messages UNION ALL SELECT client_id FROM messages",
     "(SELECT 1) EXCEPT (SELECT 2)",
     "SELECT 1",
@@ -114,6 +121,11 @@ def test_there_are_enough_hostile_statements() -> None:
         ("SELECT 1; SELECT 2", 1, 9, "a second statement"),
         ("DROP TABLE messages", 1, 1, "the statement is DROP, expected one SELECT"),
         ("SELECT topic LIKE topic FROM messages", 1, 8, "the pattern of LIKE"),
+        ("SELECT topic LIKE topic ESCAPE '!'", 1, 8, "ESCAPE stands behind LIKE and a pattern"),
+        ("SELECT topic RLIKE 'a' ESCAPE '!'", 1, 8, "ESCAPE stands behind LIKE and a pattern"),
+        ("SELECT topic LIKE 'a' ESCAPE '!!'", 1, 8, "ESCAPE takes one character, these are 2"),
+        ("SELECT topic LIKE 'a!b' ESCAPE '!'", 1, 8, "! stands before %, _ or !"),
+        ("SELECT topic LIKE 'a' ESCAPE NULL", 1, 8, "ESCAPE takes one character, written out"),
     ],
 )
 def test_the_error_says_what_and_where(sql: str, line: int, column: int, said: str) -> None:
@@ -414,3 +426,9 @@ def test_names_are_compared_as_spark_does() -> None:
     assert "timestampadd(WEEK, 1, " in week.sql
     named = check("SELECT qos AS gr\u00f6\u00dfe FROM messages", "t")
     assert "`gr\u00f6\u00dfe`" in named.sql
+
+
+def test_an_escape_is_written_as_the_backslash_that_spark_takes_without_one() -> None:
+    sql = check(r"SELECT topic LIKE 'a|%\\|_||%' ESCAPE '|' FROM messages", "t").sql
+    assert r" LIKE 'a\\%\\\\\\_|%'" in sql
+    assert "ESCAPE" not in sql
