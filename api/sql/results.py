@@ -32,6 +32,9 @@ MEDIA_TYPES: Final[dict[Format, str]] = {
     "parquet": "application/vnd.apache.parquet",
 }
 
+_NO_NUMBERS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Python's text -> Spark's, of doubles that are no numbers of JSON."""
+
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 """About so much is in memory at once, several times over while it is written in another form."""
 _MOST_BATCH_ROWS: Final = 4096
@@ -133,7 +136,7 @@ def _csv(result: Result) -> Iterator[bytes]:
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow([_no_formula(column.name) for column in result.columns])
     for batch in result.batches():
-        columns = [[_field(value) for value in column.to_pylist()] for column in batch.columns]
+        columns = [[_field(value) for value in _values(column)] for column in batch.columns]
         writer.writerows(zip(*columns, strict=True))
         yield buffer.getvalue().encode()
         buffer.seek(0)
@@ -211,23 +214,34 @@ def _texts(result: Result) -> Iterator[Iterator[tuple[str, ...]]]:
         columns = [
             [
                 "null" if value is None else value if column.is_json else _dumps(_plain(value))
-                for value in values.to_pylist()
+                for value in _values(values)
             ]
             for column, values in zip(result.columns, batch.columns, strict=True)
         ]
         yield zip(*columns, strict=True)
 
 
+def _values(column: "pa.Array") -> list[Any]:
+    """Return the values of a column; times beyond the years that Python has as their text."""
+    import pyarrow as pa
+
+    try:
+        return column.to_pylist()
+    except OverflowError:
+        texts = column.cast(pa.string()).to_pylist()
+        return [text and re.sub(r"000(Z?)\Z", r"\1", text).replace(" ", "T") for text in texts]
+
+
 def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: bytes in base64, times in UTC."""
+    """Return a value as JSON has it: bytes in base64, times in UTC, NaN as text like Spark's."""
     if isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else _NO_NUMBERS[str(value)]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime):

@@ -84,7 +84,8 @@ function drawing({ columns, rows }, at, chosen, signal) {
   const isNumber = NUMERIC.test(type);
   const isOrdered = isTime || isNumber;
   const xOf = (row) => (isTime ? Date.parse(utc(row[at])) / 1000 : Number(row[at]));
-  const found = rows.filter((row) => row[at] !== null).slice(0, MOST_CHART_ROWS);
+  const hasX = (row) => row[at] !== null && (!isOrdered || Number.isFinite(xOf(row)));
+  const found = rows.filter(hasX).slice(0, MOST_CHART_ROWS);
   if (isOrdered) found.sort((one, two) => xOf(one) - xOf(two));
   const names = chosen.map((one) => one.name);
   const shown = chart({
@@ -98,7 +99,9 @@ function drawing({ columns, rows }, at, chosen, signal) {
     height: HEIGHT,
     signal,
   });
-  const value = (row, index) => (row[index] === null ? null : Number(row[index]));
+  // NaN and Infinity come as texts: no point of a chart.
+  const isPoint = (one) => one !== null && Number.isFinite(Number(one));
+  const value = (row, index) => (isPoint(row[index]) ? Number(row[index]) : null);
   const y = chosen.map(({ index }) => found.map((row) => value(row, index)));
   shown.show([found.map(isOrdered ? xOf : (_row, index) => index), ...y]);
   return shown.element;
