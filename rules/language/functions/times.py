@@ -139,9 +139,9 @@ _READ: Final = {
     "%Y": "([0-9]{4})",
     "%m": "([0-9]{2})",
     "%d": "([0-9]{2})",
-    "%H": "([0-9]{2})",
-    "%M": "([0-9]{2})",
-    "%S": "([0-9]{2})",
+    "%H": "([01][0-9]|2[0-3])",
+    "%M": "([0-5][0-9])",
+    "%S": "([0-5][0-9])",
     "%N": "([0-9]{1,9})",
     "%9N": "([0-9]{9})",
     "%6N": "([0-9]{6})",
@@ -184,9 +184,13 @@ def _unix_ts_to_rfc3339(arguments: Sequence[Value], _context: CallContext) -> Va
 def _rfc3339_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value:
     unit = _unit(arguments, 1)
     written = as_text(arguments[0])
-    micros = f"unix_micros(try_cast({written} AS TIMESTAMP))"
+    # T and Z may be small letters there, to Spark they may not.
+    micros = f"unix_micros(try_cast(upper({written}) AS TIMESTAMP))"
     if unit == "nanosecond":
-        time = f"try_multiply({micros}, 1000L)"
+        # Spark reads six digits of a fraction, cut and not rounded.
+        digits = f"regexp_extract({written}, '[.][0-9]{{6}}([0-9]+)', 1)"
+        rest = f"CAST(rpad({digits}, 3, '0') AS BIGINT)"
+        time = f"try_add(try_multiply({micros}, 1000L), {rest})"
     else:
         time = _floor_div(micros, 1_000_000 // _UNITS[unit]) if unit != "microsecond" else micros
     return integer(f"IF({written} RLIKE {_RFC3339}, {time}, NULL)")
@@ -232,14 +236,14 @@ def _date_to_unix_ts(arguments: Sequence[Value], _context: CallContext) -> Value
             terms.append(f"try_cast({taken(directive)} AS BIGINT) * {factor}L")
     zone = next((one for one in ("%z", "%:z", "%::z") if one in groups), None)
     if zone is not None:
-        terms.append(_minus_zone(taken(zone)))
+        terms.append(_minus_zone(taken(zone), has_seconds=zone == "%::z"))
     elif offset:
         terms.append(_signed(-offset))
     total = f"try_multiply({' + '.join(terms)}, {_UNITS[unit]}L)"
     fraction = next((one for one in ("%N", "%9N", "%6N", "%3N") if one in groups), None)
     if fraction is not None and _DIGITS[unit]:
         digits = f"left(rpad({taken(fraction)}, 9, '0'), {_DIGITS[unit]})"
-        total = f"{total} + try_cast({digits} AS BIGINT)"
+        total = f"try_add({total}, try_cast({digits} AS BIGINT))"
     return integer(f"IF({written} RLIKE {regex}, {total}, NULL)")
 
 
@@ -263,11 +267,12 @@ def _reading(arguments: Sequence[Value], index: int) -> tuple[dict[str, int], st
     return groups, quoted(rf"\A{''.join(pattern)}\z")
 
 
-def _minus_zone(written: str) -> str:
+def _minus_zone(written: str, *, has_seconds: bool) -> str:
     """Return the seconds west of Greenwich of an offset, as `+02:00`."""
     digits = f"replace({written}, ':', '')"
-    hours, minutes = f"substring({digits}, 2, 2)", f"substring({digits}, 4, 2)"
-    seconds = f"(try_cast({hours} AS BIGINT) * 3600L + try_cast({minutes} AS BIGINT) * 60L)"
+    parts = ((2, 3_600), (4, 60), (6, 1)) if has_seconds else ((2, 3_600), (4, 60))
+    terms = [f"try_cast(substring({digits}, {at}, 2) AS BIGINT) * {size}L" for at, size in parts]
+    seconds = f"({' + '.join(terms)})"
     return f"IF(startswith({digits}, '-'), {seconds}, - {seconds})"
 
 
