@@ -19,6 +19,7 @@ from rules.language.values import (
     ValueKind,
     as_condition,
     as_double,
+    as_finite,
     as_integer,
     as_variant,
     boolean,
@@ -86,17 +87,11 @@ def number_columns(value: Value) -> tuple[str, str]:
     if value.kind is ValueKind.INTEGER:
         return as_integer(value), as_double(value)
     if value.kind is ValueKind.NUMBER:
-        return value.exact, f"coalesce(CAST({value.exact} AS DOUBLE), {_finite(value.sql)})"
+        return value.exact, as_finite(value)
     if value.kind is ValueKind.JSON:
         exact = f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)"
-        # Spark takes true for 1.
-        fraction = f"IF({value.json_type} = 'BOOLEAN', NULL, {_finite(value.get('double'))})"
-        return exact, fraction
-    return "CAST(NULL AS BIGINT)", _finite(as_double(value))
-
-
-def _finite(number: str) -> str:
-    return f"IF(abs({number}) < double('Infinity'), {number}, NULL)"
+        return exact, as_finite(value)
+    return "CAST(NULL AS BIGINT)", as_finite(value)
 
 
 def _numbers(value: Value, group: Group) -> tuple[str, str]:

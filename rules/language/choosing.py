@@ -4,15 +4,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
+from rules.language.numerals import is_finite
 from rules.language.values import Value, ValueKind, as_integer, as_variant
 
 
 def is_missing(value: Value) -> str:
-    """Return the condition that a value is null: a field that is not there, or null in JSON."""
+    """Return the condition that a value is null: a field that is not there, or null in JSON.
+
+    So is what a function cannot compute, which Spark may say as NaN or infinity.
+    """
     if value.kind is ValueKind.JSON:
         return f"({value.variant} IS NULL OR is_variant_null({value.variant}))"
     if value.kind is ValueKind.NUMBER:
         return f"({value.exact} IS NULL AND {value.sql} IS NULL)"
+    if value.kind is ValueKind.DOUBLE and value.literal is None:
+        return f"(NOT coalesce({is_finite(value.sql)}, false))"
     return "true" if value.kind is ValueKind.NULL else f"({value.sql} IS NULL)"
 
 

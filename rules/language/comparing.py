@@ -2,11 +2,18 @@
 
 They never fail and never yield NULL where it shows: a field that is missing or of a type that does
 not compare gives false, with `<>` too; two missing fields are equal. A number and a text compare as
-numbers where the text is one. These are EMQX's rules.
+numbers where the text is one (`numerals`). These are EMQX's rules.
 """
 
 from typing import Final
 
+from rules.language.numerals import (
+    INFINITY,
+    is_finite,
+    is_number,
+    is_plain_integer,
+    read_number,
+)
 from rules.language.values import (
     EXACT_IN_DOUBLE,
     NUMERIC,
@@ -14,10 +21,14 @@ from rules.language.values import (
     Value,
     ValueKind,
     as_double,
+    as_exact,
+    as_finite,
     as_possible,
     as_text,
     as_variant,
     boolean,
+    constant,
+    failure,
 )
 
 EQUALITY: Final = frozenset({"=", "<>"})
@@ -48,10 +59,8 @@ def compare(operator: str, left: Value, right: Value) -> Value:
         if left.kind is right.kind:
             return boolean(f"({as_possible(left)} {operator} {as_possible(right)})")
         return boolean(f"({as_text(left)} {operator} {as_text(right)})")
-    if left.kind in NUMERIC and right.kind in NUMERIC:
-        return boolean(_numbers(operator, left, right))
     if left.kind in NUMERIC or right.kind in NUMERIC:
-        return boolean(_doubles(operator, left, right))
+        return boolean(_numbers(operator, left, right))
     if left.kind is ValueKind.BINARY and right.kind is ValueKind.BINARY:
         return boolean(f"({left.sql} {operator} {right.sql})")
     return boolean(f"({as_text(left)} {operator} {as_text(right)})")
@@ -63,15 +72,30 @@ def contains(value: Value, candidates: list[Value]) -> Value:
     Raises:
         NotComparable: As `compare`.
     """
-    literals = [candidate.literal for candidate in candidates]
     if value.kind in (ValueKind.JSON, ValueKind.TEXT, ValueKind.BINARY):
-        if all(isinstance(literal, str) for literal in literals):
-            return boolean(f"({as_text(value)} IN ({', '.join(c.sql for c in candidates)}))")
-        if all(_is_small(candidate) for candidate in candidates):
-            listed = ", ".join(as_double(candidate) for candidate in candidates)
-            return boolean(f"({as_double(value)} IN ({listed}){_not_boolean(value)})")
+        texts = [one for one in candidates if isinstance(one.literal, str)]
+        numbers = [one for one in candidates if _is_small(one)]
+        if len(texts) + len(numbers) == len(candidates):
+            return boolean(_contains(value, texts, numbers))
     each = [compare("=", value, candidate).sql for candidate in candidates]
     return boolean(f"({' OR '.join(f'coalesce({one}, false)' for one in each)})")
+
+
+def _contains(value: Value, texts: list[Value], numbers: list[Value]) -> str:
+    """IN of constants: a list for each way to compare, however many they are."""
+    ways = []
+    if texts:
+        ways.append(f"({as_text(value)} IN ({', '.join(one.sql for one in texts)}))")
+    if numbers:
+        listed = ", ".join(as_double(one) for one in numbers)
+        ways.append(f"({_quick(value)} IN ({listed}){_is_number(value)})")
+    others = [one for one in texts if not is_plain_integer(one.literal)]
+    written = [number for one in others if (number := _number_of(one)) is not None]
+    if written and value.kind is ValueKind.JSON:
+        listed = ", ".join(as_double(one) for one in written)
+        is_text = f"{value.json_type} = 'STRING'"
+        ways.append(f"({_quick(value)} IN ({listed}){_is_number(value)} AND NOT {is_text})")
+    return ways[0] if len(ways) == 1 else f"({' OR '.join(f'coalesce({w}, false)' for w in ways)})"
 
 
 def _compare_field(operator: str, left: Value, right: Value) -> str:
@@ -85,19 +109,37 @@ def _compare_field(operator: str, left: Value, right: Value) -> str:
         if _is_small(right):
             return _doubles(operator, left, right)
         return _numbers(operator, left, right)
+    return _with_text(operator, left, right)
+
+
+def _with_text(operator: str, left: Value, right: Value) -> str:
+    """A field and a text: as texts when the field is one, else as numbers if the text is one."""
     as_texts = f"({left.get('string')} {operator} {as_text(right)})"
-    if operator not in EQUALITY and isinstance(right.literal, str) and _is_number(right.literal):
-        as_numbers = _doubles(operator, left, right)
-        return f"IF({left.json_type} = 'STRING', {as_texts}, {as_numbers})"
-    return as_texts
+    is_text = f"{left.json_type} = 'STRING'"
+    if isinstance(right.literal, str):
+        number = _number_of(right)
+        if number is None and operator not in EQUALITY:
+            return f"({is_text} AND {as_texts})"
+        if number is None or (operator in EQUALITY and is_plain_integer(right.literal)):
+            return as_texts  # the engine looks at such a condition first, see Guard.java
+        right = number
+    as_numbers = _numbers(operator, left, right)
+    if operator in EQUALITY:
+        as_numbers = f"coalesce({as_numbers}, {as_texts})"
+    return f"IF({is_text}, {as_texts}, {as_numbers})"
+
+
+def _number_of(value: Value) -> Value | None:
+    """Return a written text as the number that it is."""
+    number = read_number(value.literal)
+    return None if number is None else constant(number)
 
 
 def _fields(operator: str, left: Value, right: Value) -> str:
     """Two fields: as texts when both are, else as numbers; equality also of anything else."""
     are_texts = f"({left.json_type} = 'STRING' AND {right.json_type} = 'STRING')"
     as_texts = f"({left.get('string')} {operator} {right.get('string')})"
-    is_boolean = f"{left.json_type} = 'BOOLEAN' OR {right.json_type} = 'BOOLEAN'"
-    parts = [f"IF({is_boolean}, NULL, {_numbers(operator, left, right)})"]
+    parts = [_numbers(operator, left, right)]
     if operator == "=":
         parts.append(f"(to_json({left.variant}) <=> to_json({right.variant}))")
     elif operator == "<>":
@@ -106,36 +148,42 @@ def _fields(operator: str, left: Value, right: Value) -> str:
 
 
 def _numbers(operator: str, left: Value, right: Value) -> str:
-    """Compare as 64 bit integers where both are, else as doubles."""
+    """Compare as 64 bit integers where both are, else as doubles; NULL if one is no number."""
     if left.kind is right.kind is ValueKind.INTEGER:
         return f"({left.sql} {operator} {right.sql})"
-    doubles = _doubles(operator, left, right)
-    exact_left, exact_right = _exact(left), _exact(right)
+    doubles = f"({_double(left)} {operator} {_double(right)})"
+    exact_left, exact_right = as_exact(left), as_exact(right)
     if exact_left is None or exact_right is None:
         return doubles
     return f"coalesce(({exact_left} {operator} {exact_right}), {doubles})"
 
 
 def _doubles(operator: str, left: Value, right: Value) -> str:
-    """Compare as doubles; text such as `NaN`, which Spark takes for the greatest, is below."""
-    if operator in (">", ">=") and left.literal is None:
-        test = f"(- {as_double(left)}) {_MIRRORED[operator]} (- {as_double(right)})"
-    else:
-        test = f"{as_double(left)} {operator} {as_double(right)}"
-    return f"({test}{_not_boolean(left)}{_not_boolean(right)})"
+    """Compare as doubles; false or NULL if one is no number, which is asked last."""
+    test = f"{_quick(left)} {operator} {_quick(right)}"
+    return f"({test}{_is_number(left)}{_is_number(right)})"
 
 
-def _not_boolean(value: Value) -> str:
-    """Rule out booleans, Spark's 1 and 0; asked last, so only where the rest is true."""
-    return f" AND {value.json_type} <> 'BOOLEAN'" if value.kind is ValueKind.JSON else ""
+def _double(value: Value) -> str:
+    """DOUBLE of a number; arithmetic that has no result fails the rule, as in the output."""
+    if value.kind is not ValueKind.NUMBER:
+        return as_finite(value)
+    no_result = f"CAST({failure('the number is out of range')} AS DOUBLE)"
+    number = as_double(value)
+    return f"IF(abs({number}) >= {INFINITY}, {no_result}, {number})"
 
 
-def _exact(value: Value) -> str | None:
-    if value.kind is ValueKind.JSON:
-        return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)"
-    if value.kind is ValueKind.INTEGER:
-        return value.sql
-    return value.exact if value.kind is ValueKind.NUMBER else None
+def _quick(value: Value) -> str:
+    """DOUBLE as Spark reads it, good where `_is_number` holds too."""
+    return value.get("double") if value.kind is ValueKind.JSON else _double(value)
+
+
+def _is_number(value: Value) -> str:
+    """Rule out what Spark takes for a number and the language does not; see `_doubles`."""
+    if value.kind is not ValueKind.JSON:
+        return ""
+    is_written = f"{is_number(value.get('string'))} AND {is_finite(value.get('double'))}"
+    return f" AND (left({value.json_type}, 3) IN ('BIG', 'DEC') OR {is_written})"
 
 
 def _as_json(operator: str, left: Value, right: Value) -> str:
@@ -150,11 +198,3 @@ def _is_small(value: Value) -> bool:
     if isinstance(literal, bool) or not isinstance(literal, int | float):
         return False
     return isinstance(literal, float) or abs(literal) < EXACT_IN_DOUBLE
-
-
-def _is_number(literal: str) -> bool:
-    try:
-        float(literal)
-    except ValueError:
-        return False
-    return True

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from rules.language.numerals import INFINITY, is_finite, number_in
 from rules.sql.quoting import is_expressible, quoted, variant_path
 
 
@@ -31,7 +32,6 @@ class ValueKind(Enum):
 NUMERIC: Final = frozenset({ValueKind.INTEGER, ValueKind.DOUBLE, ValueKind.NUMBER})
 TEXTUAL: Final = frozenset({ValueKind.TEXT, ValueKind.BINARY})
 EXACT_IN_DOUBLE: Final = 2**53
-_INFINITY: Final = "double('Infinity')"
 
 Segment: TypeAlias = "str | int | tuple[int, int]"
 """Segment of a path: a field, an element, or the elements of a range."""
@@ -157,7 +157,7 @@ def as_text(value: Value) -> str:
     if value.kind is ValueKind.ARRAY:
         return f"to_json({value.sql}, map('ignoreNullFields', 'false'))"
     if value.kind is ValueKind.DOUBLE:
-        return f"CAST({_finite(value)} AS STRING)"
+        return f"CAST({as_finite(value)} AS STRING)"
     return f"CAST({value.sql} AS STRING)"
 
 
@@ -167,11 +167,9 @@ def as_bytes(value: Value) -> str:
 
 
 def as_double(value: Value) -> str:
-    """DOUBLE: of numbers and of text that is one."""
-    if value.kind is ValueKind.JSON:
-        return value.get("double")
-    if value.kind in TEXTUAL:
-        return f"try_cast({as_text(value)} AS DOUBLE)"
+    """DOUBLE: of numbers and of text that is one, see `numerals`; infinite above 1.8e308."""
+    if value.kind is ValueKind.JSON or value.kind in TEXTUAL:
+        return f"try_cast({number_in(as_text(value))} AS DOUBLE)"
     if value.kind is ValueKind.INTEGER:
         if value.literal is not None:
             return constant(float(value.literal)).sql
@@ -182,11 +180,10 @@ def as_double(value: Value) -> str:
 
 
 def as_integer(value: Value) -> str:
-    """BIGINT: of numbers, cut towards zero, and of text that is an integer."""
-    if value.kind is ValueKind.JSON:
-        return value.get("bigint")
-    if value.kind in TEXTUAL:
-        return f"try_cast({as_text(value)} AS BIGINT)"
+    """BIGINT: of numbers and of text that is one, cut towards zero."""
+    if value.kind is ValueKind.JSON or value.kind in TEXTUAL:
+        decimal = f"try_cast({number_in(as_text(value))} AS DECIMAL(38,18))"
+        return f"try_cast({decimal} AS BIGINT)"
     if value.kind is ValueKind.INTEGER:
         return f"CAST({value.sql} AS BIGINT)" if value.literal is None else value.sql
     if value.kind is ValueKind.DOUBLE:
@@ -194,6 +191,23 @@ def as_integer(value: Value) -> str:
     if value.kind is ValueKind.NUMBER:
         return f"coalesce({value.exact}, try_cast({value.sql} AS BIGINT))"
     return "CAST(NULL AS BIGINT)"
+
+
+def as_finite(value: Value) -> str:
+    """DOUBLE as JSON can have it: NULL where it is infinite or NaN."""
+    number = as_double(value)
+    if value.kind is ValueKind.INTEGER or value.literal is not None:
+        return number
+    return f"IF({is_finite(number)}, {number}, NULL)"
+
+
+def as_exact(value: Value) -> str | None:
+    """BIGINT of an integer, also of a text that is one; NULL of all else, None if none ever is."""
+    if value.kind is ValueKind.INTEGER:
+        return value.sql
+    if value.kind is ValueKind.JSON or value.kind in TEXTUAL:
+        return f"try_cast({number_in(as_text(value))} AS BIGINT)"
+    return value.exact if value.kind is ValueKind.NUMBER else None
 
 
 def as_int(value: Value) -> str:
@@ -252,18 +266,11 @@ def as_output(value: Value) -> str:
         return "CAST(NULL AS STRING)"
     if value.kind is ValueKind.NUMBER:
         too_large = failure("the number is out of range")
-        finite = f"IF(abs({value.sql}) >= {_INFINITY}, {too_large}, {value.sql})"
+        finite = f"IF(abs({value.sql}) >= {INFINITY}, {too_large}, {value.sql})"
         return f"coalesce(CAST({value.exact} AS VARIANT), CAST({finite} AS VARIANT))"
     if value.kind is ValueKind.DOUBLE:
-        return _finite(value)
+        return as_finite(value)
     return value.sql
-
-
-def _finite(value: Value) -> str:
-    """DOUBLE, NULL where JSON has no such number; NaN is above infinity to Spark."""
-    if value.literal is not None:
-        return value.sql
-    return f"IF(abs({value.sql}) >= {_INFINITY}, NULL, {value.sql})"
 
 
 def as_condition(value: Value) -> str:
@@ -287,8 +294,8 @@ def measured(value: Value) -> tuple[str, str]:
     if value.kind is ValueKind.NUMBER:
         return value.exact, value.sql
     if value.kind is ValueKind.JSON:
-        return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)", as_double(value)
-    return "CAST(NULL AS BIGINT)", as_double(value)
+        return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)", as_finite(value)
+    return "CAST(NULL AS BIGINT)", as_finite(value)
 
 
 def operand(value: Value) -> tuple[str, str]:

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from rules.language.functions.function import CallContext, Function, literal_integer
-from rules.language.values import Value, ValueKind, as_double, as_integer, double, integer, measured
+from rules.language.values import (
+    Value,
+    ValueKind,
+    as_double,
+    as_exact,
+    as_integer,
+    double,
+    integer,
+    measured,
+)
 
 _LARGEST: Final = "9.2E18D"
 """Below the largest BIGINT, which no double is."""
@@ -22,10 +31,10 @@ def _abs(arguments: Sequence[Value], _context: CallContext) -> Value:
 
 def _whole(name: str) -> Function:
     def emit(arguments: Sequence[Value], _context: CallContext) -> Value:
-        exact, inexact = measured(arguments[0])
+        exact, inexact = as_exact(arguments[0]), as_double(arguments[0])
         rounded = f"CAST({name}({inexact}) AS BIGINT)"
         in_range = f"IF(abs({inexact}) < {_LARGEST}, {rounded}, NULL)"
-        return integer(f"coalesce({exact}, {in_range})")
+        return integer(in_range if exact is None else f"coalesce({exact}, {in_range})")
 
     return Function(1, 1, emit)
 

@@ -12,6 +12,7 @@ from rules.language.functions.function import (
     literal_integer,
     literal_text,
 )
+from rules.language.numerals import is_finite
 from rules.language.values import (
     NULL,
     NUMERIC,
@@ -20,6 +21,7 @@ from rules.language.values import (
     ValueKind,
     as_bytes,
     as_double,
+    as_finite,
     as_integer,
     as_parsed,
     as_possible,
@@ -33,17 +35,17 @@ from rules.language.values import (
     text,
 )
 
-_BIG: Final = "('DECIMAL(19,0)', 'DECIMAL(20,0)')"
+_INTEGERS: Final = "('BIGINT', 'DECIMAL(19,0)', 'DECIMAL(20,0)')"
 
 
 def _int(arguments: Sequence[Value], _context: CallContext) -> Value:
     value = arguments[0]
     if value.kind is ValueKind.BOOLEAN:
         return integer(f"IF({as_possible(value)}, 1L, 0L)")
-    # An integer beyond 2^53 first, then any other number.
-    number = as_double(value)
-    truncated = f"IF(abs({number}) < 9.2E18D, CAST({number} AS BIGINT), NULL)"
-    return integer(f"coalesce({as_integer(value)}, {truncated})")
+    if value.kind is ValueKind.JSON:
+        is_boolean = f"{value.json_type} = 'BOOLEAN'"
+        return integer(f"IF({is_boolean}, {value.get('bigint')}, {as_integer(value)})")
+    return integer(as_integer(value))
 
 
 def _float(arguments: Sequence[Value], _context: CallContext) -> Value:
@@ -55,7 +57,7 @@ def _float(arguments: Sequence[Value], _context: CallContext) -> Value:
 
 def _float2str(arguments: Sequence[Value], _context: CallContext) -> Value:
     digits = literal_integer(arguments, 1, "the number of digits", 0, 15)
-    number = as_double(arguments[0])
+    number = as_finite(arguments[0])
     fixed = f"format_string('%.{digits}f', {number})"
     # At most so many digits, at least one behind the point.
     short = f"regexp_replace({fixed}, '([.][0-9]+?)0+\\u0024', '\\u00241')"
@@ -125,10 +127,23 @@ def _type_test(kinds: frozenset[ValueKind], of_field: str) -> Function:
         if value.kind is ValueKind.JSON:
             return boolean(f"({of_field.format(value.json_type)})")
         if value.kind in kinds:
-            return boolean(f"({value.sql} IS NOT NULL)")
+            return boolean(is_there(value))
         return boolean("false")
 
     return Function(1, 1, emit)
+
+
+def _is_num(arguments: Sequence[Value], _context: CallContext) -> Value:
+    value = arguments[0]
+    if value.kind is ValueKind.JSON:
+        return boolean(f"({_is_json_number(value)})")
+    return boolean(is_there(value) if value.kind in NUMERIC else "false")
+
+
+def _is_json_number(value: Value) -> str:
+    """Tell whether a field is a number on which arithmetic does not fail: 1e999 is none."""
+    kind, number = value.json_type, value.get("double")
+    return f"left({kind}, 3) IN ('BIG', 'DOU', 'DEC') AND {is_finite(number)}"
 
 
 def _is_int(arguments: Sequence[Value], _context: CallContext) -> Value:
@@ -136,7 +151,7 @@ def _is_int(arguments: Sequence[Value], _context: CallContext) -> Value:
     if value.kind is ValueKind.NUMBER:
         return boolean(f"({value.exact} IS NOT NULL)")
     if value.kind is ValueKind.JSON:
-        return boolean(f"({value.json_type} = 'BIGINT' OR {value.json_type} IN {_BIG})")
+        return boolean(f"({value.json_type} IN {_INTEGERS})")
     return boolean(f"({value.sql} IS NOT NULL)" if value.kind is ValueKind.INTEGER else "false")
 
 
@@ -146,8 +161,8 @@ def _is_float(arguments: Sequence[Value], _context: CallContext) -> Value:
         return boolean(f"({value.exact} IS NULL AND {value.sql} IS NOT NULL)")
     if value.kind is ValueKind.JSON:
         kind = value.json_type
-        return boolean(f"(left({kind}, 3) IN ('DOU', 'DEC') AND NOT {kind} IN {_BIG})")
-    return boolean(f"({value.sql} IS NOT NULL)" if value.kind is ValueKind.DOUBLE else "false")
+        return boolean(f"({_is_json_number(value)} AND NOT {kind} IN {_INTEGERS})")
+    return boolean(is_there(value) if value.kind is ValueKind.DOUBLE else "false")
 
 
 def _is_null(arguments: Sequence[Value], _context: CallContext) -> Value:
@@ -210,7 +225,7 @@ def _extreme(name: str) -> Function:
         for index, value in enumerate(arguments):
             if value.kind not in (*NUMERIC, *TEXTUAL, ValueKind.JSON):
                 raise Unusable(f"expected a number, this is {value.kind.value}", index)
-        spell = as_integer if all(v.kind is ValueKind.INTEGER for v in arguments) else as_double
+        spell = as_integer if all(v.kind is ValueKind.INTEGER for v in arguments) else as_finite
         found = f"{name}({', '.join(map(spell, arguments))})"
         return integer(found) if spell is as_integer else double(found)
 
@@ -247,7 +262,7 @@ FUNCTIONS: Final = {
     "is_bool": _type_test(frozenset({ValueKind.BOOLEAN}), "{} = 'BOOLEAN'"),
     "is_int": Function(1, 1, _is_int),
     "is_float": Function(1, 1, _is_float),
-    "is_num": _type_test(NUMERIC, "left({}, 3) IN ('BIG', 'DOU', 'DEC')"),
+    "is_num": Function(1, 1, _is_num),
     "is_map": _type_test(frozenset(), "startswith({}, 'OBJECT')"),
     "is_array": _type_test(frozenset({ValueKind.ARRAY}), "startswith({}, 'ARRAY')"),
     "is_empty": Function(1, 1, _is_empty),

@@ -18,7 +18,7 @@ from rules.language.values import (
     Value,
     ValueKind,
     as_array,
-    as_double,
+    as_finite,
     as_int,
     as_integer,
     as_text,
@@ -280,7 +280,9 @@ def _formatted(directive: str, value: Value) -> str:
         return f"CAST({as_integer(value)} AS STRING)"
     digits = re.fullmatch(r"~(?:\.([0-9]))?f", directive)
     if digits:
-        return f"format_string('%.{digits[1] or 6}f', {as_double(value)})"
+        number = as_finite(value)
+        shown = f"format_string('%.{digits[1] or 6}f', {number})"
+        return f"IF({number} IS NULL, NULL, {shown})"
     raise Unusable(f"the format's {directive} is not supported; ~s, ~p, ~w, ~b, ~f, ~.2f, ~n are")
 
 

@@ -171,18 +171,22 @@ def evaluate(
     spark: SparkSession, cases: Sequence[tuple[CompiledRule, Message]]
 ) -> list[list[Any] | None]:
     """Return the output rows of each rule on its message; none of them may fail."""
+    numbers: dict[str, list[int]] = {}
+    for number, (rule, _) in enumerate(cases):
+        numbers.setdefault(expression_of(rule), []).append(number)
+    expressions = list(numbers)
     columns = []
-    for first in range(0, len(cases), _AT_ONCE):
-        numbered = list(enumerate(cases))[first : first + _AT_ONCE]
+    for first in range(0, len(expressions), _AT_ONCE):
         whens = " ".join(
-            f"WHEN {number} THEN {expression_of(rule)}" for number, (rule, _) in numbered
+            f"WHEN case_id IN ({', '.join(map(str, numbers[expression]))}) THEN {expression}"
+            for expression in expressions[first : first + _AT_ONCE]
         )
-        columns.append(f"CASE case_id {whens} END AS c{first}")
+        columns.append(f"CASE {whens} END AS c{first}")
     frame = rows_of(spark, [message for _, message in cases]).selectExpr("case_id", *columns)
     found: list[list[Any] | None] = [None] * len(cases)
-    for row in frame.collect():
-        outputs = row[1 + row[0] // _AT_ONCE]
-        found[row[0]] = None if outputs is None else [json.loads(output) for output in outputs]
+    for case_id, *outputs in frame.collect():
+        made = next((one for one in outputs if one is not None), None)
+        found[case_id] = None if made is None else [json.loads(output) for output in made]
     return found
 
 

@@ -86,7 +86,7 @@ def test_what_nobody_reads_is_not_in_the_expression() -> None:
 
 def test_the_condition_comes_before_the_output() -> None:
     rule = compile_rule("SELECT topic FROM 'a' WHERE payload.t > 5")
-    assert expression_of(rule).startswith("CASE WHEN ((- try_variant_get(payload_json, ")
+    assert expression_of(rule).startswith("CASE WHEN (try_variant_get(payload_json, ")
 
 
 def test_a_rule_may_end_with_a_semicolon_and_have_comments() -> None:
