@@ -1,5 +1,6 @@
 """Rules evaluated by the interpreter, by generated code, alone and together give the same."""
 
+import functools
 import json
 import uuid
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ from launcher.testing import await_condition
 from mqlake.output_records import DeadLetter, Output
 from mqlake.records import INBOUND
 from mqlake.rule_records import OffsetRange, Span
+from rules.language.compiler import compile_rule
 from rules.sql.quoting import quoted
+from tests.rules.language.cases import read_expressions, read_statements
+from tests.rules.language.evaluation import FAILED
 from tests.streaming.rule_engine import Engine, a_span, outcomes, rows
 
 pytestmark = pytest.mark.spark
@@ -268,3 +272,23 @@ def test_a_large_rule_is_evaluated_however_often(engine: Engine) -> None:
     for _ in range(USED_OFTEN):
         (row,) = rows(engine.publish("a", payload))
         assert row == {f"c{n}": 2 * n for n in range(40)}
+
+
+def test_the_engine_yields_what_the_tables_of_the_language_say(engine: Engine) -> None:
+    """Of all cases that read nothing but the payload: Spark evaluates the same in trials."""
+    asked = 0
+    compiled = functools.cache(compile_rule)
+    for sql, message, wanted in (*read_expressions(), *read_statements()):
+        rule = compiled(sql)
+        if not all(field.name.startswith("payload") for field in rule.fields):
+            continue
+        source = {INBOUND: OffsetRange((0, 0))}
+        engine.activate(Span(1, ("a",), rule.expression, (), None, source))
+        made = engine.publish("a", message.payload)
+        if wanted == FAILED:
+            assert isinstance(made[0], DeadLetter), sql
+        else:
+            shown = f"{sql} of {message.payload!r}"
+            assert json.dumps(rows(made)) == json.dumps(wanted or []), shown
+        asked += 1
+    assert asked > 300
