@@ -226,10 +226,11 @@ def _values(column: "pa.Array") -> list[Any]:
     import pyarrow as pa
 
     try:
-        return column.to_pylist()
+        found: list[Any] = column.to_pylist()
     except OverflowError:
         texts = column.cast(pa.string()).to_pylist()
         return [text and re.sub(r"000(Z?)\Z", r"\1", text).replace(" ", "T") for text in texts]
+    return found
 
 
 def _dumps(value: Any) -> str:
