@@ -93,6 +93,22 @@ def rows(runner: QueryRunner, sql: str) -> list[list[Any]]:
     return found
 
 
+def test_windows_escapes_and_doubles_are_as_sparks_documents_have_them(runner: QueryRunner) -> None:
+    found = ask(
+        runner,
+        "SELECT window.start, window.end, count(*) FROM messages "
+        "WHERE topic LIKE 'plant/_/t%' ESCAPE '!' AND topic NOT LIKE '%!_%' ESCAPE '!' "
+        "GROUP BY window(ts, '10 seconds') ORDER BY window.start",
+    )
+    first, middle, last = (f"2023-11-14T22:13:{second}.000Z" for second in (20, 30, 40))
+    assert found["rows"] == [[first, middle, 10], [middle, last, 10]]
+    assert [column["name"] for column in found["columns"][:2]] == ["start", "end"]
+    sessions = "SELECT session_window.start FROM messages GROUP BY session_window(ts, '2 seconds')"
+    assert [first] in ask(runner, sessions)["rows"]
+    doubles = "SELECT double('NaN'), double('-Infinity'), array(double('Infinity')), 1e3"
+    assert ask(runner, doubles)["rows"] == [["NaN", "-Infinity", ["Infinity"], 1000.0]]
+
+
 def test_the_payload_is_json_text_and_bytes(runner: QueryRunner) -> None:
     assert rows(
         runner,

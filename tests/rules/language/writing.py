@@ -106,6 +106,8 @@ def expression(node: exp.Expr) -> str:
     if isinstance(node, exp.Like):
         negated = "NOT " if node.args.get("negate") else ""
         return f"({expression(node.this)} {negated}LIKE {expression(node.expression)})"
+    if isinstance(node, exp.Escape):
+        return f"{expression(node.this)[:-1]} ESCAPE {expression(node.expression)})"
     if isinstance(node, exp.Case):
         subject = f" {expression(node.this)}" if node.this else ""
         branches = "".join(
