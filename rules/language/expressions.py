@@ -309,8 +309,6 @@ class Expressions:
         return self._liked(node, None)
 
     def _escape(self, node: exp.Escape) -> Value:
-        if not isinstance(node.this, exp.Like):
-            self.fail(node, "ESCAPE belongs to LIKE")
         return self._liked(node.this, node.expression)
 
     def _liked(self, node: exp.Like, escape: exp.Expr | None) -> Value:

@@ -93,6 +93,25 @@ def test_a_message_gives_what_it_would_live(connect: SparkConnect) -> None:
     assert made.outputs == ({"gateway": "g7", "a": "b", "retain": True},)
 
 
+def test_a_trial_and_a_dry_run_read_values_as_the_engine_does(connect: SparkConnect) -> None:
+    elements = '[{"r":[1,2]},null,{"v":" 7"},{"v":"Infinity"}]'
+    sql = (
+        f"FOREACH json_decode('{elements}') AS e DO length(e.r) AS size, e.r[-1] AS last, "
+        "float(e.v) AS v, e.v > 5 AS over, rfc3339_to_unix_ts(payload.at, 'nanosecond') AS at "
+        "FROM 'plant/+/temp' WHERE payload.n IS NULL OR payload.n = 7"
+    )
+    wanted: list[dict[str, Any]] = [
+        {"size": 2, "last": 2, "v": None, "over": False},
+        {"size": None, "last": None, "v": None, "over": False},
+        {"size": None, "last": None, "v": 7.0, "over": True},
+        {"size": None, "last": None, "v": None, "over": False},
+    ]
+    tried = try_out(connect, sql, payload={"at": "2024-02-23T15:56:30.535904509Z"})
+    assert list(tried.outputs) == [{**one, "at": 1708703790535904509} for one in wanted]
+    (sample,) = run(connect, sql)["samples"]
+    assert sample["outputs"] == [{**one, "at": None} for one in wanted]
+
+
 @pytest.mark.parametrize(
     ("context", "condition", "said"),
     [

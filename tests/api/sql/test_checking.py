@@ -121,6 +121,7 @@ def test_there_are_enough_hostile_statements() -> None:
         ("SELECT 1; SELECT 2", 1, 9, "a second statement"),
         ("DROP TABLE messages", 1, 1, "the statement is DROP, expected one SELECT"),
         ("SELECT topic LIKE topic FROM messages", 1, 8, "the pattern of LIKE"),
+        ("SELECT 1 FROM messages GROUP BY session_window(ts, topic)", 1, 33, "a time and a gap"),
         ("SELECT topic LIKE topic ESCAPE '!'", 1, 8, "ESCAPE stands behind LIKE and a pattern"),
         ("SELECT topic RLIKE 'a' ESCAPE '!'", 1, 8, "ESCAPE stands behind LIKE and a pattern"),
         ("SELECT topic LIKE 'a' ESCAPE '!!'", 1, 8, "ESCAPE takes one character, these are 2"),
