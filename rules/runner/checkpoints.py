@@ -63,8 +63,8 @@ class RunnerCheckpoints:
         """How long the log has not answered."""
         return self._clock.monotonic() - self._answered_at
 
-    async def read(self, reader: LogReader) -> tuple[Checkpoint | None, int]:
-        """Return the last checkpoint and when it was written.
+    async def read(self, reader: LogReader) -> Checkpoint | None:
+        """Return the last checkpoint; None: no runner has run.
 
         Raises:
             LogError: The log does not answer.
@@ -72,8 +72,8 @@ class RunnerCheckpoints:
         """
         record = (await reader.read_compacted(RUNNER)).get(CHECKPOINT_KEY)
         if record is None or record.value is None:
-            return None, 0
-        return decode_checkpoint(record.value), record.timestamp_ms
+            return None
+        return decode_checkpoint(record.value)
 
     def begin(self, progress: RunnerProgress, published_from: dict[int, int]) -> None:
         """Go on from a checkpoint.

@@ -49,8 +49,6 @@ METRICS_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10.0
 """How long the log may not answer before the process says that it is not well."""
 RULES_SECONDS: Final = 60.0
-PUBLISHED_MARGIN_MS: Final = 60_000
-"""Nothing was published later than this after the last checkpoint of a run."""
 
 
 class Runner:
@@ -131,7 +129,7 @@ class Runner:
         # A maker who is not known when a row of his is sent is asked for then.
         await self._access_reader.start(ACCESS, {0: BEGINNING}, self._makers.apply, _log_problem)
         await self._read_definitions()
-        checkpoint, written_ms = await self._checkpoints.read(self._reader)
+        checkpoint = await self._checkpoints.read(self._reader)
         ends = await asyncio.to_thread(self._admin.ends, OUTPUTS)
         if checkpoint is None:
             checkpoint = await self._first_checkpoint()
@@ -140,11 +138,11 @@ class Runner:
         if checkpoint.is_clean:
             ends = {p: positions[p].offset for p in ends}
         else:
-            latest_ms = written_ms + PUBLISHED_MARGIN_MS
+            # To the end: the times of records are those of many clocks, and of none that we know.
             self._services.published = await find_published(
                 self._ranges,
                 checkpoint.published_from,
-                await asyncio.to_thread(self._admin.ends_before, INBOUND, latest_ms),
+                await asyncio.to_thread(self._admin.ends, INBOUND),
             )
         self._recovery = Recovery(ends, self._progress, self._services.published)
         self._checkpoints.begin(self._progress, checkpoint.published_from)

@@ -50,9 +50,6 @@ class MemoryAdmin(LogAdmin):
     def begins(self, log_topic: str) -> dict[int, int]:
         return {n: one.begin for n, one in enumerate(self._log.partitions(log_topic))}
 
-    def ends_before(self, log_topic: str, timestamp_ms: int) -> dict[int, int]:
-        return self.ends(log_topic)
-
     def ensure(self, log_topic: str, config: Mapping[str, str], partitions: int = 1) -> None:
         self._log.create(log_topic, partitions)
 
@@ -178,6 +175,22 @@ async def test_what_was_published_is_remembered_until_nobody_asks_any_more(scene
     scene.log.release_reports()
     await until(lambda: not runner._services.published, "forgotten")
     assert scene.published() == 4, "each once"
+
+
+@pytest.mark.promise
+async def test_what_was_published_is_found_whatever_the_clocks_of_others_say(scene: Scene) -> None:
+    """Records of the log have the times of those who wrote them: here of one two minutes ahead."""
+    scene.define("r")
+    ahead_ms = scene.log.now_ms() + 120_000
+    scene.log.store(INBOUND, b"default/t", b"of a gateway", [], ahead_ms, 0)
+    outputs = [scene.put("r", offset) for offset in range(4)]
+    for output in outputs[:3]:
+        scene.note_published(output)
+    scene.note_killed()
+    await scene.start()
+    await until(lambda: scene.published() > 4, "the last is published")
+    actions = [dict(one.headers).get(HEADER_OUTPUT) for one in scene.log.records(INBOUND)]
+    assert actions == [None, *(f"r/1/i:0:{offset}:0/0".encode() for offset in range(4))]
 
 
 async def test_what_retention_has_taken_unread_is_counted(scene: Scene) -> None:
