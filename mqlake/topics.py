@@ -4,6 +4,7 @@ The clauses are section 4.7 and 4.8.2 of MQTT 5.0 and section 4.7 of MQTT 3.1.1.
 `mqlake.matching`.
 """
 
+import re
 from typing import Final, NamedTuple
 
 from mqlake.errors import InvalidTopic
@@ -16,6 +17,7 @@ no limit, so one would be 65,536."""
 SHARE_PREFIX: Final = "$share/"
 SYSTEM_LEVEL: Final = "$SYS"
 """First level of topics on which a gateway tells of itself."""
+_CONTROL: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 
 
 class SharedFilter(NamedTuple):
@@ -48,6 +50,9 @@ def validate_topic_name(topic_name: str) -> None:
 def validate_topic_filter(topic_filter: str) -> None:
     """Accept a topic filter, shared ones included.
 
+    A shared one holds no control character, as a receiver may demand [MQTT5-1.5.4]: records name
+    share groups by it, one on each line (`mqlake.records.Source`).
+
     Raises:
         InvalidTopic: Empty, too long, with U+0000, a wildcard beside other characters of its level,
             `#` before the last level, or a `$share` without a usable name and filter.
@@ -64,6 +69,12 @@ def validate_topic_filter(topic_filter: str) -> None:
             raise InvalidTopic("share name holds a wildcard", clause="MQTT5-4.8.2-2")
         if not separator or not plain:
             raise InvalidTopic("shared subscription without a filter", clause="MQTT5-4.8.2-2")
+        control = _CONTROL.search(topic_filter)
+        if control is not None:
+            raise InvalidTopic(
+                f"shared subscription holds the control character U+{ord(control[0]):04X}",
+                clause="MQTT5-1.5.4",
+            )
     if not plain:
         raise InvalidTopic("topic filter is empty, expected a character", clause="MQTT5-4.7.3-1")
     if "#" in plain:

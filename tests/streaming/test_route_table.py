@@ -244,6 +244,14 @@ def test_member_counts_change_without_a_second_entry(routing_jvm: Any) -> None:
     assert table.isEmpty()
 
 
+def test_a_route_whose_group_cannot_be_named_on_one_line_is_none(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    _apply(table, "g1", "default", "$share/v/secret/#", 1)
+    _apply(table, "g2", "default", "$share/g/a\n$share/v/secret/#", 1)
+    assert _match(table, "default", "a\n$share/v/secret/x") == {}
+    assert _match(table, "default", "secret/x") == {"g1": ["$share/v/secret/#"]}
+
+
 def test_a_share_group_is_as_the_routes_in_force_say(routing_jvm: Any) -> None:
     table = _new_table(routing_jvm)
     steps = [("g1", 1), ("g2", 1), ("g1", 0), ("g2", 0), ("g3", 1)]

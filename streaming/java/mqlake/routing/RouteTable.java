@@ -166,6 +166,9 @@ public final class RouteTable {
         byte[] sharedFilter = null;
         String plain = topicFilter;
         if (topicFilter.startsWith(Vocabulary.SHARE_PREFIX)) {
+            if (topicFilter.indexOf('\n') >= 0) {
+                return; // of an older release: in a delivery it would name several groups
+            }
             int end = topicFilter.indexOf('/', Vocabulary.SHARE_PREFIX.length());
             if (end >= 0) {
                 sharedFilter = topicFilter.getBytes(StandardCharsets.UTF_8);
