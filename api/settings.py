@@ -9,9 +9,9 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.addresses import is_loopback
-from mqlake.settings import ProcessSettings, SettingsGroup, TracingSettings
+from mqlake.settings import ProcessSettings, SettingsGroup, TopicLevels, TracingSettings
 from mqlake.tls import TlsVersion
-from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
+from mqlake.topics import DEFAULT_MAX_LEVELS
 
 PREFIX: Final = "/api/v1"
 """Of the paths of the API."""
@@ -315,11 +315,10 @@ class ApiSettings(ProcessSettings):
         le=4 * 1024 * 1024,
         description="Maximum payload of a published message; as the gateways' max_packet_bytes.",
     )
-    max_topic_levels: int = Field(
+    max_topic_levels: TopicLevels = Field(
         default=DEFAULT_MAX_LEVELS,
-        ge=1,
-        le=MAX_TOPIC_BYTES + 1,
-        description="Maximum levels of a topic to publish to; as the gateways' max_topic_levels.",
+        description="Maximum levels of a topic to publish or replay to; as the gateways' "
+        "max_topic_levels.",
     )
     live_seconds: float = Field(
         default=3600.0,

@@ -9,7 +9,7 @@ import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -23,6 +23,10 @@ from pydantic_settings import SettingsError as SourceError
 from mqlake.errors import SettingsError
 from mqlake.log.security import LogServers
 from mqlake.logs import LogFormat
+from mqlake.topics import MAX_TOPIC_BYTES
+
+TopicLevels = Annotated[int, Field(ge=1, le=MAX_TOPIC_BYTES + 1)]
+"""Most levels of a topic that a process takes, its `max_topic_levels`."""
 
 
 class SettingsGroup(BaseModel):

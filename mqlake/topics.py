@@ -96,6 +96,26 @@ def has_more_levels(topic: str, most: int) -> bool:
     return len(topic) >= most and topic.count(SEPARATOR) >= most
 
 
+def validate_levels(topic_name: str, most: int) -> None:
+    """Accept a topic name of a message that no client has brought.
+
+    Who makes messages, or lets in those of others, gives subscribers no topic that a client could
+    not have published to: rules, replays, the API and the federation.
+
+    Args:
+        topic_name: A valid one.
+        most: Levels, `max_topic_levels` of the process.
+
+    Raises:
+        InvalidTopic: It has more; the standard has no limit, and so no clause.
+    """
+    if has_more_levels(topic_name, most):
+        raise InvalidTopic(
+            f"topic name has {topic_name.count(SEPARATOR) + 1} levels, expected at most {most}",
+            clause="",
+        )
+
+
 def split_shared(topic_filter: str) -> SharedFilter:
     """Take a valid topic filter apart into its share name (or "") and the filter proper."""
     if not topic_filter.startswith(SHARE_PREFIX):

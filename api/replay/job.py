@@ -12,7 +12,7 @@ from typing import Any, Final
 from api.jobs import Job
 from api.pace import JobPace
 from api.replay.order import COLUMNS_HINT, Place, ReplayOrder, ordered_query
-from api.replay.rows import RowError, StoredMessage, read_row, read_rows
+from api.replay.rows import MessageLimits, RowError, StoredMessage, read_row, read_rows
 from api.replay.targets import ReplayError, ReplayTarget
 from api.sql.errors import QueryError
 from api.sql.results import Result
@@ -39,7 +39,7 @@ class Replay:
         queries: Run the query.
         limits: Of its result.
         target: Takes the messages.
-        most_bytes: Of a payload.
+        most: Of a message.
         check_rights: Raises an error when whoever has begun the replay may not go on.
         monotonic: The clock that messages wait by.
     """
@@ -51,7 +51,7 @@ class Replay:
         queries: QueryRunner,
         limits: QueryLimits,
         target: ReplayTarget,
-        most_bytes: int,
+        most: MessageLimits,
         check_rights: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,7 +60,7 @@ class Replay:
         self._queries = queries
         self._limits = limits
         self._target = target
-        self._most_bytes = most_bytes
+        self._most = most
         self._check_rights = check_rights
         self._monotonic = monotonic
         counted: dict[str, int] = job.place.get("counts", {})
@@ -113,7 +113,7 @@ class Replay:
         for row in read_rows(result):
             done += 1
             try:
-                message = read_row(row, self._order, self._most_bytes)
+                message = read_row(row, self._order, self._most)
             except RowError as exc:
                 self._refused += 1
                 self._reason = self._reason or str(exc)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.replay.order import COLUMNS, Place, ReplayOrder
 from api.sql.results import Result
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
 from mqlake.records import Properties, decode_properties
-from mqlake.topics import is_system, validate_topic_name
+from mqlake.topics import is_system, validate_levels, validate_topic_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 class RowError(MqlakeError):
     """A row is no message."""
+
+
+class MessageLimits(NamedTuple):
+    """Limits of a message that is sent, as of one that a client publishes."""
+
+    payload_bytes: int
+    topic_levels: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ def _rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
         yield dict(zip(COLUMNS, values, strict=True))
 
 
-def read_row(row: dict[str, Any], order: ReplayOrder, most_bytes: int) -> StoredMessage:
+def read_row(row: dict[str, Any], order: ReplayOrder, most: MessageLimits) -> StoredMessage:
     """Return the message of a row, under its new name.
 
     Raises:
@@ -64,6 +71,7 @@ def read_row(row: dict[str, Any], order: ReplayOrder, most_bytes: int) -> Stored
     name = order.prefix + topic
     try:
         validate_topic_name(name)
+        validate_levels(name, most.topic_levels)
         properties = row["properties"]
         read = decode_properties(properties.encode()) if properties else None
     except (InvalidTopic, InvalidRecord, AttributeError) as exc:
@@ -72,8 +80,8 @@ def read_row(row: dict[str, Any], order: ReplayOrder, most_bytes: int) -> Stored
         raise RowError(f"topic {name[:100]!r}: those below $SYS are the gateways' own")
     if not order.may_go_to(name):
         raise RowError(f"{order.username} has no right to {name[:100]!r}")
-    if payload is not None and len(payload) > most_bytes:
-        raise RowError(f"a payload has {len(payload)} bytes, {most_bytes} at most")
+    if payload is not None and len(payload) > most.payload_bytes:
+        raise RowError(f"a payload has {len(payload)} bytes, {most.payload_bytes} at most")
     at, qos = row["ts"], row["qos"]
     if not isinstance(at, datetime) or qos not in (0, 1, 2):
         raise RowError("ts is no time, or qos not 0, 1 or 2")

@@ -13,6 +13,7 @@ from api.presence import Gateways
 from api.replay.job import Replay
 from api.replay.order import ReplayOrder
 from api.replay.rights import check_rights
+from api.replay.rows import MessageLimits
 from api.replay.targets import OneClient, Published, ReplayTarget
 from api.settings import ApiSettings
 from api.sql.running import QueryLimits, QueryRunner
@@ -54,11 +55,12 @@ def replay_work(parts: ReplayParts, order: ReplayOrder) -> Work:
     settings = parts.settings
     rows = settings.sql_max_rows if order.limit is None else order.limit
     limits = QueryLimits(rows, settings.sql_max_seconds, settings.sql_max_bytes)
+    most = MessageLimits(settings.max_payload_bytes, settings.max_topic_levels)
 
     def work(job: Job) -> dict[str, Any]:
         target = parts.target(order, job.id)
         return Replay(
-            *(job, order, parts.queries, limits, target, settings.max_payload_bytes),
+            *(job, order, parts.queries, limits, target, most),
             partial(check_rights, parts.callers, order),
         ).run()
 

@@ -24,8 +24,8 @@ from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import (
     MAX_TOPIC_BYTES,
     SYSTEM_LEVEL,
-    has_more_levels,
     is_system,
+    validate_levels,
     validate_topic_name,
 )
 
@@ -258,11 +258,12 @@ def _make(
     made = []
     for new in messages:
         check_rights(caller, new.topic_name)
-        if has_more_levels(new.topic_name, most_levels):
+        try:
+            validate_levels(new.topic_name, most_levels)
+        except InvalidTopic as exc:
             raise Problem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                f"the topic name {new.topic_name[:100]!r} has more than {most_levels} levels",
-            )
+                HTTPStatus.UNPROCESSABLE_ENTITY, f"{exc}: {new.topic_name[:100]!r}"
+            ) from exc
         payload = new.data()
         if len(payload) > most:
             raise Problem(

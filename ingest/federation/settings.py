@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.errors import InvalidTopic
-from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup
-from mqlake.topics import validate_topic_filter
+from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup, TopicLevels
+from mqlake.topics import DEFAULT_MAX_LEVELS, validate_topic_filter
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -455,6 +455,11 @@ class FederationSettings(ProcessSettings):
         ge=0,
         description="Maximum topics whose latest retained message is known; between brokers it is "
         "kept for sites that connect later.",
+    )
+    max_topic_levels: TopicLevels = Field(
+        default=DEFAULT_MAX_LEVELS,
+        description="Between logs, maximum levels of a topic to accept from others, by its name "
+        "at this site; as the gateways' max_topic_levels. Messages beyond it are refused.",
     )
     max_queued: int = Field(
         default=10_000,

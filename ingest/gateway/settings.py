@@ -16,9 +16,9 @@ from ingest.gateway.listeners.settings import (
 )
 from ingest.gateway.overload import OverloadSettings
 from mqlake.log.durability import Durability
-from mqlake.settings import LogSettings, ProcessSettings, TracingSettings
+from mqlake.settings import LogSettings, ProcessSettings, TopicLevels, TracingSettings
 from mqlake.sharing import ShareStrategy
-from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
+from mqlake.topics import DEFAULT_MAX_LEVELS
 
 
 class GatewaySettings(ProcessSettings):
@@ -100,10 +100,8 @@ class GatewaySettings(ProcessSettings):
         description="Maximum packet size that a client may send, at most 64 KiB before it is "
         "let in. Sent to 5.0 clients.",
     )
-    max_topic_levels: int = Field(
+    max_topic_levels: TopicLevels = Field(
         default=DEFAULT_MAX_LEVELS,
-        ge=1,
-        le=MAX_TOPIC_BYTES + 1,
         description="Maximum levels of a topic name or topic filter (the parts between slashes). "
         "Beyond it a subscription gets 0x8F (3.x: 0x80), a message 0x90 (3.x and QoS 0: the "
         "connection is closed), a will 0x90 (3.x: 0x05).",

@@ -303,6 +303,11 @@ class ActionServices(Protocol):
     def next_message_id(self) -> bytes: ...
 
     @property
+    def max_topic_levels(self) -> int:
+        """Most levels of a topic to publish to."""
+        ...
+
+    @property
     def origin(self) -> bytes:
         """The origin in messages: the place where they entered the system."""
         ...

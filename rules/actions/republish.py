@@ -28,7 +28,7 @@ from mqlake.records import (
     message_key,
     mqtt_header,
 )
-from mqlake.topics import is_system, validate_topic_name
+from mqlake.topics import is_system, validate_levels, validate_topic_name
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
@@ -186,6 +186,10 @@ class Republish:
     def _record(self, work: Work) -> NewRecord:
         output = work.output
         topic_name = self._topic.constant or self._topic_name(work)
+        try:
+            validate_levels(topic_name, self._services.max_topic_levels)
+        except InvalidTopic as exc:
+            raise ActionError(f"{exc}: {topic_name[:200]!r}") from exc
         if not self._services.may_publish(topic_name):
             raise ActionError(f"the maker of the rule may not publish to {topic_name[:200]!r}")
         payload = output.row if self._payload.is_row else self._payload.render(work).encode()

@@ -34,6 +34,7 @@ class RunnerServices:
         self._target = target
         self._clock = clock
         self._stop = stop
+        self.max_topic_levels = settings.max_topic_levels
         self._origin = f"{settings.site}/{settings.name}".encode()
         self._identifiers = MessageIdentifiers(
             clock, datacenter=settings.datacenter, machine=machine_number()
@@ -135,6 +136,7 @@ class TenantServices:
         self.may_publish = may_publish
         self.is_published = services.is_published
         self.next_message_id = services.next_message_id
+        self.max_topic_levels = services.max_topic_levels
         self.stop = services.stop
 
     def log(self, connection: str | None) -> LogTarget:

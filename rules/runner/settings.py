@@ -14,9 +14,11 @@ from mqlake.settings import (
     PostgresSettings,
     ProcessSettings,
     SettingsGroup,
+    TopicLevels,
     TracingSettings,
 )
 from mqlake.tenants import DEFAULT_TENANT, TENANT_PATTERN, TenantName
+from mqlake.topics import DEFAULT_MAX_LEVELS
 from rules.actions.webhook import server_of
 from rules.templates import SECRET_NAME
 
@@ -222,6 +224,12 @@ class RulesSettings(ProcessSettings):
         ge=0,
         le=300,
         description="At shutdown, maximum time to wait for running actions.",
+    )
+
+    max_topic_levels: TopicLevels = Field(
+        default=DEFAULT_MAX_LEVELS,
+        description="Maximum levels of a topic that rules publish to; as the gateways' "
+        "max_topic_levels.",
     )
 
     http: HttpSettings = HttpSettings()

@@ -20,6 +20,7 @@ from api.messages import MessageMaker
 from api.replay.job import Replay
 from api.replay.order import COLUMNS, Place, ReplayOrder, ordered_query
 from api.replay.rights import check_rights
+from api.replay.rows import MessageLimits
 from api.replay.targets import OneClient, Published, ReplayError, ReplayTarget
 from api.replay.work import replay_work
 from api.spark import Cancelled, SparkConnect
@@ -128,7 +129,7 @@ def replay(
     limits = QueryLimits(1_000, 10.0, 1_000_000)
     runner = StoredRunner(folder, rows, **more)
     work = Replay(
-        *(job, asked, runner, limits, target, 1_000, may_go_on),
+        *(job, asked, runner, limits, target, MessageLimits(1_000, 4), may_go_on),
         monotonic=lambda: waits.now,
     )
     return work.run(), waits
@@ -210,6 +211,15 @@ def test_what_cannot_be_published_is_counted_and_left_out(tmp_path: Path, job: J
     assert (result["sent"], result["refused"]) == (1, 5)
     assert "wildcard" in result["refused_because"] or "a/+" in result["refused_because"]
     assert [one.value for one in log.records] == [b"6"]
+
+
+def test_no_topic_gets_more_levels_than_clients_may_use(tmp_path: Path, job: Job) -> None:
+    log = MemoryAppender()
+    rows = [row(1, topic="a/b/c"), row(2, topic="a/b/c/d")]
+    result, _ = replay(tmp_path, rows, published(log), order(prefix="again/"), job)
+    assert (result["sent"], result["refused"]) == (1, 1)
+    assert "topic name has 5 levels, expected at most 4" in result["refused_because"]
+    assert [one.value for one in log.records] == [b"1"]
 
 
 def test_more_than_the_limit_is_refused_unless_it_was_given(tmp_path: Path, job: Job) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api.replay.order import ReplayOrder
-from api.replay.rows import RowError, read_row
+from api.replay.rows import MessageLimits, RowError, read_row
 from api.sql.checking import check
 from api.sql.errors import QueryError
 from tests.api.conftest import Api, operations
@@ -245,12 +245,13 @@ def test_a_replay_reads_and_sends_ones_own_topics(api: Api, tmp_path: Path) -> N
         "log_partition": 0,
         "log_offset": 1,
     }
+    most = MessageLimits(100, 128)
     with pytest.raises(RowError, match="has no right to 'other'"):
-        read_row(row, order, 100)
+        read_row(row, order, most)
     elsewhere = replace(order, prefix="copy/")
     with pytest.raises(RowError, match="has no right to 'copy/lab/1'"):
-        read_row({**row, "topic": "lab/1"}, elsewhere, 100)
-    assert read_row({**row, "topic": "lab/1"}, order, 100).topic_name == "lab/1"
+        read_row({**row, "topic": "lab/1"}, elsewhere, most)
+    assert read_row({**row, "topic": "lab/1"}, order, most).topic_name == "lab/1"
 
     stranger = key_for(api)
     assert [one["id"] for one in api.request("GET", "/jobs", key).json()["items"]] == [job]

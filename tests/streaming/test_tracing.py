@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.replay.order import Place, ReplayOrder, ordered_query
-from api.replay.rows import read_row, read_rows
+from api.replay.rows import MessageLimits, read_row, read_rows
 from api.spark import Row, SparkConnect, Statement
 from api.sql.running import QueryLimits, QueryRunner
 from api.tracing.tables import TraceTables
@@ -122,7 +122,7 @@ def test_a_replay_reads_its_messages_in_order_and_from_its_place(
     def read(before_ms: int, after: Place | None) -> list[int]:
         query = ordered_query(order, before_ms, after)
         with queries.run(query, "parquet", limits) as result:
-            found = [read_row(row, order, 1_000) for row in read_rows(result)]
+            found = [read_row(row, order, MessageLimits(1_000, 128)) for row in read_rows(result)]
         assert {one.topic_name for one in found} <= {"x/again/a"}
         return [int(one.payload) for one in found]
 

@@ -18,6 +18,7 @@ from ingest.federation.sites.pace import SendingPace, size_of
 from mqlake.errors import LogError, OffsetGone
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND, delivery_topic
+from mqlake.topics import has_more_levels
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -88,6 +89,7 @@ class SiteLink:
             self._may_bring.insert(one, None)
         self.allowed = _or(neighbour.filters_out, settings.filters_out)
         """Filters of messages that it may get."""
+        self._most_levels = settings.max_topic_levels
         self._log = log
         self._open_reader = open_reader
         self._clock = clock
@@ -141,7 +143,8 @@ class SiteLink:
 
     def may_bring(self, topic: str) -> bool:
         """Tell whether messages of a topic of the federation may come over this link."""
-        return bool(self._may_bring.match(topic))
+        local = self._log.prefixes.to_local(topic)
+        return not has_more_levels(local, self._most_levels) and bool(self._may_bring.match(topic))
 
     def attach(self, connection: SiteConnection, lower: int) -> bool:
         """Take a connection; return False when the one that is there is to stay.

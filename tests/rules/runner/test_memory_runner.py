@@ -312,3 +312,15 @@ async def test_a_maker_who_is_read_late_is_waited_for_in_order(scene: Scene) -> 
         scene.put("gone", offset)
     await until(lambda: len(scene.refusals()) == 3, "refused")
     assert scene.admin.asked[ACCESS] == asked + 2, "the log is asked once of who is not there"
+
+
+async def test_a_row_goes_to_no_topic_with_more_levels_than_clients_may_use(scene: Scene) -> None:
+    scene.define("made", topic="a/${to}")
+    scene.define("written", topic="a/b/c/d")
+    await scene.start(max_topic_levels=3)
+    scene.put("made", 0, b'{"to": "b/c"}')
+    scene.put("made", 1, b'{"to": "b/c/d"}')
+    scene.put("written", 2)
+    await until(lambda: scene.published() + len(scene.refusals()) == 3, "all are seen")
+    assert [one.key for one in scene.log.records(INBOUND)] == [b"default/a/b/c"]
+    assert scene.refusals() == ["topic name has 4 levels, expected at most 3: 'a/b/c/d'"] * 2

@@ -480,6 +480,25 @@ async def test_a_link_brings_and_takes_only_its_own_filters(sites: Make) -> None
     await b.stop()
 
 
+async def test_a_site_takes_no_topic_with_more_levels_than_its_clients_may_use() -> None:
+    a, b = Site(1), Site(2)
+    a.link(b)
+    # By its name here it has a level more.
+    prefixes = (PrefixSettings(local="f/of-a/", federated="f/"),)
+    b.link(a, prefixes=prefixes, interests=("f/of-a/#",), max_topic_levels=4)
+    await a.start()
+    await b.start()
+    for topic in ("f/1/2", "f/1/2/3", "f/1"):
+        await a.publish(topic, topic.encode())
+    await until(lambda: b.have([b"f/1/2", b"f/1"]))
+    assert {one.topic_name for one in b.messages()} == {"f/of-a/1/2", "f/of-a/1"}
+    await until(lambda: all(link.waiting == 0 for link in links(a)))
+    assert b.service is not None
+    assert b.service.inlet.counters.refused == 1
+    await a.stop()
+    await b.stop()
+
+
 @pytest.mark.parametrize(
     ("at", "rate"),
     [
