@@ -28,6 +28,10 @@ class LinkView(BaseModel):
     waiting: int = Field(description="messages that it has not acknowledged")
     behind: int = Field(description="records of this site's log that it may lack")
     gone: int = Field(description="times that its next record was no longer in the log")
+    held: int = Field(
+        default=0, description="messages from it that wait, unacknowledged, for others to come"
+    )
+    held_because: str = Field(default="", description="what it waits for; empty: nothing for long")
     wants: int = Field(default=0, description="number of filters wanted behind it")
     carries: list[str] = Field(default=[], description="the first 20 of these filters")
     bytes: int = Field(default=0, description="sent to it, of all packets")

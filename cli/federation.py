@@ -78,12 +78,13 @@ def _print(figures: dict[str, Any]) -> None:
 
 
 def _print_site(figures: dict[str, Any]) -> None:
-    click.echo("\nsite        there  wants  waiting   behind      sent  gone  federator")
+    click.echo("\nsite        there  wants  waiting   behind      sent  gone  held  federator")
     for link in figures["links"]:
         click.echo(
             f"{link['site']:<10}  {_yes(link['there'])}    {link['wants']:>5}  "
             f"{link['waiting']:>7}  {link['behind']:>7}  "
-            f"{link['counters']['sent']:>8}  {link['gone']:>4}  {link['uri']} {link['reason']}"
+            f"{link['counters']['sent']:>8}  {link['gone']:>4}  {link['held']:>4}  "
+            f"{link['uri']} {link['reason'] or link['held_because']}"
         )
     counters = figures["counters"]
     click.echo(

@@ -146,6 +146,9 @@ def _of_federation(federation: Federation) -> Iterator[Found]:
         if not link.there:
             detail = f"{link.reason}; {link.behind} records behind, it gets them when it is back"
             yield Found("warning", f"site {link.site} is away", detail, "federation")
+        if link.held_because:
+            what = f"messages from site {link.site} are held back"
+            yield Found("warning", what, link.held_because, "federation")
 
 
 Look = Callable[[], list[Found] | None]

@@ -172,9 +172,6 @@ def _warn_of_overflow(service: FederationService | SiteService, warned: set[str]
 
 def _full_site(service: SiteService) -> dict[str, int]:
     return {
-        "too many gaps: an old copy that comes on another path is taken for a repetition": (
-            service.inlet.streams.forgotten
-        ),
         "max_packet_bytes of a neighbour is too small: it never gets the messages beyond it": sum(
             link.counters.too_large for link in service.links.values()
         ),

@@ -69,6 +69,8 @@ def add_site(service: SiteService, families: Families) -> None:
         families.add("mqlake_federation_link_waiting_packets", link.waiting, str(site))
         families.add("mqlake_federation_link_behind_records", link.behind, str(site))
         families.add("mqlake_federation_link_records_gone_total", link.gone, str(site))
+        held = service.taking.holding.held(site)
+        families.add("mqlake_federation_link_held_messages", held, str(site))
         counters = link.counters
         families.add("mqlake_federation_link_dropped_packets_total", counters.too_large, str(site))
         families.add("mqlake_federation_link_sent_bytes_total", link.sent_bytes, str(site))
@@ -86,7 +88,6 @@ def add_site(service: SiteService, families: Families) -> None:
     families.add("mqlake_federation_streams", len(service.inlet.streams))
     families.add("mqlake_federation_interests", len(service.spreading.subscriptions))
     families.add("mqlake_federation_gaps", service.inlet.streams.gaps)
-    families.add("mqlake_federation_marks_forgotten_total", service.inlet.streams.forgotten)
     families.add("mqlake_federation_received_total", had.received)
     families.add("mqlake_federation_duplicates_total", had.duplicates)
     families.add("mqlake_federation_echoes_total", had.echoes)

@@ -138,6 +138,11 @@ FEDERATION: Final = (
         "times that the log no longer had the record that it was to get next",
         "neighbour",
     ),
+    _gauge(
+        "federation_link_held_messages",
+        "messages it brought that wait for others to be filled in, unacknowledged",
+        "neighbour",
+    ),
     _gauge("federation_streams", "partitions of other sites of which messages came"),
     _gauge("federation_gaps", "of these, ranges that may still come on another path"),
     _gauge("federation_meshes", "meshes that it knows, by what it is in them", "state"),

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+from api.alarms.checks import of_system
 from mqlake.heartbeat import write_heartbeat
 from tests.api.conftest import Api
 from tests.ingest.federation.sites.harness import Site, are_linked, until
@@ -59,6 +60,22 @@ def test_links_and_what_they_carry_are_shown(api: Api) -> None:
     answer = api.request("GET", "/federation")
     assert answer.status_code == 503
     assert "says nothing" in answer.json()["detail"]
+
+
+def test_a_link_that_is_held_back_is_shown_and_warned_of(api: Api) -> None:
+    said = figures()
+    (there, _) = said["links"]
+    assert (there["held"], there["held_because"]) == (0, "")
+    there |= {"held": 2, "held_because": "5 ranges are missing"}
+    path = api.data_dir / "run" / "federation.json"
+    path.parent.mkdir(exist_ok=True)
+    write_heartbeat(path, "federation-1", healthy=True, detail="2 of 2 there", figures=said)
+    shown = api.get("/federation")["links"][0]
+    assert (shown["held"], shown["held_because"]) == (2, "5 ranges are missing")
+    found = [one for one in of_system(api.services.metrics.source.read()) if "held" in one.what]
+    assert [(one.severity, one.what, one.detail) for one in found] == [
+        ("warning", "messages from site 2 are held back", "5 ranges are missing")
+    ]
 
 
 def test_without_federation_it_says_how_to_get_it(api: Api) -> None:

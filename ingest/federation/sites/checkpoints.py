@@ -118,6 +118,7 @@ class SiteCheckpoints:
                 inlet.read[partition] = max(end, inlet.read.get(partition, 0))
         for link in self._links.values():
             link.see(self.ends, self._growth())
+        self._taking.pass_on(self.ends, self.epoch)
         value = encode_checkpoint(self._checkpoint())
         if self._retaining.save() or value != self._written:
             headers = [(RUN, b"%d" % self._run)]

@@ -19,6 +19,8 @@ _logger = logging.getLogger(__name__)
 LINK_UP: Final = "federation.link_up"
 LINK_DOWN: Final = "federation.link_down"
 RECORDS_GONE: Final = "federation.records_gone"
+LINK_HELD: Final = "federation.link_held"
+LINK_RESUMED: Final = "federation.link_resumed"
 
 
 class LinkEvents:

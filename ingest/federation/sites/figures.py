@@ -31,6 +31,8 @@ def figures_of(
                 "waiting": link.waiting,
                 "behind": link.behind,
                 "gone": link.gone,
+                "held": taking.holding.held(site),
+                "held_because": taking.holding.reason(site),
                 "bytes": link.sent_bytes,
                 "wants": len(wanted.of(site)),
                 "carries": sorted(wanted.of(site))[:MOST_SHOWN],

@@ -18,6 +18,8 @@ from mqlake.federation_records import Offsets
 from mqlake.records import LogRecord
 
 Acknowledge = Callable[[], None]
+NONE_PENDING: Final = 2**64
+"""Above all numbers."""
 
 
 class InletVerdict(Enum):
@@ -29,6 +31,8 @@ class InletVerdict(Enum):
     """It is in the log: acknowledge it."""
     PENDING = auto()
     """A copy is on its way into the log; it is acknowledged with that."""
+    FULL = auto()
+    """It would make one gap too many: keep it, or let it come again, and acknowledge nothing."""
 
 
 @dataclass(slots=True)
@@ -85,8 +89,16 @@ class Inlet:
                 self._note(message)
             self.read[record.partition] = record.offset + 1
 
-    def take(self, message: SiteMessage, acknowledge: Acknowledge) -> InletVerdict:
-        """Hear of a message; `acknowledge` is called when it is durable, if not at once."""
+    def take(
+        self, message: SiteMessage, acknowledge: Acknowledge, most_gaps: int | None = None
+    ) -> InletVerdict:
+        """Hear of a message.
+
+        Args:
+            message: It.
+            acknowledge: Called when it is durable, if not at once.
+            most_gaps: Of its stream, with those that it makes; None: any number.
+        """
         key = stream_of(message)
         if self.streams.has(key, message.sequence):
             self.counters.duplicates += 1
@@ -96,8 +108,24 @@ class Inlet:
             self.counters.duplicates += 1
             waiting.append(acknowledge)
             return InletVerdict.PENDING
+        # Each that is on its way may make a gap, too.
+        if most_gaps is not None and not self.streams.has_room(
+            key, message.after, most_gaps - len(self._pending)
+        ):
+            return InletVerdict.FULL
         self._pending[key, message.sequence] = [acknowledge]
         return InletVerdict.NEW
+
+    def close(self, key: StreamKey, last: int) -> None:
+        """Hear that no neighbour brings a number of a stream up to this one any more."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            # One on its way into the log may come again, if it does not get there.
+            stream.close(min(last, self.first_pending(key) - 1))
+
+    def first_pending(self, key: StreamKey) -> int:
+        """Return the lowest number of a stream on its way into the log."""
+        return min((number for one, number in self._pending if one == key), default=NONE_PENDING)
 
     def has_had(self, message: SiteMessage) -> bool:
         """Tell whether a message is in the log or on its way there."""

@@ -154,6 +154,23 @@ class Interest:
         """Tell whether a neighbour has ever told its interest."""
         return neighbour in self._heard
 
+    def may_bring(self, origin: int, neighbours: Iterable[int]) -> set[int]:
+        """Return the neighbours that messages of a site may come from.
+
+        Neighbours whose sites overlap are linked without this one, and so are all of whom one leads
+        to the origin. Of who has never told its interest anything may come.
+        """
+        sites = {one: {one, *self._heard.get(one, ())} for one in neighbours}
+        found = {one for one, behind in sites.items() if origin in behind or not self.knows(one)}
+        if not any(origin in behind for behind in sites.values()):
+            return set(sites)  # it has gone: its messages may be anywhere
+        while True:
+            reached = set().union(*(sites[one] for one in found if self.knows(one)))
+            more = {one for one, behind in sites.items() if behind & reached} - found
+            if not more:
+                return found
+            found |= more
+
     def behind(self, neighbour: int) -> set[str]:
         """Return the filters of the sites that a neighbour leads to, its own included."""
         heard = self._heard.get(neighbour, {})

@@ -128,6 +128,15 @@ class SiteLink:
         cursor = self.position.cursor
         return sum(max(end - cursor.get(p, end), 0) for p, end in self.ends.items())
 
+    def has_all(self, ends: Mapping[int, int]) -> bool:
+        """Tell whether it has all that it is to get of the log, up to these offsets."""
+        cursor = self.position.cursor
+        return (
+            self.is_up
+            and not self.position.is_new
+            and all(cursor.get(partition, -1) >= end for partition, end in ends.items())
+        )
+
     def take_rates(self, neighbour: NeighborSettings) -> bool:
         """Go by new settings if nothing but rates is new in them; else return False."""
         if neighbour == self.neighbour:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial as bind
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from ingest.federation.envelope import InvalidEnvelope
+from ingest.federation.envelope import InvalidEnvelope, SiteMessage
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.group_names import to_federated
 from ingest.federation.sites.inlet import Acknowledge, InletVerdict, stream_of
@@ -319,7 +319,8 @@ class Outlet:
         topic = log.prefixes.to_federated(message.topic)
         message.key = message.key._replace(topic=topic)
         wanted_by = log.wanted.by(topic, retain=message.retain)
-        if carried.sender == log.site and wanted_by:
+        # Nobody is given a message that has expired, so nobody needs to wait for it.
+        if carried.sender == log.site and wanted_by and not _is_over(message, record, now_ms):
             message.after = self._told.get(record.partition, message.after)
             self._told[record.partition] = message.sequence
         if self._neighbour not in wanted_by:
@@ -400,3 +401,10 @@ class Outlet:
             self._packet_id = self._packet_id % MOST_PACKET_ID + 1
             if self._packet_id not in self._unacknowledged:
                 return self._packet_id
+
+
+def _is_over(message: SiteMessage, record: LogRecord, now_ms: int) -> bool:
+    """Tell whether a message of this site's log has expired."""
+    # [MQTT5-3.3.2-5]
+    expiry = message.properties.get("message_expiry_interval")
+    return expiry is not None and now_ms - record.timestamp_ms >= 1000 * expiry

@@ -27,11 +27,21 @@ from ingest.federation.sites.handing import Handing
 from ingest.federation.sites.link import SiteLink
 from ingest.federation.sites.log_messages import HANDED
 from ingest.federation.sites.outlet import SiteLog
+from ingest.federation.sites.passing import Passing
 from ingest.federation.sites.recovery import recover
 from ingest.federation.sites.retaining import Retaining
 from ingest.federation.sites.spreading import Spreading
 from ingest.federation.sites.taking import Taking
-from ingest.federation.sites.words import DeliveryWays, Hello, InvalidWord, Reached, decode
+from ingest.federation.sites.words import (
+    Asked,
+    DeliveryWays,
+    Hello,
+    InvalidWord,
+    Passed,
+    Reached,
+    Word,
+    decode,
+)
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import (
@@ -45,7 +55,6 @@ if TYPE_CHECKING:
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.inlet import Inlet
-    from ingest.federation.sites.interest import News
     from ingest.protocol.packets import Connect
     from mqlake.clock import Clock
     from mqlake.growth import Growth
@@ -122,6 +131,8 @@ class SiteService:
         )
         identifiers = MessageIdentifiers(clock, datacenter=0, machine=machine_number())
         self.retaining = Retaining(settings, self._prefixes, log, identifiers, self._fail)
+        self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
+        self._passing = Passing(self.site, self.spreading.interest)
         self.taking = Taking(
             settings,
             self._prefixes,
@@ -130,8 +141,9 @@ class SiteService:
             self.links,
             lambda topic, message: self.retaining.retained.is_latest(topic, message),
             self._fail,
+            self._passing,
+            self._events,
         )
-        self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
         parts = self.links, self.spreading, self.retaining, self.taking
         self._checkpoints = SiteCheckpoints(self.site, run, log, clock, *parts, growth, due)
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
@@ -195,6 +207,7 @@ class SiteService:
                 continue
             if link.connection is not None:
                 link.connection.close("the neighbour's settings have changed")
+            self.taking.close(site)
             del self.links[site]
             if site in wanted:
                 self._add(wanted[site], link.position)
@@ -349,10 +362,14 @@ class SiteService:
         self,
         link: SiteLink,
         connection: SiteConnection,
-        word: Hello | News | Reached | DeliveryWays,
+        word: Word,
     ) -> None:
         if isinstance(word, DeliveryWays):
             link.direct(word)
+        elif isinstance(word, Asked):
+            self._passing.ask(link.site, word.questions)
+        elif isinstance(word, Passed):
+            self._passing.hear(link.site, word.numbers)
         elif isinstance(word, Reached):
             self.spreading.hear_reached(link, word)
         elif not isinstance(word, Hello):
@@ -382,6 +399,9 @@ class SiteService:
         detail = f"{len(self.links) - len(missing)} of {len(self.links)} neighbours there"
         if missing:
             detail += f"; not {', '.join(missing)}"
+        held = [str(site) for site in self.links if self.taking.holding.reason(site)]
+        if held:
+            detail += f"; held back for messages that are missing: {', '.join(held)}"
         return True, detail  # a neighbour may be away for long, and gets all of it then
 
     def figures(self) -> dict[str, Any]:

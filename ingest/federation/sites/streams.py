@@ -8,8 +8,9 @@ there plus one.
                   └ gap ┘       └ gap ┘
 
 A message says from which number on nothing else comes before it on its link (`after`); numbers not
-covered by that may come on another path and are a gap. Gaps that are never filled are forgotten,
-the lowest first, when there are too many.
+covered by that may come on another path and are a gap. A gap is never forgotten: a message of it
+would be taken for a repetition, acknowledged and lost. It is filled, or closed when no neighbour
+can bring it any more (`passing`); until then a message that would make one too many is not taken.
 """
 
 from bisect import bisect_left
@@ -19,7 +20,8 @@ from typing import Any, Final, NamedTuple
 from mqlake.errors import InvalidRecord
 
 MOST_GAPS: Final = 10_000
-"""Of one stream."""
+"""Of one stream, for each site that a message has passed: who is further behind is never the first
+to hold back, so what closes gaps does not wait behind what makes them."""
 
 
 class StreamKey(NamedTuple):
@@ -34,25 +36,15 @@ class NumberedStream:
     Args:
         mark: The highest one, 0 for none.
         gaps: Pairs (first, last) of missing numbers below it, ascending, none next to another.
-        most_gaps: More are not kept.
     """
 
-    __slots__ = ("_firsts", "_lasts", "_most", "forgotten", "mark")
+    __slots__ = ("_firsts", "_lasts", "mark")
 
-    def __init__(
-        self,
-        mark: int = 0,
-        gaps: Iterable[tuple[int, int]] = (),
-        *,
-        most_gaps: int = MOST_GAPS,
-    ) -> None:
+    def __init__(self, mark: int = 0, gaps: Iterable[tuple[int, int]] = ()) -> None:
         self.mark = mark
-        self._most = most_gaps
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         # Invariant: _firsts[i] <= _lasts[i] < _firsts[i + 1] - 1, and _lasts[-1] < mark.
-        self.forgotten = 0
-        """Gaps that were too many: their messages are taken for repetitions."""
         for first, last in gaps:
             self._firsts.append(first)
             self._lasts.append(last)
@@ -83,14 +75,19 @@ class NumberedStream:
             if after > self.mark:
                 self._firsts.append(self.mark + 1)
                 self._lasts.append(after)
-                if len(self._firsts) > self._most:
-                    del self._firsts[0], self._lasts[0]
-                    self.forgotten += 1
             elif after < self.mark:
                 self._close(after + 1, self.mark)
             self.mark = number
         else:
             self._close(after + 1, number)
+
+    def close(self, last: int) -> None:
+        """Hear that no number up to this one comes any more."""
+        self._close(1, min(last, self.mark))
+
+    def forget_lowest(self) -> None:
+        """Take the lowest gap for had."""
+        del self._firsts[0], self._lasts[0]
 
     def _close(self, first: int, last: int) -> None:
         """Take a range out of the gaps."""
@@ -121,9 +118,20 @@ class Streams:
     def gaps(self) -> int:
         return sum(len(stream) for stream in self._known.values())
 
-    @property
-    def forgotten(self) -> int:
-        return sum(stream.forgotten for stream in self._known.values())
+    def get(self, key: StreamKey) -> NumberedStream | None:
+        """Return what was had of a stream; None: nothing."""
+        return self._known.get(key)
+
+    def has_room(self, key: StreamKey, after: int, most: int) -> bool:
+        """Tell whether a message makes no gap, or one that is not too many.
+
+        Args:
+            key: Its stream.
+            after: As `NumberedStream.add` has it.
+            most: Gaps that may be there with it.
+        """
+        stream = self._known.get(key)
+        return stream is None or after <= stream.mark or len(stream) < most
 
     def has(self, key: StreamKey, number: int) -> bool:
         """Tell whether a message was had."""
@@ -136,10 +144,17 @@ class Streams:
         if stream is None:
             stream = self._known[key] = NumberedStream()
         stream.add(after, number)
+        if key.origin < 0 and len(stream) > MOST_GAPS:
+            # A message that is handed over has one way: of gaps below there comes nothing any more.
+            stream.forget_lowest()
 
     def to_json(self) -> list[list[Any]]:
-        """Return the state for `from_json`: [origin, epoch, partition, mark, gaps] of each."""
-        return [[*key, stream.mark, stream.gaps] for key, stream in self._known.items()]
+        """Return the state for `from_json`: [origin, epoch, partition, mark, gaps] of each.
+
+        A gap is two small numbers: how far from the last number of the one before it to its first
+        number, and from there to its last one.
+        """
+        return [[*key, stream.mark, _distances(stream.gaps)] for key, stream in self]
 
     @classmethod
     def from_json(cls, found: Iterable[Any]) -> "Streams":
@@ -151,9 +166,31 @@ class Streams:
         streams = cls()
         try:
             for origin, epoch, partition, mark, gaps in found:
-                pairs = [(int(first), int(last)) for first, last in gaps]
+                pairs = _pairs(gaps)
                 key = StreamKey(int(origin), int(epoch), int(partition))
                 streams._known[key] = NumberedStream(int(mark), pairs)
         except (TypeError, ValueError) as exc:
             raise InvalidRecord(f"streams of a federation cannot be read: {exc!r}") from exc
         return streams
+
+
+def _distances(gaps: Iterable[tuple[int, int]]) -> list[int]:
+    found: list[int] = []
+    before = 0
+    for first, last in gaps:
+        found += (first - before, last - first)
+        before = last
+    return found
+
+
+def _pairs(gaps: list[Any]) -> list[tuple[int, int]]:
+    """Undo `_distances`; an earlier release has written pairs."""
+    if gaps and isinstance(gaps[0], list):
+        return [(int(first), int(last)) for first, last in gaps]
+    found: list[tuple[int, int]] = []
+    before = 0
+    for distance, length in zip(gaps[::2], gaps[1::2], strict=True):
+        before += int(distance)
+        found.append((before, before + int(length)))
+        before += int(length)
+    return found

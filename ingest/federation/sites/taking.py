@@ -8,23 +8,35 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.federation.packets import CONTROL
 from ingest.federation.sites.bodies import Bodies
+from ingest.federation.sites.holding import HeldMessage, Holding
 from ingest.federation.sites.inlet import Inlet, InletVerdict, stream_of
 from ingest.federation.sites.log_messages import of_offer, of_publish, to_record
+from ingest.federation.sites.passing import EVERYTHING
 from ingest.federation.sites.streams import Streams
-from ingest.federation.sites.words import DeliveryWays, encode_ways
+from ingest.federation.sites.words import (
+    Asked,
+    DeliveryWays,
+    Passed,
+    encode_asked,
+    encode_passed,
+    encode_ways,
+)
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ingest.federation.envelope import SiteMessage
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
     from ingest.federation.sites.connection import SiteConnection
+    from ingest.federation.sites.events import LinkEvents
     from ingest.federation.sites.link import SiteLink
     from ingest.federation.sites.log_messages import Carried
+    from ingest.federation.sites.passing import Passing
+    from ingest.federation.sites.streams import StreamKey
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
 
@@ -43,6 +55,8 @@ class Taking:
         links: Of the site.
         is_latest: Tells whether a retained message, with its topic here, is the latest one.
         on_failure: Called when the log has not taken a message.
+        passing: Knows what neighbours bring no more.
+        events: Of the site's links.
 
     Attributes:
         inlet: Messages that this site has had; another one when these are known.
@@ -58,9 +72,12 @@ class Taking:
         links: dict[int, SiteLink],
         is_latest: Callable[[str, SiteMessage], bool],
         on_failure: Callable[[BaseException], None],
+        passing: Passing,
+        events: LinkEvents,
     ) -> None:
         self.inlet = Inlet(Streams(), {})
         self.bodies = Bodies()
+        self.holding = Holding(settings.max_inflight, events)
         self.sent = 0
         self._site = settings.host.id
         self._tenant = settings.tenant
@@ -72,11 +89,14 @@ class Taking:
         self._links = links
         self._is_latest = is_latest
         self._on_failure = on_failure
+        self._passing = passing
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def close(self, site: int) -> None:
         """Hear that a connection has ended: other neighbours send all messages whole."""
+        self._passing.close(site)
+        self.holding.close(site)
         for other in self.bodies.close(site):
             self._tell(other, DeliveryWays())
 
@@ -104,16 +124,50 @@ class Taking:
             counters.refused += 1
             acknowledge()
             return
-        verdict = self.inlet.take(message, acknowledge)
+        key = stream_of(message)
+        if message.key.origin == link.site:
+            self._passing.came(link.site, key, message.sequence)
+        one = HeldMessage(link.site, connection, publish, carried)
+        if not self._take(one):
+            self.holding.hold(key, one)
+
+    def pass_on(self, ends: Mapping[int, int], epoch: int) -> None:
+        """Answer neighbours that have gaps, close gaps here and ask for more of them.
+
+        Args:
+            ends: Of the log, as it was just seen.
+            epoch: Of the log.
+        """
+
+        def last(key: StreamKey) -> int:
+            return ends.get(key.partition, 0) if key.epoch == epoch else EVERYTHING
+
+        has_all = {site: link.has_all for site, link in self._links.items()}
+        for site, numbers in self._passing.answers(self.inlet, last, ends, has_all).items():
+            self._say(site, encode_passed(Passed(numbers)))
+        for site, questions in self._passing.settle(self.inlet, has_all).items():
+            self._say(site, encode_asked(Asked(tuple(questions))))
+        for key in self.holding.look(self.inlet.streams):
+            self.holding.resume(key, self._take)
+
+    def _take(self, one: HeldMessage) -> bool:
+        """Take a message unless it has to wait for gaps to be filled."""
+        carried, message, link = one.carried, one.carried.message, self._links[one.site]
         origin = message.key.origin
+        acknowledge = bind(link.acknowledge, one.connection, one.publish)
+        most = self.holding.most(stream_of(message), message.hops)
+        verdict = self.inlet.take(message, acknowledge, most)
+        if verdict is InletVerdict.FULL:
+            return False
         if verdict is InletVerdict.NEW:
             self.bodies.brought(link.site, origin)
             self._append(link, carried)
-            return
+            return True
         if verdict is InletVerdict.DUPLICATE:
             acknowledge()
         if self.bodies.repeated(link.site, origin, self._clock.monotonic()):
             self._tell(link.site, DeliveryWays(spare=(origin,)))
+        return True
 
     def hear_offer(self, link: SiteLink, connection: SiteConnection, publish: Publish) -> None:
         """Take the offer of a message, which is acknowledged when the log has it.
@@ -160,7 +214,9 @@ class Taking:
         else:
             message = carried.message
             self.inlet.appended(message, partition, offset)
-            self.bodies.had((stream_of(message), message.sequence))
+            key = stream_of(message)
+            self.bodies.had((key, message.sequence))
+            self.holding.resume(key, self._take)
 
     def _schedule(self) -> None:
         if self._timer is None and self.bodies.waiting:
@@ -174,7 +230,10 @@ class Taking:
         self._schedule()
 
     def _tell(self, site: int, ways: DeliveryWays) -> None:
+        self._say(site, encode_ways(ways))
+
+    def _say(self, site: int, word: bytes) -> None:
         link = self._links.get(site)
         if link is not None and link.connection is not None:
-            link.connection.publish([Publish(self._topic, encode_ways(ways))])
+            link.connection.publish([Publish(self._topic, word)])
             self.sent += 1

@@ -11,6 +11,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.federation.sites.interest import News, read_news
+from ingest.federation.sites.passing import MOST_QUESTIONS, PassingQuestion
+from ingest.federation.sites.streams import StreamKey
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
 from mqlake.topics import validate_topic_filter
 
@@ -52,6 +54,30 @@ class Reached(NamedTuple):
     """By site, up to which number."""
 
 
+class Asked(NamedTuple):
+    """The sender has gaps in streams: what may still come of them from here?"""
+
+    questions: tuple[PassingQuestion, ...]
+
+
+class Passed(NamedTuple):
+    """What the sender does not bring any more."""
+
+    numbers: dict[PassingQuestion, int]
+    """Up to which number of the stream."""
+
+
+def encode_asked(asked: Asked) -> bytes:
+    """Return the payload that asks a neighbour."""
+    return _encode({"asked": [(*one.key, *one.through) for one in asked.questions]})
+
+
+def encode_passed(passed: Passed) -> bytes:
+    """Return the payload of an answer."""
+    numbers = passed.numbers.items()
+    return _encode({"passed": [(number, *one.key, *one.through) for one, number in numbers]})
+
+
 def encode_reached(reached: Reached) -> bytes:
     """Return the payload with the numbers known behind this site."""
     return _encode({"reached": reached.versions})
@@ -73,8 +99,11 @@ def encode_news(news: News) -> Iterator[bytes]:
         yield _encode({"interest": {site: entry}})
 
 
-def decode(payload: bytes) -> Hello | News | Reached | DeliveryWays:
-    """Undo `encode_hello`, `encode_news`, `encode_reached` and `encode_ways`.
+Word = Hello | News | Reached | DeliveryWays | Asked | Passed
+
+
+def decode(payload: bytes) -> Word:
+    """Undo `encode_hello`, `encode_news`, `encode_reached`, `encode_ways`, and so on.
 
     Raises:
         InvalidWord: It is none of these.
@@ -95,6 +124,10 @@ def decode(payload: bytes) -> Hello | News | Reached | DeliveryWays:
             if any(type(one) is not int for numbers in told for one in numbers):
                 raise InvalidWord(f"ways that are no numbers: {told!r}")
             return told
+        if "asked" in found:
+            return Asked(tuple(_question(one) for one in _numbers(found["asked"])))
+        if "passed" in found:
+            return Passed({_question(one[1:]): one[0] for one in _numbers(found["passed"])})
         site, allows = found["from"], found["allows"]
         if type(site) is not int or not isinstance(allows, list) or len(allows) > MOST_WANTED:
             raise InvalidWord(f"hello from {site!r} that allows {type(allows).__name__}")
@@ -111,6 +144,22 @@ def decode(payload: bytes) -> Hello | News | Reached | DeliveryWays:
         RecursionError,
     ) as exc:
         raise InvalidWord(f"packet cannot be read: {exc!r}") from exc
+
+
+def _numbers(rows: list[list[int]]) -> list[list[int]]:
+    """Return rows of numbers, none below zero."""
+    if len(rows) > MOST_QUESTIONS:
+        raise InvalidWord(f"{len(rows)} questions, expected at most {MOST_QUESTIONS}")
+    if any(type(one) is not int or one < 0 for row in rows for one in row):
+        raise InvalidWord(f"questions that are no numbers: {rows!r:.80}")
+    return rows
+
+
+def _question(row: list[int]) -> PassingQuestion:
+    origin, epoch, partition, *through = row
+    if not through or len(through) != len(set(through)):
+        raise InvalidWord(f"question that has come through {through!r:.80}")
+    return PassingQuestion(StreamKey(origin, epoch, partition), tuple(through))
 
 
 def _encode(members: dict[str, Any]) -> bytes:

@@ -136,5 +136,6 @@ function shape(tag, attributes, ...children) {
 
 function stateOf(link) {
   if (link.gone) return badge("has lost messages", "bad");
+  if (link.held_because) return badge("held back", "warn");
   return link.there ? badge("there", "good") : badge("away", "warn");
 }

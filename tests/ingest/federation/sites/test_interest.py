@@ -356,3 +356,17 @@ def test_a_new_run_gives_what_it_wants_a_number_that_nobody_knows() -> None:
     assert after.want([], 5)
     assert after.own.version > before.own.version
     assert not after.want([], 5)
+
+
+def test_messages_of_a_site_may_come_from_all_that_are_linked_with_it() -> None:
+    """Site 9 has neighbours 1, 2 and 4; 3 is linked with 1 and 2, and 5 with 4."""
+    known = Interest(9, HOP_LIMIT)
+    assert known.may_bring(1, (1, 2, 4)) == {1, 2, 4}, "of nobody anything is known"
+    behind = {1: [(1,), (1, 3)], 2: [(2,), (2, 3)], 4: [(4,), (4, 5)]}
+    for neighbour, paths in behind.items():
+        known.hear(neighbour, {path[-1]: InterestEntry(1, path, ()) for path in paths})
+    assert known.may_bring(1, (1, 2, 4)) == {1, 2}
+    assert known.may_bring(5, (1, 2, 4)) == {4}
+    assert known.may_bring(7, (1, 2, 4)) == {1, 2, 4}, "it has gone"
+    known.forget(4)
+    assert known.may_bring(1, (1, 2, 4)) == {1, 2, 4}, "who has told nothing"

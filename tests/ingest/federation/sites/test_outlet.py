@@ -145,6 +145,19 @@ def test_expiry_counts_on_the_way() -> None:
     assert made._counters.expired == 1
 
 
+def test_nobody_waits_for_what_has_expired() -> None:
+    over: dict[str, Any] = {
+        "properties": {"message_expiry_interval": 10},
+        "protocol_level": 5,
+        "age_ms": 10_000,
+    }
+    present = {**over, "age_ms": 9_999}
+    other = [record(1, "g/x", **present), record(2, "g/x", **over), record(3, "g/x", **over)]
+    publishes = sent(outlet(), record(0), *other, record(4))
+    messages = [of_publish(one, prefix="federator").message for one in publishes]
+    assert [(one.after, one.sequence) for one in messages] == [(0, 1), (2, 5)]
+
+
 def test_no_more_than_the_window_is_unacknowledged() -> None:
     made = outlet(window=3)
     first = sent(made, *(record(offset) for offset in range(10)))

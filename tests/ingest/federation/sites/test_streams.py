@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.federation.sites.streams import NumberedStream, StreamKey, Streams
+from ingest.federation.sites.streams import MOST_GAPS, NumberedStream, StreamKey, Streams
 from mqlake.errors import InvalidRecord
 
 STEPS = st.lists(
@@ -39,13 +39,44 @@ def test_what_is_written_is_read(steps: list[tuple[int, int]]) -> None:
     assert again.gaps == streams.gaps
 
 
-def test_of_too_many_gaps_the_lowest_is_forgotten() -> None:
-    stream = NumberedStream(most_gaps=2)
-    for number in (10, 20, 30):
-        stream.add(number - 1, number)
-    assert stream.gaps == [(11, 19), (21, 29)]
-    assert stream.forgotten == 1
-    assert stream.has(5)
+def test_a_stream_has_room_for_what_makes_no_gap_or_one_more() -> None:
+    streams, key = Streams(), StreamKey(1, 1, 0)
+    assert streams.has_room(key, 9, 2)
+    for number in (10, 20):
+        streams.add(key, number - 1, number)
+    assert not streams.has_room(key, 29, 2)
+    assert streams.has_room(key, 29, 3)
+    assert streams.has_room(key, 20, 2)  # what follows the last one
+    assert streams.has_room(key, 4, 2)  # what lies in a gap, though that becomes two
+    assert not streams.has(key, 5)
+
+
+def test_of_too_many_gaps_between_messages_for_a_group_the_lowest_is_forgotten() -> None:
+    streams, group = Streams(), StreamKey(~1, 1, 1 << 16)
+    for number in range(2, 2 * MOST_GAPS + 4, 2):
+        streams.add(group, number - 1, number)
+    assert streams.gaps == MOST_GAPS
+    assert streams.has(group, 1)
+    assert not streams.has(group, 3)
+
+
+@given(STEPS, st.integers(0, 45))
+def test_gaps_are_closed_up_to_a_number(steps: list[tuple[int, int]], last: int) -> None:
+    stream = NumberedStream()
+    for below, number in steps:
+        stream.add(max(below - 1, 0), number)
+    before = {one for one in range(1, 45) if stream.has(one)}
+    mark = stream.mark
+    stream.close(last)
+    had = {one for one in range(1, 45) if stream.has(one)}
+    assert had == before | {one for one in range(1, 45) if one <= min(last, mark)}
+    assert stream.mark == mark
+
+
+def test_gaps_as_an_earlier_release_wrote_them_are_read() -> None:
+    streams = Streams.from_json([[1, 1, 0, 30, [[1, 4], [11, 19]]]])
+    assert streams.to_json() == [[1, 1, 0, 30, [1, 3, 7, 8]]]
+    assert Streams.from_json(streams.to_json()).to_json() == streams.to_json()
 
 
 def test_streams_do_not_touch_each_other() -> None:
@@ -56,7 +87,9 @@ def test_streams_do_not_touch_each_other() -> None:
     assert not streams.has(StreamKey(1, 2, 0), 5)
 
 
-@pytest.mark.parametrize("found", [[1], [[1, 2, 3]], [[1, 2, 3, 4, [5]]], [["a", 2, 3, 4, []]]])
+@pytest.mark.parametrize(
+    "found", [[1], [[1, 2, 3]], [[1, 2, 3, 4, [5]]], [[1, 2, 3, 4, [[5]]]], [["a", 2, 3, 4, []]]]
+)
 def test_what_cannot_be_is_refused(found: list[object]) -> None:
     with pytest.raises(InvalidRecord):
         Streams.from_json(found)

@@ -5,13 +5,19 @@ import json
 import pytest
 
 from ingest.federation.sites.interest import InterestEntry, News
+from ingest.federation.sites.passing import PassingQuestion
+from ingest.federation.sites.streams import StreamKey
 from ingest.federation.sites.words import (
+    Asked,
     Hello,
     InvalidWord,
+    Passed,
     Reached,
     decode,
+    encode_asked,
     encode_hello,
     encode_news,
+    encode_passed,
     encode_reached,
 )
 
@@ -40,9 +46,26 @@ def test_who_is_known_of_comes_back() -> None:
     assert decode(encode_reached(reached)) == reached
 
 
+def test_questions_and_answers_come_back() -> None:
+    asked = Asked(
+        (PassingQuestion(StreamKey(1, 17, 0), (3,)), PassingQuestion(StreamKey(2, 1, 3), (3, 4)))
+    )
+    assert decode(encode_asked(asked)) == asked
+    passed = Passed(dict.fromkeys(asked.questions, 5))
+    assert decode(encode_passed(passed)) == passed
+
+
 @pytest.mark.parametrize(
     "found",
     [
+        {"v": 1, "asked": 5},
+        {"v": 1, "asked": [[1, 2, 3]]},
+        {"v": 1, "asked": [[1, 2, 3, 4, 4]]},
+        {"v": 1, "asked": [[1, 2, 3, -4]]},
+        {"v": 1, "asked": [[1, 2, 3, "4"]]},
+        {"v": 1, "asked": [[1, 2, 3, 4]] * 1_001},
+        {"v": 1, "passed": [[1, 2, 3, 4]]},
+        {"v": 1, "passed": [[]]},
         {"v": 2, "from": 1, "allows": []},
         {"v": 1, "from": "1", "allows": []},
         {"v": 1, "from": 1, "allows": "#"},
