@@ -259,6 +259,7 @@ class _Query(ConfinedReading):
         Reading.check_depth,
         call_constructors,
         name_windows,
+        Reading.check_tries,
         Reading.parse,
         check_statement,
         Reading.check_kinds,

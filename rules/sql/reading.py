@@ -20,6 +20,7 @@ Pass = Callable[[Any], None]
 
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
+_MOST_TRIES = 10_000  # 0.4 s
 _PREFIXES = (TokenType.NOT, TokenType.DASH, TokenType.PLUS, TokenType.TILDE)
 
 
@@ -110,6 +111,23 @@ class Reading:
             depth += (kind in _OPENING) - (kind in _CLOSING)
             prefixes = prefixes + 1 if kind in _PREFIXES else 0
             if depth > self._depth or prefixes > self._depth:
+                self.fail_at(token, f"the {self.NOUN} is nested too deeply")
+
+    def check_tries(self) -> None:
+        """Refuse what takes sqlglot's parser time exponential in its depth.
+
+        It tries `date(…)` and `ARRAY[…]` as types first and then anew as values, which is twice the
+        work for all that is within.
+        """
+        work, tries = 0, [1]
+        for index, token in enumerate(self.tokens):
+            if token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):
+                before = self.tokens[index - 1].token_type if index else None
+                tries.append(tries[-1] * (2 if before in self.PARSER.TYPE_TOKENS else 1))
+            elif token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET) and len(tries) > 1:
+                tries.pop()
+            work += tries[-1] - 1
+            if work > _MOST_TRIES:
                 self.fail_at(token, f"the {self.NOUN} is nested too deeply")
 
     def parse(self) -> None:

@@ -207,6 +207,8 @@ def test_length_depth_and_number_of_tables_are_limited() -> None:
         f"SELECT {'(' * 100}1{')' * 100}",
         f"SELECT {'- ' * 100}1",
         f"SELECT {'NOT ' * 100}true",
+        f"SELECT {'date(' * 30}'2026-01-01'{')' * 30}",
+        f"SELECT {'ARRAY[' * 30}1{']' * 30}",
         "SELECT 1 FROM drops" + " UNION ALL SELECT 1 FROM drops" * 16,
         "SELECT " + ", ".join(f"a{number} + 1" for number in range(3_000)),
     ):

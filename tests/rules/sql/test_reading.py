@@ -84,6 +84,20 @@ def test_a_parser_that_breaks_refuses(
         read("1")
 
 
+def test_what_the_parser_tries_twice_is_bounded_by_its_work_not_by_its_depth() -> None:
+    def read_tried(text: str) -> None:
+        reading = Sum(text, characters=10_000, depth=3)
+        reading.tokenize()
+        reading.check_tries()
+
+    read_tried("date(" * 10 + "1" + ")" * 10)
+    read_tried("(" * 100 + "1" + ")" * 100)
+    read_tried("date(1) + " * 500)
+    for text in ("date(" * 14, "ARRAY[" * 14, "int(" * 9 + "1 + " * 50):
+        with pytest.raises(SqlError, match="the sum is nested too deeply"):
+            read_tried(text)
+
+
 def test_a_name_is_quoted_whatever_it_holds() -> None:
     assert quoted_name("a`b") == "`a``b`"
 
