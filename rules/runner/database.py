@@ -1,10 +1,13 @@
 """Statements on behalf of rules in PostgreSQL, by asyncpg.
 
 All values travel as text, and the server reads them as the type that the statement wants: `"21.5"`
-or `21.5` for numeric, `"2026-01-01T00:00:00Z"` for timestamptz, any JSON value for jsonb.
+or `21.5` for numeric, `"2026-01-01T00:00:00Z"` for timestamptz, any JSON value for jsonb: a text
+that is a JSON document is this document, another one a JSON string.
 """
 
 import asyncio
+import json
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,9 +23,10 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 _AS_TEXT: Final = (
     *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money"),
     *("date", "time", "timetz", "timestamp", "timestamptz", "interval"),
-    *("json", "jsonb", "uuid", "bytea", "inet", "cidr", "macaddr"),
+    *("uuid", "bytea", "inet", "cidr", "macaddr"),
     *("text", "varchar", "bpchar", "name"),
 )
+_AS_JSON: Final = ("json", "jsonb")
 _UNAVAILABLE: Final = frozenset({"08", "53", "57", "58", "25", "28", "3D"})
 """Classes of SQLSTATE that say nothing of the statement: connection, resources, intervention,
 system, a server that only reads for the moment, a user or database that it does not know (yet)."""
@@ -55,6 +59,7 @@ class PostgresDatabase:
                     asyncio.timeout(timeout_seconds),
                     connection.transaction(),
                 ):
+                    await connection.execute(_settings(timeout_seconds))
                     await _execute(connection, statement, rows, done_table, done_ids)
         except asyncpg.PostgresError as exc:
             raise self._problem(exc) from exc
@@ -79,10 +84,25 @@ class PostgresDatabase:
         return ActionError(f"database {self._name}: {exc} ({state})", failure)
 
 
+def _settings(timeout_seconds: float) -> str:
+    """Return the SQL that bounds the transaction under way on the server, too.
+
+    So the server ends it when nobody is left to cancel it, as after kill -9. Texts are read as the
+    check of the statement reads them, whatever is set for the database or the role.
+    """
+    milliseconds = math.ceil(timeout_seconds * 1_000)  # 0 would be no limit
+    return (
+        f"SET LOCAL statement_timeout = {milliseconds};"
+        f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds};"
+        "SET LOCAL standard_conforming_strings = on"
+    )
+
+
 async def _set_up(connection: Any) -> None:
-    for name in _AS_TEXT:
+    encoders = {**dict.fromkeys(_AS_TEXT, _to_text), **dict.fromkeys(_AS_JSON, _to_json)}
+    for name, encoder in encoders.items():
         await connection.set_type_codec(
-            name, schema="pg_catalog", encoder=_to_text, decoder=str, format="text"
+            name, schema="pg_catalog", encoder=encoder, decoder=str, format="text"
         )
 
 
@@ -112,3 +132,22 @@ async def _execute(
 
 def _to_text(value: Any) -> str:
     return to_text(value)
+
+
+def _to_json(value: Any) -> str:
+    return value if isinstance(value, str) and _is_json(value) else json.dumps(value)
+
+
+def _is_json(text: str) -> bool:
+    """Tell whether a text is a JSON document as PostgreSQL reads it."""
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+    except RecursionError:
+        return True  # The server knows how deep it reads.
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

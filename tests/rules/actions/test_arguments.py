@@ -57,17 +57,6 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
         "sql",
         {"connection": "db", "statement": "DELETE FROM t WHERE id=${id}", "done_table": "app.done"},
     ),
-    ("sql", {"connection": "db", "statement": "INSERT INTO t VALUES (${a}::jsonb, 'text', now())"}),
-    *(
-        ("sql", {"connection": "db", "statement": f"INSERT INTO app.t VALUES ({value})"})
-        for value in (
-            *("coalesce(${a}, 0)", "to_timestamp(${a}::float8 / 1000)", "gen_random_uuid()"),
-            *("jsonb_build_object('a', ${a})", "app.scaled(${a})", "lower(trim(${a}))"),
-            *("date_trunc('hour', now())", "nextval('ids')", "to_char(now(), 'YYYY')"),
-            *("greatest(${a}, 1)", "md5(${a})", "encode(sha256(${a}::bytea), 'hex')"),
-            *("st_point(1, ${a})", "(SELECT max(b) FROM app.u)", "CURRENT_DATE", "ARRAY[${a}]"),
-        )
-    ),
     ("console", {}),
 ]
 
@@ -131,78 +120,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("http", {"url": URL, "timeout_seconds": 0}, "timeout_seconds"),
     ("http", {"url": URL, "concurrency": 1000}, "concurrency"),
     ("sql", {"connection": "db", "statement": "SELECT 1"}, "not one INSERT"),
-    ("sql", {"connection": "db", "statement": "DROP TABLE t"}, "not one INSERT"),
-    ("sql", {"connection": "db", "statement": "TRUNCATE t"}, "not one INSERT"),
-    (
-        "sql",
-        {"connection": "db", "statement": "COPY t FROM '/etc/passwd'"},
-        "not one INSERT|not SQL",
-    ),
-    ("sql", {"connection": "db", "statement": "DO 'begin end'"}, "not one INSERT|not SQL"),
-    ("sql", {"connection": "db", "statement": "CALL p()"}, "not one INSERT|not SQL"),
-    (
-        "sql",
-        {"connection": "db", "statement": "INSERT INTO t VALUES (1); DROP TABLE t"},
-        "not one INSERT",
-    ),
-    (
-        "sql",
-        {"connection": "db", "statement": "INSERT INTO t VALUES ('${a}')"},
-        "not where a value",
-    ),
-    (
-        "sql",
-        {"connection": "db", "statement": "INSERT INTO t VALUES (1) -- ${a}"},
-        "not where a value",
-    ),
-    (
-        "sql",
-        {"connection": "db", "statement": 'INSERT INTO "${a}" VALUES (1)'},
-        "not where a value",
-    ),
-    ("sql", {"connection": "db", "statement": "INSERT INTO t VALUES ($1)"}, "dollar"),
-    ("sql", {"connection": "db", "statement": "INSERT INTO t VALUES ($$x$$)"}, "dollar"),
-    ("sql", {"connection": "db", "statement": "not sql at all ("}, "not"),
-    *(
-        ("sql", {"connection": "db", "statement": f"INSERT INTO t {statement}"}, refusal)
-        for statement, refusal in (
-            ("SELECT pg_read_file('/etc/passwd')", "pg_read_file, which is on no list"),
-            ("SELECT \"pg_read_file\"('/etc/passwd')", "on no list"),
-            ("SELECT PG_READ_FILE('/etc/passwd')", "on no list"),
-            ("VALUES (pg_catalog.pg_read_file('/etc/passwd'))", "on no list"),
-            ("VALUES (lower(pg_read_file('/etc/passwd')))", "on no list"),
-            ("SELECT a FROM u WHERE a = pg_sleep(1000)", "on no list"),
-            ("SELECT lo_import('/etc/passwd')", "on no list"),
-            ("SELECT public.lo_import('/etc/passwd')", "on no list"),
-            ("SELECT * FROM dblink('host=x', 'SELECT 1') AS q(a int)", "on no list"),
-            ("SELECT * FROM public.dblink('host=x', 'SELECT 1') AS q(a int)", "on no list"),
-            ("SELECT * FROM app.dblink_exec('host=x', 'x') AS q(a int)", "on no list"),
-            ("SELECT query_to_xml('SELECT 1', true, true, '')", "on no list"),
-            ("SELECT pg_catalog.query_to_xml('SELECT 1', true, true, '')", "on no list"),
-            ("SELECT word FROM ts_stat('SELECT 1')", "on no list"),
-            ("SELECT current_setting('config_file')", "on no list"),
-            ("SELECT set_config('role', 'postgres', false)", "on no list"),
-            ("SELECT f(1)", "is called with its schema"),
-            ("SELECT passwd FROM pg_shadow", "pg_shadow, the system's own"),
-            ("SELECT passwd FROM PG_SHADOW", "the system's own"),
-            ("SELECT 1 FROM pg_catalog.pg_authid", "the system's own"),
-            ("SELECT 1 FROM information_schema.tables", "the system's own"),
-            ("SELECT (SELECT passwd FROM pg_shadow LIMIT 1)", "the system's own"),
-            ("VALUES (1) RETURNING pg_sleep(1)", "on no list"),
-            ("VALUES (1) ON CONFLICT (a) DO UPDATE SET a = pg_sleep(1)", "on no list"),
-        )
-    ),
-    ("sql", {"connection": "db", "statement": "UPDATE pg_authid SET rolsuper = true"}, "system's"),
-    (
-        "sql",
-        {"connection": "db", "statement": "DELETE FROM t WHERE pg_sleep(9) IS NULL"},
-        "no list",
-    ),
     ("sql", {"connection": "no/name", "statement": "DELETE FROM t"}, "connection"),
     (
         "sql",
         {"connection": "db", "statement": "DELETE FROM t", "done_table": "t; DROP"},
         "done_table",
+    ),
+    (
+        "sql",
+        {"connection": "db", "statement": "DELETE FROM t", "done_table": "pg_catalog.t"},
+        "done_table: table pg_catalog.t is the system's own",
     ),
     ("console", {"max_characters": 0}, "max_characters"),
     ("consol", {}, "did you mean console"),

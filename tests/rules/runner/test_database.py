@@ -1,14 +1,19 @@
 """Statements in a real PostgreSQL."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from mqlake.output_records import Position
 from rules.actions.contract import ActionError, Failure
 from rules.actions.sql import SqlArgs, make
+from rules.runner import database as database_module
 from rules.runner.database import PostgresDatabase
 from rules.runner.settings import PostgresConnection
 from tests.rules.runner.postgres import PASSWORD, USER, Postgres, running_postgres
@@ -51,8 +56,6 @@ async def run(postgres: Postgres, statement: str, *rows: Any, **more: Any) -> No
     try:
         args = SqlArgs.model_validate({"connection": "warehouse", "statement": statement, **more})
         action = make(args, Services(opened))  # type: ignore[arg-type]
-        from mqlake.output_records import Position
-
         works = [
             work_for(row, position=Position("i", 0, number, 0)) for number, row in enumerate(rows)
         ]
@@ -144,6 +147,88 @@ async def test_wrong_statement_password_or_table_is_told(postgres: Postgres) -> 
         await wrong.execute("DELETE FROM nowhere", [[]], timeout_seconds=60)
     assert caught.value.failure is Failure.UNAVAILABLE
     await wrong.close()
+
+
+async def test_a_placeholder_is_a_value_wherever_it_stands(postgres: Postgres) -> None:
+    postgres.query("CREATE TABLE places (a text, b jsonb, c json, d int, e text, f jsonb)")
+    statement = (
+        "INSERT INTO places VALUES (${a}, ${a}, ${a},"
+        " CASE WHEN ${n} IS NOT NULL THEN ${n}::int END, concat('<', ${n}, '>'),"
+        " jsonb_build_object(${a}, ${n}, 'all', ${l}))"
+    )
+    row = {"a": "seven", "n": 7, "l": [1, "x", None]}
+    await run(postgres, statement, row, {**row, "n": None})
+    seven = """seven|"seven"|"seven"|"""
+    assert postgres.query("SELECT * FROM places ORDER BY d") == [
+        f'{seven}7|<7>|{{"all": [1, "x", null], "seven": 7}}',
+        f'{seven}|<>|{{"all": [1, "x", null], "seven": null}}',
+    ]
+
+
+async def test_any_value_is_one_for_jsonb(postgres: Postgres) -> None:
+    postgres.query("CREATE TABLE anything (n serial, j jsonb, kind text, as_text text)")
+    documents = {
+        **{text: text for text in ('{"a": 1}', "[1, 2]", "12", "1.50", "true", '"quoted"')},
+        **{f" {text}\n": text for text in ("{}", "null")},
+        "1" * 5_000: "1" * 5_000,
+    }
+    texts = (
+        *(
+            "",
+            " ",
+            "on",
+            "seven",
+            "7,5",
+            "NaN",
+            "-Infinity",
+            "{a: 1}",
+            "[1",
+            "'x'",
+            "01",
+            "1e",
+            "\t",
+        ),
+        *('say "hi" \\ there', "°C 😀", "True", "nul", "\ufeff1", '{"a": 1} x', '"line\nfeed"'),
+    )
+    values = [21.5, -7, True, False, {"x": [None, "°"]}, []]
+    rows = [{"j": value} for value in (*documents, *texts, *values, None)]
+    await run(postgres, "INSERT INTO anything (j, as_text) VALUES (${j}, ${j})", *rows)
+    found = postgres.query("SELECT coalesce(j::text, 'NULL') FROM anything ORDER BY n")
+    assert found[: len(documents)] == list(documents.values())
+    read = [json.loads(line) for line in found[len(documents) : -1]]
+    assert read == [*texts, *values]
+    assert found[-1] == "NULL"
+
+
+async def test_postgresql_ends_by_itself_what_takes_too_long(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres.query("CREATE TABLE settings (n serial, value text)")
+    opened = database(postgres, max_connections=1)
+    statement = "INSERT INTO settings (value) SELECT current_setting($1)"
+    names = [["statement_timeout"], ["idle_in_transaction_session_timeout"]]
+    await opened.execute(statement, names, timeout_seconds=60)
+    assert postgres.query("SELECT value FROM settings ORDER BY n") == ["1min", "1min"]
+    # Without our own bounds, as when nobody is left to keep them.
+    unbounded = SimpleNamespace(timeout=lambda _seconds: nullcontext())
+    monkeypatch.setattr(database_module, "asyncio", unbounded)
+    slow = "INSERT INTO settings (value) SELECT 'late' FROM pg_sleep(60)"
+    try:
+        with pytest.raises(ActionError, match="statement timeout") as caught:
+            await opened.execute(slow, [[]], timeout_seconds=1)
+    finally:
+        await opened.close()
+    assert caught.value.failure is Failure.UNAVAILABLE
+
+
+async def test_texts_are_read_as_the_check_reads_them(postgres: Postgres) -> None:
+    postgres.query("CREATE TABLE slashes (a text, b int)")
+    postgres.query("ALTER ROLE mqlake SET standard_conforming_strings = off")
+    try:
+        await run(postgres, r"INSERT INTO slashes VALUES ('\', 1), (', 2), (', 3)", {})
+    finally:
+        postgres.query("ALTER ROLE mqlake RESET standard_conforming_strings")
+    assert postgres.query("SELECT a, b FROM slashes") == ["\\|1", ", 2), (|3"]
 
 
 async def test_slow_statement_is_given_up(postgres: Postgres) -> None:
