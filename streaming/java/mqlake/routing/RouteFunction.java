@@ -236,8 +236,7 @@ public final class RouteFunction implements LogSink.Sending {
         return andNote;
     }
 
-    private Delivery[] deliver(
-            String gateway, byte[] key, byte[] position, RouteFollower routes) {
+    private Delivery[] deliver(String gateway, byte[] key, byte[] position, RouteFollower routes) {
         String logTopic = deliveryPrefix + gateway;
         return routes.exists(logTopic)
                 ? new Delivery[] {delivery(logTopic, key, position, null)}
