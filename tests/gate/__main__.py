@@ -22,6 +22,7 @@ from typing import Final
 import click
 import pytest
 
+from tests.gate.campaign import costs_now
 from tests.gate.changed import as_many_as, changed_files, concerned
 from tests.gate.classes import ROOT, Class, class_of, files_of_tests, simulates
 from tests.gate.full_run import FullRun
@@ -84,7 +85,8 @@ class Gate:
         self._limit_minutes = limit_minutes
         left_out: list[str] = []
         if not is_full:
-            left_out = left_out_of(FullRun.read().costs, BUDGET / _slowness(), _turn())
+            costs = costs_now(FullRun.read().costs)
+            left_out = left_out_of(costs, BUDGET / _slowness(), _turn())
         self._plan = Plan(began=time.time(), is_full=is_full, left_out=left_out)
 
     def pure(self) -> bool:
