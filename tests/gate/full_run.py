@@ -14,8 +14,9 @@ from typing import Final
 RECORD: Final = Path(__file__).with_name("full_run.toml")
 MOST_AGE: Final = timedelta(days=30)
 _HEAD: Final = """\
-# The last run of `bin/test --full` that passed, which wrote this file. Processor seconds of a quiet
-# machine by file, and by test of the campaign; what is not listed costs less than a second.
+# Day and commit of the last run of `bin/test --full` that passed, which wrote this file. Processor
+# seconds of a quiet machine, as last measured, by file, and by test of the campaign; what is not
+# listed costs less than a second.
 """
 
 
