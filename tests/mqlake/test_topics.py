@@ -1,7 +1,5 @@
-import unicodedata
-
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidTopic
@@ -16,6 +14,10 @@ from mqlake.topics import (
 )
 
 LEVELS = st.text(st.characters(exclude_characters="+#/\0", exclude_categories=["Cs"]), max_size=4)
+PRINTABLE = st.text(
+    st.characters(exclude_characters="+#/", exclude_categories=["Cs", "Cc"]), max_size=4
+)
+"""Levels of shared subscriptions, which have no control characters."""
 
 
 @pytest.mark.parametrize(
@@ -115,10 +117,11 @@ def test_every_topic_name_is_a_topic_filter(text: str) -> None:
         validate_topic_filter(text)
 
 
-@given(LEVELS.filter(bool), st.lists(LEVELS, min_size=1, max_size=6).map("/".join).filter(bool))
+@given(
+    PRINTABLE.filter(bool), st.lists(PRINTABLE, min_size=1, max_size=6).map("/".join).filter(bool)
+)
 def test_a_share_name_can_be_put_on_and_taken_off(share_name: str, plain: str) -> None:
     topic_filter = f"$share/{share_name}/{plain}"
-    assume(not any(unicodedata.category(one) == "Cc" for one in topic_filter))
     validate_topic_filter(topic_filter)
     assert split_shared(topic_filter) == SharedFilter(share_name, plain)
 
