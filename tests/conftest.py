@@ -15,7 +15,9 @@ from tests.gate.plan import Plan
 from tests.gate.report import Report, reason_of
 
 # How long an example takes says more of the machine than of the code.
-hypothesis.settings.register_profile("mqlake", deadline=None)
+hypothesis.settings.register_profile(
+    "mqlake", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("mqlake")
 
 _TIMEOUT: Final = "Timeout "
