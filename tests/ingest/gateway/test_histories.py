@@ -32,7 +32,7 @@ from tests.ingest.gateway.harness import (
     turns,
     until,
 )
-from tests.ingest.gateway.lake.tables import append
+from tests.ingest.gateway.lake.tables import append, row_of
 
 pytestmark = [pytest.mark.promise, pytest.mark.programs, pytest.mark.anyio]
 
@@ -352,22 +352,7 @@ async def test_what_the_log_no_longer_holds_comes_from_the_table(tmp_path: Path)
     stored = [message(number, at_ms=NOW_MS + number) for number in range(1, 8)]
     store(log, *stored)
     rows = [
-        {
-            "id": one.message_id.hex(),
-            "tenant": one.tenant,
-            "topic": one.topic_name,
-            "payload": one.payload,
-            "qos": one.qos,
-            "retain": False,
-            "dup": False,
-            "client_id": one.client_id,
-            "protocol_level": 4,
-            "origin": one.origin,
-            "ts": one.received_at_ms * 1000,
-            "log_partition": 0,
-            "log_offset": offset,
-        }
-        for offset, one in enumerate(stored[:5])
+        row_of(one, 0, offset, at_ms=one.received_at_ms) for offset, one in enumerate(stored[:5])
     ]
     append(tmp_path, MESSAGES, rows)
     log.remove_before(INBOUND, 0, 4)

@@ -23,7 +23,7 @@ from mqlake.log.memory import MemoryLog
 from mqlake.records import INBOUND, decode_message
 from mqlake.tables import MESSAGES
 from tests.ingest.gateway.harness import Client, Harness, new_log, running_gateway, until
-from tests.ingest.gateway.lake.tables import append
+from tests.ingest.gateway.lake.tables import append, row_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.programs]
 
@@ -45,23 +45,7 @@ def keep(log: MemoryLog, data_dir: Path, *, but_for: int) -> None:
         if one.key is None or one.key[:1] == b"\0":
             continue
         message = decode_message(one.key, one.value, one.headers, one.timestamp_ms)
-        rows.append(
-            {
-                "id": message.message_id.hex(),
-                "tenant": message.tenant,
-                "topic": message.topic_name,
-                "payload": message.payload,
-                "qos": message.qos,
-                "retain": False,
-                "dup": False,
-                "client_id": message.client_id,
-                "protocol_level": 5,
-                "origin": message.origin,
-                "ts": one.timestamp_ms * 1000,
-                "log_partition": one.partition,
-                "log_offset": one.offset,
-            }
-        )
+        rows.append(row_of(message, one.partition, one.offset, at_ms=one.timestamp_ms))
     append(data_dir, MESSAGES, rows[:-but_for])
 
 

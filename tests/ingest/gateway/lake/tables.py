@@ -9,6 +9,7 @@ from arro3.core import Array, DataType
 from arro3.core import Table as ArrowTable
 from deltalake import CommitProperties, write_deltalake
 
+from mqlake.records import Message
 from mqlake.tables import Table
 
 _TYPES: Final = {
@@ -48,3 +49,22 @@ def append(
         mode="append",
         commit_properties=CommitProperties(custom_metadata=said),
     )
+
+
+def row_of(message: Message, partition: int, offset: int, *, at_ms: int) -> dict[str, Any]:
+    """Return the row of `messages` of a message that was accepted at a time, UTC epoch."""
+    return {
+        "id": message.message_id.hex(),
+        "tenant": message.tenant,
+        "topic": message.topic_name,
+        "payload": message.payload,
+        "qos": message.qos,
+        "retain": False,
+        "dup": False,
+        "client_id": message.client_id,
+        "protocol_level": 4,
+        "origin": message.origin,
+        "ts": at_ms * 1000,
+        "log_partition": partition,
+        "log_offset": offset,
+    }
