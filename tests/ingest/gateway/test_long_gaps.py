@@ -1,7 +1,7 @@
 """Many sessions come back after a long absence: read for together, served one group at a time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,6 @@ class Questions:
             self._allowed.release()
 
 
-def away_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have whoever comes back be asked for at the table, and few at a time."""
-    monkeypatch.setattr(gaps, "LONG_AWAY_SECONDS", -60.0)
-    monkeypatch.setattr(resuming, "MOST_AT_ONCE", TOGETHER)
-
-
 async def absent_devices(harness: Harness, tmp_path: Path) -> None:
     """Have sessions whose clients have gone, and two messages for each since then."""
     for number in range(CLIENTS):
@@ -91,6 +85,19 @@ async def absent_devices(harness: Harness, tmp_path: Path) -> None:
     keep(harness.log, tmp_path, but_for=CLIENTS // 2)
 
 
+Away = tuple[Harness, Questions]
+
+
+@pytest.fixture
+async def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Away]:
+    """Have devices that are away, for each of which the table is asked when it comes back."""
+    monkeypatch.setattr(gaps, "LONG_AWAY_SECONDS", -60.0)
+    monkeypatch.setattr(resuming, "MOST_AT_ONCE", TOGETHER)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
+        await absent_devices(harness, tmp_path)
+        yield harness, Questions(monkeypatch)
+
+
 def expected(number: int) -> list[bytes]:
     return [f"first {number}".encode(), f"second {number}".encode()]
 
@@ -102,103 +109,82 @@ async def served(clients: list[Client], condition: Callable[[int], bool]) -> Non
 
 
 async def test_the_table_is_asked_once_for_many_and_each_group_is_served_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    away: Away,
 ) -> None:
-    away_for_long(monkeypatch)
-    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
-        await absent_devices(harness, tmp_path)
-        questions = Questions(monkeypatch)
-        clients = [await resume(harness, number) for number in range(CLIENTS)]
-        await until(lambda: questions.asked)
-        first = questions.asked[0]
-        questions.allow()
-        await served(clients, lambda number: number < first)
-        await until(lambda: len(questions.asked) == 2)
-        assert questions.asked[1] == TOGETHER
-        questions.allow()
-        await served(clients, lambda number: first <= number < first + TOGETHER)
-        questions.allow(CLIENTS)
-        await served(clients, lambda number: number >= first + TOGETHER)
-        assert sum(questions.asked) == CLIENTS
-        for client in clients:
-            await client.expect_nothing()
+    harness, questions = away
+    clients = [await resume(harness, number) for number in range(CLIENTS)]
+    await until(lambda: questions.asked)
+    first = questions.asked[0]
+    questions.allow()
+    await served(clients, lambda number: number < first)
+    await until(lambda: len(questions.asked) == 2)
+    assert questions.asked[1] == TOGETHER
+    questions.allow()
+    await served(clients, lambda number: first <= number < first + TOGETHER)
+    questions.allow(CLIENTS)
+    await served(clients, lambda number: number >= first + TOGETHER)
+    assert sum(questions.asked) == CLIENTS
+    for client in clients:
+        await client.expect_nothing()
 
 
 async def test_who_has_missed_little_does_not_wait_for_long_gaps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    away: Away, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away_for_long(monkeypatch)
-    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
-        await absent_devices(harness, tmp_path)
-        questions = Questions(monkeypatch)
-        waiting = await resume(harness, 0)
-        await until(lambda: questions.asked)
-        monkeypatch.undo()
-        near = await resume(harness, CLIENTS)
-        await near.subscribe("near", 1)
-        await near.disconnect()
-        near = await resume(harness, CLIENTS)
-        publisher = await Client.connect(harness.port, "publisher")
-        await publisher.publish("near", b"x", 1)
-        assert await near.payloads(1) == [b"x"]
-        questions.allow()
-        assert await waiting.payloads(2) == expected(0)
+    harness, questions = away
+    waiting = await resume(harness, 0)
+    await until(lambda: questions.asked)
+    monkeypatch.undo()
+    near = await resume(harness, CLIENTS)
+    await near.subscribe("near", 1)
+    await near.disconnect()
+    near = await resume(harness, CLIENTS)
+    publisher = await Client.connect(harness.port, "publisher")
+    await publisher.publish("near", b"x", 1)
+    assert await near.payloads(1) == [b"x"]
+    questions.allow()
+    assert await waiting.payloads(2) == expected(0)
 
 
-async def test_a_client_that_gives_up_keeps_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away_for_long(monkeypatch)
-    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
-        await absent_devices(harness, tmp_path)
-        questions = Questions(monkeypatch)
-        clients = [await resume(harness, 0)]
-        await until(lambda: questions.asked == [1])
-        clients += [await resume(harness, number) for number in range(1, CLIENTS)]
-        clients[1].cut()
-        clients[1] = await resume(harness, 1)
-        questions.allow(2)
-        await served(clients, lambda number: number <= TOGETHER)
-        questions.allow(CLIENTS)
-        await served(clients, lambda number: number > TOGETHER)
+async def test_a_client_that_gives_up_keeps_its_place(away: Away) -> None:
+    harness, questions = away
+    clients = [await resume(harness, 0)]
+    await until(lambda: questions.asked == [1])
+    clients += [await resume(harness, number) for number in range(1, CLIENTS)]
+    clients[1].cut()
+    clients[1] = await resume(harness, 1)
+    questions.allow(2)
+    await served(clients, lambda number: number <= TOGETHER)
+    questions.allow(CLIENTS)
+    await served(clients, lambda number: number > TOGETHER)
 
 
-async def test_a_client_is_heard_while_its_session_is_on_its_way_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away_for_long(monkeypatch)
-    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
-        await absent_devices(harness, tmp_path)
-        questions = Questions(monkeypatch)
-        client = await resume(harness, 0)
-        for _ in range(3):
-            client.send(Pingreq())
-            await client.expect(Pingresp)
-        gone = await resume(harness, 1)
-        await until(lambda: harness.gateway.sessions.connected_count == 2)
-        gone.cut()
-        await until(lambda: harness.gateway.sessions.connected_count == 1)
-        client.send(Subscribe(7, [Subscription("more", 1)]))  # what else it sends waits
-        questions.allow(9)
-        assert await client.payloads(2) == expected(0)
-        assert await client.expect(Suback) == Suback(7, [SubackReasonCode.GRANTED_QOS_1])
+async def test_a_client_is_heard_while_its_session_is_on_its_way_back(away: Away) -> None:
+    harness, questions = away
+    client = await resume(harness, 0)
+    for _ in range(3):
+        client.send(Pingreq())
+        await client.expect(Pingresp)
+    gone = await resume(harness, 1)
+    await until(lambda: harness.gateway.sessions.connected_count == 2)
+    gone.cut()
+    await until(lambda: harness.gateway.sessions.connected_count == 1)
+    client.send(Subscribe(7, [Subscription("more", 1)]))  # what else it sends waits
+    questions.allow(9)
+    assert await client.payloads(2) == expected(0)
+    assert await client.expect(Suback) == Suback(7, [SubackReasonCode.GRANTED_QOS_1])
 
 
-async def test_a_client_that_goes_in_order_has_no_will_though_it_was_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away_for_long(monkeypatch)
-    async with running_gateway(log=new_log(), lake_dir=tmp_path) as harness:
-        await absent_devices(harness, tmp_path)
-        questions = Questions(monkeypatch)
-        heir = await Client.connect(harness.port, "heir")
-        await heir.subscribe("will", 1)
-        client = await Client.open(harness.port)
-        will = Will("will", b"gone", 1)
-        await client.handshake("device-0", clean_start=False, properties=NEVER, will=will)
-        await until(lambda: questions.asked)
-        client.send(Disconnect())
-        client.close()
-        questions.allow(9)
-        await until(lambda: harness.gateway.sessions.connected_count == 1)
-        await heir.expect_nothing()
+async def test_a_client_that_goes_in_order_has_no_will_though_it_was_not_read(away: Away) -> None:
+    harness, questions = away
+    heir = await Client.connect(harness.port, "heir")
+    await heir.subscribe("will", 1)
+    client = await Client.open(harness.port)
+    will = Will("will", b"gone", 1)
+    await client.handshake("device-0", clean_start=False, properties=NEVER, will=will)
+    await until(lambda: questions.asked)
+    client.send(Disconnect())
+    client.close()
+    questions.allow(9)
+    await until(lambda: harness.gateway.sessions.connected_count == 1)
+    await heir.expect_nothing()
