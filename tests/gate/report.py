@@ -6,7 +6,7 @@ it, so that the last one is the summary of all.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -73,7 +73,7 @@ class Report:
         for one in earlier:
             self._include(one, terminalreporter)
         terminalreporter.section("gate")
-        for line in self._lines(self._outcomes):
+        for line in self._lines():
             terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
@@ -134,9 +134,9 @@ class Report:
         used = sum(self._costs_by_class().values())
         return used > MOST_OVER * BUDGET and not self._plan.is_full
 
-    def _lines(self, outcomes: Sequence[Outcome]) -> Iterable[str]:
+    def _lines(self) -> Iterable[str]:
         """Say what the gate cost, what was left out, and what passed only when it ran alone."""
-        plan = self._plan
+        plan, outcomes = self._plan, self._outcomes
         costs = self._costs_by_class()
         used = sum(costs.values())
         shares = ", ".join(f"{name} {cost:,.0f}" for name, cost in costs.items())
