@@ -24,7 +24,7 @@ from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
 from mqlake.rule_records import OffsetRange, Span
 from mqlake.tables import MESSAGES
 from rules.language.compiled import CompiledRule
-from rules.sql.confined import Confined
+from rules.sql.confined import Confined, GivenRows
 
 WINDOW_ROWS: Final = 100_000
 """Messages that are evaluated at a time, about; bounds the memory."""
@@ -217,11 +217,11 @@ class _Backfill(RuleRun[BackfillOrder]):
         note = "waiting for the table to have what came before the rule"
         self.await_table(MESSAGES.name, has_all, note)
 
-    def _where(self) -> list[str]:
-        conditions = [f"tenant = {history.text(self._order.tenant)}"]
-        conditions += history.between(self._order.from_ms, None)
-        conditions.append(f"({history.matches(self._order.compiled.filters)})")
-        return conditions
+    def _stored_rows(self, version: int, within: str) -> GivenRows:
+        """Return the messages that the rule matches, of those that a condition is true of."""
+        matched = f"({history.matches(self._order.compiled.filters)})"
+        where = " AND ".join([*history.between(self._order.from_ms, None), matched, within])
+        return history.MESSAGES_STORED.rows(version, self._order.tenant, where)
 
     def _ranges(self, version: int) -> dict[int, tuple[int, int]]:
         """Return per partition the first offset that matches and the first that is live."""
@@ -231,7 +231,7 @@ class _Backfill(RuleRun[BackfillOrder]):
             f" AND log_offset < {start:d})"
             for partition, start in enumerate(self._order.live.starts)
         )
-        rows = history.MESSAGES_STORED.rows(version, " AND ".join([*self._where(), f"({before})"]))
+        rows = self._stored_rows(version, f"({before})")
         query = (
             "SELECT log_partition, min(log_offset) AS first, max(log_offset) AS last"  # noqa: S608
             f" FROM {history.STORED} GROUP BY log_partition"
@@ -244,7 +244,7 @@ class _Backfill(RuleRun[BackfillOrder]):
             f"(log_partition = {partition:d} AND log_offset >= {begin:d} AND log_offset < {end:d})"
             for partition, (begin, end) in window.items()
         )
-        rows = history.MESSAGES_STORED.rows(version, " AND ".join([*self._where(), f"({inside})"]))
+        rows = self._stored_rows(version, f"({inside})")
         relations = {history.STORED: rows}
         result = history.guarded(self._order.expression)
         inner = f"SELECT {history.MESSAGES_STORED.row} FROM {history.STORED}"  # noqa: S608
@@ -286,9 +286,11 @@ class _Backfill(RuleRun[BackfillOrder]):
         self._failed += 1
         error = NOT_EXPLAINED
         if self._failed <= MAX_EXPLAINED:
-            where = history.of_tenant(order.tenant, [history.position(row)])
+            query = history.MESSAGES_STORED.unguarded(
+                version, order.tenant, history.position(row), order.expression
+            )
             try:
-                self.rows(history.MESSAGES_STORED.unguarded(version, where, order.expression))
+                self.rows(query)
             except EvaluationError as exc:
                 error = str(exc)[:MAX_ERROR_CHARACTERS]
         letter = DeadLetter(

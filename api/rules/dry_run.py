@@ -178,7 +178,7 @@ class _StatelessDryRun(RuleDryRun):
 
     def _evaluated(self, version: int, positions: Iterable[int] | None = None) -> Confined:
         """Return the query that evaluates: one row for each message."""
-        conditions = [f"tenant = {history.text(self._range.tenant)}"]
+        conditions = []
         own = history.matches(self._rule.filters)
         either = own
         if self._other is not None:
@@ -189,7 +189,8 @@ class _StatelessDryRun(RuleDryRun):
             conditions += history.between(self._range.from_ms, self._range.to_ms)
         conditions.append(f"({either})")
         newest = self._range.limit if positions is None else None
-        rows = self._stored.rows(version, " AND ".join(conditions), newest)
+        where = " AND ".join(conditions)
+        rows = self._stored.rows(version, self._range.tenant, where, newest)
         wanted = [
             f"unix_millis(ts) div {HOUR_MS} AS hour",
             f"pmod(log_offset * 7 + log_partition, {_BUCKETS}) AS bucket",
@@ -234,9 +235,12 @@ class _StatelessDryRun(RuleDryRun):
             return []
         found = []
         for row in self._in_order(version, positions):
-            where = history.of_tenant(self._range.tenant, [row["position"]])
             try:
-                self.rows(self._stored.unguarded(version, where, self._expression))
+                self.rows(
+                    self._stored.unguarded(
+                        version, self._range.tenant, row["position"], self._expression
+                    )
+                )
             except EvaluationError as exc:
                 found.append({**message(row, row["position"]), "error": str(exc)})
         return found

@@ -87,25 +87,33 @@ class StoredHistory:
         """The columns of a rule's row, for SELECT."""
         return ", ".join(f"{value} AS {name}" for name, value in self.columns.items())
 
-    def rows(self, table_version: int, where: str, newest: int | None = None) -> GivenRows:
-        """Return the rows of the table at a version, read by few tasks.
+    def rows(
+        self, table_version: int, tenant: str, where: str, newest: int | None = None
+    ) -> GivenRows:
+        """Return a tenant's rows of the table at a version, read by few tasks.
 
         Args:
             table_version: The version.
-            where: Condition that they fulfil; the tenant is part of it.
+            tenant: Whose they are.
+            where: Condition that they fulfil.
             newest: Of those only so many, the newest; None: all.
         """
-        table = f"(SELECT {self.selected} FROM {self.table} VERSION AS OF {table_version:d})"  # noqa: S608
+        # Right above the table: there Spark asks it first (`OwnRows.java`).
+        mine = f"VERSION AS OF {table_version:d} WHERE tenant = {text(tenant)}"
+        table = f"(SELECT {self.selected} FROM {self.table} {mine})"  # noqa: S608
         rows = f"SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where}"  # noqa: S608
         if newest is not None:
             rows = f"SELECT * FROM ({rows}) ORDER BY ts DESC LIMIT {newest:d}"  # noqa: S608
         return GivenRows(rows, (self.table,))
 
-    def unguarded(self, table_version: int, where: str, expression: str) -> Confined:
+    def unguarded(
+        self, table_version: int, tenant: str, position: int, expression: str
+    ) -> Confined:
         """Return the query that evaluates a rule on one row: it fails with the error there."""
         row = f"SELECT {self.row} FROM {STORED}"  # noqa: S608
         query = f"SELECT {expression} AS outputs FROM ({row})"  # noqa: S608
-        return Confined(query, {STORED: self.rows(table_version, where)})
+        where = at_positions([position])
+        return Confined(query, {STORED: self.rows(table_version, tenant, where)})
 
 
 MESSAGES_STORED: Final = StoredHistory(MESSAGES.name, "*", COLUMNS)

@@ -88,11 +88,11 @@ class _PlanDryRun(RuleDryRun):
         """Return the messages or events of a stream, with the columns of a rule's row."""
         stream = next(one for one in plan.streams if one.name == name)
         conditions = [
-            f"tenant = {history.text(self._range.tenant)}",
             *history.between(self._range.from_ms, self._range.to_ms),
             f"({history.matches(stream.filters)})",
         ]
-        rows = self._stored.rows(version, " AND ".join(conditions), self._range.limit)
+        where = " AND ".join(conditions)
+        rows = self._stored.rows(version, self._range.tenant, where, self._range.limit)
         return self._as_messages(rows)
 
     def _as_messages(self, rows: GivenRows) -> GivenRows:
@@ -136,8 +136,9 @@ class _PlanDryRun(RuleDryRun):
         found = []
         for row in failed:
             stream = next(one for one in self._plan.streams if one.name == row["stream"])
-            at = history.of_tenant(self._range.tenant, [row["failed_at"]])
-            relations = {history.STORED: self._as_messages(self._stored.rows(version, at))}
+            at = history.at_positions([row["failed_at"]])
+            rows = self._stored.rows(version, self._range.tenant, at)
+            relations = {history.STORED: self._as_messages(rows)}
             evaluated = f"SELECT {plans.unguarded(stream)} FROM {history.STORED}"  # noqa: S608
             try:
                 self.rows(Confined(evaluated, relations))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from pyspark.errors import NumberFormatException
 from pyspark.sql import SparkSession
 
 from api.jobs import Job, Jobs
@@ -17,6 +18,7 @@ from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_rang
 from api.rules.checking import compiled, warnings
 from api.rules.dry_run import Compared, DryRunError, dry_run
 from api.rules.dry_run import DryRunRange as Messages
+from api.rules.history import DROPS_STORED, EVENTS_STORED, MESSAGES_STORED, STORED, StoredHistory
 from api.rules.materialised import Entry
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.samples import InvalidContext, make_sample
@@ -28,6 +30,8 @@ from mqlake.output_records import decode_dead_letter, decode_output
 from mqlake.records import DEAD_LETTERS, INBOUND
 from mqlake.rule_records import Activation, OffsetRange, Span
 from rules.model import ActionSpec, Rule
+from rules.sql.confined import FUNCTIONS_OPTION, Confined, listed
+from rules.sql.functions import RULE_FUNCTIONS
 from streaming.settings.lake import LakeSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
@@ -40,6 +44,7 @@ HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 MESSAGES = 400
 """One every 30 s, over 8 partitions."""
+HISTORIES = (MESSAGES_STORED, EVENTS_STORED, DROPS_STORED)
 HOT = "SELECT payload.t AS t, clientid FROM 'plant/+/temp' WHERE payload.t > 50 AND qos = 1"
 
 
@@ -241,6 +246,39 @@ def stored_events(spark: SparkSession, connect: SparkConnect) -> None:
         f" SELECT timestamp_millis({START_MS}), '{TENANT}', 'c1', 'a',"
         " CAST(1 AS TINYINT), 'queue_full', id, 'gateway-1', 0, id FROM range(10)"
     )
+
+
+@pytest.mark.promise
+@pytest.mark.usefixtures("stored_events")
+@pytest.mark.parametrize("stored", HISTORIES, ids=lambda one: one.table)
+def test_of_a_row_of_history_it_is_asked_first_whose_it_is(
+    spark: SparkSession, stored: StoredHistory
+) -> None:
+    """Should a condition of a user ever come into one filter with the tenant."""
+    mine, others = f"'{TENANT}', 'c1'", "'other', 'SECRET'"
+    both = f"VALUES ({mine}), ({others}) AS rows (tenant, client_id)"
+    at = f"timestamp_millis({START_MS}) AS ts, 9 AS log_partition, 9L AS log_offset"
+    named = f"tenant, client_id, {at}"
+    # A file with rows of two tenants, as each batch of the history writes one.
+    spark.sql(
+        f"INSERT INTO {stored.table} (tenant, client_id, ts, log_partition, log_offset)"
+        f" SELECT /*+ COALESCE(1) */ {named} FROM {both}"
+    )
+    version = spark.sql(f"DESCRIBE HISTORY {stored.table} LIMIT 1").collect()[0]["version"]
+    session = spark.newSession()
+    session.conf.set(FUNCTIONS_OPTION, listed(RULE_FUNCTIONS))
+    # What stands twice Spark computes once, in front of all.
+    shown = "CAST(concat('P:', CASE WHEN client_id = 'SECRET' THEN client_id END) AS INT)"
+    first = "size(filter(array(log_partition), x -> x >= 0)) > 0"
+    query = f"SELECT count(*) FROM {STORED} WHERE ({shown} + {shown}) > 5 AND {first}"
+    try:
+        given = {STORED: stored.rows(version, TENANT, "log_partition = 9")}
+        assert session.sql(Confined(query, given).text).collect() == [(0,)]
+        given = {STORED: stored.rows(version, "other", "log_partition = 9")}
+        with pytest.raises(NumberFormatException, match="P:SECRET"):
+            session.sql(Confined(query, given).text).collect()
+    finally:
+        spark.sql(f"DELETE FROM {stored.table} WHERE log_partition = 9")
 
 
 @pytest.mark.usefixtures("stored_events")
