@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mqlake.errors import OperationalError
 from mqlake.reference_records import REFERENCE_TABLE_PREFIX, reference_table
-from mqlake.tables import AUDIT_LOG, TABLES, rule_tables
+from mqlake.rule_tables import rule_tables, shown_name
+from mqlake.tables import AUDIT_LOG, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,7 +86,7 @@ class Storage:
         shared: dict[tuple[str, str], Counter[str]] = {}
         for name in (*OF_TENANTS, *rule_tables(self._folder)):
             for tenant, stored in self._read(name, shared).items():
-                found[tenant][name] = stored
+                found[tenant][shown_name(name)] = stored
         for tenant, reference in self._references():
             of_table = self._read(reference_table(tenant, reference), shared, tenant)
             if tenant in of_table:

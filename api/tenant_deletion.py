@@ -22,7 +22,8 @@ from api.metrics.tenants import forget_tenant_metrics
 from api.parts import AccessParts, AlarmParts, GatewayParts, MessageParts, MetricParts, RuleParts
 from api.spark import SparkConnect
 from mqlake.errors import OperationalError
-from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, rule_tables
+from mqlake.rule_tables import rule_tables
+from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from mqlake.tenants import DEFAULT_TENANT
 from rules.sql.quoting import quoted
@@ -31,7 +32,7 @@ DELETE_TENANT: Final = "delete_tenant"
 """Kind of these jobs."""
 
 TABLES: Final = (MESSAGES, EVENTS_TABLE, DROPS, DEAD_LETTERS, LATE)
-"""Beside those that rules write. `audit_log` keeps all its rows; the others follow the log."""
+"""Beside those that its rules write. `audit_log` keeps all its rows; the others follow the log."""
 
 WAIT_SECONDS: Final = 120.0
 """For gateways or Spark to do a part of a request."""
@@ -163,12 +164,14 @@ def _revoke(parts: DeletionParts, _job: Job, tenant: str) -> dict[str, int]:
 
 def _delete_rows(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
     count = 0
-    names = [*(one.name for one in TABLES), *rule_tables(parts.data_dir / "tables")]
     with parts.spark.session(SETTINGS, job.cancelling.is_set) as spark:
         for look in range(MOST_LOOKS):
             if look:
                 job.cancelling.wait(SETTLE_SECONDS)
             gone = 0
+            # Of rules a table may come with the last rows.
+            own = rule_tables(parts.data_dir / "tables", tenant)
+            names = [*(one.name for one in TABLES), *own]
             for name in names:
                 gone += delete_rows(job, spark, name, f"tenant = {quoted(tenant)}")
             count += gone

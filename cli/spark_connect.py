@@ -9,7 +9,7 @@ from api.relations.catalog import FUNCTIONS, VIEWS
 from api.relations.views import VIEW_SCHEMA
 from cli import _options
 from mqlake.errors import OperationalError
-from mqlake.tables import rule_tables
+from mqlake.rule_tables import rule_tables
 
 
 @click.command()

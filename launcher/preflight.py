@@ -73,6 +73,8 @@ def check_contents(data: DataDirectory, *, embedded: bool) -> None:
             "out, or choose another --data-dir"
         )
     for table in _entries(data.tables):
+        if table.name.startswith("."):
+            continue  # being removed, or made: the lake finishes it
         if table.is_dir() and _has_entries(table) and not (table / "_delta_log").is_dir():
             raise OperationalError(
                 f"the table {table} is damaged, it has no _delta_log: {_RESTORE}"

@@ -5,7 +5,6 @@ which writes all tables, carries them out and appends a state. The rows themselv
 that the API has written before: `<data-dir>/references/<upload>`, a JSON object a line.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from mqlake.record_members import LIST, load, member, refusal, texts, to_datacla
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.rule_facts import Fact, read_fact
 from mqlake.rule_records import Kind
+from mqlake.rule_tables import tenant_hash
 from mqlake.tenants import DEFAULT_TENANT
 
 REFERENCE_TABLE_PREFIX: Final = "reference_"
@@ -142,7 +142,7 @@ def reference_table(tenant: str, reference: str) -> str:
     name = REFERENCE_TABLE_PREFIX + reference
     if tenant == DEFAULT_TENANT:
         return name
-    return f"{name}__{hashlib.sha256(tenant.encode()).hexdigest()[:12]}"
+    return f"{name}__{tenant_hash(tenant)}"
 
 
 def reference_table_path(data_dir: Path, tenant: str, reference: str) -> Path:

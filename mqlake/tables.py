@@ -4,7 +4,6 @@
 delete do so by the query application; everything else reads. Columns are only ever added.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -280,7 +279,8 @@ FOR_ADMINISTRATORS: Final = frozenset({AUDIT_LOG.name})
 
 RULE_TABLE_PREFIX: Final = "rule_"
 RULE_TABLE_PATTERN: Final = r"rule_[a-z][a-z0-9_]{0,62}"
-"""Names of the tables that rules write to; their other columns are those of the rule's rows."""
+"""Names, as users write them, of the tables that rules write to (`mqlake.rule_tables`); their other
+columns are those of the rule's rows."""
 
 RULE_TABLE_COLUMNS: Final = (
     Column("output_id", "string", "rule/version/source:partition:offset:index; the key of the row"),
@@ -294,12 +294,3 @@ RULE_TABLE_COLUMNS: Final = (
 def is_there(table: Path) -> bool:
     """Tell whether a folder is a table: the folder of a table being made has no commit yet."""
     return any((table / "_delta_log").glob("*.json"))
-
-
-def rule_tables(folder: Path) -> list[str]:
-    """Return the names of the tables that rules have written to, of those in a folder."""
-    return sorted(
-        path.name
-        for path in folder.glob(f"{RULE_TABLE_PREFIX}*")
-        if re.fullmatch(RULE_TABLE_PATTERN, path.name) and is_there(path)
-    )

@@ -25,7 +25,8 @@ from pyspark.sql import SparkSession
 from mqlake.clock import Clock
 from mqlake.errors import SettingsError
 from mqlake.retention import TABLES_WITH_TOPIC, read_policies
-from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table, rule_tables
+from mqlake.rule_tables import rule_tables
+from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table
 from streaming.retained import commits_saying, delete_expired, first_expiry
 from streaming.retention import expired
 from streaming.settings.lake import LakeSettings

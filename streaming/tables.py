@@ -7,7 +7,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, is_there, rule_tables
+from mqlake.errors import MqlakeError
+from mqlake.rule_tables import MOST_COLUMNS, TENANT_PROPERTY, rule_table, rule_tables
+from mqlake.tables import RULE_TABLE_COLUMNS, TABLES, Column, Table, is_there
 from rules.sql.quoting import quoted, quoted_name
 from streaming.first_commit import write_first_commit
 from streaming.settings.spark import StreamingSettings
@@ -17,6 +19,7 @@ _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 1 day",
     "delta.deletedFileRetentionDuration": "interval 1 day",
 }
+_SHOWN_COLUMNS: Final = 5
 # Statistics on columns that queries ask for; not on payloads.
 _STATISTICS: Final = (
     "tenant",
@@ -27,6 +30,10 @@ _STATISTICS: Final = (
     "log_partition",
     "log_offset",
 )
+
+
+class TableFull(MqlakeError):  # noqa: N818 - it names what is wrong
+    """A table of rules has as many columns as it may have."""
 
 
 def table_path(settings: StreamingSettings, table: Table) -> Path:
@@ -85,47 +92,86 @@ def _add_missing(spark: SparkSession, name: str, columns: Iterable[Column]) -> N
 
 
 def rule_table_path(settings: StreamingSettings, name: str) -> Path:
-    """Return the folder of a table that rules write to."""
+    """Return the folder of a table that rules write to, by its name in the lake."""
     return settings.data_dir.absolute() / "tables" / name
 
 
 def grow_rule_table(
-    spark: SparkSession, settings: StreamingSettings, name: str, columns: Mapping[str, str]
+    spark: SparkSession,
+    settings: StreamingSettings,
+    tenant: str,
+    table: str,
+    columns: Mapping[str, str],
 ) -> dict[str, str]:
     """Create a table that rules write to, or add those of these columns that it lacks.
 
     Args:
         spark: Any session.
         settings: Where tables are.
-        name: Begins with `rule_`.
+        tenant: Whose rules.
+        table: As they name it, with `rule_`.
         columns: Name to Spark SQL type.
 
     Returns:
         The type of each column of the table, in lower case as is the column's name: a column that
         was there keeps its own.
+
+    Raises:
+        TableFull: It would have more than `MOST_COLUMNS`.
+        AnalysisException: Spark does not take these columns.
     """
+    name = rule_table(tenant, table)
     path = rule_table_path(settings, name)
-    location = quoted(str(path))
     if not spark.catalog.tableExists(name):
-        if path.exists() and not is_there(path):
-            # Its making was cut short by a kill; Delta makes no table where anything is.
-            shutil.rmtree(path)
-        wanted = {column.name: column.type for column in RULE_TABLE_COLUMNS} | dict(columns)
-        definitions = ", ".join(
-            f"{quoted_name(column)} {type_}" for column, type_ in wanted.items()
-        )
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-        spark.sql(
-            f"CREATE TABLE {name} ({definitions}) USING delta CLUSTER BY (ts) LOCATION {location} "
-            f"TBLPROPERTIES ({properties}, 'delta.dataSkippingStatsColumns' = 'ts,rule')"
-        )
+        _check_room(len(RULE_TABLE_COLUMNS), columns)
+        ours = {column.name: column.type for column in RULE_TABLE_COLUMNS}
+        make_rule_table(spark, path, tenant, _definitions(ours | dict(columns)))
+        spark.sql(f"CREATE TABLE {name} USING delta LOCATION {quoted(str(path))}")
     types = column_types(spark, name)
     added = {column: type_ for column, type_ in columns.items() if column.lower() not in types}
     if added:
-        definitions = ", ".join(f"{quoted_name(column)} {type_}" for column, type_ in added.items())
-        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({definitions})")
+        _check_room(len(types), added)
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_definitions(added)})")
         types |= {column.lower(): type_.lower() for column, type_ in added.items()}
     return types
+
+
+def _check_room(count: int, added: Collection[str]) -> None:
+    """Refuse columns that a table with so many has no room for."""
+    if count + len(added) > MOST_COLUMNS:
+        some = ", ".join([*list(added)[:_SHOWN_COLUMNS], *["…"] * (len(added) > _SHOWN_COLUMNS)])
+        raise TableFull(
+            f"it would have {count + len(added)} columns, expected at most {MOST_COLUMNS}: there "
+            f"is no room for {some}"
+        )
+
+
+def _definitions(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted_name(column)} {type_}" for column, type_ in columns.items())
+
+
+def make_rule_table(spark: SparkSession, path: Path, tenant: str, definitions: str) -> None:
+    """Make a table that rules of a tenant write to; the catalog does not learn of it.
+
+    Args:
+        spark: Any session.
+        path: Of its folder.
+        tenant: Whose.
+        definitions: Of its columns, in Spark SQL.
+    """
+    if path.exists() and not is_there(path):
+        # Its making was cut short by a kill; Delta makes no table where anything is.
+        shutil.rmtree(path)
+    properties = {
+        **_PROPERTIES,
+        "delta.dataSkippingStatsColumns": "ts,rule",
+        TENANT_PROPERTY: tenant,
+    }
+    listed = ", ".join(f"{quoted(key)} = {quoted(value)}" for key, value in properties.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS delta.{quoted_name(str(path))} ({definitions})"
+        f" USING delta CLUSTER BY (ts) TBLPROPERTIES ({listed})"
+    )
 
 
 def column_types(spark: SparkSession, name: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqlake.reference_records import reference_table
+from mqlake.rule_tables import rule_table
 from mqlake.tables import MESSAGES, RETAINED, RULE_TABLE_COLUMNS, TABLES, Table
 
 CATALOG_SCHEMA: Final = "spark_catalog.default"
@@ -73,9 +74,9 @@ def view_select(table: Table, *, time_travel: str = "", where: str = "") -> str:
     return _select(listed, table.name, time_travel, where)
 
 
-def rule_view_select(name: str, *, time_travel: str = "", where: str = "") -> str:
-    """Return the SELECT of a relation that rules write to."""
-    return _select("*", name, time_travel, where)
+def rule_view_select(tenant: str, name: str, *, time_travel: str = "", where: str = "") -> str:
+    """Return the SELECT of a relation that rules write to, which is of one tenant."""
+    return _select("*", rule_table(tenant, name), time_travel, where)
 
 
 def reference_view_select(tenant: str, reference: str, *, time_travel: str = "") -> str:

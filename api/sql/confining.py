@@ -24,6 +24,7 @@ from api.sql.dialect import to_sql
 from api.sql.errors import QueryError
 from api.sql.usage import NAME as USAGE
 from mqlake.reference_records import reference_table
+from mqlake.rule_tables import rule_table
 from mqlake.tables import AUDIT_LOG, FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
 from mqlake.tenants import DEFAULT_TENANT
 from rules.sql.confined import GivenRows
@@ -192,8 +193,8 @@ class ConfinedReading(Reading):
             select = view_select(BY_NAME[name], time_travel=travel, where=mine)
             return GivenRows(select, (f"{CATALOG_SCHEMA}.{name}",))
         if is_ours and re.fullmatch(RULE_TABLE_PATTERN, name):
-            select = rule_view_select(name, time_travel=travel, where=mine)
-            return GivenRows(select, (f"{CATALOG_SCHEMA}.{name}",))
+            select = rule_view_select(self._tenant, name, time_travel=travel, where=mine)
+            return GivenRows(select, (f"{CATALOG_SCHEMA}.{rule_table(self._tenant, name)}",))
         if is_ours and (found := _REFERENCE_TABLE.fullmatch(name)):
             select = reference_view_select(self._tenant, found[1], time_travel=travel)
             return GivenRows(

@@ -5,6 +5,7 @@ relations that come with them (`rules.sql.confined`).
 """
 
 import contextlib
+import re
 import shutil
 import tempfile
 import threading
@@ -38,6 +39,7 @@ from api.sql.results import Format, Result, ResultColumn
 from api.sql.slots import FairSlots
 from mqlake.errors import OperationalError
 from mqlake.query_application import Use
+from mqlake.rule_tables import shown_name
 from rules.sql.functions import QUERY_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ MOST_IDLE: Final = 2
 """Sessions that are kept; more are opened when more ask at once."""
 SPARK_LIMIT_SECONDS: Final = 3_600.0
 _SIZE_CHECK_SECONDS: Final = 0.5
+_RULE_TABLE: Final = re.compile(r"`(rule__\w+)`")
 _INCOMPARABLE: Final = "values of type VARIANT, as in `payload`, cannot be compared"
 _LOOK_SECONDS: Final = 0.1
 """How often a query that waits for its second turn looks whether it is wanted still."""
@@ -334,6 +337,7 @@ def readable(error: Exception) -> str:
     from api.sql.dialect import PLACE
 
     detail = PLACE.sub("", sentence(error)).replace("`spark_catalog`.`default`.", "")
+    detail = _RULE_TABLE.sub(lambda found: f"`{shown_name(found[1])}`", detail)
     if "FAILED_READ_FILE" in detail:
         return "a file of a table cannot be read"  # Spark tells where it is on this machine
     if "MatchError" in detail and "VariantVal" in detail:

@@ -10,6 +10,7 @@ from api.relations.views import CATALOG_SCHEMA, TOPIC_MATCHES
 from api.rules import history
 from api.spark import Row, SparkConnect
 from api.tracing.timeline import EVENTS_USED
+from mqlake.rule_tables import rule_table
 from mqlake.tables import DEAD_LETTERS, DROPS, EVENTS, MESSAGES
 
 MOST_CLIENTS: Final = 1_000
@@ -28,6 +29,7 @@ class TraceTables:
 
     def __init__(self, connect: SparkConnect, tenant: str) -> None:
         self._connect = connect
+        self._whose = tenant
         self._tenant = f"tenant = {history.text(tenant)}"
 
     def message(self, message_id: str, at_ms: int) -> Row | None:
@@ -135,7 +137,8 @@ class TraceTables:
     def table_rows(self, table: str, position: str) -> list[Any]:
         """Return the identifiers of a rule table's rows that come of a message."""
         rows = self._connect.rows(
-            f"SELECT output_id FROM `{table}` WHERE {self._tenant}"  # noqa: S608
+            f"SELECT output_id FROM `{rule_table(self._whose, table)}`"  # noqa: S608
+            f" WHERE {self._tenant}"
             f" AND contains(output_id, {history.text(position)}) LIMIT {MOST_ROWS:d}"
         )
         return [row["output_id"] for row in rows]

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from mqlake.clock import Clock
 from mqlake.durable import write_durably
 from mqlake.records import DEAD_LETTERS, OUTPUTS
+from mqlake.rule_tables import rule_table
 from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
 from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
 from rules.metrics import LATENCY_BOUNDS_MS
@@ -50,7 +51,7 @@ from streaming.rules.tables import (
 from streaming.settings.lake import LakeSettings
 from streaming.sources import read_log
 from streaming.spark import small_session
-from streaming.tables import grow_rule_table, rule_table_path, table_path
+from streaming.tables import TableFull, grow_rule_table, rule_table_path, table_path
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ REST: Final = 6.0
 MOST_REST_SECONDS: Final = 10.0
 MAX_ERROR_CHARACTERS: Final = 500
 """What is told of an error of Spark, which may go on with a plan."""
+
+
+TenantTable = tuple[str, str]
+"""Tenant, and name of a table as its rules write it."""
 
 
 def start(
@@ -168,13 +173,14 @@ class Outputs:
             version: [action for action in self._find(version) if not action.is_fallback]
             for version in versions
         }
-        by_schema: dict[tuple[str, str], list[Version]] = {}
+        by_schema: dict[tuple[TenantTable, str], list[Version]] = {}
         for version, its_actions in actions.items():
             for action in its_actions:
-                by_schema.setdefault((action.table, action.schema), []).append(version)
+                table = version[0], action.table
+                by_schema.setdefault((table, action.schema), []).append(version)
         if not by_schema:
             return []
-        by_table: dict[str, dict[str, DataFrame]] = {}
+        by_table: dict[TenantTable, dict[str, DataFrame]] = {}
         refusals: Refusals = {}
         new = new_outputs(outputs, marks).persist()
         try:
@@ -182,7 +188,7 @@ class Outputs:
             for (table, ddl), its_versions in by_schema.items():
                 with _refusing(table, (ddl,), refusals):
                     schema = columns(ddl)
-                    types = grow_rule_table(spark, self._settings, table, schema)
+                    types = grow_rule_table(spark, self._settings, *table, schema)
                     rows = table_rows(new, schema, its_versions, types)
                     by_table.setdefault(table, {})[ddl] = rows
             for table, parts in by_table.items():
@@ -190,7 +196,8 @@ class Outputs:
                     whole, *others = parts.values()
                     for part in others:
                         whole = whole.unionByName(part, allowMissingColumns=True)
-                    self._append(whole, rule_table_path(self._settings, table), batch_id)
+                    path = rule_table_path(self._settings, rule_table(*table))
+                    self._append(whole, path, batch_id)
             self._count(new, actions, refusals)
         finally:
             new.unpersist()
@@ -198,7 +205,7 @@ class Outputs:
             refused(new.where(is_of([version])), reason, f"{action.action}/{TABLE_FUNCTION}")
             for version, its_actions in actions.items()
             for action in its_actions
-            if (reason := refusals.get((action.table, action.schema))) is not None
+            if (reason := refusals.get(((version[0], action.table), action.schema))) is not None
         ]
 
     def _count(
@@ -210,7 +217,7 @@ class Outputs:
             tenant, rule, _ = version
             for action in actions[version]:
                 counters = self._metrics.rules.counters(tenant, rule, action.action, TABLE_FUNCTION)
-                if (action.table, action.schema) in refusals:
+                if ((tenant, action.table), action.schema) in refusals:
                     counters.failed += count
                 else:
                     counters.succeed_many(count, index, latency_ms_sum)
@@ -228,7 +235,8 @@ class Outputs:
         keys = ("tenant", "rule", "version", "table")
         letters: list[DataFrame] = []
         for *version, name in named.select(*keys).distinct().collect():
-            table, of_version = RULE_TABLE_PREFIX + name, tuple(version)
+            of_version: Version = (version[0], version[1], version[2])
+            table = of_version[0], RULE_TABLE_PREFIX + name
             rows = named.where((F.col("table") == name) & is_of([of_version]))
             refusals: Refusals = {}
             with _refusing(table, ("",), refusals):
@@ -236,23 +244,24 @@ class Outputs:
                 if schema is None:
                     letters.append(refused(rows.drop("table"), NO_COLUMNS))
                     continue
-                types = grow_rule_table(spark, self._settings, table, schema)
+                types = grow_rule_table(spark, self._settings, *table, schema)
                 new = table_rows(rows, schema, [of_version], types)
-                add_once(new, rule_table_path(self._settings, table))
+                add_once(new, rule_table_path(self._settings, rule_table(*table)))
             letters += [refused(rows.drop("table"), reason) for reason in refusals.values()]
         return letters
 
     def _fallback_columns(
-        self, spark: SparkSession, version: Version, table: str
+        self, spark: SparkSession, version: Version, table: TenantTable
     ) -> dict[str, str] | None:
         """Return the columns of a version's rows; those of the table when it is long gone."""
         for action in self._find(version):
-            if action.table == table:
+            if action.table == table[1]:
                 return columns(action.schema)
-        if not spark.catalog.tableExists(table):
+        name = rule_table(*table)
+        if not spark.catalog.tableExists(name):
             return None
         ours = {column.name for column in RULE_TABLE_COLUMNS}
-        fields = spark.table(table).schema.fields
+        fields = spark.table(name).schema.fields
         return {
             field.name: field.dataType.simpleString() for field in fields if field.name not in ours
         }
@@ -319,20 +328,21 @@ def add_once(rows: DataFrame, path: Path) -> None:
     )
 
 
-Refusals = dict[tuple[str, str], str]
+Refusals = dict[tuple[TenantTable, str], str]
 """Why a table cannot take rows, by the table and their columns."""
 
 
 @contextmanager
-def _refusing(table: str, schemas: Iterable[str], refusals: Refusals) -> Iterator[None]:
+def _refusing(table: TenantTable, schemas: Iterable[str], refusals: Refusals) -> Iterator[None]:
     """Go on when a table cannot take rows of these columns, and note it: others wait for theirs."""
     try:
         yield
-    except AnalysisException as error:
+    except (AnalysisException, TableFull) as error:
+        tenant, name = table
         told = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
-        reason = f"{table} cannot take it: {told}"
+        reason = f"{name} cannot take it: {told}"
         refusals |= {(table, schema): reason for schema in schemas}
-        fields = {"table": table, "reason": reason}
+        fields = {"tenant": tenant, "table": name, "reason": reason}
         logger.exception("rows of a rule left out of their table", extra={"fields": fields})
 
 

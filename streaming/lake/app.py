@@ -61,6 +61,7 @@ from streaming.readers import (
     RunnerPositions,
     position_of_run,
 )
+from streaming.rule_tables import tidy_rule_tables
 from streaming.rules.detections import detected
 from streaming.rules.in_force import RulesInForce
 from streaming.rules.log import KafkaRuleLog
@@ -196,6 +197,7 @@ class _Lake:
         """Keep the tables until told to stop; return the exit code."""
         engine, settings = self._engine, self._settings
         with engine.heart.during("making the tables"):
+            tidy_rule_tables(engine.spark, settings)
             create_tables(engine.spark, settings, self._made)
         self._queries.check()
         engine.stop.starting = False

@@ -13,9 +13,11 @@ from api.storage import KEPT_SECONDS, Storage, StoredPart
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.reference_records import reference_table
+from mqlake.rule_tables import rule_table
 
 LONG = "a" * 40
 """Longer than what statistics have of it."""
+HOT = rule_table(LONG, "rule_hot")
 
 
 def write(folder: Path, table: str, tenants: Sequence[str]) -> int:
@@ -43,14 +45,14 @@ def test_rows_and_bytes_are_divided_by_tenant(
     assert storage.all() == {}, "no table yet"
     own = write(tmp_path, "messages", ["acme"] * 10)
     shared = write(tmp_path, "messages", ["acme", "beta", "beta", "beta"])
-    rule = write(tmp_path, "rule_hot", [LONG, LONG])
+    rule = write(tmp_path, HOT, [LONG, LONG])
     assert storage.all() == {}, "what was found is good for a while"
     clock.advance(KEPT_SECONDS)
     found = storage.all()
     assert found["acme"] == {"messages": StoredPart(11, own + round(shared / 4))}
     assert found["beta"] == {"messages": StoredPart(3, round(shared * 3 / 4))}
     assert found[LONG] == {"rule_hot": StoredPart(2, rule)}
-    assert sorted(read) == ["messages", "rule_hot"], "of a file of one tenant statistics say it"
+    assert sorted(read) == ["messages", HOT], "of a file of one tenant statistics say it"
     write(tmp_path, "retained", ["beta"])
     clock.advance(KEPT_SECONDS)
     assert storage.all()["beta"]["retained"].rows == 1

@@ -27,10 +27,13 @@ from mqlake.reference_records import (
     reference_key,
 )
 from mqlake.rule_records import rerun_key
+from mqlake.rule_tables import rule_table
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 from tests.api.test_jobs import await_end
 from tests.api.test_retained import put
+
+HEAT = rule_table("acme", "rule_heat")
 
 
 class Spark:
@@ -38,7 +41,7 @@ class Spark:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.left = {*(one.name for one in TABLES), "rule_heat"}
+        self.left = {*(one.name for one in TABLES), HEAT}
         self.is_away = False
 
     @contextmanager
@@ -63,7 +66,8 @@ def spark(api: Api, monkeypatch: pytest.MonkeyPatch) -> Spark:
     found = Spark()
     parts: Any = {"spark": found}
     api.put_in("runs", tenants=replace(api.services.runs.tenants, **parts))
-    for name in ("rules", "rule_heat", "audit_log", "ref_x"):
+    others = ("rules", "rule_heat", rule_table("beta", "rule_heat"), "audit_log", "ref_x")
+    for name in (HEAT, *others):
         log = api.data_dir / "tables" / name / "_delta_log"
         log.mkdir(parents=True)
         (log / f"{0:020}.json").touch()
@@ -137,7 +141,7 @@ def test_all_of_a_tenant_goes_and_nothing_of_another(furnished: Api, spark: Spar
     assert [one["name"] for one in furnished.get("/tenants")["items"]] == ["beta", "default"]
     assert not spark.left
     vacuumed = {one.split()[1] for one in spark.asked if one.startswith("VACUUM")}
-    assert vacuumed == {*(one.name for one in TABLES), "rule_heat"}
+    assert vacuumed == {*(one.name for one in TABLES), HEAT}
     told = json.loads(furnished.log.records[-1].value or b"")
     assert (told["event"], told["tenant"], told["deleted_tenant"], told["by"]) == (
         *("tenant.deleted", "default", "acme", "ann"),

@@ -21,6 +21,7 @@ from api.sql.costs import (
     MOST_STARS,
     MOST_WINDOWS,
 )
+from mqlake.rule_tables import MOST_COLUMNS
 from rules.references import MAX_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,6 +52,7 @@ TOLD = [
     ("tables.md", f"up to 10,000 and {MOST_PERCENTILES} of them in a query"),
     ("tables.md", f"`array_insert` at {MOST_POSITION:,} from either end"),
     ("tables.md", f"`format_number` to {MOST_DECIMALS} decimals"),
+    ("tables.md", f"A table has at most {MOST_COLUMNS:,} columns"),
     (
         "tables.md",
         f"`limit` ({DEFAULT_ROWS:,} over REST), `timeout_seconds` ({DEFAULT_SECONDS:g})",

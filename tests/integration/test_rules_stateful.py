@@ -21,7 +21,7 @@ from launcher.ports import free_ports
 from launcher.testing import await_condition
 from mqlake.query_application import SOCKET_FILE
 from mqlake.records import INBOUND
-from mqlake.tables import rule_tables
+from mqlake.rule_tables import rule_tables
 from rules.model import ActionSpec, Rule
 from tests.integration.engine import Engine
 

@@ -132,6 +132,11 @@ def test_table_without_its_delta_log_is_refused(data: DataDirectory) -> None:
         check_contents(data, embedded=True)
 
 
+def test_what_is_left_of_a_table_that_was_being_removed_passes(data: DataDirectory) -> None:
+    (data.tables / ".rule_x" / "common").mkdir(parents=True)
+    check_contents(data, embedded=True)
+
+
 def test_empty_table_folder_passes(data: DataDirectory) -> None:
     (data.tables / "new").mkdir()
     check_contents(data, embedded=True)

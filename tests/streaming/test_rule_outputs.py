@@ -21,7 +21,7 @@ from mqlake.output_records import (
     table_row_headers,
 )
 from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.tables import rule_tables
+from mqlake.rule_tables import rule_table, rule_tables
 from rules.actions.contract import NewRecord
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
@@ -110,10 +110,11 @@ def output(
     index: int = 0,
     source: str = "i",
     partition: int = 0,
+    tenant: str = "default",
 ) -> Output:
     position = Position(source, partition, offset, index)
     data = json.dumps(row).encode()
-    return Output("default", rule, version, data, position, 1_600_000_000_123, "a/b", "c")
+    return Output(tenant, rule, version, data, position, 1_600_000_000_123, "a/b", "c")
 
 
 def letter(offset: int, *, rule: str = "r", stage: Any = "evaluate") -> DeadLetter:
@@ -223,6 +224,52 @@ def test_rows_that_a_table_cannot_take_are_dead_letters_and_the_others_arrive(
     # What the evaluation repeats comes once, here too.
     writer.outputs(writer.batch(output(4, {"n": 4, "a b": 4}, rule="bad")), 1)
     assert writer.rows("SELECT count(*) FROM dead_letters") == [(3,)]
+
+
+@pytest.mark.promise
+def test_tenants_that_write_to_a_name_share_nothing(writer: Writer) -> None:
+    """No columns, no types, and no rows."""
+    writer.actions["acme", "r", 1] = (TableAction("rule_x", "t BOOLEAN, secret INT", 0),)
+    writer.actions["beta", "r", 1] = (TableAction("rule_x", "t DOUBLE", 0),)
+    writer.actions["default", "r", 1] = (TableAction("rule_x", "t STRING", 0),)
+    fallback = TableAction("rule_f", "t DOUBLE", 0, is_fallback=True)
+    writer.actions["beta", "fall", 1] = (fallback,)
+    batch = writer.batch(
+        output(1, {"t": True, "secret": 1}, tenant="acme"),
+        output(2, {"t": 21.5}, tenant="beta"),
+        output(3, {"t": "hot"}),
+    ).unionByName(writer.handed_over(output(4, {"t": 0.5}, rule="fall", tenant="beta")))
+    writer.outputs(batch, 0)
+    writer.restarted()(batch, 0)
+    for tenant, name, t in (
+        ("acme", "rule_x", True),
+        ("beta", "rule_x", 21.5),
+        ("default", "rule_x", "hot"),
+        ("beta", "rule_f", 0.5),
+    ):
+        assert writer.rows(f"SELECT tenant, t FROM {rule_table(tenant, name)}") == [(tenant, t)]
+    assert "secret" not in writer.spark.table(rule_table("beta", "rule_x")).columns
+    assert not writer.spark.catalog.tableExists("rule_f")
+    assert writer.rows("SELECT * FROM dead_letters") == []
+
+
+def test_rows_for_which_a_table_has_no_room_are_dead_letters(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.tables.MOST_COLUMNS", 6)
+    writer.actions["acme", "r", 1] = (TableAction("rule_x", "n INT", 0),)
+    writer.actions["acme", "r", 2] = (TableAction("rule_x", "n INT, m INT", 0),)
+    first = output(1, {"n": 1}, tenant="acme")
+    more = output(2, {"n": 2, "m": 2}, version=2, tenant="acme")
+    writer.outputs(writer.batch(first, more), 0)
+    assert writer.rows(f"SELECT n FROM {rule_table('acme', 'rule_x')}") == [(1,)]
+    ((tenant, value, error),) = writer.rows(
+        "SELECT tenant, CAST(value AS STRING), error FROM dead_letters"
+    )
+    assert (tenant, value) == ("acme", '{"n": 2, "m": 2}')
+    assert error == (
+        "rule_x cannot take it: it would have 7 columns, expected at most 6: there is no room for m"
+    )
 
 
 def test_metrics_that_the_log_did_not_take_are_told_later() -> None:

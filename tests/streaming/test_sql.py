@@ -24,6 +24,7 @@ from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
 from launcher.testing import await_condition
+from mqlake.rule_tables import rule_table
 from mqlake.tables import TABLES
 from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows, listed
 from streaming.settings.lake import LakeSettings
@@ -670,9 +671,10 @@ def test_nor_is_what_spark_takes_for_a_tenant(
 
 
 def test_files_of_rules_are_read_without_a_cast(runner: QueryRunner, spark: SparkSession) -> None:
-    spark.sql("CREATE TABLE rule_cast (tenant STRING, w VARIANT) USING delta")
+    table = rule_table(TENANT, "rule_cast")
+    spark.sql(f"CREATE TABLE {table} (tenant STRING, w VARIANT) USING delta")
     spark.sql(
-        f"INSERT INTO rule_cast SELECT /*+ COALESCE(1) */ tenant, parse_json(w) FROM VALUES"
+        f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ tenant, parse_json(w) FROM VALUES"
         f" ('{TENANT}', '7'), ('other', '\"secret\"') AS rows (tenant, w)"
     )
     assert rows(runner, "SELECT CAST(w AS INT) FROM rule_cast") == [[7]]

@@ -12,6 +12,7 @@ from api.sql.checking import check
 from api.sql.confining import MOST_CHARACTERS
 from api.sql.errors import QueryError
 from api.sql.usage import usage_select
+from mqlake.rule_tables import rule_table
 from tests.cases import case
 
 HOSTILE = [
@@ -150,8 +151,9 @@ def test_every_table_is_read_through_a_filter_on_the_tenant() -> None:
         condition = "tenant = 't'"
         if name == "audit_log":
             condition = f"(contains(tenants, '\"t\"') OR tenants IS NULL AND {condition})"
-        assert rows.rows.endswith(f"FROM spark_catalog.default.`{name}` WHERE {condition}")
-        assert rows.reads == (f"spark_catalog.default.{name}",)
+        table = rule_table("t", name) if name == "rule_x" else name
+        assert rows.rows.endswith(f"FROM spark_catalog.default.`{table}` WHERE {condition}")
+        assert rows.reads == (f"spark_catalog.default.{table}",)
 
 
 @pytest.mark.parametrize("name", ["messages", "default.messages"])
@@ -290,6 +292,22 @@ def test_reference_tables_are_the_tenants_own() -> None:
     for name in ("reference_machines__0123456789ab", "reference_", "reference_Ä"):
         with pytest.raises(QueryError, match="there is no table"):
             check(f"SELECT * FROM {name}", tenant="default")
+
+
+def test_tables_of_rules_are_the_tenants_own() -> None:
+    tables = {}
+    for tenant in ("default", "acme", "beta"):
+        checked = check("SELECT * FROM rule_x VERSION AS OF 3", tenant=tenant)
+        rows = checked.given["rule_x"]
+        tables[tenant] = rows.reads[0].removeprefix("spark_catalog.default.")
+        assert f"`{tables[tenant]}` VERSION AS OF 3 WHERE tenant = '{tenant}'" in rows.rows
+        assert tables[tenant] not in checked.sql.replace("`rule_x`", "")
+    assert tables["default"] == "rule_x"
+    assert len(set(tables.values())) == 3
+    for table in (tables["acme"], tables["acme"].upper(), f"default.{tables['acme']}"):
+        for tenant in tables:
+            with pytest.raises(QueryError, match="there is no table"):
+                check(f"SELECT * FROM {table}", tenant=tenant)
 
 
 def starred(columns: str, times: int, relation: str = "t") -> str:

@@ -44,6 +44,7 @@ from mqlake.rule_records import (
     encode_activation,
     rules_key,
 )
+from mqlake.rule_tables import rule_table
 from rules.model import ActionSpec, Rule
 from rules.runner.checkpoint import Checkpoint, ReadPosition, encode_checkpoint
 from tests.api.conftest import Api, progress, subscription
@@ -303,6 +304,20 @@ def test_actions_are_done_when_the_runner_is_past_them(api: Api, scan: TraceScan
         http, table = made.actions
         assert (http.outcome, http.basis) == (outcome, "recorded")
         assert (table.outcome, table.detail) == ("unknown", "the table was not read")
+
+
+def test_rows_of_a_rule_are_looked_for_in_the_tenants_table() -> None:
+    asked: list[str] = []
+
+    class Connect:
+        def rows(self, query: str) -> list[dict[str, str]]:
+            asked.append(query)
+            return [{"output_id": "hot/1/i:0:1:0"}]
+
+    for tenant in ("default", "acme"):
+        tables = TraceTables(Connect(), tenant)  # type: ignore[arg-type]
+        assert tables.table_rows("rule_hot", "/i:0:1:") == ["hot/1/i:0:1:0"]
+        assert f"FROM `{rule_table(tenant, 'rule_hot')}` WHERE tenant = " in asked[-1]
 
 
 def test_whether_deliveries_are_recorded_is_told(api: Api, scan: TraceScan) -> None:
