@@ -12,8 +12,9 @@ from api.spark import OutOfMemory, SparkAway, SparkEnded
 from api.sql.checking import check
 from api.sql.errors import QueryMemoryError, QueryTimeoutError
 from api.sql.results import Result
-from api.sql.running import QueryLimits, QueryRunner
+from api.sql.running import QueryLimits, QueryRunner, readable
 from mqlake.errors import MqlakeError
+from mqlake.rule_tables import rule_table
 
 GREEDY = "SELECT 'greedy' AS who"
 MODEST = "SELECT 'modest' AS who"
@@ -139,3 +140,11 @@ def test_a_second_turn_that_comes_too_late_is_a_timeout(
     with queries._second_turn:
         ask(queries, MODEST, found, "one")
     assert isinstance(found["one"], QueryTimeoutError), found
+
+
+def test_an_error_calls_a_table_of_rules_as_its_users_do() -> None:
+    named = ".".join(f"`{one}`" for one in ("spark_catalog", "default", "{}"))
+    for tenant in ("default", "acme"):
+        table = named.format(rule_table(tenant, "rule_x"))
+        said = readable(ValueError(f"The table or view {table} cannot be found."))
+        assert said == "The table or view `rule_x` cannot be found"
