@@ -1,5 +1,6 @@
 """From the router's records to the clients of this gateway."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -12,9 +13,10 @@ from ingest.gateway.outbound import deliver_copies, note_origin, read_message
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
+from ingest.gateway.withheld import Withheld
 from ingest.session.share_records import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
-from mqlake.errors import InvalidRecord, OperationalError
+from mqlake.errors import InvalidRecord, LogError, OperationalError
 from mqlake.growth import MOST_PARTITIONS
 from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
@@ -28,21 +30,34 @@ from mqlake.records import (
     QUESTION_KEY_PREFIX,
     LogRecord,
     decode_source,
+    delivery_topic,
     groups_of,
     is_retained,
 )
 
 if TYPE_CHECKING:
+    from ingest.gateway.ending import Ending
     from ingest.gateway.lease import Lease
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.shared_limits import SharedLimits
+    from ingest.gateway.tasks import Tasks
+    from mqlake.log.contract import LogRangeReader
 
 logger = logging.getLogger(__name__)
 
 """First byte of the keys of barriers, questions and control records."""
 
-MAX_WAITING_RECORDS: Final = 100_000
-"""Deliveries in memory of a gateway that does not know whether its sessions are still its own."""
+READ_AT_ONCE: Final = 500
+"""Deliveries read again are in memory together, until it is known that the log has all of them."""
+
+RETRY_SECONDS: Final = 0.5
+
+DELIVERIES_GONE: Final = (
+    "the log has removed deliveries of this gateway before it read them; sessions get those "
+    "messages when their clients are back"
+)
+"""Why a gateway ends: nothing that comes later may count. Sessions go on from where they are now,
+and the next run reads the messages that are gone here where they were published."""
 
 ControlCallback = Callable[[str, bytes], None]
 """Takes an action and its value."""
@@ -72,6 +87,9 @@ class Delivery:
         lease: While it does not hold, or is not sure, messages wait and only control records are
             taken: others may have taken over the sessions that the messages are for.
         limits: Count deliveries of messages that came by other gateways.
+        ranges: Reads deliveries again for which there was no room while they waited.
+        tasks: Runs that.
+        ending: Told when the log does not have them any more.
     """
 
     def __init__(
@@ -88,6 +106,9 @@ class Delivery:
         latencies: GatewayLatencies,
         lease: "Lease",
         limits: "SharedLimits",
+        ranges: "LogRangeReader",
+        tasks: "Tasks",
+        ending: "Ending",
     ) -> None:
         self._delivered = delivered
         self._marks = delivered.marks
@@ -107,42 +128,74 @@ class Delivery:
         self._limits = limits
         self._origin = context.origin.encode()
         self._site = self._origin.partition(b"/")[0] + b"/"
-        self._waiting: list[LogRecord] = []
+        self._ranges = ranges
+        self._tasks = tasks
+        self._ending = ending
+        self._log_topic = delivery_topic(context.me.gateway)
+        self._withheld = Withheld()
+        self._is_reading_again = False
+
+    @property
+    def withheld_bytes(self) -> int:
+        """Bytes in memory that wait until it is known which sessions are this gateway's."""
+        return self._withheld.size
 
     def receive_records(self, records: list[LogRecord]) -> None:
-        """Hand a batch to the clients; a record that cannot be read is counted and passed over.
-
-        Raises:
-            OperationalError: Too many wait for the lease.
-        """
-        if self._lease.may_deliver():
+        """Hand a batch to the clients; a record that cannot be read is counted and passed over."""
+        if self._withheld.is_empty and self._lease.may_deliver():
             self._receive_all(records)
             return
-        self._let_wait(records)
+        self._withhold(records)
         self.confirmed()  # one of these may have confirmed it: records behind it wait no more
 
     def confirmed(self) -> None:
         """Hand over waiting records, once the sessions that are here are this gateway's."""
-        if not self._lease.may_deliver():
+        if self._is_reading_again or not self._lease.may_deliver():
             return
-        waiting, self._waiting = self._waiting, []
-        self._receive_all(waiting)
+        if self._withheld.gap is None:
+            self._receive_all(self._withheld.take())
+        else:
+            self._is_reading_again = True
+            self._tasks.start(self._read_again())
 
-    def _let_wait(self, records: list[LogRecord]) -> None:
+    def _withhold(self, records: list[LogRecord]) -> None:
         for record in records:
-            key = record.key or b""
-            if not key.startswith(CONTROL_KEY_PREFIX):
-                self._waiting.append(record)
+            if not _is_control(record):
+                self._withheld.add(record)
                 continue
             try:
                 self._control(record)
             except (InvalidRecord, UnicodeDecodeError) as exc:
                 self._refuse(record, exc)
-        if len(self._waiting) > MAX_WAITING_RECORDS:
-            raise OperationalError(
-                f"{len(self._waiting)} deliveries wait and nobody says which sessions are still "
-                "this gateway's"
-            )
+
+    async def _read_again(self) -> None:
+        """Hand over what is in the log alone, then what waits behind it."""
+        try:
+            while (gap := self._withheld.gap) is not None and self._lease.may_deliver():
+                try:
+                    await self._read_portion(gap[0], min(gap[1], gap[0] + READ_AT_ONCE))
+                except LogError as error:
+                    logger.warning(
+                        "deliveries cannot be read", extra={"fields": {"reason": str(error)}}
+                    )
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._is_reading_again = False
+        self.confirmed()
+
+    async def _read_portion(self, start: int, end: int) -> None:
+        records: list[LogRecord] = []
+
+        async def keep(batch: list[LogRecord]) -> None:
+            records.extend(batch)
+
+        if await self._ranges.read_range(self._log_topic, {0: (start, end)}, keep):
+            self._ending.end(OperationalError(DELIVERIES_GONE))
+            await asyncio.get_running_loop().create_future()  # nothing behind them may count
+        if self._lease.may_deliver():
+            # Control records among them have acted when they came.
+            self._receive_all([one for one in records if not _is_control(one)])
+            self._withheld.passed(end)
 
     def _receive_all(self, records: list[LogRecord]) -> None:
         self._counters.deliveries_received += len(records)
@@ -243,3 +296,7 @@ class Delivery:
         elif origin.startswith(self._site):
             gateway = origin[len(self._site) :].decode()
             self._limits.fan_out.note(gateway, tenant, publisher, clients + groups)
+
+
+def _is_control(record: LogRecord) -> bool:
+    return (record.key or b"").startswith(CONTROL_KEY_PREFIX)

@@ -163,7 +163,8 @@ class Gateway(Foundation):
         known = self.delivered, subscriptions, self.share_groups, self.retained, self.routes
         asked = control.process, self.retained_answers.receive_question
         told = self.delivery_events, self.latencies, self.lease, self.shared_limits
-        outward = context, *known, *asked, *told
+        again = self.log.ranges, self.tasks, self.ending
+        outward = context, *known, *asked, *told, *again
         self.delivery = (
             Delivery(*outward) if tracer is None else TracingDelivery(*outward, tracer=tracer)
         )

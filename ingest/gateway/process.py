@@ -13,6 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from ingest.gateway.delivery import DELIVERIES_GONE
 from mqlake.errors import (
     BatchNotTaken,
     InvalidRecord,
@@ -266,14 +267,7 @@ class Process:
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
         if isinstance(error, OffsetGone):
-            # Nothing that comes later may count: sessions go on from where they are now, and the
-            # next run reads the messages that are gone here where they were published.
-            self._gateway.ending.end(
-                OperationalError(
-                    "the log has removed deliveries of this gateway before it read them; sessions "
-                    "get those messages when their clients are back"
-                )
-            )
+            self._gateway.ending.end(OperationalError(DELIVERIES_GONE))
 
     # The end
 

@@ -1,0 +1,206 @@
+"""Deliveries of a gateway that nobody confirms: bounded in memory, read again, none twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ingest.gateway import withheld
+from ingest.gateway.withheld import Withheld
+from mqlake.errors import OperationalError
+from mqlake.records import CONTROL_KEY_PREFIX, LogRecord, delivery_topic
+from tests.ingest.gateway.harness import (
+    DEADLINE_SECONDS,
+    NAME,
+    Client,
+    Harness,
+    running_gateway,
+    turns,
+    until,
+)
+
+pytestmark = [pytest.mark.promise, pytest.mark.anyio]
+
+MOST = 10
+BYTES = 1_000
+
+
+@pytest.fixture(autouse=True)
+def _scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(withheld, "MOST_RECORDS", MOST)
+    monkeypatch.setattr(withheld, "MOST_BYTES", BYTES)
+
+
+def record(offset: int, size: int = 1) -> LogRecord:
+    return LogRecord(0, offset, 0, b"default/a", bytes(size), [])
+
+
+def offsets(held: Withheld) -> list[int]:
+    return [one.offset for one in held.take()]
+
+
+def test_what_fits_waits_in_its_order() -> None:
+    held = Withheld()
+    assert held.is_empty
+    for offset in range(5, 5 + MOST):
+        held.add(record(offset))
+    assert not held.is_empty
+    assert held.gap is None
+    assert offsets(held) == [*range(5, 5 + MOST)]
+    assert held.is_empty
+
+
+@pytest.mark.parametrize(("count", "size"), [(MOST + 1, 1), (2, BYTES // 2)])
+def test_what_does_not_fit_is_a_gap_and_takes_no_memory(count: int, size: int) -> None:
+    held = Withheld()
+    for offset in range(5, 5 + count):
+        held.add(record(offset, size))
+    assert held.gap == (5, 5 + count)
+    assert held.size == 0
+    assert not held.is_empty
+
+
+def test_records_wait_behind_a_gap_until_it_was_read() -> None:
+    held = Withheld()
+    for offset in range(MOST + 3):
+        held.add(record(offset))
+    assert held.gap == (0, MOST + 1)
+    held.passed(4)
+    assert held.gap == (4, MOST + 1)
+    held.passed(MOST + 1)
+    assert held.gap is None
+    assert offsets(held) == [MOST + 1, MOST + 2]
+
+
+def test_a_gap_that_is_read_grows_by_what_does_not_fit_behind_it() -> None:
+    held = Withheld()
+    for offset in range(MOST + 1):
+        held.add(record(offset))
+    held.passed(7)
+    for offset in range(MOST + 1, 2 * MOST + 2):
+        held.add(record(offset))
+    assert held.gap == (7, 2 * MOST + 2)
+    held.passed(2 * MOST + 2)
+    assert held.is_empty
+
+
+@pytest.mark.parametrize("count", [1, MOST, MOST + 1, 5 * MOST, 20 * MOST])
+async def test_all_that_came_meanwhile_is_handed_over_in_order_and_once(count: int) -> None:
+    async with running_gateway() as harness:
+        client = await subscriber(harness)
+        doubt(harness)
+        await publish(harness, range(count))
+        await harness_has_read(harness)
+        assert harness.gateway.delivery.withheld_bytes <= BYTES
+        await client.expect_nothing()
+        settle(harness)
+        await publish(harness, range(count, count + 3))
+        assert await client.payloads(count + 3) == numbers(count + 3)
+        await client.expect_nothing()
+        assert not harness.task.done()
+
+
+async def test_a_control_record_behind_the_deliveries_settles_it() -> None:
+    async with running_gateway() as harness:
+        client = await subscriber(harness)
+        doubt(harness)
+        harness.gateway.delivery._on_control = lambda _action, _value: settle(harness)
+        await publish(harness, range(5 * MOST))
+        await harness_has_read(harness)
+        harness.deliver(CONTROL_KEY_PREFIX + b"confirm", b"x", [])
+        assert await client.payloads(5 * MOST) == numbers(5 * MOST)
+        await client.expect_nothing()
+
+
+async def test_control_records_among_them_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_gateway() as harness:
+        client = await subscriber(harness)
+        acted: list[bytes] = []
+        monkeypatch.setattr(
+            harness.gateway.delivery, "_on_control", lambda _action, value: acted.append(value)
+        )
+        doubt(harness)
+        await publish(harness, range(2 * MOST))
+        harness.deliver(CONTROL_KEY_PREFIX + b"confirm", b"once", [])
+        await publish(harness, range(2 * MOST, 4 * MOST))
+        await harness_has_read(harness)
+        settle(harness)
+        assert await client.payloads(4 * MOST) == numbers(4 * MOST)
+        assert acted == [b"once"]
+
+
+async def test_reading_again_stops_when_it_is_in_doubt_again() -> None:
+    async with running_gateway() as harness:
+        client = await subscriber(harness)
+        doubt(harness)
+        await publish(harness, range(5 * MOST))
+        await harness_has_read(harness)
+        settle(harness)
+        doubt(harness)  # before anything was read
+        await turns(20)
+        await client.expect_nothing()
+        settle(harness)
+        assert await client.payloads(5 * MOST) == numbers(5 * MOST)
+        await client.expect_nothing()
+
+
+async def test_what_the_log_has_removed_meanwhile_ends_the_run_in_order() -> None:
+    with pytest.raises(OperationalError, match="the log has removed deliveries"):
+        await lose_deliveries()
+
+
+async def lose_deliveries() -> None:
+    async with running_gateway() as harness:
+        client = await subscriber(harness)
+        doubt(harness)
+        await publish(harness, range(2 * MOST))
+        await harness_has_read(harness)
+        topic = delivery_topic(NAME)
+        removed = harness.log.partitions(topic)[0].end - 1
+        harness.log.remove_before(topic, 0, removed)
+        settle(harness)
+        await asyncio.wait([harness.task], timeout=DEADLINE_SECONDS)
+        assert harness.gateway.ending.is_trusted
+        assert harness.counters.messages_sent == 0  # not what stood behind them
+        await client.expect_end()
+
+
+async def subscriber(harness: Harness) -> Client:
+    client = await Client.connect(harness.port, "alice")
+    await client.subscribe("a", 1)
+    return client
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def publish(harness: Harness, payloads: range) -> None:
+    publisher = await Client.connect(harness.port)
+    for number in payloads:
+        await publisher.publish("a", b"%d" % number, 1)
+    await publisher.disconnect()
+
+
+async def harness_has_read(harness: Harness) -> None:
+    """Wait until the gateway has been handed all that is in its delivery topic."""
+    inbound = len(harness.inbound())
+    topic = delivery_topic(NAME)
+
+    def messages() -> int:
+        return sum((one.key or b"") == b"default/a" for one in harness.log.records(topic))
+
+    await until(lambda: messages() == inbound)
+    reader: Any = harness.gateway.reader
+    await until(lambda: reader._next[0] == harness.log.partitions(topic)[0].end)
+
+
+def doubt(harness: Harness) -> None:
+    """Have nobody say which sessions are this gateway's."""
+    harness.gateway.lease._is_sure = False
+    harness.gateway.renewal.tick = lambda: None  # type: ignore[method-assign]
+
+
+def settle(harness: Harness) -> None:
+    harness.gateway.lease.assure()
+    harness.gateway.delivery.confirmed()
