@@ -118,6 +118,7 @@ class Gateway(Foundation):
         self.shared_limits.absent_subscriptions = shards.absent_subscriptions
         logs = self.session_log, self.share_log
         self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
+        self.histories.on_live = self.sessions.marks.wait_for_offsets
         self.counted = Counted(self.sessions, subscriptions, self.retained)
         self.system_topics = SystemTopics(context, self.counted, self.overload, self._clients_of)
 

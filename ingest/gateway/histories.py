@@ -29,7 +29,7 @@ from mqlake.errors import LogError
 from mqlake.progress_records import HistoryRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.catching_up import Take
     from ingest.gateway.context import Context
@@ -156,11 +156,16 @@ class Histories:
         context: Of the gateway.
         subscriptions: Those in force.
         catching_up: Reads messages that they have missed.
+
+    Attributes:
+        on_live: Told of a session, one of whose histories is to be forgotten when deliveries have
+            come past it.
     """
 
     def __init__(
         self, context: Context, subscriptions: Subscriptions[Any], catching_up: CatchingUp
     ) -> None:
+        self.on_live: Callable[[Any], None] = lambda _session: None
         self._context = context
         self._subscriptions = subscriptions
         self._catching_up = catching_up
@@ -231,6 +236,7 @@ class Histories:
             subscription = session.subscriptions[topic_filter]
             subscription.starts = list(history.missed.cursor)
             self._subscriptions.add(session.tenant, subscription)
+        self.on_live(session)
         self._note(history)
         logger.info(
             "a subscription has its history",

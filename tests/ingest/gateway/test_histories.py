@@ -382,3 +382,22 @@ def test_times_are_rfc_3339_or_milliseconds() -> None:
     assert read_time("2026-09-21T14:13:20Z") == 1_790_000_000_000
     assert read_time("2026-09-21T16:13:20.500+02:00") == 1_790_000_000_500
     assert read_time("1960-01-01T00:00:00Z") == 0
+
+
+async def test_a_history_that_is_over_is_not_told_again() -> None:
+    log = new_log()
+    store(log, message(1), message(2))
+    async with running_gateway(log=log) as harness:
+        client, _ = await resume(harness)
+        await subscribe(client, asked(BEGINNING))
+        assert await client.payloads(2) == [b"1", b"2"]
+        await live(harness)
+        store(log, message(3))
+        assert await client.payloads(1) == [b"3"]
+        await harness.delivered()
+        await harness.saved()
+        await client.disconnect()
+        await until(lambda: harness.gateway.sessions.connected_count == 0)
+        client, _ = await resume(harness)
+        await live(harness)
+        await client.expect_nothing()
