@@ -87,6 +87,10 @@ class ClientSessionView(ClientSummary):
         description="next offset per partition of `mqlake.inbound`; everything before it was "
         "handed over or is in flight; null before the first message"
     )
+    catching_up: bool = Field(
+        description="the client was too slow for its queue: it gets messages from the log, as fast "
+        "as it takes them, and live ones when it has caught up"
+    )
 
 
 def read_summary(listed: ListedSession) -> ClientSummary:
@@ -120,6 +124,7 @@ def read_client(stored: CachedSession) -> ClientSessionView:
         in_flight_in=received,
         qos2_unacknowledged=sum(one.qos == 2 for one in sent) + len(received),
         cursor=None if progress is None else resume_cursor(session, progress, marks),
+        catching_up=progress is not None and any(one.fell_behind for one in progress.histories),
     )
 
 

@@ -74,6 +74,8 @@ class HistoryRecord:
     """Messages accepted before are left out, UTC epoch."""
     cursor: list[int]
     """Per partition the next offset; everything before it was handed over."""
+    fell_behind: bool = False
+    """Nobody asked for it: the client's queue was full, and the log has what comes behind that."""
 
 
 @dataclass(slots=True)
@@ -257,17 +259,23 @@ def _scan(item: Any) -> RetainedScan:
 
 
 def _history_members(history: HistoryRecord) -> dict[str, Any]:
-    return {
+    members = {
         "filters": history.topic_filters,
         "from": history.from_ms,
         "cursor": history.cursor,
     }
+    return members | {"fell_behind": True} if history.fell_behind else members
 
 
 def _history(item: Any) -> HistoryRecord:
     if type(item) is not dict:
         raise InvalidRecord(f"a history is {short(item)}, expected an object")
-    return HistoryRecord(texts(item, "filters"), integer(item, "from"), integers(item, "cursor"))
+    return HistoryRecord(
+        texts(item, "filters"),
+        integer(item, "from"),
+        integers(item, "cursor"),
+        member({"fell_behind": False} | item, "fell_behind", BOOLEAN),
+    )
 
 
 def _shared(pairs: Any) -> dict[int, str]:

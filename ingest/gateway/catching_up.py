@@ -211,8 +211,13 @@ class CatchingUp:
         ranges = log_ranges([one.missed for one in absent], partitions)
         begun_at = [list(one.missed.cursor) for one in absent]
         reached: dict[int, int] = {}
+        looked_at = {partition: start for partition, (start, _) in ranges.items()}
 
         async def take_on(records: list[LogRecord]) -> None:
+            # Told at once: reading that stops here does not return what is missing.
+            for partition, hole in _holes(records, looked_at):
+                for missing in await self._reader.read_range(INBOUND, {partition: hole}, _discard):
+                    self._note_missing(absent, missing, begun_at)
             await take(records)
             for record in records:
                 reached[record.partition] = record.offset + 1
@@ -220,7 +225,8 @@ class CatchingUp:
         try:
             if ranges and any(one.filters() for one in absent):
                 for missing in await self._reader.read_range(INBOUND, ranges, take_on):
-                    self._note_missing(absent, missing, begun_at)
+                    if missing.start >= looked_at[missing.partition]:
+                        self._note_missing(absent, missing, begun_at)
             reached = {partition: end for partition, (_, end) in ranges.items()}
         finally:  # after an error reading goes on where it stopped
             for one in absent:
@@ -250,6 +256,23 @@ class CatchingUp:
         )
         for one in losing:
             self._drops.add(DropReason.UNREADABLE, one.tenant, one.client_id, "", 1)
+
+
+def _holes(
+    records: Sequence[LogRecord], looked_at: dict[int, int]
+) -> list[tuple[int, tuple[int, int]]]:
+    """Return offsets without a record, by partition, and note up to where was looked."""
+    holes = []
+    for record in records:
+        partition, offset = record.partition, record.offset
+        if offset > looked_at[partition]:
+            holes.append((partition, (looked_at[partition], offset)))
+        looked_at[partition] = offset + 1
+    return holes
+
+
+async def _discard(_: list[LogRecord]) -> None:
+    """Take records of which it is only asked whether they are there."""
 
 
 def _alike(absent: Sequence[SomeBehind]) -> Iterator[list[SomeBehind]]:

@@ -152,6 +152,10 @@ class ClientSession(SubscribedSession):
         self._has_progress_record = True
         self._context.session_log.save_progress(self.key, progress, self.epoch)
 
+    def fall_behind(self, partition: int, offset: int) -> bool:
+        """Go on from the log, from a message on that there is no room for; False: it cannot."""
+        return self._context.slow_clients.fall_behind(self, partition, offset)
+
     def stored(self) -> None:
         """Note that the log has answered for a QoS 2 message, from the client or to it."""
         if self.connection is None:
@@ -230,7 +234,10 @@ class ClientSession(SubscribedSession):
             for scan in progress.scans:
                 self.sender.retained.restore(scan)
             for history in progress.histories:
-                self._context.histories.restore(self, history)
+                if history.fell_behind:
+                    self._context.slow_clients.restore(self, history)
+                else:
+                    self._context.histories.restore(self, history)
             if progress.sent_before:
                 self.sender.restore_maybe_sent(progress.sent_before)
 

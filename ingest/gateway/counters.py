@@ -14,6 +14,8 @@ class GatewayCounters:
     clients_waited_for_credits: int = 0
     """Times that a client was read no further because the gateway had too much to do."""
     clients_disconnected_for_memory: int = 0
+    clients_fell_behind: int = 0
+    """Times that a session went on from the log because its queue was full."""
     attempts_denied: int = 0
     """Of clients that may not connect, publish or subscribe as they wanted to."""
     sessions_expired: int = 0

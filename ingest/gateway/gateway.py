@@ -45,6 +45,7 @@ from ingest.gateway.shard_readers import ShardReaders
 from ingest.gateway.shards import Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_settling import ShareSettler
+from ingest.gateway.slow_clients import SlowClients
 from ingest.gateway.status import Status
 from ingest.gateway.subscribing import SubscriberContext
 from ingest.gateway.system_topics import Counted, SystemTopics
@@ -97,6 +98,7 @@ class Gateway(Foundation):
         gaps = Gaps(context, catching_up)
         self.resumer = Resumer(context, catching_up, gaps, lookup, lake)
         self.histories = Histories(context, subscriptions, catching_up)
+        self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered)
         self.share_groups = groups = ShareGroups(
             context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, gaps
         )
@@ -119,6 +121,7 @@ class Gateway(Foundation):
         logs = self.session_log, self.share_log
         self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
         self.histories.on_live = self.sessions.marks.wait_for_offsets
+        self.slow_clients.on_live = self.sessions.marks.wait_for_offsets
         self.counted = Counted(self.sessions, subscriptions, self.retained)
         self.system_topics = SystemTopics(context, self.counted, self.overload, self._clients_of)
 
@@ -175,9 +178,10 @@ class Gateway(Foundation):
         )
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
+        held = shards, self.peers, self.slow_clients
         load = self.authorizer, self.latencies, self.overload
         below, limits = (context, self.writer, self.counted), self.shared_limits
-        self.status = Status(*below, *doors, *inward, shards, self.peers, *load, limits)
+        self.status = Status(*below, *doors, *inward, *held, *load, limits)
 
     def _make_clients(self) -> None:
         """Make the contexts of each client's connection and session."""
@@ -196,6 +200,7 @@ class Gateway(Foundation):
             self.subscriptions,
             groups,
             histories,
+            self.slow_clients,
             publisher,
             delivered,
             self.session_log,

@@ -19,6 +19,10 @@ class GroupMember(Protocol):
         """Write its messages in flight of share groups."""
         ...
 
+    def fall_behind(self, partition: int, offset: int) -> bool:
+        """Go on from the log, from a message on that there is no room for; False: it cannot."""
+        ...
+
     def stored(self) -> None:
         """Note that the log has answered for something that its release waits for."""
         ...

@@ -142,9 +142,13 @@ class SubscribeHistory:
     def record(self) -> HistoryRecord:
         return HistoryRecord(list(self.topic_filters), self.from_ms, list(self.missed.cursor))
 
+    def changed(self) -> None:
+        """Note that a subscription has other options."""
+
     def leave(self, topic_filter: str) -> None:
         """Let go of a subscription; reading ends with the last."""
         self.topic_filters.pop(topic_filter, None)
+        self.changed()
         if not self.topic_filters and self.task is not None:
             self.task.cancel()
 

@@ -21,6 +21,7 @@ COUNTERS: Final = {
     "clients_too_fast": "clients_too_fast",
     "clients_waited_for_credits": "clients_waited_for_credits",
     "clients_disconnected_for_memory": "clients_disconnected_for_memory",
+    "clients_fell_behind": "clients_fell_behind",
     "attempts_denied": "attempts_denied",
     "sessions_expired": "sessions_expired",
     "bytes_received": "received_bytes",

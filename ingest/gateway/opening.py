@@ -9,6 +9,7 @@ from ingest.gateway.client import Newcomer
 from ingest.gateway.client_session import ClientSession
 from ingest.gateway.session_context import StoredSession
 from ingest.gateway.sessions import PAUSED_BY_SESSION
+from ingest.gateway.slow_clients import FallenBehind
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.checkpoint import Before
@@ -88,6 +89,7 @@ class OpeningContext:
         "resumer",
         "sessions",
         "share_groups",
+        "slow_clients",
         "subscriptions",
     )
 
@@ -99,6 +101,7 @@ class OpeningContext:
         self.of_session = of_session
         self.delivered = of_session.delivered
         self.histories = of_session.histories
+        self.slow_clients = of_session.slow_clients
         self.share_groups = of_session.share_groups
         self.subscriptions = of_session.subscriptions
         self.sessions = sessions
@@ -326,7 +329,10 @@ class Opening:
         session.sender.attach(connection)
         connection.resume_reading(PAUSED_BY_SESSION)
         for history in session.histories():
-            self._context.histories.start(history)
+            if isinstance(history, FallenBehind):
+                self._context.slow_clients.start(history)
+            else:
+                self._context.histories.start(history)
 
     def _join(self, starts: Sequence[int]) -> None:
         """Put the subscriptions of a session in force that has all it missed up to `starts`."""

@@ -120,7 +120,7 @@ class Outbox:
     @property
     def is_full(self) -> bool:
         """Whether a message that cannot leave at once would be dropped."""
-        return self._messages.is_full and not self._messages.has_room
+        return self._messages.is_full and not self.has_room
 
     @property
     def has_room(self) -> bool:

@@ -77,6 +77,7 @@ class Process:
                         gateway.lookup.run(),
                         gateway.resumer.run(),
                         gateway.histories.run(),
+                        gateway.slow_clients.run(),
                         gateway.share_groups.run(),
                         self._tick(),
                         gateway.overload.run(),

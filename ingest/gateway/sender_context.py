@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ingest.gateway.group_step import SavedGroups
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ingest.gateway.context import Context
     from ingest.gateway.delivery_events import DeliveryEvents
     from ingest.gateway.outbound import OutboundMessage
@@ -29,6 +31,10 @@ class Groups(SavedGroups, Protocol):
 
     def member_moved(self, sender: Any) -> None:
         """Give a member messages that wait for it in its groups, if it has room now."""
+        ...
+
+    def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
+        """Give others of the group messages that a member has left."""
         ...
 
 

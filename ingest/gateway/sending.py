@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.delivery_events import ACKED
 from ingest.gateway.drops import DropReason
+from ingest.gateway.outbound import LOCAL
 from ingest.gateway.outbox import Outbox
 from ingest.gateway.retained_scans import RETAINED_PAGE, RetainedScans
 from ingest.gateway.sender_context import OutgoingMessage
@@ -138,9 +139,21 @@ class Sender(Outbox):
         if self.progress is not None:
             self.progress.touch()
         if offered is Offer.DROPPED:
-            self._drop(DropReason.QUEUE_FULL, message, qos)
+            self._has_no_room_for(outgoing)
         elif offered is not Offer.QUEUED:
             self._send(offered, outgoing, now_ms, dup=False)
+
+    def _has_no_room_for(self, outgoing: OutgoingMessage) -> None:
+        """Leave a message to others of its share group, or in the log until there is room."""
+        message, session = outgoing.message, self.member
+        if outgoing.shared_filter:
+            self._context.groups.pass_on(self.tenant, [outgoing])
+        elif (
+            session is None
+            or message.partition == LOCAL
+            or not session.fall_behind(message.partition, message.offset)
+        ):
+            self._drop(DropReason.QUEUE_FULL, message, outgoing.qos)
 
     def send_waiting(self) -> None:
         """Send waiting messages, as far as window, socket and the log allow."""

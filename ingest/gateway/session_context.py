@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
     from ingest.gateway.shared_limits import SharedLimits
+    from ingest.gateway.slow_clients import SlowClients
     from ingest.session.subscriptions import Subscriptions
     from mqlake.clock import Clock
     from mqlake.progress_records import ProgressRecord
@@ -48,6 +49,7 @@ class SessionContext:
         subscriptions: Those in force.
         share_groups: The share groups that sessions here are members of.
         histories: Reads for sessions that have asked for history.
+        slow_clients: Reads for those that have fallen behind.
         publisher: Knows messages that the log has confirmed.
         delivered: How far the gateway has come.
         session_log: Where sessions are written.
@@ -65,6 +67,7 @@ class SessionContext:
     subscriptions: Subscriptions[Sender]
     share_groups: ShareGroups
     histories: Histories
+    slow_clients: SlowClients
     publisher: Publisher
     delivered: Delivered
     session_log: SessionLog

@@ -139,7 +139,15 @@ class GatewaySettings(ProcessSettings):
         default=100_000,
         ge=0,
         description="Maximum QoS 1 and 2 messages queued for one connected client, or for a share "
-        "group at this gateway (there at most 100,000). More are dropped and counted.",
+        "group at this gateway (there at most 100,000, more are dropped and counted). For a client "
+        "that has more see when_queue_full.",
+    )
+    when_queue_full: Literal["catch_up", "drop"] = Field(
+        default="catch_up",
+        description="What a connected client gets whose queue is full, by max_queued_messages or "
+        'a limit of bytes. "catch_up": it goes on from the log as fast as it takes messages, in '
+        'order, as if it had been away; nothing is dropped. "drop": further messages are dropped '
+        "and counted, as always for sessions that end with their connection.",
     )
     max_history_reads: int = Field(
         default=50,

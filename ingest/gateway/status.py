@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ingest.gateway.routes import Routes
     from ingest.gateway.shards import Shards
     from ingest.gateway.shared_limits import SharedLimits
+    from ingest.gateway.slow_clients import SlowClients
     from ingest.gateway.system_topics import Counted
     from ingest.gateway.wills import Wills
     from mqlake.log.contract import LogWriter
@@ -44,6 +45,7 @@ class Status:
         routes: May wait for the router.
         shards: Those that the gateway owns.
         peers: Know how far our clock is ahead.
+        slow_clients: Those that have fallen behind.
         authorizer: Goes by rights.
         latencies: How long messages take.
         overload: Its level and steps.
@@ -67,6 +69,7 @@ class Status:
         routes: Routes,
         shards: Shards,
         peers: Peers,
+        slow_clients: SlowClients,
         authorizer: Authorizer,
         latencies: GatewayLatencies,
         overload: Protection,
@@ -87,6 +90,7 @@ class Status:
         self._draining = draining
         self._shards = shards
         self._peers = peers
+        self._slow_clients = slow_clients
         self._authorizer = authorizer
         self._overload = overload
         self._shared_limits = shared_limits
@@ -146,6 +150,7 @@ class Status:
             "retained_messages": len(self._counted.retained),
             "retained_incomplete_shards": len(self._counted.retained.incomplete),
             "waiting_messages": sessions.waiting_count,
+            "clients_behind": len(self._slow_clients),
             "log_queue_records": self._writer.queued(),
             "clock_ahead_seconds": self._peers.clock_ahead_seconds,
             "overload_level": self._overload.level,

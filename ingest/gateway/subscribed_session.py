@@ -213,6 +213,8 @@ class SubscribedSession:
             self._context.subscriptions.remove(self.tenant, existing)
             self._context.subscriptions.add(self.tenant, subscription)
         self.subscriptions[subscription.topic_filter] = subscription
+        for history in self.histories():
+            history.changed()
 
     def remove_subscription(self, topic_filter: str) -> None:
         """Let go of a subscription; others of a share group get its waiting messages."""

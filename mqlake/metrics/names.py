@@ -50,6 +50,9 @@ GATEWAY: Final = (
     _counter("gateway_clients_too_fast", "times that a client was beyond a rate of its limits"),
     _counter("gateway_clients_waited_for_credits", "times that overload had a client wait"),
     _counter("gateway_clients_disconnected_for_memory", "clients that held the most of too much"),
+    _counter(
+        "gateway_clients_fell_behind", "times that a full queue had a client read from the log"
+    ),
     _counter("gateway_attempts_denied", "to connect, publish or subscribe without the right to"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
     _counter("gateway_received_bytes", "bytes from clients"),
@@ -74,6 +77,7 @@ GATEWAY: Final = (
     _gauge("gateway_log_queue_records", "records on their way to the log"),
     _gauge("gateway_clock_ahead_seconds", "how far its clock is ahead of the log's; < 0: behind"),
     _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
+    _gauge("gateway_clients_behind", "clients that are read for from the log: they are slow"),
     _gauge("gateway_overload_level", "work beyond what it can do, 0 to 10; above 4: too much"),
     _gauge("gateway_overload_step", "the step taken against it, 0 (none) to 4"),
     _gauge("gateway_overload_waiting_clients", "publishers that wait for credits"),

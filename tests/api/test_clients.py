@@ -77,7 +77,16 @@ def test_a_client_has_all_attributes_of_its_session(api: Api) -> None:
         "in_flight_in": [3, 7],
         "qos2_unacknowledged": 3,
         "cursor": [5, 9],
+        "catching_up": False,
     }
+
+
+@pytest.mark.parametrize("fell_behind", [True, False])
+def test_a_slow_client_is_seen_to_catch_up(api: Api, fell_behind: bool) -> None:
+    api.put_session("c")
+    history = {"filters": ["a"], "from": 0, "cursor": [3, 4], "fell_behind": fell_behind}
+    api.put("p/default/c", progress(history=[history]))
+    assert api.get("/clients/c")["catching_up"] is fell_behind
 
 
 def test_a_settled_session_is_as_far_as_its_gateway(api: Api) -> None:

@@ -60,6 +60,7 @@ PROGRESSES = st.builds(
             topic_filters=st.lists(TEXT, max_size=2),
             from_ms=st.integers(0, 2**45),
             cursor=OFFSETS,
+            fell_behind=st.booleans(),
         ),
         max_size=2,
     ),

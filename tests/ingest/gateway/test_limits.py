@@ -453,7 +453,8 @@ async def test_properties_of_a_will_are_bytes_of_its_session() -> None:
 async def test_what_waits_for_a_client_has_no_more_bytes_than_it_may(is_there: bool) -> None:
     """It waits behind a window that is used up, or for a session whose client comes back."""
     kept = {"session_expiry_interval": 60, "receive_maximum": 1}
-    async with running_gateway(**limits(queued_bytes=3000)) as harness:
+    most = limits(queued_bytes=3000)
+    async with running_gateway(when_queue_full="drop", **most) as harness:
         client = await Client.connect(harness.port, "slow", properties=kept)
         await client.subscribe("a", 1)
         if not is_there:
