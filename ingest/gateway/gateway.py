@@ -98,7 +98,7 @@ class Gateway(Foundation):
         gaps = Gaps(context, catching_up)
         self.resumer = Resumer(context, catching_up, gaps, lookup, lake)
         self.histories = Histories(context, subscriptions, catching_up)
-        self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered)
+        self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered, lease)
         self.share_groups = groups = ShareGroups(
             context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, gaps
         )

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ingest.gateway.catching_up import CatchingUp, Take
     from ingest.gateway.context import Context
     from ingest.gateway.delivered import Delivered
+    from ingest.gateway.lease import Lease
     from ingest.gateway.sending import Sender
     from ingest.session.subscriptions import ClientSubscription
     from mqlake.records import LogRecord
@@ -66,6 +67,9 @@ fro, which costs work for each of its subscriptions."""
 
 ROUND_SECONDS: Final = 0.1
 """Between two looks at one that has caught up before that."""
+
+DOUBT_SECONDS: Final = 0.1
+"""Until it is looked again whether the session is this gateway's."""
 
 _PORTION: Final = 50
 """Records after which others get their turn."""
@@ -119,6 +123,7 @@ class SlowClients:
         subscriptions: Those in force.
         catching_up: Reads the table and the log.
         delivered: How far the gateway has come.
+        lease: While it does not hold, or is not sure, sessions may be another gateway's.
 
     Attributes:
         on_live: As of `Histories`.
@@ -130,12 +135,14 @@ class SlowClients:
         subscriptions: Subscriptions[Any],
         catching_up: CatchingUp,
         delivered: Delivered,
+        lease: Lease,
     ) -> None:
         self.on_live: Callable[[Any], None] = lambda _session: None
         self._context = context
         self._subscriptions = subscriptions
         self._catching_up = catching_up
         self._delivered = delivered
+        self._lease = lease
         self._tasks: asyncio.TaskGroup | None = None
         self._reading: set[FallenBehind] = set()
         self._places = asyncio.Semaphore(MOST_READING)
@@ -198,6 +205,9 @@ class SlowClients:
     async def _run(self, behind: FallenBehind) -> None:
         clock = self._context.clock
         while not (behind.is_over or behind.is_live):
+            if not self._lease.may_deliver():
+                await asyncio.sleep(DOUBT_SECONDS)
+                continue
             await behind.session.sender.wait_for_room()  # its queue goes first
             async with self._places:
                 was_at, now = behind.read_at, clock.monotonic()
@@ -245,7 +255,8 @@ class SlowClients:
         """Give matching messages to the client, each when its window has room.
 
         Raises:
-            _TurnOver: Others are to be read for, or it takes nothing.
+            _TurnOver: Others are to be read for, it takes nothing, or its session may be another
+                gateway's.
         """
         for first in range(0, len(records), _PORTION):
             loop = self._context.loop
@@ -274,6 +285,8 @@ class SlowClients:
         if message is not None and message.qos and not sender.has_room:
             await _room(sender)
             found = match(self._tree(behind), record)  # it may have changed
+        if found is not None and not self._lease.may_deliver():
+            raise _TurnOver
         # From here on nothing else runs: a saved progress has the message and the cursor.
         behind.missed.pass_by(record.partition, record.offset)
         if message is None or found is None:

@@ -386,3 +386,47 @@ async def test_a_filter_whose_start_is_not_known_yet_loses_nothing() -> None:
         await publish(harness, *numbers(6, 20))
         assert await client.payloads(20) == numbers(1, 20)
         await client.expect_nothing()
+
+
+async def test_one_that_goes_live_ahead_of_its_gateway_gets_nothing_twice() -> None:
+    log = new_log()
+    router = MemoryRouter(log)
+    await router.start()
+    async with slow(log=log, router=router) as harness:
+        client = await come(harness)
+        await client.subscribe("a/b", 2)
+        await publish(harness, *numbers(1, 20))
+        router.pause()
+        publisher = await Client.connect(harness.port)
+        for number in range(21, 31):
+            await publisher.publish("a/b", b"%d" % number, 2)
+        await publisher.disconnect()
+        assert await client.payloads(30) == numbers(1, 30)
+        await until(lambda: is_live(harness))
+        await harness.saved()
+        client.send(Disconnect())
+        await client.expect_end()
+        client.close()
+        await until(lambda: harness.gateway.sessions.is_idle)
+        router.resume()
+        await harness.delivered()
+        client = await come(harness)
+        await until(lambda: is_live(harness))
+        await client.expect_nothing()
+        await publish(harness, b"31")
+        assert await client.payloads(1) == [b"31"]
+    await router.close()
+
+
+async def test_nothing_is_read_while_its_session_may_be_anothers() -> None:
+    async with slow() as harness:
+        client = await come(harness)
+        await client.subscribe("a/b", 1)
+        await publish(harness, *numbers(1, 20))
+        tick = harness.gateway.renewal.tick
+        harness.gateway.renewal.tick = lambda: None  # type: ignore[method-assign]
+        harness.gateway.lease._is_sure = False
+        assert await client.payloads(5) == numbers(1, 5)  # of its queue
+        await client.expect_nothing()
+        harness.gateway.renewal.tick = tick  # type: ignore[method-assign]
+        assert await client.payloads(15) == numbers(6, 20)

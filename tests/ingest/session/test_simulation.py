@@ -13,6 +13,7 @@ import pytest
 from tests.ingest.session.simulation.families import (
     change_owners,
     crash_at_each_event,
+    fall_behind_and_crash,
     keep_on_disk,
     lose_the_answer,
     move_while_messages_come,
@@ -23,7 +24,12 @@ from tests.ingest.session.simulation.families import (
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
-from tests.ingest.session.simulation.schedule import make_schedule, on_one_machine, with_strangers
+from tests.ingest.session.simulation.schedule import (
+    make_schedule,
+    on_one_machine,
+    with_slow_clients,
+    with_strangers,
+)
 from tests.ingest.session.simulation.search import around, explain, search
 from tests.ingest.session.simulation.world import World
 from tests.ingest.simulations import simulations_wanted
@@ -42,6 +48,8 @@ SCHEDULES: Final = simulations_wanted(900)
 STRANGERS: Final = simulations_wanted(250)
 """Schedules in which other users come, too."""
 CHUNK: Final = 250
+SLOW: Final = simulations_wanted(120)
+"""Schedules in which more comes than clients take."""
 ENDINGS: Final = simulations_wanted(100)
 """Schedules in which gateways see that another one has ended."""
 
@@ -62,6 +70,13 @@ def test_no_stranger_gets_a_session(chunk: int) -> None:
 def test_who_has_ended_is_not_waited_for_and_breaks_nothing() -> None:
     found = search(range(ENDINGS), on_one_machine)
     assert found is None, explain(on_one_machine(found[0]))
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_who_is_slow_misses_nothing_and_gets_nothing_twice(chunk: int) -> None:
+    size = SLOW // 2
+    found = search(range(chunk * size, (chunk + 1) * size), with_slow_clients)
+    assert found is None, explain(with_slow_clients(found[0]))
 
 
 def test_a_stranger_is_refused_whatever_compaction_leaves() -> None:
@@ -88,7 +103,15 @@ def test_a_clean_session_has_one_holder_while_its_shard_changes_its_owner() -> N
     assert not [found for found in change_owners() if found is not None]
 
 
-@pytest.mark.parametrize("world", [crash_at_each_event, move_while_messages_come, lose_the_answer])
+WORLDS: Final = [
+    crash_at_each_event,
+    move_while_messages_come,
+    fall_behind_and_crash,
+    lose_the_answer,
+]
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_exchanges_are_finished_elsewhere(world: Family) -> None:
     assert not [found for found in world() if found is not None]
 

@@ -45,6 +45,10 @@ class Connection:
     has_disconnected: bool = False
     """DISCONNECT came, and is durable under an epoch that counted."""
     asked_to_disconnect: bool = False
+    is_hung_up: bool = False
+    """Its client has closed it: what is sent on it reaches nobody."""
+    busy_until: int = 0
+    """When its client has dealt with what it was sent."""
 
     def __str__(self) -> str:
         return f"connection {self.number} of {self.client.client_id} at {self.process}"
@@ -86,6 +90,7 @@ class Client:
         self.connection = None
         self.is_connected = False
         if connection is not None:
+            connection.is_hung_up = True
             process = connection.process
 
             def hang_up() -> None:
@@ -121,6 +126,21 @@ class Client:
     def packet(self, connection: Connection, what: str, packet_id: int, name: str = "") -> None:
         take = connection.process.take_packet
         self.world.at(1, take, connection, what, packet_id, name, process=connection.process)
+
+    def answer(self, connection: Connection, what: str, packet_id: int) -> None:
+        """Answer for a message, when those before it are dealt with."""
+        world = self.world
+        if not world.answer_ms:
+            self.packet(connection, what, packet_id)
+            return
+        busy = max(world.now, connection.busy_until)
+        connection.busy_until = busy + world.random.randint(0, world.answer_ms)
+
+        def answer() -> None:
+            if self.connection is connection:
+                self.packet(connection, what, packet_id)
+
+        world.at(connection.busy_until - world.now, answer)
 
     # What comes from the server
 
@@ -168,10 +188,10 @@ class Client:
         if message.qos == 1 or exchange not in self.packet_ids:
             self.world.judge.received(self, connection.session_id, message, dup=dup)
         if message.qos == 1:
-            self.packet(connection, "puback", packet_id)
+            self.answer(connection, "puback", packet_id)
         else:
             self.packet_ids.add(exchange)
-            self.packet(connection, "pubrec", packet_id)
+            self.answer(connection, "pubrec", packet_id)
 
     def released(self, connection: Connection, packet_id: int) -> None:
         if self.connection is connection:

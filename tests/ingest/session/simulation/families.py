@@ -123,6 +123,23 @@ def move_while_messages_come() -> Iterator[Violation | None]:
         yield run(Schedule(number, 2, 1, steps, faults))
 
 
+def fall_behind_and_crash() -> Iterator[Violation | None]:
+    """Have a gateway die at each event while a client takes less than what comes, and moves on."""
+    coming = [
+        Step(3_000 + 2 * number, "message", qos=1 if number % 3 == 0 else 2) for number in range(14)
+    ]
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        *coming,
+        Step(3_300, "connect", 0, 1, expiry=NEVER_EXPIRES),
+        *(Step(15_000 + number, "message", qos=2) for number in range(9)),
+    )
+    for event in range(24, 120, 4):
+        for seed in range(3):
+            fault = Fault(event, "crash", 0 if seed else None)
+            yield run(Schedule(seed, 2, 1, steps, (fault,), max_queued=seed, answer_ms=12))
+
+
 def lose_the_answer() -> Iterator[Violation | None]:
     """Have the log not answer for a message, and its gateway die while it is looked for."""
     steps = (

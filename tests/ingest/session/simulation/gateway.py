@@ -136,7 +136,7 @@ class Process(OwnerNode):
                 if counted is not None:
                     counted(offset)
             for serving in (*self.serving.values(), *self.leaving.values()):
-                if serving.state in IN_FORCE and serving.wants(message, offset):
+                if serving.state in IN_FORCE and serving.gets(message, offset):
                     serving.sender.deliver(offset, message.qos)
         for serving in self.serving.values():
             serving.come_past(self.inbound)

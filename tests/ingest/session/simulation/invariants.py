@@ -241,6 +241,8 @@ class Judge:
 
     def delivered(self, connection: Connection) -> None:
         """Judge a message that leaves on a connection."""
+        if connection.is_hung_up:
+            return
         for other in connection.client.connections[connection.number + 1 :]:
             serving = other.process.serving.get(connection.client.key)
             if (

@@ -213,7 +213,7 @@ class Opening:
             return
         for start, end in log_ranges([missed], _THE_PARTITION).values():
             for offset in range(start, min(end, start + _PAGE)):
-                if serving.wants(inbound[offset], offset):
+                if serving.gets(inbound[offset], offset):
                     serving.sender.deliver(offset, inbound[offset].qos)
                 missed.pass_by(0, offset)
         if not log_ranges([missed], _THE_PARTITION) and missed.follow([self.process.inbound]):
@@ -227,12 +227,16 @@ class Opening:
         if go_live.starts is not None:
             serving.floor = list(go_live.starts)
             for topic_filter, starts in serving.subscriptions.items():
+                if serving.reads_behind:
+                    continue
                 serving.subscriptions[topic_filter] = latest(go_live.starts, starts)
             if serving.progress is not None:
                 serving.progress.touch()
         serving.sender.progress = serving.progress
         serving.sender.attach(self.connection)
         serving.hear()
+        if serving.behind is not None:
+            serving.read_behind(serving.behind)
 
 
 def _decoded(grant: Grant | None) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from ingest.gateway.progress import SessionProgress
 from ingest.gateway.store import shards
-from ingest.session import acts, ownership, stored_sessions
+from ingest.session import acts, fallen_behind, ownership, stored_sessions
 from ingest.session.catch_up import Missed
 from ingest.session.effects import AppendRecords, PublishWills, Tell
 from ingest.session.entries import UNKNOWN_RUN, ShardEntry
@@ -35,11 +35,12 @@ from mqlake.clock import LogClock
 from mqlake.progress_records import MarksRecord, decode_marks
 from mqlake.session_records import SessionOutline, will_exchange
 from mqlake.shard_records import ANYBODY, Claim
-from tests.ingest.session.simulation import opening
+from tests.ingest.session.simulation import opening, serving
 from tests.ingest.session.simulation.clients import TENANT
 from tests.ingest.session.simulation.families import (
     change_owners,
     crash_at_each_event,
+    fall_behind_and_crash,
     keep_on_disk,
     lose_the_answer,
     move_while_messages_come,
@@ -532,6 +533,20 @@ def believe_the_holder(patch: Patch) -> None:
     patch.setattr(stored_sessions, "_closed_at_ms", closed_at_ms)
 
 
+def forget_what_waits_before_it(patch: Patch) -> None:
+    """The record of a session that is behind begins where reading does, though its queue waits."""
+    patch.setattr(serving, "recorded", lambda cursor, _: list(cursor))
+
+
+def read_behind_the_first(patch: Patch) -> None:
+    """A session that falls behind goes on behind the message that had no room."""
+
+    def first_unread(next_offsets: Any, floor: Any, partition: int, offset: int) -> list[int]:
+        return fallen_behind.first_unread(next_offsets, floor, partition, offset + 1)
+
+    patch.setattr(serving, "first_unread", first_unread)
+
+
 MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (ignore_epochs, 906),
     (settle_without_closing, 45),
@@ -574,6 +589,8 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (forget_that_it_was_sent, take_over_twice),
     (take_over_once, take_over_twice),
     (leave_out_what_waits, crash_at_each_event),
+    (forget_what_waits_before_it, fall_behind_and_crash),
+    (read_behind_the_first, fall_behind_and_crash),
     (go_by_the_calendar, 1_079),
     (believe_the_holder, 31),
     (give_to_anybody, strangers_come),

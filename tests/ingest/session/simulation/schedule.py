@@ -83,6 +83,10 @@ class Schedule:
     """By slot: how far the calendar of its machine is ahead, in ms, and how fast its clocks are."""
     is_one_machine: bool = False
     """Whether gateways see that the process of another one has ended."""
+    max_queued: int = 10_000
+    """Messages that may wait for a connected client."""
+    answer_ms: int = 0
+    """How long a client takes over each message, at most."""
 
 
 def on_one_machine(seed: int) -> Schedule:
@@ -115,6 +119,24 @@ def with_strangers(seed: int) -> Schedule:
             steps.append(replace(stranger, is_half_open=random.random() < 0.3))
         steps.append(step)
     return replace(schedule, steps=tuple(sorted(steps, key=lambda step: step.at_ms)))
+
+
+def with_slow_clients(seed: int) -> Schedule:
+    """Return the schedule of a seed in which more comes than the clients take."""
+    schedule, random = make_schedule(seed), Random(f"slow {seed}")
+    steps = list(schedule.steps)
+    for step in schedule.steps:
+        if step.what == "connect" and random.random() < 0.8:
+            at_ms = step.at_ms + random.choice((0, 20, 60, 300))
+            for _ in range(random.randint(4, 25)):
+                at_ms += random.choice((0, 0, 1, 2, 9, 40))
+                steps.append(Step(at_ms, "message", qos=random.choice((1, 2, 2))))
+    return replace(
+        schedule,
+        steps=tuple(sorted(steps, key=lambda step: step.at_ms)),
+        max_queued=random.choice((0, 1, 1, 2, 4)),
+        answer_ms=random.choice((1, 5, 30, 200)),
+    )
 
 
 def make_schedule(seed: int) -> Schedule:

@@ -22,13 +22,17 @@ REPEATED: Final = 3
 """How many messages of QoS 1 a session may run ahead of its records."""
 
 
+OFFLINE: Final = 10_000
+"""Messages that may wait while a session comes back."""
+
+
 class Sending:
     """Gives a client its messages; one is known by its offset."""
 
     def __init__(self, serving: Serving) -> None:
         self.serving = serving
         self.world = serving.world
-        self.messages: OutgoingMessages[int] = OutgoingMessages(window=WINDOW, max_queued=10_000)
+        self.messages: OutgoingMessages[int] = OutgoingMessages(window=WINDOW, max_queued=OFFLINE)
         self.progress: SessionProgress | None = None
         self.maybe_sent: MaybeSent | None = None
         self.connection: Connection | None = None
@@ -36,12 +40,14 @@ class Sending:
 
     def attach(self, connection: Connection) -> None:
         self.connection = connection
+        self.messages.max_queued = self.world.schedule.max_queued
         for packet_id in self.messages.resume():
             self.write(connection.client.released, packet_id, after_saved=False)
         self.send_waiting()
 
     def detach(self) -> None:
         self.connection = None
+        self.messages.max_queued = OFFLINE
         self.save_queue.take_all()
 
     def first_waiting(self) -> int | None:
@@ -52,7 +58,9 @@ class Sending:
             self.messages.put(offset, qos)
         else:
             offered = self.messages.offer(offset, qos, writable=self.takes_more)
-            if not isinstance(offered, Offer):
+            if offered is Offer.DROPPED and self.progress is not None:
+                self.serving.fall_behind(offset)
+            elif not isinstance(offered, Offer):
                 self.send(offered, offset, dup=False)
         if self.progress is not None:
             self.progress.touch()
@@ -63,6 +71,10 @@ class Sending:
             if ready is None:
                 break
             self.send(ready.packet_id, ready.message, dup=ready.dup)
+
+    @property
+    def has_room(self) -> bool:
+        return self.connection is not None and self.messages.has_room and self.takes_more
 
     @property
     def takes_more(self) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ingest.session.catch_up import UNBOUNDED, Missed, log_ranges
 from ingest.session.checkpoint import Before, CheckpointKind, write
+from ingest.session.fallen_behind import first_unread, recorded
 from ingest.session.incoming import IncomingMessages
 from ingest.session.states import IN_FORCE, OVER, SessionState, step
 from mqlake.offsets import latest
-from mqlake.progress_records import Outgoing, ProgressRecord
+from mqlake.progress_records import HistoryRecord, Outgoing, ProgressRecord
 from mqlake.session_records import (
     SessionRecord,
     StoredSubscription,
@@ -63,6 +65,10 @@ class Serving:
         self.progress: SessionProgress | None = None
         self.has_progress_record = False
         self.floor: list[int] | None = None
+        self.behind: Missed | None = None
+        """What it had no room for, until the gateway has come past where that was read to."""
+        self.reads_behind = False
+        """Its subscription is not in force: that is read."""
         self.held: list[tuple[str, int, str]] | None = []
         """Packets of a client that is not heard yet."""
 
@@ -96,6 +102,10 @@ class Serving:
         self.has_progress_record = progress is not None
         starts = {one.topic_filter: one.starts or [0] for one in session.subscriptions}
         self.restored_starts, self.subscriptions = starts, dict(starts)
+        for history in [] if progress is None else progress.histories:
+            assert history.fell_behind
+            self.behind = Missed(list(history.cursor), list(history.cursor), UNBOUNDED)
+            self.reads_behind = True
         for packet_id in [] if progress is None else progress.incoming:
             self.incoming.restore(packet_id)
 
@@ -132,16 +142,65 @@ class Serving:
 
     # Messages to it
 
+    def gets(self, message: Message, offset: int) -> bool:
+        """Tell whether it gets what the router brings."""
+        return not self.reads_behind and self.wants(message, offset)
+
     def wants(self, message: Message, offset: int) -> bool:
         starts = self.subscriptions.get(FILTER)
         return message.kind == "message" and starts is not None and offset >= starts[0]
 
     def come_past(self, next_offset: int) -> None:
         """Note that the gateway has read so far."""
+        is_over = self.behind is not None and not self.reads_behind
+        if is_over and self.behind is not None and next_offset >= self.behind.cursor[0]:
+            self.behind = None
+            self.touch()
         if self.floor is not None and next_offset >= self.floor[0]:
             self.floor = None
-            if self.progress is not None:
-                self.progress.touch()
+            self.touch()
+
+    def touch(self) -> None:
+        if self.progress is not None:
+            self.progress.touch()
+
+    # What it had no room for
+
+    def fall_behind(self, offset: int) -> None:
+        """Go on from the log, from a message on."""
+        floor = self.floor if self.behind is None else latest(self.behind.cursor, self.floor)
+        cursor = first_unread([self.process.inbound], floor, 0, offset)
+        self.world.note(self.process, f"{self.session_id} falls behind at {cursor}")
+        self.behind = Missed(cursor, list(cursor), UNBOUNDED)
+        self.world.fallen_behind += 1
+        self.reads_behind = True
+        self.read_behind(self.behind)
+
+    def read_behind(self, missed: Missed) -> None:
+        """Read some of it, as far as there is room; go on until that has overtaken the router."""
+        if self.is_ended or self.behind is not missed:
+            return
+        inbound, process = self.world.inbound, self.process
+        if process.random.random() < 0.5:
+            missed.aim({0: len(inbound)})
+        for start, end in log_ranges([missed], range(1)).values():
+            for offset in range(start, min(end, start + 2)):
+                if self.wants(inbound[offset], offset):
+                    if not (self.sender.has_room and process.may_deliver()):
+                        process.later(self.read_behind, missed)
+                        return
+                    missed.pass_by(0, offset)
+                    self.sender.deliver(offset, inbound[offset].qos)
+                missed.pass_by(0, offset)
+        if not log_ranges([missed], range(1)) and missed.follow([process.inbound]):
+            self.world.note(process, f"{self.session_id} has caught up at {missed.cursor}")
+            starts = self.subscriptions.get(FILTER)
+            self.subscriptions[FILTER] = latest(missed.cursor, starts)
+            self.reads_behind = False
+            self.come_past(process.inbound)
+        else:
+            process.later(self.read_behind, missed)
+        self.touch()
 
     # What is written
 
@@ -151,7 +210,12 @@ class Serving:
         waiting = self.sender.first_waiting()
         if waiting is not None:
             cursor[0] = min(cursor[0], waiting)
-        maybe_sent = self.sender.maybe_sent if waiting is not None else None
+        histories = []
+        if self.behind is not None:
+            first = recorded(self.behind.cursor, {} if waiting is None else {0: waiting})
+            histories = [HistoryRecord([FILTER], 0, first, fell_behind=True)]
+        is_owed = waiting is not None or bool(histories)
+        maybe_sent = self.sender.maybe_sent if is_owed else None
         return ProgressRecord(
             self.session_id,
             cursor,
@@ -163,6 +227,7 @@ class Serving:
             incoming=self.incoming.held(),
             storing=self.incoming.storing(),
             storing_from=self.incoming.storing_from([self.process.last_acked + 1]),
+            histories=histories,
             sent_before=[] if maybe_sent is None else list(maybe_sent.before),
         )
 

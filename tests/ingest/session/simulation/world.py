@@ -58,6 +58,8 @@ class World:
         # Of which everybody sees that they have ended.
         self.ended: set[Run] = set()
         self.judge = Judge(self)
+        self.fallen_behind = 0
+        self.answer_ms = schedule.answer_ms
         self.clients = [Client(self, n, f"c{n}", f"u{n}") for n in range(CLIENTS)]
         self.clients += [Client(self, CLIENTS + n, f"c{n}", "stranger") for n in range(CLIENTS)]
         self.names = 0
@@ -124,6 +126,7 @@ class World:
     def end_faults(self) -> None:
         """Let all that still goes wrong be over, and one gateway at least be there."""
         self._faults.clear()
+        self.answer_ms = 0
         for process in self.processes:
             process.cut_off_until = process.mute_until = process.slow_until = 0
             process.unheard_until = process.unsure_until = process.stopped_until = 0
