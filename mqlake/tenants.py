@@ -66,7 +66,7 @@ class TenantLimits(BaseModel):
         default=0,
         ge=0,
         description="payloads queued for all clients of the tenant; at the limit, messages that "
-        "would be queued are dropped",
+        "would be queued wait in the log, those of sessions that are not stored are dropped",
     )
     retained_messages: int = Field(
         default=0,

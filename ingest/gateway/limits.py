@@ -43,8 +43,8 @@ class LimitSettings(SettingsGroup):
     queued_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=0,
-        description="Payload bytes queued for one client. Beyond it messages are dropped as with "
-        "max_queued_messages and max_offline_messages.",
+        description="Payload bytes queued for one client. For more of a connected client see "
+        "when_queue_full, of one that was away max_offline_messages.",
     )
     retained_messages: int = Field(
         default=0,
@@ -130,8 +130,8 @@ class LimitSettings(SettingsGroup):
     user_queued_bytes: int = Field(
         default=0,
         ge=0,
-        description="Payload bytes queued for all connected clients of one user; beyond it "
-        "messages that would be queued are dropped.",
+        description="Payload bytes queued for all connected clients of one user; beyond it as with "
+        "queued_bytes.",
     )
     user_retained_messages: int = Field(
         default=0,

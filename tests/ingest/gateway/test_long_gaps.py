@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import gaps, resuming
+from ingest.gateway import gaps, resuming, slow_clients
 from ingest.gateway.lake.reader import LakeReader
 from ingest.protocol.packets import (
     Disconnect,
@@ -188,3 +188,27 @@ async def test_a_client_that_goes_in_order_has_no_will_though_it_was_not_read(aw
     questions.allow(9)
     await until(lambda: harness.gateway.sessions.connected_count == 1)
     await heir.expect_nothing()
+
+
+async def test_a_slow_client_gets_from_the_table_what_the_log_has_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_clients, "LONG_AWAY_SECONDS", -60.0)
+    monkeypatch.setattr(slow_clients, "PATIENCE_SECONDS", 0.01)
+    async with running_gateway(log=new_log(), lake_dir=tmp_path, max_queued_messages=1) as harness:
+        client = await Client.open(harness.port)
+        one_at_a_time = {**NEVER, "receive_maximum": 1}
+        await client.handshake("slow", clean_start=False, properties=one_at_a_time)
+        await client.subscribe("device/slow", 1)
+        publisher = await Client.connect(harness.port, "publisher")
+        for number in range(20):
+            await publisher.publish("device/slow", b"%d" % number, 1)
+        await harness.delivered()
+        places = harness.gateway.slow_clients._places
+        await until(lambda: places._value == slow_clients.MOST_READING)  # it holds no page
+        keep(harness.log, tmp_path, but_for=4)
+        held = harness.inbound()[-4]
+        harness.log.remove_before(INBOUND, held.partition, held.offset)
+        assert await client.payloads(20) == [b"%d" % number for number in range(20)]
+        assert harness.counters.dropped_unreadable == 0
+        await client.expect_nothing()
