@@ -2,13 +2,18 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from mqlake.log.blocking import TIMEOUT_SECONDS, Append, BlockingWriter
 from mqlake.log.contract import ANY_PARTITION
+from mqlake.log_disk import ELSEWHERE, LogDisk, LogDiskFull
 from mqlake.record_versions import Headers
-from mqlake.records import OUTPUTS
+from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
 
 CLIENT_ID = "mqlake-api"
+MASSES: Final = (INBOUND, OUTPUTS, DEAD_LETTERS)
+"""Log topics to which jobs append what may be a lot: nothing while the log is full. A single record
+is always appended, as it may be what frees the disk (a rule is stopped, a message deleted)."""
 
 
 class LogAppender:
@@ -18,12 +23,17 @@ class LogAppender:
         servers: Says where the log is, at each append: host:port[,host:port…]. `append` and
             `append_all` raise its exceptions.
         timeout_seconds: For the log to answer.
+        disk: Of the log.
     """
 
     def __init__(
-        self, servers: Callable[[], str], timeout_seconds: float = TIMEOUT_SECONDS
+        self,
+        servers: Callable[[], str],
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        disk: LogDisk = ELSEWHERE,
     ) -> None:
         self.servers = servers
+        self._disk = disk
         self._timeout = timeout_seconds
         self._lock = threading.Lock()
         self._writer: BlockingWriter | None = None
@@ -52,14 +62,20 @@ class LogAppender:
             LogError: It does not answer in time, or refuses.
         """
         record = Append(ANY_PARTITION, key, value, headers or [], timestamp_ms)
-        return self.append_all(log_topic, [record], what=what)[0]
+        return self._append(log_topic, [record], what)[0]
 
     def append_all(self, log_topic: str, records: Sequence[Append], *, what: str) -> list[int]:
         """Append records in their order, wait until the log has them, return their offsets.
 
         Raises:
+            LogDiskFull: They go where masses go, and the log is full; none is in it.
             LogError: It does not answer in time, or refuses; some may be in the log.
         """
+        if log_topic in MASSES and (problem := self._disk.why_full()):
+            raise LogDiskFull(problem)
+        return self._append(log_topic, records, what)
+
+    def _append(self, log_topic: str, records: Sequence[Append], what: str) -> list[int]:
         writer = self._writer_for(self.servers())
         if log_topic == OUTPUTS:
             # Outputs of a message go where the engine puts them.

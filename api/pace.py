@@ -1,8 +1,11 @@
-"""A rate that a job keeps to."""
+"""A rate that a job keeps to, and its wait for room in the log."""
 
 import time
 from collections.abc import Callable
 from typing import Any, Final
+
+from api.jobs import Job
+from mqlake.log_disk import WAIT_SECONDS, LogDiskFull
 
 DEFAULT_RATE: Final = 1_000
 """Things a second, unless another number is asked for."""
@@ -21,3 +24,22 @@ class JobPace:
         if self._next > now:
             sleep(self._next - now)
         self._next = max(self._next, now) + count / self._rate
+
+
+def when_there_is_room(job: Job, append: Callable[[], Any], check: Callable[[], None]) -> None:
+    """Have records appended; as long as the log is full, wait and say so in the job.
+
+    Args:
+        job: It.
+        append: Raises `LogDiskFull` while the log is full.
+        check: Raises an error when the job may not go on.
+    """
+    while True:
+        try:
+            append()
+        except LogDiskFull as exc:
+            job.note = f"waits: {exc}"
+            job.cancelling.wait(WAIT_SECONDS)
+            check()
+        else:
+            return

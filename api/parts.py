@@ -48,6 +48,7 @@ from api.storage import Storage
 from api.tenants import MaterialisedTenants, TenantChanges
 from api.tracing.scan import KafkaScan, Scan
 from mqlake.clock import Clock, SystemClock
+from mqlake.log_disk import LogDisk
 from mqlake.tables import RETAINED
 from mqlake.tracing import open_tracer
 
@@ -70,14 +71,14 @@ class Edges:
 
     @classmethod
     def of(cls, settings: ApiSettings) -> "Edges":
-        address = LogAddress(settings.data_dir)
+        address, disk = LogAddress(settings.data_dir), LogDisk(settings.log_disk)
         tracer = open_tracer(settings.tracing, NAME)
         return cls(
             clock=SystemClock(),
-            log=LogAppender(address.servers),
-            publisher=ApiPublisher(address)
+            log=LogAppender(address.servers, disk=disk),
+            publisher=ApiPublisher(address, disk)
             if tracer is None
-            else TracingApiPublisher(address, tracer),
+            else TracingApiPublisher(address, disk, tracer),
             messages=MessageFeed(settings.data_dir),
             outputs=OutputFeed(settings.data_dir),
             open_scan=lambda: KafkaScan(address.servers()),

@@ -34,6 +34,7 @@ CODES: Final[dict[str, str]] = {
     "invalid_rule": "the SQL or an action of a rule is wrong; `line` and `column` say where",
     "rate_limited": "too many requests or failed logins; `Retry-After` says how long to wait",
     "internal_error": "a mistake of ours; the API's log has the details",
+    "log_full": "the log takes no messages until it, or its disk, has room again; none was taken",
     "unavailable": "a part of the system that is needed does not answer; try again later",
     "outcome_unknown": "the log has not answered in time: the change may still happen",
 }
@@ -54,6 +55,7 @@ _CODE_OF_STATUS: Final[dict[int, str]] = {
     429: "rate_limited",
     500: "internal_error",
     503: "unavailable",
+    507: "log_full",
 }
 """The code where nothing more exact is said."""
 

@@ -14,6 +14,7 @@ from mqlake.log.blocking import TIMEOUT_SECONDS
 from mqlake.log.contract import LogWriter, queue
 from mqlake.log.following import GrowthFollower
 from mqlake.log.kafka_writer import KafkaLogWriter
+from mqlake.log_disk import LogDisk, LogDiskFull
 from mqlake.records import INBOUND
 from mqlake.status import read_state
 
@@ -64,10 +65,19 @@ class Placed(NamedTuple):
 
 
 class ApiPublisher:
-    """Appends messages where gateways do; use it in one event loop."""
+    """Appends messages where gateways do; use it in one event loop.
 
-    def __init__(self, address: LogAddress, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    Args:
+        address: Of the log.
+        disk: Of the log.
+        timeout_seconds: For the log to answer.
+    """
+
+    def __init__(
+        self, address: LogAddress, disk: LogDisk, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
         self._address = address
+        self._disk = disk
         self._timeout = timeout_seconds
         self._opening = asyncio.Lock()
         self._growth: GrowthFollower | None = None
@@ -78,9 +88,12 @@ class ApiPublisher:
 
         Raises:
             OperationalError: No system runs.
+            LogDiskFull: No message is in the log, as it is full.
             LogError: No message is in the log, because it takes no more at the moment, or does not
                 answer.
         """
+        if problem := self._disk.why_full():
+            raise LogDiskFull(problem)
         writer = await self._writer_for(await self._address.known_servers())
         queued: list[asyncio.Future[tuple[int, int]] | LogError] = []
         for message in messages:

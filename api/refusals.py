@@ -26,6 +26,7 @@ from api.spark import SparkStarting
 from api.sql.errors import QueryError
 from api.sql.running import TooManyQueriesError
 from mqlake.errors import InvalidTopic, LogError, MqlakeError, OperationalError
+from mqlake.log_disk import LogDiskFull
 from mqlake.saslprep import UnpreparableText
 from rules.errors import RuleError
 from rules.schemas.errors import SchemaError
@@ -54,6 +55,7 @@ STATUS: Final[Mapping[type[MqlakeError], HTTPStatus]] = {
         HTTPStatus.UNPROCESSABLE_ENTITY,
     ),
     TooManyJobs: HTTPStatus.TOO_MANY_REQUESTS,
+    LogDiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
     **dict.fromkeys((LogError, OperationalError), HTTPStatus.SERVICE_UNAVAILABLE),
 }
 """Also of those that derive from it."""
@@ -61,6 +63,7 @@ RETRY_SECONDS: Final[Mapping[type[MqlakeError], int]] = {
     SparkStarting: 1,
     TooManyQueriesError: 5,
     TooManyJobs: 10,
+    LogDiskFull: 10,
 }
 """Time after which the same may be asked again."""
 

@@ -9,7 +9,13 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.addresses import is_loopback
-from mqlake.settings import ProcessSettings, SettingsGroup, TopicLevels, TracingSettings
+from mqlake.settings import (
+    LogDiskSettings,
+    ProcessSettings,
+    SettingsGroup,
+    TopicLevels,
+    TracingSettings,
+)
 from mqlake.tls import TlsVersion
 from mqlake.topics import DEFAULT_MAX_LEVELS
 
@@ -186,11 +192,12 @@ class ApiSettings(ProcessSettings):
     """Settings of the API.
 
     Read by `bin/mqlake api --config conf/api.toml`. `bin/mqlake up` sets data_dir, token_file,
-    heartbeat_file and log_file itself.
+    heartbeat_file, log_file and the log's disk itself.
     """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_API_")
 
+    log_disk: LogDiskSettings = LogDiskSettings()
     tracing: TracingSettings = TracingSettings()
     oidc: OidcSettings | None = None
     alarms: AlarmSettings = AlarmSettings()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from api.messages import MadeMessage
 from api.publishing import ApiPublisher, LogAddress, Placed
 from mqlake.errors import LogError, MqlakeError, OperationalError
+from mqlake.log_disk import LogDisk
 from mqlake.records import HEADER_PROPERTIES, HEADER_TRACEPARENT, decode_properties
 from mqlake.tracing import Tracer
 
@@ -12,8 +13,8 @@ from mqlake.tracing import Tracer
 class TracingApiPublisher(ApiPublisher):
     """A publisher whose sampled messages bear a `traceparent`; spans end with the log's answer."""
 
-    def __init__(self, address: LogAddress, tracer: Tracer) -> None:
-        super().__init__(address)
+    def __init__(self, address: LogAddress, disk: LogDisk, tracer: Tracer) -> None:
+        super().__init__(address, disk)
         self._tracer = tracer
 
     async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:

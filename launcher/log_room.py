@@ -5,10 +5,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from mqlake.log.files import taken_bytes
+from mqlake.log_disk import why_full
+from mqlake.settings import LogDiskSettings
 
 MEASURE_SECONDS: Final = 10.0
 """From one measurement to the next."""
@@ -24,17 +25,19 @@ class LogRoomFinding:
 
     Attributes:
         taken_bytes: On the disk, with indexes.
-        room_bytes: How much more it may take before publishers are refused.
+        room_bytes: How much more it may take before messages are refused.
         growth_bytes_per_second: Bytes that come less those that go; None while it is not known.
+        why_full: Why messages are refused; "": they are not.
     """
 
     taken_bytes: int
     room_bytes: int
     growth_bytes_per_second: float | None = None
+    why_full: str = ""
 
     @property
     def lasts_seconds(self) -> float | None:
-        """How long until publishers are refused; None when it does not grow, or nobody knows."""
+        """How long until messages are refused; None when it does not grow, or nobody knows."""
         growth = self.growth_bytes_per_second
         return None if growth is None or growth <= 0 else self.room_bytes / growth
 
@@ -47,11 +50,14 @@ class LogRoomFinding:
             "room_bytes": self.room_bytes,
             "growth_bytes_per_second": None if growth is None else round(growth),
             "lasts_seconds": None if lasts is None else round(lasts, 1),
+            "why_full": self.why_full,
         }
 
     def describe(self) -> str:
         """Return it in words."""
         text = f"{self.taken_bytes / 1e9:.2f} GB"
+        if self.why_full:
+            return f"{text}, full: messages are refused, {self.why_full}"
         lasts = self.lasts_seconds
         if lasts is None:
             return text
@@ -63,22 +69,18 @@ class LogRoomMeter:
     """Measures now and then.
 
     Args:
-        log_dir: Of the log.
-        least_free_bytes: With less on its disk, publishers are refused.
-        most_bytes: With more in the log, they are refused too; None for no such limit.
+        disk: Of an embedded log, and when it is full.
         now: For rates, in seconds.
     """
 
     def __init__(
         self,
-        log_dir: Path,
-        least_free_bytes: int,
-        most_bytes: int | None = None,
+        disk: LogDiskSettings,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log_dir = log_dir
-        self._least_free = least_free_bytes
-        self._most = most_bytes
+        assert disk.folder is not None
+        self._log_dir = disk.folder
+        self._disk = disk
         self._now = now
         self._taken: deque[tuple[float, int]] = deque()
         self._found: LogRoomFinding | None = None
@@ -103,12 +105,12 @@ class LogRoomMeter:
         self._taken.append((now, taken))
         while len(self._taken) > 2 and now - self._taken[1][0] >= RATE_SECONDS:
             self._taken.popleft()
-        room = free - self._least_free
-        if self._most is not None:
-            room = min(room, self._most - taken)
+        room = free - self._disk.min_free_bytes
+        if self._disk.max_bytes is not None:
+            room = min(room, self._disk.max_bytes - taken)
         begun, before = self._taken[0]
         growth = (taken - before) / (now - begun) if now - begun >= LEAST_SECONDS else None
-        return LogRoomFinding(taken, max(0, room), growth)
+        return LogRoomFinding(taken, max(0, room), growth, why_full(self._disk, free, taken))
 
 
 def in_words(seconds: float) -> str:

@@ -52,6 +52,7 @@ class SupervisorMetrics:
             if room is not None:
                 families.add("mqlake_log_taken_bytes", room["taken_bytes"])
                 families.add("mqlake_log_room_bytes", room["room_bytes"])
+                families.add("mqlake_log_full", bool(room["why_full"]))
                 if room["growth_bytes_per_second"] is not None:
                     lasts = room["lasts_seconds"]
                     families.add("mqlake_log_lasts_seconds", inf if lasts is None else lasts)

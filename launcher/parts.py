@@ -12,6 +12,7 @@ from ingest.gateway.listeners.settings import ListenerSettings, to_json
 from launcher.balancing import BALANCER, HAPROXY, Balancing, ask_haproxy
 from launcher.child import ChildProgram
 from launcher.kafka import KafkaServer
+from launcher.log_reserve import LogReserve
 from launcher.log_room import LogRoomMeter
 from launcher.paths import RUNTIME, DataDirectory
 from launcher.settings import LocalSettings
@@ -19,7 +20,8 @@ from mqlake import query_application
 from mqlake.durable import write_durably
 from mqlake.heartbeat import read_heartbeat
 from mqlake.log.security import LogServers, environment_of
-from mqlake.settings import MetricsSettings
+from mqlake.log_disk import environment_of as disk_environment
+from mqlake.settings import LogDiskSettings, MetricsSettings
 from mqlake.status import GatewayAddress
 
 LOG: Final = "log"
@@ -111,8 +113,6 @@ class SystemPlan:
     settings: LocalSettings
     kafka: KafkaServer | None
     """The embedded log; None: it is at `settings.log_servers`."""
-    min_free_disk_bytes: int
-    """With less on the log's disk, gateways refuse publishers."""
     connect_port: int
     gateways: tuple[GatewayAddress, ...]
     listeners: Mapping[str, tuple[ListenerSettings, ...]]
@@ -140,6 +140,15 @@ class SystemPlan:
             self.settings.log_servers, None if security_file is None else security_file.absolute()
         )
 
+    @property
+    def log_disk(self) -> LogDiskSettings:
+        """Of the embedded log."""
+        return LogDiskSettings(
+            folder=None if self.kafka is None else self.kafka.log_dir,
+            min_free_bytes=self.settings.log_min_free_bytes,
+            max_bytes=self.settings.log_max_bytes,
+        )
+
     def parts(self) -> list[Part]:
         return [
             *([] if self.kafka is None else [self._log(self.kafka)]),
@@ -147,7 +156,7 @@ class SystemPlan:
             self._python_part(
                 RULES,
                 RULES,
-                environment_of(self.servers, RULES),
+                self._log_environment(RULES),
                 command="rules-runner",
                 needs_log_topics=True,
             ),
@@ -190,9 +199,11 @@ class SystemPlan:
         )
 
     def _log(self, kafka: KafkaServer) -> Part:
-        meter = LogRoomMeter(kafka.log_dir, self.min_free_disk_bytes, self.settings.log_max_bytes)
+        meter = LogRoomMeter(self.log_disk)
+        reserve = LogReserve(kafka.directory / "reserve", self.settings.log_min_free_bytes)
 
         def probe(_pid: int) -> PartHealth:
+            reserve.look()
             if not kafka.is_serving():
                 return PartHealth(False, "does not answer")
             room = meter.read()
@@ -211,16 +222,12 @@ class SystemPlan:
             "MQLAKE_GATEWAY_LISTENERS": to_json(self.listeners[gateway.name]),
             "MQLAKE_GATEWAY_LAKE_DIR": str(self.data.root),
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
-            **environment_of(self.servers, "gateway"),
+            **self._log_environment("gateway"),
         }
-        if self.kafka is not None:
-            environment["MQLAKE_GATEWAY_LOG_DIR"] = str(self.data.kafka)
         if self.balancing is not None:
             # Clients reach no gateway but by the balancer.
             environment["MQLAKE_GATEWAY_SERVER_REFERENCE"] = self.balancing.server_reference
             environment["MQLAKE_GATEWAY_REDIRECT_CLIENTS"] = "false"
-        if self.settings.log_max_bytes is not None:
-            environment["MQLAKE_GATEWAY_MAX_LOG_BYTES"] = str(self.settings.log_max_bytes)
         return self._python_part("gateway", gateway.name, environment, needs_log_topics=True)
 
     def _balancing_parts(self) -> list[Part]:
@@ -257,7 +264,7 @@ class SystemPlan:
             self._python_part(
                 FEDERATION,
                 FEDERATION,
-                environment_of(self.servers, FEDERATION),
+                self._log_environment(FEDERATION),
                 config=self.federation,
                 needs_log_topics=True,
             )
@@ -276,11 +283,10 @@ class SystemPlan:
 
     def _lake(self) -> Part:
         environment = self._engine_environment(LAKE) | {
+            **disk_environment(self.log_disk, LAKE),
             "MQLAKE_LAKE_LOG_RETENTION_HOURS": str(self.settings.log_retention_hours),
             "MQLAKE_LAKE_LOG_RETENTION_BYTES": str(self.settings.log_retention_bytes),
         }
-        if self.kafka is not None:
-            environment["MQLAKE_LAKE_LOG_DIR"] = str(self.kafka.log_dir)
         # Messages flow first: it starts when all that they need has started.
         return replace(self._python_part(LAKE, LAKE, environment), after=ROUTER, awaited=False)
 
@@ -308,7 +314,12 @@ class SystemPlan:
             "MQLAKE_API_PORT": str(self.api_port),
             "MQLAKE_API_DATA_DIR": str(self.data.root),
             "MQLAKE_API_TOKEN_FILE": str(self.data.api_token),
+            **disk_environment(self.log_disk, API),
         }
+
+    def _log_environment(self, process: str) -> dict[str, str]:
+        """Return what tells a process that puts messages into the log where and how full it is."""
+        return environment_of(self.servers, process) | disk_environment(self.log_disk, process)
 
     def _python_part(
         self,

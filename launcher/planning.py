@@ -84,7 +84,6 @@ def plan_system(options: Options, data: DataDirectory, previous: SystemState | N
         data,
         files.local,
         kafka,
-        files.gateway.min_free_disk_bytes,
         connect_port,
         gateways.addresses(listeners),
         listeners,

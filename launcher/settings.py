@@ -53,10 +53,17 @@ class LocalSettings(ProcessSettings):
     log_max_bytes: int | None = Field(
         default=None,
         ge=128 * 1024**2,
-        description="Maximum bytes of the log's folder; beyond it publishers are refused with "
-        "0x97. Set it above log_retention_bytes, or publishing soon stops. Without it they are "
-        "refused only when the disk is nearly full (min_free_disk_bytes in conf/gateway.toml).",
+        description="Maximum bytes of the log's folder; beyond it messages are refused (MQTT: "
+        "0x97). Set it above log_retention_bytes, or publishing soon stops. Without it they are "
+        "refused only when the disk is nearly full (log_min_free_bytes).",
         examples=[50_000_000_000],
+    )
+    log_min_free_bytes: int = Field(
+        default=512 * 1024**2,
+        ge=0,
+        description="Minimum free space on the disk of the embedded log; with less, messages are "
+        "refused. Half as much is kept in reserve by a file that is deleted when the disk is full, "
+        "so that the log can run and delete what is old.",
     )
     log_partitions: int = Field(
         default=4,

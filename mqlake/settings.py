@@ -55,6 +55,32 @@ class LogSettings(SettingsGroup):
         return LogServers(self.bootstrap_servers, self.security_file)
 
 
+class LogDiskSettings(SettingsGroup):
+    """Disk of an embedded log on this machine; on a nearly full one the log takes no messages.
+
+    `bin/mqlake up` sets these itself. Without folder nothing is looked at: brokers of your own have
+    monitoring of their own (docs/observability.md#the-log-on-the-disk).
+    """
+
+    folder: Path | None = Field(
+        default=None,
+        description="Folder of the log with its partitions.",
+        examples=[Path("data/kafka/log")],
+    )
+    min_free_bytes: int = Field(
+        default=512 * 1024**2,
+        ge=0,
+        description="Minimum free space on the log's disk; with less, messages are refused.",
+    )
+    max_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Maximum bytes of the log's folder; beyond it messages are refused, too. "
+        "Without it there is no limit.",
+        examples=[50_000_000_000],
+    )
+
+
 class PostgresSettings(SettingsGroup):
     """A database of PostgreSQL."""
 

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
 from mqlake.errors import SettingsError
+from mqlake.log_disk import LogDisk
 from mqlake.retention import TABLES_WITH_TOPIC, read_policies
 from mqlake.rule_tables import rule_tables
 from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table
@@ -84,6 +85,7 @@ class Maintenance:
         for key, value in _CONF.items():
             self._spark.conf.set(key, value)
         self._settings = settings
+        self._disk = LogDisk(settings.log_disk)
         self._state = state
         self._clock = clock
         self._first_expiry: datetime | None = None
@@ -132,7 +134,13 @@ class Maintenance:
         self._state.note(self._spark)
 
     def optimize(self) -> None:
-        """Join the small files of the tables that have many."""
+        """Join the small files of the tables that have many, unless the log is full.
+
+        That writes once more what a table has, and frees the disk a day later.
+        """
+        if problem := self._disk.why_full():
+            _logger.warning("no small files are joined", extra={"fields": {"reason": problem}})
+            return
         for table in TABLES:
             if small_files(table_path(self._settings, table)) >= MOST_SMALL_FILES:
                 with self._writing(table):

@@ -7,10 +7,11 @@ messages on their way at that moment, two seconds' worth at most, come again.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from api.jobs import Job
-from api.pace import JobPace
+from api.pace import JobPace, when_there_is_room
 from api.replay.order import COLUMNS_HINT, Place, ReplayOrder, ordered_query
 from api.replay.rows import MessageLimits, RowError, StoredMessage, read_row, read_rows
 from api.replay.targets import ReplayError, ReplayTarget
@@ -151,7 +152,7 @@ class Replay:
         self._job.check()
         self._pace.wait(len(batch), self._job.cancelling.wait)
         self._check()
-        self._target.send(batch)
+        when_there_is_room(self._job, partial(self._target.send, batch), self._check)
         self._sent += len(batch)
         last = batch[-1].place
         self._job.place = {

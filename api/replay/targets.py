@@ -36,6 +36,7 @@ class ReplayTarget(Protocol):
         """Have them in the log.
 
         Raises:
+            LogDiskFull: It is full; none is in it.
             LogError: It does not answer; some may be in it.
             ReplayError: They cannot be sent any more.
         """

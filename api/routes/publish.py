@@ -31,7 +31,7 @@ from mqlake.topics import (
 
 router = APIRouter(
     tags=["publish"],
-    responses={code: {"model": ProblemDetails} for code in (413, 422, 503)},
+    responses={code: {"model": ProblemDetails} for code in (413, 422, 503, 507)},
 )
 
 MAX_BULK: Final = 1_000
@@ -196,7 +196,7 @@ async def post_publish(
     """Publish a message.
 
     It is in the log, on every in-sync replica, when this answers. `outcome_unknown` means that it
-    may be: publishing it again may duplicate it.
+    may be: publishing it again may duplicate it. 507: the log is full, and takes it later.
     """
     made = _make(maker, settings, caller, tenant, [new])
     (placed,) = await publisher.publish(made)
@@ -227,7 +227,7 @@ async def post_publish_bulk(
     """Publish several messages.
 
     If one is not valid, none is published. Messages of one topic stay in order. 207 if the log has
-    not taken all: each item has its outcome.
+    not taken all: each item has its outcome. 507: the log is full, and has taken none.
     """
     made = _make(maker, settings, caller, tenant, new.messages)
     placed = await publisher.publish(made)

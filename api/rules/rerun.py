@@ -296,4 +296,4 @@ class _Rerun(RuleRun[RerunOrder]):
             for partition, offset in places
         )
         records = [Append(0, key, b"", dead_letter_headers(letter)) for letter in letters]
-        self._log.append_all(DEAD_LETTERS_TOPIC, records, what=f"marks of rule {order.rule_id!r}")
+        self.append(DEAD_LETTERS_TOPIC, records)

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from api.jobs import Job
 from api.log import LogAppender
-from api.pace import JobPace
+from api.pace import JobPace, when_there_is_room
 from api.rules.materialised import Entry
 from api.spark import Row, Spark, Statement
 from mqlake.errors import MqlakeError
@@ -175,4 +176,5 @@ class RuleRun(HistoryRun, Generic[Order]):
         """Append outputs, or records in their place."""
         if records:
             what = f"outputs of rule {self._order.rule_id!r}"
-            self._log.append_all(log_topic, records, what=what)
+            append = partial(self._log.append_all, log_topic, records, what=what)
+            when_there_is_room(self._job, append, self.check)

@@ -69,7 +69,7 @@ def add_site(service: SiteService, families: Families) -> None:
         families.add("mqlake_federation_link_waiting_packets", link.waiting, str(site))
         families.add("mqlake_federation_link_behind_records", link.behind, str(site))
         families.add("mqlake_federation_link_records_gone_total", link.gone, str(site))
-        held = service.taking.holding.held(site)
+        held = service.taking.holding.held(site) + service.full_log.held(site)
         families.add("mqlake_federation_link_held_messages", held, str(site))
         counters = link.counters
         families.add("mqlake_federation_link_dropped_packets_total", counters.too_large, str(site))

@@ -10,7 +10,13 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.errors import InvalidTopic
-from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup, TopicLevels
+from mqlake.settings import (
+    LogDiskSettings,
+    LogSettings,
+    ProcessSettings,
+    SettingsGroup,
+    TopicLevels,
+)
 from mqlake.topics import DEFAULT_MAX_LEVELS, validate_topic_filter
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -342,6 +348,7 @@ class FederationSettings(ProcessSettings):
         description="The log of this mqlake site, through which it is federated. Without this "
         "table the site's broker is federated.",
     )
+    log_disk: LogDiskSettings = LogDiskSettings()
     tenant: str = Field(
         default="default",
         description="With a log: tenant whose messages are federated.",

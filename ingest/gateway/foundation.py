@@ -49,6 +49,7 @@ from ingest.gateway.wills import Wills
 from ingest.session.subscriptions import Subscriptions
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.versioned_writer import VersionedWriter
+from mqlake.log_disk import LogDisk
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Foundation:
         self.authorizer = Authorizer(settings.rights_file)
         asked = self.authorizer, self.retained_quota, self.shared_limits
         self.wills = Wills(self.publisher, context.origin, *asked, self.drops)
-        self.disk = DiskWatch(settings, self.publisher)
+        self.disk = DiskWatch(LogDisk(settings.log_disk), self.publisher)
         counted = self.publisher, self.delivered, self.routes
         self.growing = Growing(
             self.partitions, self.writer, *counted, self.tasks, settings.lease_seconds

@@ -16,7 +16,13 @@ from ingest.gateway.listeners.settings import (
 )
 from ingest.gateway.overload import OverloadSettings
 from mqlake.log.durability import Durability
-from mqlake.settings import LogSettings, ProcessSettings, TopicLevels, TracingSettings
+from mqlake.settings import (
+    LogDiskSettings,
+    LogSettings,
+    ProcessSettings,
+    TopicLevels,
+    TracingSettings,
+)
 from mqlake.sharing import ShareStrategy
 from mqlake.topics import DEFAULT_MAX_LEVELS
 
@@ -25,13 +31,14 @@ class GatewaySettings(ProcessSettings):
     """Settings of a gateway.
 
     Read by `bin/mqlake gateway --config conf/gateway.toml`. `bin/mqlake up` sets name, port,
-    log_dir, heartbeat_file, log_file and the log's servers itself; the ports of further gateways
+    heartbeat_file, log_file, the log's servers and its disk itself; the ports of further gateways
     count up.
     """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_GATEWAY_")
 
     log: LogSettings = LogSettings()
+    log_disk: LogDiskSettings = LogDiskSettings()
     tracing: TracingSettings = TracingSettings()
 
     name: str = Field(
@@ -364,23 +371,6 @@ class GatewaySettings(ProcessSettings):
         "gateway reads retained messages and long gaps of sessions. Without it the gateway reads "
         "only the log, without messages that retention has deleted.",
         examples=[Path("data")],
-    )
-    log_dir: Path | None = Field(
-        default=None,
-        description="Folder of an embedded log; its disk usage is monitored.",
-        examples=[Path("data/kafka")],
-    )
-    min_free_disk_bytes: int = Field(
-        default=512 * 1024 * 1024,
-        ge=0,
-        description="Minimum free space on the disk of log_dir; with less, publishers are refused.",
-    )
-    max_log_bytes: int | None = Field(
-        default=None,
-        ge=0,
-        description="Maximum bytes of log_dir; beyond it publishers are refused, too. `bin/mqlake "
-        "up` sets it from log_max_bytes. Without it there is no limit.",
-        examples=[50_000_000_000],
     )
 
     @field_validator("share_strategy")

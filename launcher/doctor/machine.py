@@ -58,7 +58,15 @@ def look_at_disk(patient: Patient) -> Iterator[Finding]:
 def look_at_log_room(patient: Patient) -> Iterator[Finding]:
     """How long does the disk of the log last, at the present rate?"""
     room = patient.figures(LOG).get("room")
-    if room is None or room["growth_bytes_per_second"] is None:
+    if room is None:
+        return
+    advice = "free disk, or lower log_retention_bytes; if a query is behind, help it first"
+    if room["why_full"]:
+        yield error(
+            "log room", f"the log is full, messages are refused: {room['why_full']}", advice
+        )
+        return
+    if room["growth_bytes_per_second"] is None:
         return
     lasts = room["lasts_seconds"]
     if lasts is None:
@@ -66,9 +74,8 @@ def look_at_log_room(patient: Patient) -> Iterator[Finding]:
         return
     detail = (
         f"at {room['growth_bytes_per_second'] / 1e6:.2f} MB/s the log has room for "
-        f"{in_words(lasts)}, then publishers are refused"
+        f"{in_words(lasts)}, then messages are refused"
     )
-    advice = "free disk, or lower log_retention_bytes; if a query is behind, help it first"
     if lasts < LEAST_LOG_SECONDS:
         yield error("log room", detail, advice)
     elif lasts < LITTLE_LOG_SECONDS:

@@ -231,10 +231,11 @@ SUPERVISOR: Final = (
     _gauge("process_resident_memory_bytes", "of it and its children", "process"),
     _counter("process_cpu_seconds", "of it and its children", "process"),
     _gauge("log_taken_bytes", "of the disk that the embedded log takes"),
-    _gauge("log_room_bytes", "that the log may take more before publishers are refused"),
+    _gauge("log_room_bytes", "that the log may take more before messages are refused"),
+    _gauge("log_full", "1: the log is full, messages are refused"),
     _gauge(
         "log_lasts_seconds",
-        "until publishers are refused, at the rate of the last minutes; +Inf without growth",
+        "until messages are refused, at the rate of the last minutes; +Inf without growth",
     ),
     _gauge("data_free_bytes", "free on the disk of the data directory"),
 )

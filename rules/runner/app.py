@@ -19,6 +19,7 @@ from mqlake.log.contract import LogAccess
 from mqlake.log.following import following_growth
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
+from mqlake.log_disk import LogDisk
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
@@ -60,6 +61,7 @@ class _Process:
         self._ended: asyncio.Future[str]
         self._runner: Runner | None = None
         self._waits_for = "the log"
+        self._disk = LogDisk(settings.log_disk)
 
     async def run(self) -> None:
         """Run until a signal comes.
@@ -111,7 +113,7 @@ class _Process:
         ranges = KafkaRangeReader(servers, client_id=settings.name)
         open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
         log = LogAccess(writer, open_reader, ranges)
-        target = KafkaTarget(writer, cluster, SystemClock())
+        target = KafkaTarget(writer, cluster, SystemClock(), self._disk)
         tracer = open_tracer(settings.tracing, settings.name)
         try:
             async with following_growth(writer, servers):
@@ -150,6 +152,8 @@ class _Process:
         while path is not None:
             runner = self._runner
             healthy, detail = runner.health() if runner else (False, f"waits for {self._waits_for}")
+            if problem := self._disk.why_full():
+                detail += f"; what they append waits, the log is full: {problem}"
             figures = runner.figures() if runner else {}
             try:
                 await asyncio.to_thread(

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.settings import (
+    LogDiskSettings,
     LogSettings,
     PostgresSettings,
     ProcessSettings,
@@ -160,12 +161,13 @@ class RulesSettings(ProcessSettings):
     """Settings of the process that carries out the actions of rules.
 
     Read by `bin/mqlake rules-runner --config conf/rules.toml`. `bin/mqlake up` sets heartbeat_file,
-    log_file and the log's servers itself.
+    log_file, the log's servers and its disk itself.
     """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_RULES_")
 
     log: LogSettings = LogSettings()
+    log_disk: LogDiskSettings = LogDiskSettings()
     tracing: TracingSettings = TracingSettings()
 
     name: str = Field(

@@ -15,6 +15,7 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
 from mqlake.log.options import BATCH_BYTES
+from mqlake.log_disk import ELSEWHERE, WAIT_SECONDS, LogDisk
 from rules.actions.contract import NewRecord
 from rules.actions.log import OWN_PREFIX
 
@@ -91,10 +92,14 @@ class KafkaTarget:
         writer: For mqlake's own log topics, which take the usual batches, and for others that do.
         cluster: Of the same log.
         clock: Says how old an answer about a log topic is.
+        disk: Of that log; while it is full records wait, and the actions with them.
     """
 
-    def __init__(self, writer: LogWriter, cluster: LogCluster, clock: Clock) -> None:
+    def __init__(
+        self, writer: LogWriter, cluster: LogCluster, clock: Clock, disk: LogDisk = ELSEWHERE
+    ) -> None:
         self._clock = clock
+        self._disk = disk
         self._cluster = cluster
         self._writers = {BATCH_BYTES: writer}
         self._log_topics: dict[str, _LogTopic] = {}
@@ -128,7 +133,8 @@ class KafkaTarget:
         if not records:
             return pending
         for number, record in enumerate(records):
-            if self._in_turn or not self._offer(pending, number, record, alone=alone):
+            waits = self._in_turn or self._disk.why_full()
+            if waits or not self._offer(pending, number, record, alone=alone):
                 await self._append_in_turn(pending, records, number, alone=alone)
                 break
         await pending.done
@@ -143,6 +149,8 @@ class KafkaTarget:
             async with self._turn:
                 for number in range(first, len(records)):
                     record = records[number]
+                    while self._disk.why_full():  # noqa: ASYNC110 - a disk tells nobody
+                        await asyncio.sleep(WAIT_SECONDS)
                     while not self._offer(pending, number, record, alone=alone):
                         if not alone and self._is_unknown(record.log_topic):
                             await self._ask(record.log_topic)

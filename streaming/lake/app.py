@@ -324,5 +324,10 @@ class _Lake:
             week = Retention(KEPT_A_WEEK_MS, KEPT_A_WEEK_BYTES)
             retention = {INBOUND: messages, OUTPUTS: messages, EVENTS: week, DEAD_LETTERS: week}
         return LogRetention(
-            self._log, retention, self._readers, self._unread, self._engine.clock, settings.log_dir
+            self._log,
+            retention,
+            self._readers,
+            self._unread,
+            self._engine.clock,
+            settings.log_disk.folder,
         )

@@ -1,10 +1,9 @@
 """Settings of the lake (`mqlake lake`); `conf/lake.toml` shows every key."""
 
-from pathlib import Path
-
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from mqlake.settings import LogDiskSettings
 from streaming.settings.spark import StreamingSettings
 
 
@@ -18,6 +17,8 @@ class LakeSettings(StreamingSettings):
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_LAKE_")
 
+    log_disk: LogDiskSettings = LogDiskSettings()
+
     master: str = Field(
         default="local[8]",
         description="Spark master. With more task slots more stateful rules run at the same time.",
@@ -28,12 +29,6 @@ class LakeSettings(StreamingSettings):
         le=19,
         description="Niceness of the process, as nice(1). When processors are busy, 5 gives it a "
         "quarter of a normal process's share, 10 a tenth; idle processors it can use fully.",
-    )
-    log_dir: Path | None = Field(
-        default=None,
-        description="Folder of an embedded log with its partitions. Without it only the age of "
-        "records limits the log, not its size.",
-        examples=[Path("data/kafka/log")],
     )
     log_retention_hours: float | None = Field(
         default=None,
@@ -46,8 +41,8 @@ class LakeSettings(StreamingSettings):
     log_retention_bytes: int = Field(
         default=10 * 1000**3,
         ge=64 * 1024**2,
-        description="Maximum bytes of an embedded log; beyond it the oldest messages are deleted "
-        "in the same way.",
+        description="Maximum bytes of an embedded log (log_disk.folder); beyond it the oldest "
+        "messages are deleted in the same way.",
     )
     history_interval_seconds: float = Field(
         default=2.0,

@@ -33,6 +33,7 @@ from mqlake.clock import ManualClock
 from mqlake.credentials import MIN_ITERATIONS
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.blocking import Append
+from mqlake.log_disk import ELSEWHERE
 from mqlake.record_versions import Headers
 from mqlake.records import GATEWAYS, INBOUND
 from tests.api.routes_made_once import application
@@ -90,7 +91,7 @@ class MemoryPublisher(ApiPublisher):
     """Publishes into the list; refuses payloads that ask for it."""
 
     def __init__(self, address: LogAddress, log: MemoryAppender) -> None:
-        super().__init__(address)
+        super().__init__(address, ELSEWHERE)
         self._log = log
 
     async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:

@@ -16,6 +16,7 @@ from api.spark import SparkAway, SparkStarting
 from api.sql.errors import QueryTimeoutError
 from api.sql.running import TooManyQueriesError
 from mqlake.errors import LogError, MqlakeError, OffsetGone
+from mqlake.log_disk import LogDiskFull
 from rules.errors import RuleError
 
 
@@ -47,6 +48,7 @@ def answer(error: Exception, headers: dict[str, str] | None = None) -> httpx.Res
         (SparkStarting("it starts"), 503, "unavailable", "1"),
         (TooManyQueriesError("20 run"), 503, "unavailable", "5"),
         (TooManyJobs("20 wait"), 429, "rate_limited", "10"),
+        (LogDiskFull("0 MiB free"), 507, "log_full", "10"),
         (NotThere("there is none"), 404, "not_found", None),
         (RightsChanged("version 2 is in force"), 409, "version_conflict", None),
         (MqlakeError("what nobody expects"), 500, "internal_error", None),

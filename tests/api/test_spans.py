@@ -12,6 +12,7 @@ from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import LogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.log_disk import ELSEWHERE
 from mqlake.records import HEADER_TRACEPARENT, INBOUND
 from mqlake.tracing import Tracer
 from tests.api.test_api import write_state
@@ -23,7 +24,7 @@ class InMemory(TracingApiPublisher):
     """Appends to a log in memory, which takes so many at once."""
 
     def __init__(self, data_dir: Path, tracer: Tracer, most: int = 10) -> None:
-        super().__init__(LogAddress(data_dir), tracer)
+        super().__init__(LogAddress(data_dir), ELSEWHERE, tracer)
         write_state(data_dir, healthy=True)
         self.log = MemoryLog()
         self.log.create(INBOUND, 1)

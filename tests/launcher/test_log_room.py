@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.log_room import LogRoomFinding, LogRoomMeter, in_words
+from mqlake.settings import LogDiskSettings
 
 MB = 1_000_000
 
@@ -13,7 +14,8 @@ class Log:
     def __init__(self, folder: Path, most_bytes: int | None = 100 * MB) -> None:
         self.folder = folder
         self.now = 0.0
-        self.meter = LogRoomMeter(folder, 0, most_bytes, now=lambda: self.now)
+        disk = LogDiskSettings(folder=folder, min_free_bytes=0, max_bytes=most_bytes)
+        self.meter = LogRoomMeter(disk, now=lambda: self.now)
 
     def after(self, seconds: float, more: int) -> LogRoomFinding:
         self.now += seconds
@@ -47,6 +49,15 @@ def test_a_log_that_does_not_grow_lasts(tmp_path: Path) -> None:
     assert found.room_bytes > 1000
 
 
+def test_a_full_log_says_so(tmp_path: Path) -> None:
+    found = Log(tmp_path, most_bytes=1 << 20).after(0, 3 << 20)
+    assert found.room_bytes == 0
+    assert found.figures["why_full"] == "3 MiB in the log, 1 MiB allowed"
+    assert found.describe() == (
+        "0.00 GB, full: messages are refused, 3 MiB in the log, 1 MiB allowed"
+    )
+
+
 def test_it_is_measured_now_and_then(tmp_path: Path) -> None:
     log = Log(tmp_path)
     first = log.after(0, 2 * MB)
@@ -55,7 +66,7 @@ def test_it_is_measured_now_and_then(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_has_no_room(tmp_path: Path) -> None:
-    assert LogRoomMeter(tmp_path / "none", 0).read() is None
+    assert LogRoomMeter(LogDiskSettings(folder=tmp_path / "none")).read() is None
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ def test_a_log_that_does_not_grow_lasts_for_ever(tmp_path: Path) -> None:
     found = read(state_with(LogRoomFinding(5, 7, 2.0)), tmp_path)
     assert found["mqlake_log_lasts_seconds"] == 3.5
     assert (found["mqlake_log_taken_bytes"], found["mqlake_log_room_bytes"]) == (5, 7)
+    assert found["mqlake_log_full"] == 0
+    found = read(state_with(LogRoomFinding(5, 0, 2.0, "0 MiB free")), tmp_path)
+    assert found["mqlake_log_full"] == 1
 
 
 @pytest.mark.parametrize("room", [None, LogRoomFinding(5, 7)])

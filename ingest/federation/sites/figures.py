@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ingest.federation.sites.full_log import FullLog
     from ingest.federation.sites.link import SiteLink
     from ingest.federation.sites.retaining import Retaining
     from ingest.federation.sites.spreading import Spreading
@@ -17,7 +18,11 @@ MOST_SHOWN: Final = 20
 
 
 def figures_of(
-    links: Mapping[int, SiteLink], spreading: Spreading, retaining: Retaining, taking: Taking
+    links: Mapping[int, SiteLink],
+    spreading: Spreading,
+    retaining: Retaining,
+    taking: Taking,
+    full_log: FullLog,
 ) -> dict[str, Any]:
     """Return counters and links, fit for JSON."""
     streams, wanted = taking.inlet.streams, spreading.wanted
@@ -31,8 +36,8 @@ def figures_of(
                 "waiting": link.waiting,
                 "behind": link.behind,
                 "gone": link.gone,
-                "held": taking.holding.held(site),
-                "held_because": taking.holding.reason(site),
+                "held": taking.holding.held(site) + full_log.held(site),
+                "held_because": full_log.reason(site) or taking.holding.reason(site),
                 "bytes": link.sent_bytes,
                 "wants": len(wanted.of(site)),
                 "carries": sorted(wanted.of(site))[:MOST_SHOWN],

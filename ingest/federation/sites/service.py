@@ -22,6 +22,7 @@ from ingest.federation.sites.checkpoints import SiteCheckpoints
 from ingest.federation.sites.connections import SiteConnections
 from ingest.federation.sites.events import LinkEvents
 from ingest.federation.sites.figures import counted, figures_of
+from ingest.federation.sites.full_log import FullLog
 from ingest.federation.sites.group_routes import GroupRoutes
 from ingest.federation.sites.handing import Handing
 from ingest.federation.sites.link import SiteLink
@@ -48,6 +49,7 @@ from mqlake.federation_records import (
     LinkPosition,
 )
 from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.log_disk import LogDisk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -144,6 +146,9 @@ class SiteService:
             self._passing,
             self._events,
         )
+        self.full_log = FullLog(
+            LogDisk(settings.log_disk), settings.max_inflight, self._receive, self._events
+        )
         parts = self.links, self.spreading, self.retaining, self.taking
         self._checkpoints = SiteCheckpoints(self.site, run, log, clock, *parts, growth, due)
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
@@ -191,6 +196,7 @@ class SiteService:
             await self.routes.close()
             await self.retaining.stop()
             self.taking.stop()
+            self.full_log.stop()
             if self.is_ready and stop.is_set() and not self._failed.done():
                 with suppress(LogError, OperationalError, TimeoutError):
                     async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
@@ -208,6 +214,7 @@ class SiteService:
             if link.connection is not None:
                 link.connection.close("the neighbour's settings have changed")
             self.taking.close(site)
+            self.full_log.close(site)
             del self.links[site]
             if site in wanted:
                 self._add(wanted[site], link.position)
@@ -307,6 +314,7 @@ class SiteService:
             connection.close("another connection of this neighbour stays")
             return
         self.taking.close(link.site)  # another one that this takes the place of
+        self.full_log.close(link.site)
         self.spreading.open(link, connection)
         self.finding.step(WayUp(link.site), self._clock.monotonic())
         self._say_map()
@@ -318,6 +326,7 @@ class SiteService:
         if link is not None and link.connection is connection:
             link.detach(connection)
             self.taking.close(link.site)
+            self.full_log.close(link.site)
             self.spreading.close(link)
             self.finding.step(WayDown(link.site), self._clock.monotonic())
             self._say_map()
@@ -336,6 +345,14 @@ class SiteService:
 
     def receive(self, connection: SiteConnection, publish: Publish) -> None:
         """Take a message of a neighbour, or a control packet."""
+        link = self._link_of(connection)
+        if link is None or link.connection is not connection:
+            return
+        is_message = publish.topic_name.startswith((self._messages, self._for_groups))
+        if not (is_message and self.full_log.hold(link.site, connection, publish)):
+            self._receive(connection, publish)
+
+    def _receive(self, connection: SiteConnection, publish: Publish) -> None:
         link = self._link_of(connection)
         if link is None or link.connection is not connection:
             return
@@ -402,6 +419,8 @@ class SiteService:
         held = [str(site) for site in self.links if self.taking.holding.reason(site)]
         if held:
             detail += f"; held back for messages that are missing: {', '.join(held)}"
+        if full := [str(site) for site in self.links if self.full_log.reason(site)]:
+            detail += f"; held back as the log is full: {', '.join(full)}"
         return True, detail  # a neighbour may be away for long, and gets all of it then
 
     def figures(self) -> dict[str, Any]:
@@ -409,7 +428,7 @@ class SiteService:
         return {
             "site": self.site,
             "epoch": self.epoch,
-            **figures_of(self.links, self.spreading, self.retaining, self.taking),
+            **figures_of(self.links, self.spreading, self.retaining, self.taking, self.full_log),
             "overlay": self.finding.figures(),
             "counters": {**counted(self.inlet.counters), "strangers": self.strangers},
         }

@@ -1,12 +1,11 @@
 """The gateway as a whole: start, health, stop, and real MQTT clients."""
 
 import asyncio
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from paho.mqtt.client import Client as PahoClient
@@ -28,6 +27,7 @@ from mqlake.records import (
     retained_route,
     route_key,
 )
+from mqlake.settings import LogDiskSettings
 from tests.ingest.gateway.harness import (
     NAME,
     PARTITIONS,
@@ -203,18 +203,9 @@ async def test_errors_of_the_reader_are_told_and_survived() -> None:
         assert harness.gateway.status.health()[0]
 
 
-class Usage(NamedTuple):
-    """What `shutil.disk_usage` returns."""
-
-    total: int
-    used: int
-    free: int
-
-
 async def test_a_log_that_grows_too_large_refuses_publishers(tmp_path: Path) -> None:
-    async with running_gateway(
-        log_dir=tmp_path, min_free_disk_bytes=0, max_log_bytes=2 << 20
-    ) as harness:
+    disk = LogDiskSettings(folder=tmp_path, min_free_bytes=0, max_bytes=2 << 20)
+    async with running_gateway(log_disk=disk) as harness:
         gateway = harness.gateway
         segment = tmp_path / "mqlake.inbound-0" / "0.log"
         segment.parent.mkdir()
@@ -224,30 +215,6 @@ async def test_a_log_that_grows_too_large_refuses_publishers(tmp_path: Path) -> 
         segment.unlink()
         gateway.disk.look()
         assert gateway.publisher.is_refusing == ""
-
-
-async def test_a_disk_that_fills_refuses_publishers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async with running_gateway(log_dir=tmp_path, min_free_disk_bytes=100 << 20) as harness:
-        gateway = harness.gateway
-
-        def disk(free: int) -> None:
-            monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1, 1, free))
-            gateway.disk.look()
-
-        disk(99 << 20)
-        assert gateway.publisher.is_refusing == "99 MiB free on the log's disk, 100 MiB needed"
-        disk(100 << 20)
-        assert gateway.publisher.is_refusing == ""
-
-        def fail(_path: Path) -> None:
-            raise OSError(5, "Input/output error")
-
-        monkeypatch.setattr(shutil, "disk_usage", fail)
-        gateway.disk.look()
-        assert "Input/output error" in gateway.publisher.is_refusing
-        monkeypatch.undo()
 
 
 async def test_messages_cross_gateways() -> None:

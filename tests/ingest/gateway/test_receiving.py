@@ -20,6 +20,7 @@ from ingest.protocol.reason_codes import (
 )
 from mqlake.errors import LogError
 from mqlake.records import INBOUND, decode_message
+from mqlake.settings import LogDiskSettings
 from tests.ingest.gateway.harness import Client, running_gateway, until
 
 pytestmark = pytest.mark.anyio
@@ -344,10 +345,11 @@ async def test_the_next_message_is_not_taken_for_one_that_was_looked_for() -> No
 
 
 async def test_publishers_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
-    async with running_gateway(log_dir=tmp_path, min_free_disk_bytes=0) as harness:
+    disk = LogDiskSettings(folder=tmp_path, min_free_bytes=0)
+    async with running_gateway(log_disk=disk) as harness:
         client = await Client.connect(harness.port, "alice")
         await client.publish("a", b"x", 1)
-    async with running_gateway(log_dir=tmp_path, min_free_disk_bytes=0) as harness:
+    async with running_gateway(log_disk=disk) as harness:
         harness.gateway.publisher.is_refusing = "0 MiB free"
         client = await Client.connect(harness.port, "alice")
         older = await Client.connect(harness.port, "bob", level=4)

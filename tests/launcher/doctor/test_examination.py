@@ -19,6 +19,7 @@ from cli.doctor import command
 from launcher.doctor import access, machine, processes, rules, traffic
 from launcher.doctor.contract import Finding, Level, Patient
 from launcher.doctor.examination import CHECKS, examine, new_patient, worst
+from launcher.log_room import LogRoomFinding
 from launcher.paths import DataDirectory
 from launcher.ports import free_ports
 from mqlake.growth import Growth
@@ -255,21 +256,29 @@ def test_a_full_disk_and_a_large_checkpoint_are_found(
     [
         (0, None, Level.OK, "does not grow"),
         (2_000_000, 90_000, Level.OK, "at 2.00 MB/s the log has room for 25 hours"),
-        (2_000_000, 9_000, Level.WARNING, "2 hours, then publishers are refused"),
+        (2_000_000, 9_000, Level.WARNING, "2 hours, then messages are refused"),
         (2_000_000, 900, Level.ERROR, "15 minutes"),
     ],
 )
 def test_a_log_whose_disk_does_not_last_is_found(
     tmp_path: Path, growth: int, lasts: int | None, level: Level, says: str
 ) -> None:
-    room = {"taken_bytes": 10**9, "room_bytes": 1, "growth_bytes_per_second": growth}
-    log = ProcessReport("log", 7, True, "", figures={"room": room | {"lasts_seconds": lasts}})
+    room = LogRoomFinding(10**9, 1, growth).figures | {"lasts_seconds": lasts}
+    log = ProcessReport("log", 7, True, "", figures={"room": room})
     assert says in found(machine.look_at_log_room, patient(tmp_path, log))[level][0]
 
 
+def test_a_full_log_is_found(tmp_path: Path) -> None:
+    room = LogRoomFinding(1, 0, why_full="3 MiB in the log, 2 MiB allowed").figures
+    log = ProcessReport("log", 7, True, "", figures={"room": room})
+    assert found(machine.look_at_log_room, patient(tmp_path, log))[Level.ERROR] == [
+        "the log is full, messages are refused: 3 MiB in the log, 2 MiB allowed"
+    ]
+
+
 def test_of_a_log_that_was_just_started_nothing_is_said(tmp_path: Path) -> None:
-    room = {"taken_bytes": 1, "room_bytes": 1, "growth_bytes_per_second": None}
-    log = ProcessReport("log", 7, True, "", figures={"room": room | {"lasts_seconds": None}})
+    room = LogRoomFinding(1, 1).figures
+    log = ProcessReport("log", 7, True, "", figures={"room": room})
     for one in (patient(tmp_path), patient(tmp_path, log)):
         assert list(machine.look_at_log_room(one)) == []
 

@@ -5,7 +5,7 @@ from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, TENANTS
 UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows", "percent"}
 COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
-    *("healthy", "info", "active", "up", "nodes", "weight", "level", "step", "draining"),
+    *("healthy", "info", "active", "up", "nodes", "weight", "level", "step", "draining", "full"),
     *("checked", "broken", "unknown", "there", "packets", "meshes", "interests", "streams", "gaps"),
     *("shards", "talkers", "topics", "current", "links", "sites", "running", "uses"),
 }

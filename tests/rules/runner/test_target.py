@@ -1,10 +1,14 @@
 import asyncio
+import itertools
+from pathlib import Path
 
 import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.log_disk import LogDisk
+from mqlake.settings import LogDiskSettings
 from rules.actions.contract import Failure, NewRecord, refusal
 from rules.runner.target import ALONE, ASK_AGAIN_SECONDS, KafkaTarget
 from tests.rules.runner.memory import BatchWriter, MemoryCluster
@@ -69,6 +73,26 @@ async def test_a_full_queue_is_waited_out_and_order_is_kept() -> None:
     log.release_reports()
     assert (await first, await second) == ({}, {})
     assert values(log) == [b"%d" % number for number in range(15)]
+    await target.close()
+
+
+@pytest.mark.promise
+async def test_while_the_log_is_full_records_wait_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rules.runner.target.WAIT_SECONDS", 0.001)
+    file = tmp_path / "segment"
+    file.write_bytes(b"x" * (2 << 20))
+    log, now = a_log(), itertools.count()  # each look is a second later
+    settings = LogDiskSettings(folder=tmp_path, min_free_bytes=0, max_bytes=1 << 20)
+    disk = LogDisk(settings, monotonic=lambda: float(next(now)))
+    target = KafkaTarget(MemoryLogWriter(log), MemoryCluster(log), ManualClock(), disk)
+    parts = [asyncio.ensure_future(target.append(records(5, first=n))) for n in (0, 5)]
+    await asyncio.wait(parts, timeout=0.02)
+    assert values(log) == []
+    file.unlink()
+    assert await asyncio.gather(*parts) == [{}, {}]
+    assert values(log) == [b"%d" % number for number in range(10)]
     await target.close()
 
 

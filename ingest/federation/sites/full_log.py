@@ -1,0 +1,106 @@
+"""Messages of neighbours that wait, unacknowledged, while the log of this site is full.
+
+The neighbour's cursor stays before them, and its window bounds what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ingest.federation.sites.events import LINK_HELD, LINK_RESUMED
+from mqlake.log_disk import WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.federation.sites.connection import SiteConnection
+    from ingest.federation.sites.events import LinkEvents
+    from ingest.protocol.packets import Publish
+    from mqlake.log_disk import LogDisk
+
+_logger = logging.getLogger(__name__)
+
+
+class FullLog:
+    """All messages that wait for room. Make it inside the event loop.
+
+    Args:
+        disk: Of the site's log.
+        most_held: Messages of one neighbour: its window.
+        take: Takes a message when there is room again.
+        events: Of the site's links.
+    """
+
+    def __init__(
+        self,
+        disk: LogDisk,
+        most_held: int,
+        take: Callable[[SiteConnection, Publish], None],
+        events: LinkEvents,
+    ) -> None:
+        self._disk = disk
+        self._most_held = most_held
+        self._take = take
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._held: dict[int, deque[tuple[SiteConnection, Publish]]] = {}
+        """By neighbour, in their order."""
+        self._why = ""
+
+    def held(self, site: int) -> int:
+        """Return how many messages of a neighbour wait."""
+        return len(self._held.get(site, ()))
+
+    def reason(self, site: int) -> str:
+        """Return why a neighbour is held back; empty: it is not."""
+        return self._why if site in self._held else ""
+
+    def hold(self, site: int, connection: SiteConnection, publish: Publish) -> bool:
+        """Keep a message if it has to wait; return whether it does.
+
+        A neighbour that does not keep to its window is cut off.
+        """
+        if site not in self._held:
+            why = self._disk.why_full()
+            if not why:
+                return False
+            self._why = f"the log is full: {why}"
+            self._held[site] = deque()
+            self._tell(LINK_HELD, site, self._why)
+        if self.held(site) >= self._most_held:
+            connection.close(f"more than {self._most_held} unacknowledged messages")
+        else:
+            self._held[site].append((connection, publish))
+            if self._timer is None:
+                self._timer = self._loop.call_later(WAIT_SECONDS, self._look)
+        return True
+
+    def close(self, site: int) -> None:
+        """Hear that a connection has ended: its messages come again."""
+        self._held.pop(site, None)
+
+    def stop(self) -> None:
+        """Take nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._disk.why_full():
+            self._timer = self._loop.call_later(WAIT_SECONDS, self._look)
+            return
+        held, self._held = self._held, {}
+        for site, waiting in held.items():
+            self._tell(LINK_RESUMED, site, "")
+            for connection, publish in waiting:
+                self._take(connection, publish)
+
+    def _tell(self, event: str, site: int, reason: str) -> None:
+        self._events.add(event, site, reason or None)
+        words = "held back" if reason else "not held back any more"
+        fields = {"site": site, "reason": reason}
+        _logger.warning("a link is %s", words, extra={"fields": fields})
