@@ -76,10 +76,23 @@ class _Duty:
 
 
 class Maintenance:
-    """Does due work when `check` is called."""
+    """Does due work when `check` is called.
+
+    Args:
+        spark: A session of its own is made of it.
+        settings: Of the lake.
+        state: The other writer of some tables.
+        clock: For what is due, and for what is old.
+        trouble: Says why the machine's calendar is not to be believed; "": it is.
+    """
 
     def __init__(
-        self, spark: SparkSession, settings: LakeSettings, state: StateWriter, clock: Clock
+        self,
+        spark: SparkSession,
+        settings: LakeSettings,
+        state: StateWriter,
+        clock: Clock,
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self._spark = small_session(spark)
         for key, value in _CONF.items():
@@ -88,6 +101,7 @@ class Maintenance:
         self._disk = LogDisk(settings.log_disk)
         self._state = state
         self._clock = clock
+        self._trouble = trouble
         self._first_expiry: datetime | None = None
         now = clock.monotonic()
         self._duties = {
@@ -161,7 +175,13 @@ class Maintenance:
                     self._spark.sql(f"DELETE FROM {table.name} WHERE {condition}")  # noqa: S608
 
     def vacuum(self) -> None:
-        """Delete the files that no snapshot of the last day holds."""
+        """Delete the files that no snapshot of the last day holds.
+
+        Delta goes by the machine's calendar: while that is ahead, files go nowhere.
+        """
+        if trouble := self._trouble():
+            _logger.warning("no files are deleted", extra={"fields": {"reason": trouble}})
+            return
         for table in TABLES:
             with self._writing(table):
                 self._spark.sql(f"VACUUM {table.name}")

@@ -44,6 +44,7 @@ from streaming.application import (
     run_engine,
 )
 from streaming.checkpoints import Offsets, checkpoint, checkpoints, committed
+from streaming.deletion_clock import FILE, DeletionClock
 from streaming.exclusive import Lock
 from streaming.growth import Finish, LogGrowth, QueryPositions
 from streaming.jobs import history, outputs, state, stateful
@@ -149,6 +150,9 @@ class _Lake:
             KafkaRuleLog(servers, is_controllers=False, signatures=Signatures.of(settings))
         )
         self._unread = Unread(self._log.begins, self._rules_log.append, clock)
+        self._deletion = DeletionClock(
+            clock, settings.data_dir.absolute() / NAME / FILE, self._rules_log.append
+        )
         self._tables = StateWriter(
             settings, checkpoint(settings.data_dir, queries.STATE), clock, wait=self._rest
         )
@@ -208,7 +212,9 @@ class _Lake:
             target=self._runs.run, args=(engine.stopping,), name="runs", daemon=True
         )
         remembering.start()
-        maintenance = Maintenance(engine.spark, settings, self._tables, engine.clock)
+        maintenance = Maintenance(
+            engine.spark, settings, self._tables, self._deletion, self._deletion.trouble
+        )
         engine.begin("maintenance", maintenance.run)
         self._retention = self._log_retention()
         engine.begin("log-retention", self._retention.run)
@@ -296,6 +302,8 @@ class _Lake:
         detail = (trouble or "keeping the tables") + self._growth.told()
         if waits_for := self._finish.waits_for:
             detail += f", waits for {', '.join(waits_for)}"
+        if trouble := self._deletion.trouble():
+            detail += f"; {trouble}"
         if skipped:
             detail += f"; passes over {len(skipped)} messages that ended Spark"
         return Look(not trouble, detail, figures, waits=self._growth.is_under_way)
@@ -328,6 +336,6 @@ class _Lake:
             retention,
             self._readers,
             self._unread,
-            self._engine.clock,
+            self._deletion,
             settings.log_disk.folder,
         )
