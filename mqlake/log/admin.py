@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from mqlake.errors import LogError
-from mqlake.log.durability import COPIES, Durability, Keeping, topic_settings
+from mqlake.log.durability import CLEAN, COPIES, Durability, Keeping, topic_settings
 from mqlake.log.kafka_errors import CONNECTION_CODES, error_of
 from mqlake.log.log_topics import (
     ACKNOWLEDGED_LOG_TOPICS,
@@ -113,6 +113,9 @@ def ensure_log_topics(
     for log_topic in LOG_TOPICS_KEPT_A_WEEK:
         admin.create(log_topic, 1, KEPT_A_WEEK)
         admin.configure([log_topic], KEPT_A_WEEK)
+    admin.configure(SHARED_LOG_TOPICS, CLEAN)
+    if durability is not Durability.D1:
+        admin.until_clean(ACKNOWLEDGED_LOG_TOPICS)
     if durability is Durability.D2:
         # Before anything is changed: a topic with too few copies has no fewer than before.
         admin.check_keeping(ACKNOWLEDGED_LOG_TOPICS, durability)
@@ -377,7 +380,7 @@ class _Admin:
         metadata = self._metadata("asking for the brokers")
         if log_topic not in metadata.topics:
             replicas = min(COPIES, len(metadata.brokers))
-            settings = dict(config)
+            settings = {**config, **CLEAN}
             if replicas == COPIES:
                 settings["min.insync.replicas"] = "2"
             topic = NewTopic(log_topic, partitions, replicas, config=settings)
@@ -471,6 +474,7 @@ class _Admin:
                 ),
                 acknowledged=int(config["min.insync.replicas"]),
                 is_flushed=config["flush.messages"] == "1",
+                may_lose_leader=config.get(_UNCLEAN) == "true",
             )
             for log_topic, config in configs.items()
         }
@@ -479,6 +483,11 @@ class _Admin:
         """Wait until the configuration is in force: brokers hear of it a moment later."""
         while not all(found.is_flushed for found in self.keepings(log_topics).values()):
             self._pause("log topics that are to be flushed are not")
+
+    def until_clean(self, log_topics: Collection[str]) -> None:
+        """Likewise, until no copy that lacks records can become a leader."""
+        while any(found.is_unclean for found in self.keepings(log_topics).values()):
+            self._pause("log topics whose leaders are to have all records do not")
 
     def check_keeping(self, log_topics: Collection[str], wanted: Durability) -> None:
         for log_topic, found in self.keepings(log_topics).items():
@@ -576,6 +585,8 @@ class _Admin:
         time.sleep(RETRY_SECONDS)
 
 
+_UNCLEAN: Final = "unclean.leader.election.enable"
+"""Not every log that speaks Kafka's protocol has it; who does not has no such elections."""
 _STALE_CODES: Final = frozenset(
     {
         KafkaError._NOENT,

@@ -40,19 +40,29 @@ class Keeping:
         copies: Of each partition; the fewest that one has.
         acknowledged: Of those, how many must be in sync: `min.insync.replicas`.
         is_flushed: Whether a record is on the disk when it is acknowledged.
+        may_lose_leader: Whether a copy that lacks acknowledged records may become the leader, when
+            those that have them are away: `unclean.leader.election.enable`.
     """
 
     copies: int
     acknowledged: int
     is_flushed: bool
+    may_lose_leader: bool = False
 
     @property
     def is_replicated(self) -> bool:
         return min(self.copies, self.acknowledged) > 1
 
     @property
+    def is_unclean(self) -> bool:
+        """Whether acknowledged records may be lost while copies of them are there."""
+        return self.may_lose_leader and self.copies > 1
+
+    @property
     def durability(self) -> Durability:
         """The highest class that it gives."""
+        if self.is_unclean:
+            return Durability.D1
         if self.is_flushed:
             return Durability.D3
         return Durability.D2 if self.is_replicated else Durability.D1
@@ -61,15 +71,26 @@ class Keeping:
         """Return one line for people."""
         flushed = "flushed before" if self.is_flushed else "in the page cache when"
         held = f"{self.acknowledged} of them acknowledge"
-        return f"copies: {self.copies}, {held}, {flushed} a record is acknowledged"
+        text = f"copies: {self.copies}, {held}, {flushed} a record is acknowledged"
+        if self.is_unclean:
+            text += (
+                "; one that lacks acknowledged records may become the leader and delete them "
+                "elsewhere: set unclean.leader.election.enable=false"
+            )
+        return text
 
     def gives(self, wanted: Durability) -> bool:
         """Tell whether it promises as much; on one disk is no second machine."""
         return {
             Durability.D1: True,
-            Durability.D2: self.is_replicated,
-            Durability.D3: self.is_flushed,
+            Durability.D2: self.is_replicated and not self.is_unclean,
+            Durability.D3: self.is_flushed and not self.is_unclean,
         }[wanted]
+
+
+CLEAN: Final[Mapping[str, str]] = {"unclean.leader.election.enable": "false"}
+"""Of all our log topics, whatever the brokers have: positions, sessions and tables go by offsets,
+and a leader that lacks records gives theirs to others."""
 
 
 def topic_settings(wanted: Durability) -> dict[str, str | None]:

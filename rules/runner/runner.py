@@ -10,6 +10,7 @@ from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import BEGINNING, LogAccess
+from mqlake.log.shorter import check_not_shorter
 from mqlake.metrics.families import Families
 from mqlake.output_records import RERUN, Output, decode_output, rule_record_key
 from mqlake.records import (
@@ -124,6 +125,7 @@ class Runner:
         Raises:
             LogError: The log does not answer.
             InvalidRecord: The checkpoint is of another version.
+            OperationalError: The log has lost outputs that the last run has seen.
         """
         await asyncio.to_thread(self._admin.ensure, RUNNER, CONFIG)
         # A maker who is not known when a row of his is sent is asked for then.
@@ -133,6 +135,8 @@ class Runner:
         ends = await asyncio.to_thread(self._admin.ends, OUTPUTS)
         if checkpoint is None:
             checkpoint = await self._first_checkpoint()
+        reached = {partition: at.offset for partition, at in checkpoint.positions.items()}
+        check_not_shorter("the runner", OUTPUTS, reached, ends)
         positions = {p: checkpoint.positions.get(p) or ReadPosition(0) for p in ends}
         self._progress = RunnerProgress(positions)
         if checkpoint.is_clean:

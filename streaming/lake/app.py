@@ -17,7 +17,8 @@ from mqlake.heartbeat import INTERVAL_SECONDS
 from mqlake.log.admin import LogAdmin
 from mqlake.log.growth_watch import GrowthWatch
 from mqlake.log.log_topics import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS
-from mqlake.log.lost_end import noted_gaps
+from mqlake.log.lost_end import REMEMBERED, noted_gaps
+from mqlake.log.shorter import check_not_shorter
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import (
@@ -249,8 +250,16 @@ class _Lake:
     def _begin(
         self, name: str, start: Callable[..., StreamingQuery], *what: object
     ) -> StreamingQuery:
-        """Tell first of records that a query will pass over by itself; then start it."""
-        self._unread.look(name, committed(checkpoint(self._settings.data_dir, name)))
+        """Tell first of records that a query will pass over by itself; then start it.
+
+        Raises:
+            OperationalError: The log has lost records that it has read.
+        """
+        positions = committed(checkpoint(self._settings.data_dir, name))
+        for log_topic, reached in (positions or {}).items():
+            if log_topic in REMEMBERED:
+                check_not_shorter(name, log_topic, reached, self._log.ends(log_topic))
+        self._unread.look(name, positions)
         skipped = self._skipped.get(name, 0)
         return start(self._engine.spark, self._settings, *what, skipped=skipped)
 

@@ -83,3 +83,43 @@ def test_a_client_that_got_no_answer_is_not_asked_again(
     clients: list[Any] = [_Client(threading.Barrier(1)), _StaleClient(code)]
     monkeypatch.setattr(admin._Admin, "_connect", lambda _: clients.pop())
     assert admin._Admin(NAMED, 60.0).partitions("t") == 3
+
+
+def keeps(monkeypatch: pytest.MonkeyPatch, *unclean: str | None) -> None:
+    """Let a log topic have three copies, and these settings, one for each time it is asked."""
+    answers = iter(unclean)
+
+    def configs(_admin: object, log_topics: list[str]) -> dict[str, dict[str, str]]:
+        found = {"min.insync.replicas": "2", "flush.messages": "1"}
+        if (value := next(answers)) is not None:
+            found["unclean.leader.election.enable"] = value
+        return dict.fromkeys(log_topics, found)
+
+    copies = SimpleNamespace(partitions={0: SimpleNamespace(replicas=[1, 2, 3])})
+    monkeypatch.setattr(admin._Admin, "configs", configs)
+    monkeypatch.setattr(admin._Admin, "_metadata", lambda *_: SimpleNamespace(topics={"t": copies}))
+    monkeypatch.setattr(admin, "RETRY_SECONDS", 0.001)
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("wanted", [Durability.D2, Durability.D3])
+def test_a_log_topic_whose_leader_may_lack_records_is_refused(
+    monkeypatch: pytest.MonkeyPatch, wanted: Durability
+) -> None:
+    keeps(monkeypatch, "true")
+    with pytest.raises(
+        LogError,
+        match=rf"{wanted} is asked for, t has D1: .* set unclean\.leader\.election\.enable=false",
+    ):
+        admin._Admin(NAMED, 60.0).check_keeping(["t"], wanted)
+    for value in ("false", None):  # None: a log that has no such elections
+        keeps(monkeypatch, value)
+        admin._Admin(NAMED, 60.0).check_keeping(["t"], wanted)
+
+
+def test_brokers_hear_later_that_leaders_are_to_have_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeps(monkeypatch, "true", "true", "false")
+    admin._Admin(NAMED, 60.0).until_clean(["t"])
+    keeps(monkeypatch, *["true"] * 1_000)
+    with pytest.raises(LogError, match="whose leaders are to have all records do not"):
+        admin._Admin(NAMED, 0.02).until_clean(["t"])

@@ -37,11 +37,21 @@ PARTITIONS = 4
         (Keeping(3, 2, False), "D2", {"D1", "D2"}),
         (Keeping(1, 1, True), "D3", {"D1", "D3"}),  # the disk may be lost with its machine
         (Keeping(3, 2, True), "D3", {"D1", "D2", "D3"}),
+        (Keeping(3, 2, False, may_lose_leader=True), "D1", {"D1"}),
+        (Keeping(3, 2, True, may_lose_leader=True), "D1", {"D1"}),
+        (Keeping(1, 1, True, may_lose_leader=True), "D3", {"D1", "D3"}),  # there is no other copy
     ],
 )
 def test_what_a_log_topic_promises(keeping: Keeping, durability: str, gives: set[str]) -> None:
     assert keeping.durability == durability
     assert {one for one in Durability if keeping.gives(one)} == gives
+
+
+def test_a_log_topic_that_may_lose_its_leader_says_what_to_set() -> None:
+    told = Keeping(3, 2, False, may_lose_leader=True).describe()
+    assert told.startswith("copies: 3, 2 of them acknowledge, in the page cache when")
+    assert told.endswith("set unclean.leader.election.enable=false")
+    assert "unclean" not in Keeping(1, 1, False, may_lose_leader=True).describe()
 
 
 def test_every_class_says_what_it_means() -> None:
@@ -161,6 +171,7 @@ def test_a_log_of_ones_own_is_prepared_and_told(bootstrap_servers: str) -> None:
         "copies": 1,
         "acknowledged": 1,
         "is_flushed": True,
+        "may_lose_leader": False,
     }
     assert f"{INBOUND}  " in run(["durability", bootstrap_servers]).stdout
     with pytest.raises(LogError, match=r"D2 is asked for, mqlake\.inbound has D3: copies: 1, 1 of"):

@@ -11,6 +11,7 @@ import pytest
 
 from mqlake.access_records import ApiKey, access_key, encode_access
 from mqlake.clock import SystemClock
+from mqlake.errors import OperationalError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
@@ -103,9 +104,9 @@ class Scene:
         headers = [("chain", output.rule.encode()), (HEADER_OUTPUT, action_id)]
         self._store(INBOUND, b"default/out", b"{}", headers)
 
-    def note_killed(self) -> None:
-        """Leave the checkpoint of a run that was killed before it had done anything."""
-        value = encode_checkpoint(Checkpoint({0: ReadPosition(0)}, {}, {0: 0}))
+    def note_killed(self, reached: int = 0) -> None:
+        """Leave the checkpoint of a run that was killed when it had come so far."""
+        value = encode_checkpoint(Checkpoint({0: ReadPosition(reached)}, {}, {0: 0}))
         self._store(RUNNER, CHECKPOINT_KEY, value, [])
 
     def has_written(self, checkpoints: int) -> bool:
@@ -155,6 +156,17 @@ async def until(condition: Callable[[], bool], what: str) -> None:
                 await asyncio.sleep(0.01)
     except TimeoutError:
         pytest.fail(what)
+
+
+async def test_a_log_that_has_lost_what_the_last_run_has_seen_is_refused(scene: Scene) -> None:
+    scene.define("r")
+    scene.put("r", 0)
+    scene.note_killed(reached=2)
+    with pytest.raises(
+        OperationalError, match=r"mqlake\.outputs has lost its end: partition 0 ends at offset 1"
+    ):
+        await scene.start()
+    assert scene.published() == 0
 
 
 async def test_what_was_published_is_remembered_until_nobody_asks_any_more(scene: Scene) -> None:
