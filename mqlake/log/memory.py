@@ -86,9 +86,9 @@ class MemoryLog:
         found.begin = offset
         del found.records[: found.at(offset)]
 
-    def skip_offset(self, log_topic: str, partition: int) -> None:
-        """Act as the end of a transaction: take an offset without a record."""
-        self.partitions(log_topic)[partition].end += 1
+    def skip_offset(self, log_topic: str, partition: int, count: int = 1) -> None:
+        """Act as the end of a transaction: take offsets without a record."""
+        self.partitions(log_topic)[partition].end += count
         for reader in self._readers:
             reader.schedule()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mqlake.log.contract import LogRangeReader
-from mqlake.records import HEADER_CHAIN, HEADER_OUTPUT, INBOUND, LogRecord
+from mqlake.records import HEADER_CHAIN, HEADER_OUTPUT, INBOUND, SKIPPED_KEY, LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,10 @@ async def read_outputs_range(
     async def take(records: list[LogRecord]) -> None:
         nonlocal found_bytes
         for record in records:
-            # Offsets of this log topic have no gaps but those of retention.
+            if record.key == SKIPPED_KEY:
+                found.positions[record.partition] = record.offset + 1
+                continue
+            # Offsets of this log topic have no gaps but these, and those of retention.
             found.skip_to(record.partition, record.offset)
             found.positions[record.partition] = record.offset + 1
             if is_wanted(record):

@@ -2,8 +2,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from mqlake.log.lost_end import SKIPPED
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
-from mqlake.records import INBOUND, OUTPUTS, LogRecord
+from mqlake.records import INBOUND, OUTPUTS, SKIPPED_KEY, LogRecord
 from rules.runner.outputs_log import find_published, read_outputs_range
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +74,23 @@ async def test_what_the_log_no_longer_holds_is_told(
         *(ranges, OUTPUTS, {1: 3}, {1: 10}, is_wanted), max_records=9, max_bytes=999
     )
     assert (gone.records, gone.positions, gone.lost) == ([], {1: 10}, [(1, 3, 10)])
+
+
+@pytest.mark.parametrize("at", [7, 10])
+async def test_offsets_that_the_log_left_out_are_not_lost(
+    log: MemoryLog, ranges: MemoryRangeReader, at: int
+) -> None:
+    log.skip_offset(OUTPUTS, 0, SKIPPED)
+    log.store(OUTPUTS, SKIPPED_KEY, None, [], 0, 0)
+    log.store(OUTPUTS, b"wanted", b"x", [], 0, 0)
+    end = 10 + SKIPPED + 2
+    found = await read_outputs_range(
+        *(ranges, OUTPUTS, {0: at}, {0: end}, lambda one: one.key != b"other"),
+        max_records=9,
+        max_bytes=999,
+    )
+    assert [one.offset for one in found.records if one.offset >= 10] == [end - 1]
+    assert (found.positions, found.lost) == ({0: end}, [])
 
 
 async def test_what_rules_have_published_is_found(
