@@ -212,6 +212,7 @@ def _supervise(plan: SystemPlan, progress: StartProgress) -> None:
         ready_timeout_seconds=plan.settings.ready_timeout_seconds,
         write_state=write_state,
         requests=Requests(plan.data.restarts),
+        hang_seconds=plan.settings.hang_seconds,
     )
     shown = SupervisorMetrics(lambda: last[0], plan.data.root)
     with _signals_blocked():  # its threads are to leave them to the supervisor

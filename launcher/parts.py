@@ -30,6 +30,8 @@ LAKE: Final = "lake"
 API: Final = "api"
 RULES: Final = "rules"
 FEDERATION: Final = "federation"
+WITH_JAVA: Final = frozenset({ROUTER, LAKE, "query"})
+"""Kinds of parts with a heartbeat that call Java."""
 NEXT: Final = "{}-next"
 """Name of a process that is to take the place of another one."""
 QUERY: Final = query_application.NAME
@@ -73,6 +75,8 @@ class PartHealth:
     healthy: bool
     detail: str
     figures: dict[str, Any] = field(default_factory=dict)
+    beat: float | None = None
+    """When it has last given a sign of life, by its own clock; 0: not yet; None: it gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +361,11 @@ def probe_heartbeat(path: Path, pid: int) -> PartHealth:
     """Return the health in the process's last heartbeat; one of an earlier run does not count."""
     beat = read_heartbeat(path)
     if beat is None or beat.pid != pid:
-        return PartHealth(False, "starting")
+        return PartHealth(False, "starting", beat=0.0)
     if not beat.is_fresh():
-        return PartHealth(False, f"no heartbeat since it said: {beat.detail}", beat.figures)
-    return PartHealth(beat.healthy, beat.detail, beat.figures)
+        detail = f"no heartbeat since it said: {beat.detail}"
+        return PartHealth(False, detail, beat.figures, beat.written_at)
+    return PartHealth(beat.healthy, beat.detail, beat.figures, beat.written_at)
 
 
 def ensure_token(path: Path) -> str:
@@ -383,4 +388,5 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
 
 def _environment() -> dict[str, str]:
     # Few malloc arenas: the default of eight a core is address space that turns resident.
-    return {**os.environ, "MALLOC_ARENA_MAX": "2"}
+    # Stacks of all threads of a process that hangs, or crashes, go to its output.
+    return {**os.environ, "MALLOC_ARENA_MAX": "2", "PYTHONFAULTHANDLER": "1"}

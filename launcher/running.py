@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from launcher.child import Child
+from launcher.hanging import HangEnd, HangWatch
 from launcher.parts import NEXT, Part, PartHealth
 from launcher.restarts import Restarts
 from launcher.usage import Usage, usage_of_sessions
@@ -26,6 +27,8 @@ class Running:
         leaving: Whose place was taken: it was told to stop.
         placed_at: When that was.
         stopping_since: When it was told to stop with the system.
+        watch: Counts the silence of the present process.
+        hanging: How that is ended, as it hangs.
     """
 
     part: Part
@@ -46,6 +49,8 @@ class Running:
     leaving: Child | None = None
     placed_at: float | None = None
     stopping_since: float | None = None
+    watch: HangWatch | None = None
+    hanging: HangEnd | None = None
 
     @property
     def children(self) -> list[Child]:
@@ -66,6 +71,7 @@ class Running:
         self.probed_at = 0.0
         self.healthy_since = None
         self.health = health
+        self.watch = self.hanging = None
 
     def probed(self, health: PartHealth, now: float) -> None:
         """Take the health of the present process."""

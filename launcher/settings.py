@@ -109,6 +109,13 @@ class LocalSettings(ProcessSettings):
         ge=0,
         description="Minimum free disk space, MB; with less `bin/mqlake up` refuses to start.",
     )
+    hang_seconds: float = Field(
+        default=60.0,
+        ge=0.0,
+        description="A process that gives no sign of life for this time is ended and started "
+        "again (three times as long: one with Java); its stacks are in its file in data/logs. On a "
+        "loaded machine it takes longer. 0: never, as for a debugger.",
+    )
     ready_timeout_seconds: float = Field(
         default=180.0,
         gt=0,

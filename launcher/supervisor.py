@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from launcher.child import Child, ChildProgram, adopt_orphans
-from launcher.parts import STOP_ORDER, STOPPED_EARLY, Part, PartHealth
+from launcher.hanging import JAVA_TIMES, HangEnd, HangWatch, pace_of_machine
+from launcher.parts import STOP_ORDER, STOPPED_EARLY, WITH_JAVA, Part, PartHealth
 from launcher.progress import StartProgress
 from launcher.requests import Requests
 from launcher.running import Running
@@ -40,6 +41,7 @@ class Supervisor:
         state: The system's addresses, to which the processes are added.
         write_state: Puts a state where other programs find it.
         requests: To start parts again.
+        hang_seconds: A process that gives no sign of life for so long is ended; 0: never.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Supervisor:
         ready_timeout_seconds: float,
         write_state: Callable[[SystemState], None],
         requests: Requests,
+        hang_seconds: float,
     ) -> None:
         self._running = [Running(part) for part in parts]
         self._topics_program = topics
@@ -62,6 +65,9 @@ class Supervisor:
         self._ready_timeout = ready_timeout_seconds
         self._write_state = write_state
         self._requests = requests
+        self._hang_seconds = hang_seconds
+        self._may_write = True
+        """Whether the last state could be written; heartbeats are on the same disk."""
         self._asked: dict[str, None] = {}
         """Parts that are to be started again, in order."""
         self._written: tuple[object, ...] = ()
@@ -181,7 +187,7 @@ class Supervisor:
                 running.child.kill_group()
             reason = running.child.exit_reason()
             if reason is not None:
-                self._reap(running, reason)
+                self._reap(running, running.hanging.reason if running.hanging else reason)
         elif running.restarts.due_at is None:
             waits_for = self._waits_for(running.part)
             if waits_for:
@@ -193,6 +199,7 @@ class Supervisor:
             self._spawn(running)
         if running.child is not None:
             self._probe(running, now)
+            self._look_for_hanging(running, running.child, now)
 
     def _waits_for(self, part: Part) -> str:
         """Return the part that has to be there before a part starts; empty when it may."""
@@ -254,6 +261,23 @@ class Supervisor:
             return
         running.probed_at = now
         running.probed(running.part.probe(running.child.pid), now)
+
+    def _look_for_hanging(self, running: Running, child: Child, now: float) -> None:
+        """End a process that runs and gives no sign of life."""
+        if running.hanging is not None:
+            if running.hanging.is_due(now) and running.child is not None:
+                self._reap(running, running.hanging.reason)
+            return
+        if running.watch is None:
+            times = JAVA_TIMES if running.part.kind in WITH_JAVA else 1.0
+            running.watch = HangWatch(self._hang_seconds * times, now, pace_of_machine)
+        is_changing = running.asked_at is not None
+        beat = None if is_changing else running.health.beat
+        if running.watch.hangs(beat, now, may_write=self._may_write):
+            reason = f"killed, it gave no sign of life: its stacks are in {child.program.output}"
+            fields = {"part": running.part.name, "said": running.health.detail}
+            _logger.error("it hangs", extra={"fields": fields})
+            running.hanging = HangEnd.begin(child.pid, reason, now)
 
     # Restarts on request
 
@@ -356,7 +380,10 @@ class Supervisor:
         try:
             self._write_state(self._state)
         except OSError:  # a full disk, say; readers see the state grow old
+            self._may_write = False
             _logger.exception("the state could not be written")
+        else:
+            self._may_write = True
 
     def _own_report(self) -> ProcessReport:
         return ProcessReport(

@@ -31,6 +31,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     environment = {
         "MQLAKE_LOCAL_LOG_RETENTION_BYTES": str(RETENTION_BYTES),
         "MQLAKE_ROUTER_BATCH_SECONDS": "5",
+        "MQLAKE_LOCAL_HANG_SECONDS": "0",  # Spark stands still on purpose, for minutes
         **FEW_TABLE_BATCHES,
     }
     data_dir = tmp_path_factory.mktemp("lossless") / "data"

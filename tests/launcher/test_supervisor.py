@@ -25,14 +25,14 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(timeout: str = "20", **sources: str) -> "subprocess.Popen[str]":
+    def start(timeout: str = "20", hang: str = "0", **sources: str) -> "subprocess.Popen[str]":
         parts = {name.replace("_", "-"): source for name, source in sources.items()}
         process = subprocess.Popen(
             [sys.executable, "-P", str(TOY_SYSTEM), str(tmp_path), json.dumps(parts)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "READY_TIMEOUT": timeout},
+            env={**os.environ, "READY_TIMEOUT": timeout, "HANG_SECONDS": hang},
         )
         started.append(process)
         return process
@@ -298,3 +298,61 @@ def test_any_other_part_is_stopped_and_started_and_that_is_no_failure(
     await_condition(lambda: reported(tmp_path, "api").healthy, "it is well")
     assert reported(tmp_path, "api").restarts == 0
     assert (tmp_path / "stops").read_text().split() == ["api"]
+
+
+HANGS_ONCE = """
+beat()
+pathlib.Path(name + ".well").touch()
+if len(open(name + ".pids").readlines()) == 1:
+    {hang}
+while True:
+    beat()
+    time.sleep(0.02)
+"""
+
+
+def await_second(folder: Path, name: str) -> ProcessReport:
+    """Wait until a part has been started again."""
+    await_condition(
+        lambda: reported(folder, name).restarts == 1 and len(pids(folder, name)) == 2,
+        f"{name} is started again",
+    )
+    return reported(folder, name)
+
+
+def test_what_hangs_tells_its_stacks_and_is_started_again(start: Start, tmp_path: Path) -> None:
+    hang = "import threading; lock = threading.Lock()\n"
+    hang += "    lock.acquire(); lock.acquire()"
+    process = start(hang="0.5", log="serve()", api=HANGS_ONCE.format(hang=hang))
+    await_ready(process)
+    output = tmp_path / "api.out"
+    assert await_second(tmp_path, "api").last_exit == (
+        f"killed, it gave no sign of life: its stacks are in {output}"
+    )
+    written = output.read_text()
+    assert "Fatal Python error: Aborted" in written
+    assert "most recent call first" in written
+
+
+def test_java_of_what_hangs_is_asked_first_and_a_stopped_process_is_killed(
+    start: Start, tmp_path: Path
+) -> None:
+    java = (
+        "import ctypes, os, pathlib, signal\n"
+        "ctypes.CDLL(None).prctl(15, b'java')\n"
+        "signal.signal(signal.SIGQUIT, lambda *_: pathlib.Path('java.stacks').touch())\n"
+        "pathlib.Path('java.there').touch()\n"
+        "while True: signal.pause()"
+    )
+    hang = (
+        f"subprocess.Popen([sys.executable, '-c', {java!r}])\n"
+        "    while not os.path.exists('java.there'): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    process = start(hang="0.5", log="serve()", router=HANGS_ONCE.format(hang=hang))
+    await_ready(process)
+    last_exit = await_second(tmp_path, "router").last_exit
+    assert last_exit is not None
+    assert last_exit.startswith("killed, it gave no sign of life")
+    assert (tmp_path / "java.stacks").exists()
+    assert start_ticks(pids(tmp_path, "router")[0]) is None

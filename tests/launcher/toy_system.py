@@ -2,8 +2,8 @@
 
 PARTS is a JSON object: name -> source of a Python program. A program is healthy while the file
 `<name>.well` exists; each start appends its pid to `<name>.pids`, each orderly stop a line to
-`stops`. A name that ends on `-next` is what is started beside the part of that name. What is named
-`lake` starts after the router, and is not waited for.
+`stops`. One that calls `beat` gives a sign of life. A name that ends on `-next` is what is started
+beside the part of that name. What is named `lake` starts after the router, and is not waited for.
 """
 
 import json
@@ -31,6 +31,10 @@ with open(name + ".pids", "a") as file: file.write(str(os.getpid()) + "\\n")
 def serve():
     pathlib.Path(name + ".well").touch()
     while True: signal.pause()
+def beat():
+    new = name + ".new"
+    pathlib.Path(new).write_text(f"{{os.getpid()}} {{time.time()}}")
+    os.replace(new, name + ".beat")
 """
 
 
@@ -41,12 +45,21 @@ def main() -> int:
     def program(name: str, source: str) -> ChildProgram:
         command = (sys.executable, "-c", _PROLOGUE.format(name=name) + source)
         output = folder / f"{name}.out"
-        return ChildProgram(name, command, folder, dict(os.environ), output, output, 2.0)
+        return ChildProgram(
+            name, command, folder, {**os.environ, "PYTHONFAULTHANDLER": "1"}, output, output, 2.0
+        )
+
+    def beat(name: str, pid: int) -> float | None:
+        try:
+            written_by, at = (folder / f"{name}.beat").read_text().split()
+        except FileNotFoundError:
+            return None
+        return float(at) if int(written_by) == pid else 0.0
 
     def probe(name: str) -> Callable[[int], PartHealth]:
-        def look(_pid: int) -> PartHealth:
+        def look(pid: int) -> PartHealth:
             well = (folder / f"{name}.well").exists()
-            return PartHealth(well, "well" if well else "not well yet")
+            return PartHealth(well, "well" if well else "not well yet", beat=beat(name, pid))
 
         return look
 
@@ -82,6 +95,7 @@ def main() -> int:
         ready_timeout_seconds=float(os.environ.get("READY_TIMEOUT", "60")),
         write_state=lambda new: replace_file(folder / STATE_FILE, new.to_json()),
         requests=Requests(folder / "restart"),
+        hang_seconds=float(os.environ.get("HANG_SECONDS", "0")),
     )
     try:
         supervisor.run("ready now")
