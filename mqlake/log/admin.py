@@ -237,6 +237,36 @@ def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float)
     return _Admin(bootstrap_servers, timeout_seconds).configs([log_topic])[log_topic]
 
 
+def record_limit(
+    bootstrap_servers: str,
+    log_topic: str,
+    timeout_seconds: float,
+    options: Mapping[str, Any] | None = None,
+) -> int:
+    """Return `max.message.bytes` of a log topic: the most bytes of a batch.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        log_topic: Of which.
+        timeout_seconds: For everything together.
+        options: Further ones of librdkafka, for a cluster that wants a login.
+
+    Raises:
+        LogError: The cluster does not answer in time, has no such log topic, or does not tell us.
+    """
+    admin = _Admin(bootstrap_servers, timeout_seconds, options)
+    # First: the question for its configuration waits until it exists.
+    if not admin.partitions(log_topic):
+        raise LogError(f"log topic {log_topic} does not exist", definite=True)
+    limit = admin.configs([log_topic])[log_topic].get("max.message.bytes")
+    if not limit:
+        raise LogError(
+            f"asking how large records of {log_topic} may be: the answer does not say",
+            definite=True,
+        )
+    return int(limit)
+
+
 class LogAdmin:
     """An admin client that is kept: to ask each second opens no connection.
 
@@ -304,9 +334,15 @@ class LogAdmin:
 class _Admin:
     """Clients of the log, and the time they have for everything asked of them."""
 
-    def __init__(self, bootstrap_servers: str, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        timeout_seconds: float,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self._servers = bootstrap_servers
         self._timeout = timeout_seconds
+        self._options = dict(options or {})
         self._deadline = time.monotonic() + timeout_seconds
         self._idle: deque[Consumer] = deque()
         self._client: AdminClient | None = None
@@ -332,7 +368,7 @@ class _Admin:
 
     def _connect(self) -> Consumer:
         options = consumer_options(
-            self._servers, CLIENT_ID, {"isolation.level": "read_uncommitted"}
+            self._servers, CLIENT_ID, {"isolation.level": "read_uncommitted", **self._options}
         )
         del options["error_cb"]  # nobody polls: what it is to be told would stay
         return Consumer(options)
@@ -342,7 +378,12 @@ class _Admin:
         client = self._client
         if client is None:
             client = AdminClient(
-                {**client_config(self._servers), "client.id": CLIENT_ID, "log_level": 2}
+                {
+                    **client_config(self._servers),
+                    "client.id": CLIENT_ID,
+                    "log_level": 2,
+                    **self._options,
+                }
             )
             self._client = client
         return client

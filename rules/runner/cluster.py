@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mqlake.log.admin import record_limit
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.options import BATCH_BYTES
-from mqlake.log.topic_limits import record_limit
 from rules.runner.target import MAX_RECORD_BYTES
 
 ASK_SECONDS: Final = 5.0

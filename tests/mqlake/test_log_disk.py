@@ -2,13 +2,17 @@
 
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from api.settings import ApiSettings
+from ingest.federation.settings import FederationSettings
 from ingest.gateway.settings import GatewaySettings
 from mqlake.log_disk import ELSEWHERE, LogDisk, environment_of
-from mqlake.settings import LogDiskSettings, load
+from mqlake.settings import LogDiskSettings, ProcessSettings, load
+from rules.runner.settings import RulesSettings
+from streaming.settings.lake import LakeSettings
 
 
 class Usage(NamedTuple):
@@ -64,12 +68,23 @@ def test_an_answer_holds_for_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert disk.why_full() != ""
 
 
+PROCESSES: dict[str, type[ProcessSettings]] = {
+    "api": ApiSettings,
+    "federation": FederationSettings,
+    "gateway": GatewaySettings,
+    "lake": LakeSettings,
+    "rules": RulesSettings,
+}
+
+
 @pytest.mark.parametrize("most", [None, 7])
+@pytest.mark.parametrize("process", PROCESSES)
 def test_a_process_reads_what_it_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, process: str, most: int | None
 ) -> None:
     told = LogDiskSettings(folder=tmp_path, min_free_bytes=5, max_bytes=most)
-    for name, value in environment_of(told, "gateway").items():
+    for name, value in environment_of(told, process).items():
         monkeypatch.setenv(name, value)
-    assert load(GatewaySettings).log_disk == told
-    assert environment_of(LogDiskSettings(), "gateway") == {}
+    loaded: Any = load(PROCESSES[process])
+    assert loaded.log_disk == told
+    assert environment_of(LogDiskSettings(), process) == {}

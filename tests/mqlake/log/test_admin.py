@@ -123,3 +123,41 @@ def test_brokers_hear_later_that_leaders_are_to_have_all(monkeypatch: pytest.Mon
     keeps(monkeypatch, *["true"] * 1_000)
     with pytest.raises(LogError, match="whose leaders are to have all records do not"):
         admin._Admin(NAMED, 0.02).until_clean(["t"])
+
+
+def has_topic(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, config: dict[str, str | None]
+) -> None:
+    monkeypatch.setattr(admin._Admin, "partitions", lambda *_: partitions)
+    monkeypatch.setattr(admin._Admin, "configs", lambda _, names: {names[0]: config})
+
+
+def test_the_limit_of_a_log_topic_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_topic(monkeypatch, 1, {"max.message.bytes": "20000"})
+    assert admin.record_limit("b:9092", "t", 1.0) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("partitions", "config", "problem"),
+    [
+        (0, {"max.message.bytes": "20000"}, "log topic t does not exist"),
+        (1, {}, "records of t may be: the answer does not say"),
+        (1, {"max.message.bytes": None}, "records of t may be: the answer does not say"),
+    ],
+)
+def test_a_cluster_that_does_not_tell_a_limit_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, config: dict[str, str | None], problem: str
+) -> None:
+    has_topic(monkeypatch, partitions, config)
+    with pytest.raises(LogError, match=problem):
+        admin.record_limit("b:9092", "t", 1.0)
+
+
+def test_all_clients_have_the_login_that_a_cluster_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    for client in ("AdminClient", "Consumer"):
+        monkeypatch.setattr(admin, client, made.append)
+    asking = admin._Admin("b:9092", 1.0, {"security.protocol": "ssl"})
+    asking._changing()
+    asking._connect()
+    assert [one["security.protocol"] for one in made] == ["ssl", "ssl"]
