@@ -5,9 +5,9 @@ and over the table `messages` as a batch: the runner gives each name below its r
 
 1. For each `StatefulStream` the rows of `rules.columns.ROW` that match its filters, then its
    `condition`, then its `columns` and `EVENT_TIME`: a relation of the stream's name, with a
-   watermark of `lateness_ms` on `EVENT_TIME` where it is a stream of Spark's. An expression that
-   throws on a row is that message's failure: the row is left out. Columns are asked only of rows
-   for which the condition is true.
+   watermark of `lateness_ms` on `EVENT_TIME` where it is a stream of Spark's, which no row moves
+   beyond its arrival. An expression that throws on a row is that message's failure: the row is left
+   out. Columns are asked only of rows for which the condition is true.
 2. For each `JoinedReference` the table's rows: a relation of the reference's name.
 3. The `Detection`, if there is one, makes of its stream's relation the relation `DETECTED`.
 4. `query` over these yields ROW_COLUMN, AT_COLUMN and HOPS, in output mode *append*.

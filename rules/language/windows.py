@@ -24,8 +24,7 @@ from rules.sql.durations import InvalidDuration, milliseconds, shown
 
 SHORTEST_MS: Final = 1_000
 AHEAD_MS: Final = 600_000
-"""How much later than its arrival a message's own time may be: the latest of all moves the
-watermark, and so makes everybody's earlier messages late."""
+"""How much later than its arrival a message's own time may be: so long its window is kept."""
 
 RECEIVE_LATENESS_MS: Final = 2_000
 PAYLOAD_LATENESS_MS: Final = 10_000

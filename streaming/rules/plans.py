@@ -41,6 +41,11 @@ SENDER: Final = STATEFUL_SENDER
 """Under this name the records of the runs wait."""
 _MICROS: Final = "event_micros"
 _IS_TICK: Final = "is_tick"
+ARRIVED: Final = "arrived"
+"""Column of rows: TIMESTAMP, when the gateway accepted the message."""
+_MOVES: Final = "moves_watermark"
+_DELAY_MS: Final = "spark.watermarkDelayMs"
+"""Spark's mark of a column that has a watermark (`EventTimeWatermark.delayKey`)."""
 
 FindReference = Callable[[SparkSession, str], DataFrame]
 """Returns the rows of a reference table, as they are when a batch begins."""
@@ -163,6 +168,23 @@ def output_rows(
     )
 
 
+def with_watermark(rows: DataFrame, lateness_ms: int) -> DataFrame:
+    """Give rows a watermark: `event_time, arrived, … -> event_time, …`.
+
+    It is as far behind the latest row as messages may be late. A row whose time is later than its
+    arrival moves it to its arrival only: a clock that is ahead says nothing of the other clocks.
+    Spark has one column for both, the one that moves the watermark and the one that is compared
+    with it, and knows the latter by its metadata.
+    """
+    delay = f"{lateness_ms} milliseconds"
+    marked = rows.withColumn(_MOVES, F.least(EVENT_TIME, ARRIVED)).withWatermark(_MOVES, delay)
+    # Each row is to move it. A condition that is not deterministic lets none of the query (on a
+    # key, say) pass below it.
+    marked = marked.where("spark_partition_id() >= 0")
+    compared = F.col(EVENT_TIME).alias(EVENT_TIME, metadata={_DELAY_MS: lateness_ms})
+    return marked.withColumn(EVENT_TIME, compared).drop(_MOVES, ARRIVED)
+
+
 class Relations:
     """Makes the relations of a run's streams.
 
@@ -201,12 +223,10 @@ class Relations:
         if self._partitions == 1:
             # Then everything is one task, and nothing is shuffled.
             rows = rows.coalesce(1)
-        rows = rows.withWatermark(EVENT_TIME, f"{stream.lateness_ms} milliseconds")
+        rows = with_watermark(rows, stream.lateness_ms)
         if stream.is_receive_time:
-            # Ticks are to move the watermark. A condition that names the time is not put below it,
-            # and one that is not deterministic lets no condition of the query (on a key, say) pass.
-            is_message = f"NOT ({_IS_TICK} AND {EVENT_TIME} IS NOT NULL)"
-            rows = rows.where(f"{is_message} AND spark_partition_id() >= 0").drop(_IS_TICK)
+            # Ticks have moved the watermark.
+            rows = rows.where(f"NOT {_IS_TICK}").drop(_IS_TICK)
         return rows
 
     def writer(self, spark: SparkSession) -> Any:
@@ -250,10 +270,12 @@ class Relations:
                     F.col("headers.key"),
                     F.col("headers.value"),
                 )
-            )
+            ),
+            F.col("timestamp").alias(ARRIVED),
         )
         return made.select(
             F.timestamp_micros(F.col(_MICROS)).alias(EVENT_TIME),
+            ARRIVED,
             *(F.col(one.name).cast(one.type).alias(one.name) for one in stream.columns),
         )
 
@@ -261,6 +283,7 @@ class Relations:
         # The time of the batch, which a batch that comes again has too.
         return self._ticks.select(
             F.current_timestamp().alias(EVENT_TIME),
+            F.current_timestamp().alias(ARRIVED),
             *(F.lit(None).cast(one.type).alias(one.name) for one in stream.columns),
             F.lit(True).alias(_IS_TICK),
         )

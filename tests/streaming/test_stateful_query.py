@@ -273,11 +273,16 @@ class Engine:
     def publish(
         self,
         *payloads: Any,
-        at_ms: int = BEGIN,
+        at_ms: int | None = None,
         key: bytes = b"default/w/1",
         chain: tuple[str, ...] = (),
     ) -> None:
-        """Append messages, all in one batch, that have come through the rules of a chain."""
+        """Append messages, all in one batch, that have come through the rules of a chain.
+
+        They arrive at `at_ms`; without it at the latest time that one of them has itself.
+        """
+        if at_ms is None:
+            at_ms = max((_own_time(payload) for payload in payloads), default=BEGIN)
         lines = []
         for payload in payloads:
             value = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -391,7 +396,7 @@ def test_windows_on_messages_out_of_order_are_those_of_a_batch_query(
             batch.append({"ts": when, "k": chance.choice("abcde"), "v": value})
         engine.publish(*batch, at_ms=at)
         engine.process()
-    engine.publish({"ts": at + 300_000, "k": "z", "v": 1}, at_ms=at)
+    engine.publish({"ts": at + 300_000, "k": "z", "v": 1})
     engine.process()
     expected = engine.batch_rows()
     expected -= Counter(row for row in expected if json.loads(row)["k"] == "z")
@@ -459,6 +464,31 @@ def test_what_is_late_and_what_fails_is_told_and_disturbs_nothing(
     counters = engine.world.counters("late")
     names = ("matched", "passed", "no_result", "failed", "late", "outputs")
     assert [counters[name] for name in names] == [8, 5, 1, 1, 1, 2]
+
+
+def test_a_clock_that_is_ahead_makes_no_other_message_late(start: Callable[..., Engine]) -> None:
+    engine = start(
+        "ahead",
+        """SELECT payload.k AS k, count(*) AS n, window_end FROM "w/#"
+        GROUP BY payload.k, tumble(payload.ts, '10 seconds', lateness => '5 seconds')""",
+    )
+    ahead_ms = 540_000
+    for second in range(0, 30, 2):
+        at = BEGIN + 1_000 * second
+        # The right clock's messages take 4 s, which is less than is waited for.
+        engine.publish(
+            {"ts": at + ahead_ms, "k": "ahead"}, {"ts": at - 4_000, "k": "right"}, at_ms=at
+        )
+        engine.process()
+    assert not engine.world.letters()
+    ends = [(row["k"], row["n"], row["window_end"] - BEGIN) for row in engine.rows()]
+    assert ends == [("right", 2, 0), ("right", 5, 10_000), ("right", 5, 20_000)]
+    # Windows of the time ahead end when it has come.
+    engine.publish({"ts": BEGIN + ahead_ms + 15_000, "k": "right"})
+    engine.process()
+    assert [
+        (row["n"], row["window_end"] - BEGIN) for row in engine.rows() if row["k"] == "ahead"
+    ] == [(5, ahead_ms + 10_000)]
 
 
 def test_an_output_that_the_log_does_not_take_is_a_dead_letter(
@@ -645,6 +675,11 @@ def test_a_plan_of_an_earlier_compiler_goes_on(
     engine.publish({"ts": BEGIN, "k": "a", "v": 1}, {"ts": BEGIN + 90_000, "k": "z", "v": 0})
     engine.process()
     assert [row["k"] for row in engine.rows()] == ["a"]
+
+
+def _own_time(payload: Any) -> int:
+    time = payload.get("ts") if isinstance(payload, dict) else None
+    return time if isinstance(time, int) else BEGIN
 
 
 def _base64(data: bytes) -> str:
