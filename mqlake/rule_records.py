@@ -10,7 +10,7 @@ comes again gives the same outputs, with the same identifiers.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -32,6 +32,7 @@ EVENTS_PREFIX: Final = "$events/"
 """Of the topics that stand for events: `$events/client_connected` for `client.connected`."""
 
 RULE_FAILED: Final = "rule.failed"
+RULE_UNREAD: Final = "rule.unread"
 
 MAX_FAILURES_TOLD: Final = 10
 """Events `rule.failed` of one rule a second, in each process; the next one says how many it is."""
@@ -131,6 +132,26 @@ class Span:
 
 
 @dataclass(slots=True, frozen=True)
+class LeftUnread:
+    """What a stateful version was to take, and has not: its query was given up."""
+
+    version: int
+    change: int
+    """Of its span."""
+    at_ms: int
+    """When it was given up, UTC."""
+    reason: str
+    offsets: dict[str, dict[int, tuple[int, int]]]
+    """By log topic and partition: from, up to and without. Empty when all is taken, and only
+    windows that had ended have given nothing."""
+
+    @property
+    def count(self) -> int:
+        """How many offsets these are."""
+        return sum(end - first for one in self.offsets.values() for first, end in one.values())
+
+
+@dataclass(slots=True, frozen=True)
 class Activation:
     """State that the engine has given to a rule's definition."""
 
@@ -148,6 +169,8 @@ class Activation:
     schemas: dict[str, int] = field(default_factory=dict)
     """Of those that the rule names without a version, the version it was compiled with; 0 for one
     that was not there."""
+    unread: LeftUnread | None = None
+    """Of the last version that was given up."""
 
     @property
     def current(self) -> Span | None:
@@ -198,6 +221,7 @@ def encode_activation(activation: Activation) -> bytes:
             "change": activation.change,
             "updated_at": activation.updated_at,
             "schemas": activation.schemas,
+            "unread": unread_fields(activation.unread),
             "spans": spans,
         }
     )
@@ -220,10 +244,31 @@ def decode_activation(data: bytes) -> Activation:
             error=fields["error"],
             updated_at=fields.get("updated_at", 0),
             schemas=dict(fields.get("schemas", {})),
+            unread=read_unread(fields.get("unread")),
             spans=tuple(map(_decode_span, fields["spans"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as exc:
         raise InvalidRecord(f"activation is malformed: {exc!r}") from exc
+
+
+def unread_fields(unread: LeftUnread | None) -> dict[str, Any] | None:
+    """Return it as JSON has it."""
+    return None if unread is None else asdict(unread)
+
+
+def read_unread(fields: dict[str, Any] | None) -> LeftUnread | None:
+    """Undo `unread_fields`, before or after JSON.
+
+    Raises:
+        KeyError, TypeError, AttributeError, ValueError: It is something else.
+    """
+    if fields is None:
+        return None
+    offsets = {
+        log_topic: {int(partition): (first, end) for partition, (first, end) in found.items()}
+        for log_topic, found in fields["offsets"].items()
+    }
+    return LeftUnread(**{**fields, "offsets": offsets})
 
 
 def _decode_span(fields: dict[str, Any]) -> Span:

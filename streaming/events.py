@@ -14,6 +14,7 @@ from mqlake import records as log_records
 from mqlake.audit_records import AUDIT_EVENT
 from mqlake.record_versions import READ_VERSIONS, RECORD_VERSION
 from mqlake.records import MESSAGE_DROPPED
+from mqlake.rule_records import RULE_UNREAD, LeftUnread
 from mqlake.tables import AUDIT_LOG, DROPS, EVENTS, Table
 from mqlake.tenants import DEFAULT_TENANT
 from rules.actions.contract import NewRecord
@@ -63,6 +64,26 @@ def lost_offsets(
     }
     data = json.dumps(value, separators=(",", ":")).encode()
     return NewRecord(log_records.EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)
+
+
+def rule_unread(tenant: str, rule: str, unread: LeftUnread) -> NewRecord:
+    """Log what a stateful version has not taken; return the record that tells it in `events`."""
+    value = {
+        "v": RECORD_VERSION,
+        "event": RULE_UNREAD,
+        "ts": unread.at_ms,
+        "tenant": tenant,
+        "client_id": None,
+        "gateway": None,
+        "reason": unread.reason,
+        "rule": rule,
+        "rule_version": unread.version,
+        "offsets": unread.offsets,
+        "count": unread.count,
+    }
+    _logger.error("a rule has not read all that it was to read", extra={"fields": value})
+    data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return NewRecord(log_records.EVENTS, f"{tenant}/".encode(), data, [], unread.at_ms)
 
 
 def event_kind() -> Column:

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from api.materialised import MaterialisedView
 from api.rules.rerun_log import Begin, decode_begin
 from mqlake.rule_facts import Fact, keep, read_fact
-from mqlake.rule_records import Activation, Kind, RulesKey, decode_activation, rerun_key, rules_key
+from mqlake.rule_records import (
+    Activation,
+    Kind,
+    LeftUnread,
+    RulesKey,
+    decode_activation,
+    rerun_key,
+    rules_key,
+)
 from rules.model import Rule, RuleState
 from rules.schemas.registry import NO_SCHEMAS, SchemaRegistry, Schemas
 
@@ -41,6 +49,10 @@ class Entry:
     @property
     def error(self) -> str | None:
         return self.activation.error if self.activation is not None and self.is_answered else None
+
+    @property
+    def unread(self) -> LeftUnread | None:
+        return self.activation.unread if self.activation is not None and self.is_answered else None
 
 
 class MaterialisedRules(MaterialisedView):

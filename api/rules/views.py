@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 from api.jobs import Job, JobState, to_time
 from api.rules.checking import compiled
 from api.rules.materialised import Entry
+from mqlake.rule_records import LeftUnread
 from rules.errors import RuleError
 from rules.language.compiled import CompiledRule
 from rules.language.plan import encode_plan
@@ -74,6 +75,19 @@ class VersionView(BaseModel):
     )
 
 
+class LeftUnreadView(BaseModel):
+    """What a version of a stateful rule was to take, and has not."""
+
+    version: int
+    at: datetime = Field(description="when it was given up")
+    reason: str
+    count: int = Field(description="number of offsets")
+    offsets: dict[str, dict[str, tuple[int, int]]] = Field(
+        description="by log topic and partition: from, up to and without; empty: all was taken, "
+        "but the last windows gave nothing"
+    )
+
+
 class RuleView(VersionView):
     """A rule: its newest version and its state in the engine."""
 
@@ -92,6 +106,7 @@ class RuleView(VersionView):
                     "made_by": "key:4f1c",
                     "state": "running",
                     "error": None,
+                    "unread": None,
                 }
             ]
         },
@@ -104,6 +119,10 @@ class RuleView(VersionView):
         "tenant's processor time; any change restarts it"
     )
     error: str | None = Field(description="why it does not run")
+    unread: LeftUnreadView | None = Field(
+        description="of the last version of a stateful rule that was given up before it had taken "
+        "all messages that it applied to; null: there is none"
+    )
 
 
 class ConditionView(BaseModel):
@@ -273,7 +292,24 @@ def view_version(rule: Rule, *, masked: bool) -> VersionView:
 
 def view_rule(entry: Entry, *, masked: bool) -> RuleView:
     fields = {**_version(entry.rule, masked=masked), "topics": _topics(entry)}
-    return RuleView(**fields, state=entry.state, error=entry.error)
+    return RuleView(
+        **fields, state=entry.state, error=entry.error, unread=_left_unread(entry.unread)
+    )
+
+
+def _left_unread(unread: LeftUnread | None) -> LeftUnreadView | None:
+    if unread is None:
+        return None
+    return LeftUnreadView(
+        version=unread.version,
+        at=datetime.fromtimestamp(unread.at_ms / 1000, tz=UTC),
+        reason=unread.reason,
+        count=unread.count,
+        offsets={
+            log_topic: {str(partition): range_ for partition, range_ in found.items()}
+            for log_topic, found in unread.offsets.items()
+        },
+    )
 
 
 def masked_body(body: RuleBody) -> RuleBody:

@@ -9,18 +9,19 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.rule_records import Span
+from mqlake.rule_records import LeftUnread, Span
 from streaming.checkpoints import (
     RUNS,
     Offsets,
     age_seconds,
     checkpoint,
+    committed,
     ends_of,
     finished,
     watermark_ms,
 )
 from streaming.rules.plans import Detect, FindReference, Relations, StatefulRun, output_rows
-from streaming.rules.run_marks import is_ended, note_end, note_failure
+from streaming.rules.run_marks import forget_tries, is_ended, note_end, note_failure, note_try
 from streaming.rules.signatures import rules_client_config
 from streaming.settings.lake import LakeSettings
 from streaming.sources import read_log, starting_offsets
@@ -163,11 +164,42 @@ class RunCheckpoints:
         # Rows that the last messages complete come in the batch behind theirs, if there is one.
         return len(passed) > 1 or age_seconds(folder, passed[0]) > QUIET_SECONDS
 
-    def end(self, name: str) -> None:
-        """Note that a run has nothing more to do, and throw away its state."""
+    def reached(self, run: StatefulRun) -> object:
+        """Return what changes as a run whose version is out of force goes on to its end."""
+        folder = self._folder / run.name
+        return self.unread(run), min(watermark_ms(folder), run.span.ended_at_ms or 0)
+
+    def note_try(self, run: StatefulRun) -> int:
+        """Note that a run whose version is out of force begins, and that the process may die of it.
+
+        Returns:
+            How many processes in a row have begun it where it is now, and were killed.
+        """
+        return note_try(self._folder / run.name, repr(self.reached(run)))
+
+    def forget_tries(self, name: str) -> None:
+        """Note that the process ends in order."""
+        forget_tries(self._folder / name)
+
+    def unread(self, run: StatefulRun) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return by log topic and partition the offsets that are left to a run: from, up to."""
+        done = committed(self._folder / run.name) or {}
+        left: dict[str, dict[int, tuple[int, int]]] = {}
+        for log_topic, range_ in run.span.sources.items():
+            known = done.get(log_topic, {})
+            for partition, end in enumerate(range_.ends or ()):
+                # One that came while the version was in force is its own from the beginning.
+                start = range_.starts[partition] if partition < len(range_.starts) else 0
+                first = max(start, known.get(partition, 0))
+                if first < end:
+                    left.setdefault(log_topic, {})[partition] = (first, end)
+        return left
+
+    def end(self, name: str, unread: LeftUnread | None) -> None:
+        """Note that a run has nothing more to do, what it has left, and throw away its state."""
         folder = self._folder / name
         # First of all: without it, and without its checkpoint, the run would begin anew.
-        note_end(folder)
+        note_end(folder, unread)
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -46,6 +46,7 @@ from streaming.application import (
 )
 from streaming.checkpoints import Offsets, checkpoint, checkpoints, committed
 from streaming.deletion_clock import FILE, DeletionClock
+from streaming.events import rule_unread
 from streaming.exclusive import Lock
 from streaming.growth import Finish, LogGrowth, QueryPositions
 from streaming.jobs import history, outputs, state, stateful
@@ -169,6 +170,7 @@ class _Lake:
             self._start_run,
             stateful.RunCheckpoints(settings),
             settings.stateful_interval_seconds,
+            lambda run, left: self._rules_log.append([rule_unread(run.tenant, run.rule, left)]),
         )
         self._queries = QuerySupervisor(clock, self._jobs(), partial(use_pool, engine.spark))
 

@@ -62,7 +62,7 @@ from streaming.rules.controller import RuleController
 from streaming.rules.evaluation import count_from_now, count_nothing, follow_rules
 from streaming.rules.log import KafkaRuleLog
 from streaming.rules.program import Programs
-from streaming.rules.run_marks import failure, is_ended
+from streaming.rules.run_marks import failure, is_ended, left_unread
 from streaming.rules.signatures import Signatures, rules_client_config
 from streaming.rules.taken import TakenOutputs
 from streaming.settings.router import RouterSettings
@@ -312,9 +312,12 @@ class _Router:
         engine, controller = self._engine, self._controller
         skipped = engine.guard.look(engine.spark)
         engine.guard.pause(skipped, controller.pause_version)
+        data_dir = self._settings.data_dir
         for one in controller.runs or ():
-            if not one.span.is_ended and (why := failure(self._settings.data_dir, one.name)):
+            if not one.span.is_ended and (why := failure(data_dir, one.name)):
                 controller.pause(one, why)
+            if one.span.is_ended and (unread := left_unread(data_dir, one.name)):
+                controller.note_unread((one.tenant, one.rule), unread)
         self._note()
         self._grow()
         self._is_routing = not trouble and (

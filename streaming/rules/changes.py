@@ -133,6 +133,7 @@ def next_activation(
         else (*ended, _begin(step, step.program, before, stopped, change, barriers)),
         updated_at=step.updated_at,
         schemas=dict(step.schemas),
+        unread=activation.unread if activation is not None and is_same else None,
     )
 
 
@@ -195,14 +196,14 @@ def withdrawn(activation: Activation, done: Position | None, change: int) -> Act
     """Return an unwanted rule without the part that an engine that starts would evaluate again.
 
     The last engine may have died of that. A stateless version ends where the evaluation has
-    certainly come to. A stateful one ends where it began, so its query has nothing more to do.
+    certainly come to. A stateful one is not evaluated here: it ends with the next change.
 
     Args:
         activation: Of the rule.
         done: How far the evaluation has certainly come.
         change: Number of this change; the same rule is returned when nothing changes.
     """
-    spans = tuple(_cut(span, done) for span in activation.spans)
+    spans = tuple(span if span.plan else _cut(span, done) for span in activation.spans)
     if spans == activation.spans:
         return activation
     is_paused = activation.state == "paused"
@@ -216,10 +217,9 @@ def withdrawn(activation: Activation, done: Position | None, change: int) -> Act
 
 
 def _cut(span: Span, done: Position | None) -> Span:
-    reached = {} if span.plan is not None or done is None else done
     sources = {}
     for log_topic, range_ in span.sources.items():
-        positions = reached.get(log_topic, {})
+        positions = (done or {}).get(log_topic, {})
         known = [positions.get(partition, 0) for partition in range(max(positions, default=-1) + 1)]
         offsets = latest(range_.starts, known)
         if range_.ends is not None:

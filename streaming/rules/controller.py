@@ -26,6 +26,7 @@ from mqlake.rule_records import (
     ENGINE,
     Activation,
     Kind,
+    LeftUnread,
     RuleMetricsKey,
     RulesKey,
     Span,
@@ -133,6 +134,7 @@ class RuleController:
         self._activations: dict[RuleKey, Activation] = {}
         self._ended_at: dict[RuleKey, float] = {}
         self._changed: set[RuleKey] = set()
+        self._unread: dict[RuleKey, LeftUnread] = {}
         self._failing: dict[RuleKey, str] = {}
         self._failures: dict[RuleMetricsKey, Failures] = {}
         self._costs = RuleCosts(settings.rules_ms_per_second)
@@ -158,6 +160,10 @@ class RuleController:
         A request before the rules are read is in vain.
         """
         self._asked[rule, error] = lambda span: span.version == version
+
+    def note_unread(self, rule: RuleKey, unread: LeftUnread) -> None:
+        """Have a rule's activation say what a version of it has not read; from any thread."""
+        self._unread[rule] = unread
 
     def run(self, stopping: threading.Event) -> None:
         """Step until told to stop; for a thread of its own."""
@@ -208,6 +214,7 @@ class RuleController:
             self._begin()
         self._overwrite()
         self._take_asked()
+        self._take_unread()
         self._look_at_costs()
         self._look_at_makers()
         if self._has_unknown_makers() and not self._log.is_caught_up():
@@ -540,6 +547,16 @@ class RuleController:
         if span.plan is None:
             return is_done(span, done)
         return span.is_ended and self._is_run_ended(run_name(*rule, span.change))
+
+    def _take_unread(self) -> None:
+        while self._unread:
+            rule, unread = self._unread.popitem()
+            activation = self._activations.get(rule)
+            before = None if activation is None else activation.unread
+            if activation is not None and (before is None or before.change < unread.change):
+                told = replace(activation, unread=unread)
+                self._log.write([_record(rule, told)])
+                self._activations[rule] = told
 
     def _look_where_to_begin(self) -> None:
         if self._is_ready:

@@ -1,15 +1,20 @@
 """Marks of runs of stateful rules, files in their folders: router and lake see them."""
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mqlake.durable import sync, write_durably
+from mqlake.durable import write_durably
+from mqlake.rule_records import LeftUnread, read_unread, unread_fields
 from streaming.checkpoints import RUNS, checkpoint
 
 _ENDED: Final = "ended"
-"""File of a run that has nothing more to do."""
+"""File of a run that has nothing more to do; it says what it was to take and has not, if any."""
 _FAILED: Final = "failed"
 """Of one whose rule is to be paused; it says why."""
+_TRIES: Final = "tries"
+"""Of one whose version is out of force: how often an application has begun it, and where."""
 
 
 def run_folder(data_dir: Path, name: str) -> Path:
@@ -17,16 +22,40 @@ def run_folder(data_dir: Path, name: str) -> Path:
     return checkpoint(data_dir, RUNS) / name
 
 
-def note_end(folder: Path) -> None:
+def note_end(folder: Path, unread: LeftUnread | None) -> None:
     """Note that a run has nothing more to do; that is on the disk when this returns."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _ENDED).touch()
-    sync(folder)
+    data = b"" if unread is None else json.dumps(unread_fields(unread)).encode()
+    write_durably(folder / _ENDED, data)
 
 
 def is_ended(data_dir: Path, name: str) -> bool:
     """Tell whether a run is noted to have nothing more to do."""
     return (run_folder(data_dir, name) / _ENDED).exists()
+
+
+def left_unread(data_dir: Path, name: str) -> LeftUnread | None:
+    """Return what a run was to take when it was given up; None when it was not."""
+    try:
+        data = (run_folder(data_dir, name) / _ENDED).read_bytes()
+        return read_unread(json.loads(data)) if data else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def note_try(folder: Path, place: str) -> int:
+    """Note that an application begins a run at a place; return how many have in a row."""
+    path = folder / _TRIES
+    count = 1
+    with suppress(OSError, ValueError):
+        before, at = path.read_text(encoding="utf-8").split(" ", 1)
+        count += int(before) if at == place else 0
+    write_durably(path, f"{count} {place}".encode())
+    return count
+
+
+def forget_tries(folder: Path) -> None:
+    """Note that the application ends in order: it has not died of the run."""
+    (folder / _TRIES).unlink(missing_ok=True)
 
 
 def note_failure(folder: Path, reason: str) -> None:

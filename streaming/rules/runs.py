@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
 from mqlake.errors import LogError
+from mqlake.rule_records import LeftUnread
 from rules.errors import RuleError
 from streaming.figures import Watched, progress_of
 from streaming.rules.plans import StatefulRun
@@ -32,8 +33,9 @@ logger = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 0.25
 MOST_FAILURES: Final = 4
 """In a row, without a finished batch between them; then the rule is paused."""
-LINGER_SECONDS: Final = 120.0
-"""How long a version that is out of force may take to be done with."""
+STANDSTILL_SECONDS: Final = 3600.0
+"""A version that is out of force is given up when its query has got no further for so long. One
+batch takes all that there was when it began, which may be hours of messages."""
 SECONDS_PER_RUN: Final = 0.5
 """The interval is at least so long for each run: all of them together leave processors free."""
 _LOG_AWAY: Final = "the log did not take"
@@ -45,7 +47,15 @@ class RunStore(Protocol):
 
     def has_done(self, run: StatefulRun) -> bool: ...
 
-    def end(self, name: str) -> None: ...
+    def reached(self, run: StatefulRun) -> object: ...
+
+    def note_try(self, run: StatefulRun) -> int: ...
+
+    def forget_tries(self, name: str) -> None: ...
+
+    def unread(self, run: StatefulRun) -> dict[str, dict[int, tuple[int, int]]]: ...
+
+    def end(self, name: str, unread: LeftUnread | None) -> None: ...
 
     def fail(self, name: str, reason: str) -> None: ...
 
@@ -56,6 +66,8 @@ class RunStore(Protocol):
 
 Start = Callable[[StatefulRun, float], StreamingQuery]
 """Starts the query of a run with an interval in seconds."""
+Tell = Callable[[StatefulRun, LeftUnread], None]
+"""Tells of a run that is given up, and returns when that is safe."""
 
 
 @dataclass(slots=True)
@@ -68,7 +80,10 @@ class _Kept:
     failures: int = 0
     restarts: int = 0
     reason: str = ""
-    ending_since: float | None = None
+    reached: object = None
+    moved_at: float = 0.0
+    is_tried: bool = False
+    """Whether this process has begun it since its version is out of force."""
     is_given_up: bool = False
 
 
@@ -81,6 +96,8 @@ class Runs:
         start: Starts the query of one.
         store: Of their state; told of a run whose rule fails, and why.
         interval_seconds: From one batch to the next, at least.
+        tell: Told of a run that ends before it has done all that it was to do. It may raise
+            LogError; then it is told again later.
     """
 
     def __init__(
@@ -90,12 +107,14 @@ class Runs:
         start: Start,
         store: RunStore,
         interval_seconds: float,
+        tell: Tell,
     ) -> None:
         self._clock = clock
         self._wanted = wanted
         self._start = start
         self._store = store
         self._interval_seconds = interval_seconds
+        self._tell = tell
         self._kept: dict[str, _Kept] = {}
         self._known: set[str] | None = None
         self._again: set[str] = set()
@@ -113,6 +132,8 @@ class Runs:
                 logger.exception("stateful rules not checked")
         for kept in self._kept.values():
             self._stop(kept)
+            if kept.is_tried:
+                self._store.forget_tries(kept.run.name)
 
     def check(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Start due runs, notice failed ones, end those that are over."""
@@ -183,23 +204,50 @@ class Runs:
                 kept.back_off = FIRST_BACK_OFF_SECONDS
                 kept.reason = ""
         if kept.run.span.is_ended and self._is_over(kept, now):
-            self._stop(kept)
-            self._store.end(kept.run.name)
-            del self._kept[kept.run.name]
+            self._end(kept, now)
         elif kept.query is None and not kept.is_given_up and now >= kept.retry_at:
             self._begin(kept, now)
 
     def _is_over(self, kept: _Kept, now: float) -> bool:
-        if kept.ending_since is None:
-            kept.ending_since = now
-        if kept.is_given_up or kept.failures >= MOST_FAILURES:
+        if kept.is_given_up or self._store.has_done(kept.run):
             return True
-        late = now - kept.ending_since > LINGER_SECONDS + max(
-            stream.lateness_ms / 1000 for stream in kept.run.plan.streams
-        )
-        return late or self._store.has_done(kept.run)
+        reached = self._store.reached(kept.run)
+        if (
+            kept.query is None or reached != kept.reached
+        ):  # it waits for the log, or has got further
+            kept.reached, kept.moved_at = reached, now
+        if now - kept.moved_at <= STANDSTILL_SECONDS:
+            return False
+        self._give_up(kept, f"no batch was finished for {STANDSTILL_SECONDS / 60:.0f} minutes")
+        return True
+
+    def _end(self, kept: _Kept, now: float) -> None:
+        self._stop(kept)
+        unread = None
+        if not self._store.has_done(kept.run):
+            if now < kept.retry_at:
+                return
+            span = kept.run.span
+            offsets = self._store.unread(kept.run)
+            unread = LeftUnread(
+                span.version, span.change, self._clock.now_ms(), kept.reason, offsets
+            )
+            try:
+                self._tell(kept.run, unread)
+            except LogError as error:
+                fields = {"run": kept.run.name, "reason": str(error)}
+                logger.warning("not told what a rule has not read", extra={"fields": fields})
+                kept.retry_at = now + LAST_BACK_OFF_SECONDS
+                return
+        self._store.end(kept.run.name, unread)
+        del self._kept[kept.run.name]
 
     def _begin(self, kept: _Kept, now: float) -> None:
+        if kept.run.span.is_ended and not kept.is_tried:
+            kept.is_tried = True
+            if self._store.note_try(kept.run) > MOST_FAILURES:
+                self._give_up(kept, f"its query has ended the lake {MOST_FAILURES} times")
+                return
         interval = max(self._interval_seconds, SECONDS_PER_RUN * len(self._known or ()))
         try:
             kept.query = self._start(kept.run, interval)

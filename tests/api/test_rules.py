@@ -11,6 +11,7 @@ from mqlake.records import METRICS, RULES
 from mqlake.rule_records import (
     Activation,
     ActivationState,
+    LeftUnread,
     OffsetRange,
     RulesKey,
     Span,
@@ -43,6 +44,7 @@ def activate(
     state: ActivationState = "running",
     error: str = "",
     missed: tuple[int, int] | None = None,
+    unread: LeftUnread | None = None,
 ) -> None:
     """Say what the engine would."""
     span = Span(
@@ -50,7 +52,7 @@ def activate(
     )
     spans = (replace(span, missed=None if missed is None else {"mqlake.inbound": missed}),)
     value = encode_activation(
-        Activation("default", rule_id, state, version, 1, error or None, spans)
+        Activation("default", rule_id, state, version, 1, error or None, spans, unread=unread)
     )
     key = rules_key(RulesKey("activation", "default", rule_id))
     api.rules.take([Followed(RULES, len(api.log.records), key, value)], is_old=False)
@@ -64,6 +66,23 @@ def written(api: Api) -> list[tuple[str, int | None]]:
         for one in api.log.records
         if one.log_topic == RULES and not one.key.startswith(b"a/")
     ]
+
+
+def test_what_a_version_has_not_read_is_shown(api: Api) -> None:
+    post(api, "r1")
+    activate(api, "r1", 1)
+    assert api.get("/rules/r1")["unread"] is None
+    offsets = {"mqlake.inbound": {0: (12, 40), 3: (7, 9)}}
+    activate(api, "r1", 2, unread=LeftUnread(1, 5, 1_700_000_000_000, "why", offsets))
+    told = {
+        "version": 1,
+        "at": "2023-11-14T22:13:20Z",
+        "reason": "why",
+        "count": 30,
+        "offsets": {"mqlake.inbound": {"0": [12, 40], "3": [7, 9]}},
+    }
+    assert api.get("/rules/r1")["unread"] == told
+    assert [one["unread"] for one in api.get("/rules")["items"]] == [told]
 
 
 def test_a_rule_is_made_shown_and_deleted(api: Api) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mqlake.errors import InvalidRecord
 from mqlake.rule_records import (
     Activation,
+    LeftUnread,
     OffsetRange,
     RuleMetricsKey,
     Span,
@@ -37,6 +38,22 @@ SPANS = st.builds(
     change=st.integers(0, 2**53),
     ended_at_ms=st.none() | st.integers(0, 2**45),
 )
+UNREAD = st.builds(
+    LeftUnread,
+    version=VERSIONS,
+    change=st.integers(0, 2**53),
+    at_ms=st.integers(0, 2**45),
+    reason=TEXT,
+    offsets=st.dictionaries(
+        NAMES,
+        st.dictionaries(
+            st.integers(0, 999),
+            st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)),
+            max_size=2,
+        ),
+        max_size=2,
+    ),
+)
 ACTIVATIONS = st.builds(
     Activation,
     tenant=NAMES,
@@ -47,6 +64,7 @@ ACTIVATIONS = st.builds(
     error=st.none() | TEXT,
     spans=st.lists(SPANS, max_size=3).map(tuple),
     updated_at=st.integers(0, 2**45),
+    unread=st.none() | UNREAD,
 )
 
 

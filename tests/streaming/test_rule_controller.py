@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
 from mqlake.output_records import run_name
 from mqlake.records import EVENTS, INBOUND
 from mqlake.rule_records import (
     DECIDED_KEY,
     Activation,
+    LeftUnread,
     OffsetRange,
     RulesKey,
     Span,
@@ -416,7 +418,7 @@ def test_a_version_of_a_rule_that_was_changed_is_evaluated_to_its_end() -> None:
     assert old.sources[INBOUND].ends == new.sources[INBOUND].starts
 
 
-def test_a_rule_with_memory_that_nobody_wants_has_nothing_to_do() -> None:
+def test_a_rule_with_memory_that_nobody_wants_ends_with_a_change_also_at_a_start() -> None:
     log = MemoryLog()
     controller = a_controller(log)
     log.define("r", 1, sql="memory")
@@ -426,8 +428,64 @@ def test_a_rule_with_memory_that_nobody_wants_has_nothing_to_do() -> None:
     next_.step()
     assert next_.runs is not None
     (run,) = next_.runs
-    assert run.span.is_ended
-    assert run.span.is_empty
+    ends = run.span.sources[INBOUND].ends
+    assert ends == tuple(len(partition) - 1 for partition in log.inbound)
+    assert run.span.ended_at_ms is not None
+    third = a_controller(log, done=lambda: {INBOUND: {0: 9, 1: 9}})
+    third.step()
+    assert third.runs == (run,), "what it has not read yet is still to come"
+
+
+def test_what_a_rule_has_not_read_is_said_until_it_is_made_anew() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="memory")
+    log.define("other", 1)
+    controller.step()
+    left = LeftUnread(1, 2, 1000, "why", {INBOUND: {0: (1, 3)}})
+    log.define("r", 2, sql="memory")
+    controller.step()
+    for _ in range(2):
+        controller.note_unread(("default", "r"), left)
+        controller.step()
+    written = [key for key, _ in log.rules].count(b"a/default/r")
+    assert log.activations()["r"].unread == left
+    assert log.activations()["other"].unread is None
+    later = replace(left, change=3)
+    for one in (later, left):
+        controller.note_unread(("default", "r"), one)
+        controller.step()
+    assert [key for key, _ in log.rules].count(b"a/default/r") == written + 1
+    log.define("r", 3)
+    again = a_controller(log)
+    again.step()
+    assert log.activations()["r"].unread == later
+    log.delete("r")
+    again.step()
+    log.define("r", 1, created_at=9, updated_at=9)
+    again.step()
+    assert log.activations()["r"].unread is None
+
+
+def test_what_could_not_be_written_of_a_rule_is_written_later() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="memory")
+    controller.step()
+
+    def fail() -> None:
+        raise LogError("no answer", definite=False)
+
+    log.fail = fail
+    left = LeftUnread(1, 2, 1000, "why", {})
+    for _ in range(2):
+        controller.note_unread(("default", "r"), left)
+        with pytest.raises(LogError):
+            controller.step()
+    log.fail = lambda: None
+    controller.note_unread(("default", "r"), left)
+    controller.step()
+    assert log.activations()["r"].unread == left
 
 
 def test_a_version_is_known_until_the_tables_have_what_it_made() -> None:

@@ -1,5 +1,7 @@
 """When queries of stateful rules start, start again, end and are given up; without Spark."""
 
+import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,13 +12,14 @@ from pyspark.errors import PySparkException
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.output_records import run_name
-from mqlake.records import INBOUND
-from mqlake.rule_records import OffsetRange, Span
+from mqlake.records import EVENTS, INBOUND
+from mqlake.rule_records import LeftUnread, OffsetRange, Span
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
+from streaming.events import rule_unread
 from streaming.rules.plans import StatefulRun
-from streaming.rules.runs import LINGER_SECONDS, MOST_FAILURES, Runs
+from streaming.rules.runs import MOST_FAILURES, STANDSTILL_SECONDS, Runs
 
 SQL = "SELECT count(*) AS n FROM \"a/#\" GROUP BY topic, tumble(timestamp, '1 minute')"
 
@@ -59,6 +62,12 @@ class World:
     wanted: tuple[StatefulRun, ...] | None = ()
     done: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    next: int = 5
+    """Where the queries are."""
+    tries: dict[str, int] = field(default_factory=dict)
+    told: list[LeftUnread] = field(default_factory=list)
+    left: dict[str, LeftUnread | None] = field(default_factory=dict)
+    """What is noted at the end of each run."""
     known: set[str] = field(default_factory=set)
     failed: list[tuple[str, str]] = field(default_factory=list)
     started: list[tuple[str, float, Query]] = field(default_factory=list)
@@ -72,6 +81,7 @@ class World:
             self.start,  # type: ignore[arg-type]
             self,
             1.0,
+            self.tell,
         )
 
     def start(self, run: StatefulRun, interval_seconds: float) -> Query:
@@ -83,8 +93,26 @@ class World:
     def has_done(self, run: StatefulRun) -> bool:
         return run.name in self.done
 
-    def end(self, name: str) -> None:
+    def reached(self, run: StatefulRun) -> object:
+        return self.next
+
+    def unread(self, run: StatefulRun) -> dict[str, dict[int, tuple[int, int]]]:
+        return {INBOUND: {0: (self.next, 9)}}
+
+    def note_try(self, run: StatefulRun) -> int:
+        self.tries[run.name] = self.tries.get(run.name, 0) + 1
+        return self.tries[run.name]
+
+    def forget_tries(self, name: str) -> None:
+        del self.tries[name]
+
+    def tell(self, run: StatefulRun, unread: LeftUnread) -> None:
+        self.refuse()
+        self.told.append(unread)
+
+    def end(self, name: str, unread: LeftUnread | None) -> None:
         self.ended.add(name)
+        self.left[name] = unread
 
     def fail(self, name: str, reason: str) -> None:
         self.failed.append((name, reason))
@@ -129,17 +157,97 @@ def test_a_query_runs_while_its_version_counts_and_until_it_is_done() -> None:
     assert world.known == set()
 
 
-def test_an_ended_version_is_given_up_in_the_end() -> None:
+def away() -> None:
+    raise LogError("asking for the brokers: no answer", definite=True)
+
+
+def test_an_ended_version_goes_on_while_its_query_gets_further() -> None:
+    world = World(wanted=(a_run(ended=True),))
+    runs = world.runs()
+    for world.next in range(5, 9):
+        runs.check()
+        assert world.query.isActive
+        world.clock.advance(STANDSTILL_SECONDS)
+    world.next = 9
+    world.done.add(a_run().name)
+    runs.check()
+    assert world.left == {a_run().name: None}
+    assert not world.told
+
+
+def test_an_ended_version_that_gets_no_further_is_given_up_and_says_what_it_leaves() -> None:
     world = World(wanted=(a_run(ended=True),))
     runs = world.runs()
     runs.check()
-    world.clock.advance(LINGER_SECONDS)
+    world.next = 7
+    runs.check()
+    world.clock.advance(STANDSTILL_SECONDS)
     runs.check()
     assert world.query.isActive
-    world.clock.advance(10.0)
+    world.clock.advance(1.0)
+    world.refuse = away
     runs.check()
     assert not world.query.isActive
+    assert not world.ended, "it is told first"
+    world.refuse = lambda: None
+    world.clock.advance(60.0)
+    runs.check()
+    (left,) = world.told
+    assert world.left == {a_run().name: left}
+    assert (left.version, left.change, left.count) == (1, 3, 2)
+    assert left.offsets == {INBOUND: {0: (7, 9)}}
+    assert left.reason == "no batch was finished for 60 minutes"
+
+
+def test_what_is_left_is_an_event() -> None:
+    left = LeftUnread(2, 3, 1000, "why", {INBOUND: {0: (7, 9), 4: (0, 5)}})
+    record = rule_unread("ours", "r", left)
+    assert (record.log_topic, record.key, record.timestamp_ms) == (EVENTS, b"ours/", 1000)
+    assert record.value is not None
+    found = json.loads(record.value)
+    assert (found["event"], found["tenant"], found["ts"]) == ("rule.unread", "ours", 1000)
+    assert (found["rule"], found["rule_version"], found["reason"]) == ("r", 2, "why")
+    assert (found["count"], found["offsets"]) == (7, {INBOUND: {"0": [7, 9], "4": [0, 5]}})
+
+
+def test_an_ended_version_waits_for_the_log() -> None:
+    world = World(wanted=(a_run(ended=True),), refuse=away)
+    runs = world.runs()
+    for _ in range(5):
+        runs.check()
+        world.clock.advance(STANDSTILL_SECONDS)
+    world.refuse = lambda: None
+    runs.check()
+    world.clock.advance(STANDSTILL_SECONDS)
+    runs.check()
+    assert world.query.isActive
+    assert not world.told
+
+
+def test_an_ended_version_of_which_processes_die_is_given_up() -> None:
+    world = World(wanted=(a_run(ended=True),))
+    for _ in range(MOST_FAILURES):
+        world.runs().check()
+        assert world.query.isActive
+    assert len(world.started) == MOST_FAILURES
+    runs = world.runs()
+    runs.check()
+    runs.check()
+    assert len(world.started) == MOST_FAILURES
+    (left,) = world.told
+    assert left.reason == "its query has ended the lake 4 times"
     assert world.ended == {a_run().name}
+
+
+def test_a_process_that_ends_in_order_has_not_died_of_a_run() -> None:
+    world = World(wanted=(a_run(ended=True),))
+    stopping = threading.Event()
+    runs = world.runs()
+    runs.check()
+    assert world.tries
+    stopping.set()
+    runs.run(stopping)
+    assert not world.tries
 
 
 def test_what_fails_starts_again_later_each_time_and_pauses_its_rule() -> None:
@@ -191,17 +299,14 @@ def test_what_cannot_start_is_paused_at_once_if_it_is_the_rules_fault() -> None:
     assert "no reference table" in world.failed[0][1]
     # Paused, its version ends; there is nothing to wait for.
     world.wanted = (a_run(ended=True),)
+    world.refuse = lambda: None
     runs.check()
     assert world.ended == {a_run().name}
+    assert [(one.count, "no reference table" in one.reason) for one in world.told] == [(4, True)]
 
 
 def test_while_the_log_is_away_nothing_starts_and_nothing_is_paused() -> None:
-    world = World(wanted=(a_run(rule="a"), a_run(rule="b")))
-
-    def refuse() -> None:
-        raise LogError("asking for the brokers: no answer", definite=True)
-
-    world.refuse = refuse
+    world = World(wanted=(a_run(rule="a"), a_run(rule="b")), refuse=away)
     runs = world.runs()
     for _ in range(3 * MOST_FAILURES):
         runs.check()
