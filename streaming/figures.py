@@ -28,6 +28,7 @@ _logger = logging.getLogger(__name__)
 READ_SECONDS: Final = 3.0
 """From one reading to the next; each asks the log for the ends of some log topics."""
 RATE_SECONDS: Final = 10.0
+_MOST_SEEN: Final = 100
 _POSITIONS_CLASS: Final = "mqlake.log.Positions"
 
 Progress = dict[str, Any]
@@ -60,6 +61,37 @@ class Heap:
     def figures(self) -> dict[str, int]:
         """Return its figures for a heartbeat, as `bin/mqlake doctor` reads them."""
         return {"heap_used_bytes": self.used_bytes, "heap_max_bytes": self.max_bytes}
+
+
+@dataclass(slots=True)
+class _Complete:
+    """Up to when a query has taken all that was in the log.
+
+    Attributes:
+        seen: Ends of the log that it had not come to, oldest first, and by both clocks when the log
+            was asked for them: what was acknowledged before that is below them.
+        until_ms: UTC, of the latest of those that it has come to.
+    """
+
+    seen: deque[tuple[float, int, Offsets]] = field(default_factory=deque)
+    until_ms: int | None = None
+    apart: float = 0.0
+    """Seconds from one of them to the next: the further behind, the more, as there is a bound."""
+
+    def take(self, at: float, at_ms: int, ends: Offsets, positions: Offsets) -> int:
+        """Return for how many milliseconds the log has had records that the query has not taken."""
+        if _lag(ends, positions) == 0:
+            self.seen.clear()
+            self.until_ms, self.apart = at_ms, 0.0
+            return 0
+        while self.seen and _lag(self.seen[0][2], positions) == 0:
+            self.until_ms = self.seen.popleft()[1]
+        if not self.seen or at - self.seen[-1][0] >= self.apart:
+            self.seen.append((at, at_ms, ends))
+        if len(self.seen) > _MOST_SEEN:
+            self.apart = 2 * max(self.apart, READ_SECONDS)
+            self.seen = deque(list(self.seen)[::2])
+        return round((at - self.seen[0][0]) * 1000)
 
 
 @dataclass(slots=True)
@@ -116,6 +148,7 @@ class QueryFigures:
         self._read_heap = heap
         self._read_undelivered = undelivered
         self._rates: dict[str, _Rate] = {}
+        self._complete: dict[str, _Complete] = {}
         self.latest: dict[str, Any] = {}
         self.heap = Heap()
         self.undelivered: list[Waiting] = []
@@ -138,18 +171,21 @@ class QueryFigures:
         watched = list(self._watched())
         for name in self._rates.keys() - {one.name for one in watched}:
             del self._rates[name]
+        for name in self._complete.keys() - {one.name for one in watched}:
+            del self._complete[name]
         positions = self._positions()
-        ends: dict[str, dict[int, int] | None] = {}
+        # What is acknowledged by now is below the ends that are asked for later.
+        ends = _Ends(self._ends, self._clock.monotonic(), self._clock.now_ms())
         return {one.name: self._figures(one, positions.get(one.name, {}), ends) for one in watched}
 
-    def _figures(
-        self, one: Watched, reached: Offsets, ends: dict[str, dict[int, int] | None]
-    ) -> dict[str, Any]:
+    def _figures(self, one: Watched, reached: Offsets, ends: "_Ends") -> dict[str, Any]:
         figures: dict[str, Any] = {
             **one.more,
             "active": one.progress is not None,
             "real_time": one.real_time,
             "lag_records": None,
+            "complete_until_ms": None,
+            "behind_ms": None,
             "input_rows_per_second": 0.0,
             "batch_id": None,
             "batch_ms": None,
@@ -173,23 +209,52 @@ class QueryFigures:
             offsets = [offset for found in positions.values() for offset in found.values()]
             rate = self._rates.setdefault(one.name, _Rate())
             figures["input_rows_per_second"] = rate.add(self._clock.monotonic(), offsets)
-            figures["lag_records"] = self._lag(positions, ends)
+            found = ends.of(positions)
+            complete = self._complete.setdefault(one.name, _Complete())
+            if found is not None:
+                figures["lag_records"] = _lag(found, positions)
+                figures["behind_ms"] = complete.take(ends.at, ends.at_ms, found, positions)
+            figures["complete_until_ms"] = complete.until_ms
         return figures
 
-    def _lag(self, positions: Offsets, ends: dict[str, dict[int, int] | None]) -> int | None:
-        """Return how many offsets are left; None when the log does not say."""
-        lag = 0
-        for log_topic, partitions in positions.items():
-            if log_topic not in ends:
+
+class _Ends:
+    """The ends of log topics, each asked for once.
+
+    Args:
+        ask: Returns those of a log topic; it may raise LogError.
+        at, at_ms: Before any was asked for, by both clocks.
+    """
+
+    def __init__(self, ask: Callable[[str], dict[int, int]], at: float, at_ms: int) -> None:
+        self._ask = ask
+        self._known: dict[str, dict[int, int] | None] = {}
+        self.at = at
+        self.at_ms = at_ms
+
+    def of(self, log_topics: Iterable[str]) -> Offsets | None:
+        """Return them; None when the log does not say."""
+        found: Offsets = {}
+        for log_topic in log_topics:
+            if log_topic not in self._known:
                 try:
-                    ends[log_topic] = self._ends(log_topic)
+                    self._known[log_topic] = self._ask(log_topic)
                 except LogError:
-                    ends[log_topic] = None
-            found = ends[log_topic]
-            if found is None:
+                    self._known[log_topic] = None
+            ends = self._known[log_topic]
+            if ends is None:
                 return None
-            lag += sum(max(0, end - partitions.get(p, 0)) for p, end in found.items())
-        return lag
+            found[log_topic] = ends
+        return found
+
+
+def _lag(ends: Offsets, positions: Offsets) -> int:
+    """Return how many offsets are left."""
+    return sum(
+        max(0, end - positions.get(log_topic, {}).get(partition, 0))
+        for log_topic, found in ends.items()
+        for partition, end in found.items()
+    )
 
 
 def progress_of(query: StreamingQuery | None) -> Callable[[], Progress | None] | None:

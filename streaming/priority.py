@@ -32,11 +32,38 @@ def lower_priority(niceness: int, cores: int | None = None, *, first_to_go: int 
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
 
 
-def give_way_for_a_while(niceness: int, seconds: float) -> Callable[[], None]:
-    """Let this process and all that it starts give way, as far as that can be undone.
+class SessionPriority:
+    """Priority of this process and all that it starts, as far as a change can be undone.
 
     Niceness of a process can be lowered again by root, and where its limit allows it
-    (`RLIMIT_NICE`, systemd's `LimitNICE`); that of a session's group (autogroup) by all.
+    (`RLIMIT_NICE`, systemd's `LimitNICE`); that of a session's group (autogroup) by all. What
+    cannot be undone is not done, nor anything where the session is not this process's own.
+    """
+
+    def __init__(self) -> None:
+        self._before = os.getpriority(os.PRIO_PROCESS, 0)
+        self._is_own = os.getsid(0) == os.getpid()
+        self._may_return = self._is_own and _may_return(self._before)
+
+    def set(self, niceness: int) -> None:
+        """Set the niceness; from one thread at a time.
+
+        Args:
+            niceness: Added to that at the beginning. Less than 0 is 0 where it is not allowed.
+        """
+        if not self._is_own:
+            return
+        if self._may_return:
+            try:
+                _set_threads(self._before + niceness)
+            except PermissionError:
+                _set_threads(self._before)
+        if not _set_group(niceness) and niceness < 0:
+            _set_group(0)
+
+
+def give_way_for_a_while(niceness: int, seconds: float) -> Callable[[], None]:
+    """Let this process and all that it starts give way, as far as that can be undone.
 
     Args:
         niceness: Added to its own.
@@ -45,10 +72,8 @@ def give_way_for_a_while(niceness: int, seconds: float) -> Callable[[], None]:
     Returns:
         A function that ends it; it may be called again.
     """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    if _may_return(before):
-        os.nice(niceness)
-    is_group_lower = _lower_group(niceness)
+    priority = SessionPriority()
+    priority.set(niceness)
     lock = threading.Lock()
     is_over = False
 
@@ -58,9 +83,7 @@ def give_way_for_a_while(niceness: int, seconds: float) -> Callable[[], None]:
             if not is_over:
                 is_over = True
                 timer.cancel()
-                if is_group_lower:
-                    _set_group(0)
-                _raise_threads(before)
+                priority.set(0)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
@@ -85,13 +108,17 @@ def _may_return(niceness: int) -> bool:
     return is_allowed
 
 
-def _raise_threads(niceness: int) -> None:
-    """Set the niceness of all threads of this session that have more."""
-    for _ in range(_TRIES):  # one that has more may start another meanwhile
+def _set_threads(niceness: int) -> None:
+    """Set the niceness of all threads of this session.
+
+    Raises:
+        PermissionError: That is not allowed.
+    """
+    for _ in range(_TRIES):  # one that has another may start a further one meanwhile
         found = 0
         for thread in _threads_of_session():
             with contextlib.suppress(ProcessLookupError):
-                if os.getpriority(os.PRIO_PROCESS, thread) > niceness:
+                if os.getpriority(os.PRIO_PROCESS, thread) != niceness:
                     os.setpriority(os.PRIO_PROCESS, thread, niceness)
                     found += 1
         if not found:

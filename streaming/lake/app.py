@@ -50,13 +50,14 @@ from streaming.events import rule_unread
 from streaming.exclusive import Lock
 from streaming.growth import Finish, LogGrowth, QueryPositions
 from streaming.jobs import history, outputs, state, stateful
+from streaming.lake.urgency import Urgency
 from streaming.log_retention import LogRetention, Retention
 from streaming.log_retention import figures as retention_figures
 from streaming.lost_end import pass_over_what_is_told
 from streaming.maintenance import Maintenance
 from streaming.metrics import add_queries
 from streaming.poison import PoisonGuard
-from streaming.priority import lower_priority
+from streaming.priority import SessionPriority
 from streaming.readers import (
     FederationPositions,
     LastRecord,
@@ -104,7 +105,11 @@ def main(settings: LakeSettings) -> int:
 
 
 def _start(settings: LakeSettings, heart: Heart, stop: Stop) -> int:
-    lower_priority(settings.niceness)
+    urgency = Urgency(
+        *(SystemClock(), SessionPriority(), settings.niceness),
+        *(settings.history_interval_seconds, settings.history_max_records),
+    )
+    urgency.begin()
     folder = settings.data_dir.absolute() / NAME
     lock = Lock(folder / "lock")
     lock.take(LOCK_TIMEOUT_SECONDS)
@@ -120,7 +125,7 @@ def _start(settings: LakeSettings, heart: Heart, stop: Stop) -> int:
     made = make_tables(settings)  # readers need not wait for Spark
     return run_engine(
         *(settings, start, guard, heart, stop, clock),
-        lambda engine: _Lake(engine, settings, made).run(),
+        lambda engine: _Lake(engine, settings, made, urgency).run(),
     )
 
 
@@ -131,12 +136,16 @@ class _Lake:
         engine: Spark.
         settings: Of the process.
         made: Names of the tables that have just been made.
+        urgency: Told how far behind the history is.
     """
 
-    def __init__(self, engine: Engine, settings: LakeSettings, made: frozenset[str]) -> None:
+    def __init__(
+        self, engine: Engine, settings: LakeSettings, made: frozenset[str], urgency: Urgency
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._made = made
+        self._urgency = urgency
         self._partitions = engine.await_log(LOG_TOPICS)
         self._await_router()
         self._skipped = pass_over_what_is_told(
@@ -309,6 +318,8 @@ class _Lake:
     def _look(self, trouble: str) -> Look:
         skipped = self._engine.guard.look(self._engine.spark)
         self._grow()
+        history_ = self._measured.latest.get(queries.HISTORY, {})
+        self._urgency.take(history_.get("behind_ms"), history_.get("lag_records"))
         figures = {"stateful_rules": self._runs.figures()} | retention_figures(self._retention)
         detail = (trouble or "keeping the tables") + self._growth.told()
         if waits_for := self._finish.waits_for:

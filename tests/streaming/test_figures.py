@@ -59,12 +59,65 @@ def test_a_query_is_as_far_as_its_last_batch(tmp_path: Path) -> None:
         "active": True,
         "real_time": False,
         "lag_records": 10,
+        "complete_until_ms": None,
+        "behind_ms": 0,
         "input_rows_per_second": 0.0,
         "batch_id": 4,
         "batch_ms": 120,
         "state_rows": 7,
         "restarts": 2,
     }
+
+
+def test_a_table_is_complete_up_to_when_the_log_ended_where_its_query_is(tmp_path: Path) -> None:
+    world = World()
+    done = {"0": 100, "1": 50}
+    world.watched = [watched("history", progress({INBOUND: done}), tmp_path)]
+    begin = world.clock.now_ms()
+
+    def read(ends: dict[int, int]) -> tuple[int | None, int | None]:
+        """Return both figures, the first since the beginning; 3 s later than before."""
+        world.clock.advance(3.0)
+        world.ends[INBOUND] = ends
+        found = world.read("history")
+        until = found["complete_until_ms"]
+        return None if until is None else until - begin, found["behind_ms"]
+
+    assert read({0: 100, 1: 51}) == (None, 0)
+    assert read({0: 120, 1: 60}) == (None, 3_000)
+    done["1"] = 51
+    assert read({0: 150, 1: 60}) == (3_000, 3_000), "as it ended at the first reading"
+    done |= {"0": 149, "1": 60}
+    assert read({0: 150, 1: 60}) == (6_000, 3_000)
+    assert read({0: 150, 1: 60}) == (6_000, 6_000), "one message is missing"
+    # The log is away: nobody knows more than before.
+    del world.ends[INBOUND]
+    found = world.read("history")
+    assert (found["complete_until_ms"], found["behind_ms"]) == (begin + 6_000, None)
+    done["0"] = 150
+    assert read({0: 150, 1: 60}) == (18_000, 0)
+    # That the clock is set is no delay.
+    done["0"] = 149
+    world.clock.step_calendar(3_600_000)
+    assert read({0: 150, 1: 60}) == (18_000, 0)
+
+
+def test_of_a_query_that_is_far_behind_a_hundred_ends_are_known(tmp_path: Path) -> None:
+    world = World()
+    done = {"0": 0}
+    world.watched = [watched("history", progress({INBOUND: done}), tmp_path)]
+    begin = world.clock.now_ms()
+    for second in range(10_000):
+        world.ends[INBOUND] = {0: 1 + second}
+        world.read("history")
+        world.clock.advance(1.0)
+    found = world.read("history")
+    assert found["behind_ms"] == 10_000_000
+    done["0"] = 5_000
+    until = world.read("history")["complete_until_ms"] - begin
+    assert 4_800_000 < until <= 4_999_000
+    (complete,) = world.figures._complete.values()
+    assert len(complete.seen) <= 100
 
 
 def test_without_a_batch_the_checkpoint_says_how_far(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""How much of the processors the lake is to have: the more, the longer `messages` stands still.
+
+It gives way to the rest of the system while nobody waits for it. On a machine that has more to do
+than processors, niceness alone would leave it next to nothing, for as long as that lasts.
+"""
+
+import logging
+import math
+import threading
+from typing import Final, Protocol
+
+from mqlake.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+LATE_SECONDS: Final = 5.0
+"""So long behind, and the lake gives way no more. That is known to three seconds."""
+VERY_LATE_SECONDS: Final = 8.0
+"""So long, and it comes before the rest."""
+FIRST: Final = -5
+"""Niceness with which it does: three times the share of any other process."""
+CALM_SECONDS: Final = 30.0
+"""So long not as late, and it takes a step back."""
+_USUAL_INTERVAL_SECONDS: Final = 2.0
+START_SECONDS: Final = 30.0
+"""So long it gives way while it starts: meanwhile the table stands still, too."""
+
+
+class Priority(Protocol):
+    """What `streaming.priority.SessionPriority` does."""
+
+    def set(self, niceness: int) -> None: ...
+
+
+class Urgency:
+    """Sets the priority by how far behind the history is; from any thread.
+
+    Args:
+        clock: For how long it was in time.
+        priority: Of the process.
+        niceness: With which it gives way.
+        interval_seconds: Between two appends.
+        most_records: Of one append. With more to read the table is behind because of their number;
+            then the lake does not come before those who deliver them.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        priority: Priority,
+        niceness: int,
+        interval_seconds: float,
+        most_records: int,
+    ) -> None:
+        self._clock = clock
+        self._priority = priority
+        self._giving_way = niceness
+        self._interval_seconds = interval_seconds
+        self._most_records = most_records
+        self._lock = threading.Lock()
+        self._niceness = 0
+        self._late_at = self._very_late_at = -math.inf
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Give way while the lake starts, for a while."""
+        with self._lock:
+            self._set(self._giving_way)
+        timer = threading.Timer(START_SECONDS, self._end_of_start)
+        timer.daemon = True
+        timer.start()
+
+    def take(self, behind_ms: int | None, lag_records: int | None) -> None:
+        """Set the priority.
+
+        Args:
+            behind_ms: For how long records have been in the log that the table has not; None when
+                that is not known: it stays as it is.
+            lag_records: How many offsets these are at most; None likewise.
+        """
+        if behind_ms is None or lag_records is None:
+            return
+        now = self._clock.monotonic()
+        late = behind_ms / 1000 - max(0.0, self._interval_seconds - _USUAL_INTERVAL_SECONDS)
+        is_late = late >= LATE_SECONDS
+        is_very_late = late >= VERY_LATE_SECONDS and lag_records <= self._most_records
+        with self._lock:
+            self._has_begun = True
+            self._late_at = now if is_late else self._late_at
+            self._very_late_at = now if is_very_late else self._very_late_at
+            if lag_records <= self._most_records and now - self._very_late_at < CALM_SECONDS:
+                self._set(FIRST)
+            elif now - max(self._late_at, self._very_late_at) < 2 * CALM_SECONDS:
+                self._set(0)
+            else:
+                self._set(self._giving_way)
+
+    def _end_of_start(self) -> None:
+        with self._lock:
+            if not self._has_begun:
+                self._set(0)
+
+    def _set(self, niceness: int) -> None:
+        if self._giving_way and niceness != self._niceness:
+            _logger.info("priority", extra={"fields": {"niceness": niceness}})
+            self._niceness = niceness
+            self._priority.set(niceness)

@@ -1,0 +1,114 @@
+"""How much of the processors the lake takes, by how far behind it is."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqlake.clock import ManualClock
+from streaming.lake.urgency import CALM_SECONDS, FIRST, Urgency
+
+BATCH = 1_000
+NICE = 5
+
+
+class World:
+    """A lake that is looked at once a second; it begins in the middle of its life."""
+
+    def __init__(self, niceness: int = NICE, interval_seconds: float = 2.0) -> None:
+        self.clock = ManualClock()
+        self.niceness = 0
+        self.urgency = Urgency(self.clock, self, niceness, interval_seconds, BATCH)
+
+    def set(self, niceness: int) -> None:
+        self.niceness = niceness
+
+    def after(self, seconds: float, behind_ms: int | None, lag: int | None = 10) -> int:
+        """Return the niceness when that has been so for a while."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            self.urgency.take(behind_ms, lag)
+        return self.niceness
+
+
+def test_who_is_in_time_gives_way() -> None:
+    assert World().after(100, 3_000) == NICE
+
+
+def test_the_longer_the_table_stands_still_the_more_the_lake_gets() -> None:
+    world = World()
+    assert world.after(1, 0) == NICE
+    assert world.after(1, 6_000) == 0
+    assert world.after(1, 9_000) == FIRST
+
+
+def test_who_has_caught_up_steps_back_after_a_while() -> None:
+    world = World()
+    world.after(1, 9_000)
+    assert world.after(CALM_SECONDS - 1, 0) == FIRST
+    assert world.after(1, 0) == 0
+    assert world.after(CALM_SECONDS - 1, 0) == 0
+    assert world.after(1, 0) == NICE
+
+
+def test_who_is_behind_by_more_than_a_batch_comes_before_nobody() -> None:
+    world = World()
+    assert world.after(1, 60_000, BATCH + 1) == 0
+    assert world.after(1, 60_000, BATCH) == FIRST
+
+
+def test_an_interval_that_was_asked_for_is_no_delay() -> None:
+    world = World(interval_seconds=60.0)
+    assert world.after(1, 60_000) == NICE
+    assert world.after(1, 64_000) == 0
+
+
+def test_what_is_not_known_changes_nothing() -> None:
+    world = World()
+    world.after(1, 9_000)
+    assert world.after(100, None, None) == FIRST
+
+
+def test_without_niceness_it_stays_a_process_like_others() -> None:
+    world = World(niceness=0)
+    assert world.after(1, 60_000) == 0
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What is to be called later."""
+    found: list[Callable[[], None]] = []
+
+    class Timer:
+        daemon = False
+
+        def __init__(self, _seconds: float, function: Callable[[], None]) -> None:
+            found.append(function)
+
+        def start(self) -> None:
+            pass
+
+    timer: Any = Timer
+    monkeypatch.setattr(threading, "Timer", timer)
+    return found
+
+
+def test_a_long_start_gives_way_for_a_while(timers: list[Callable[[], None]]) -> None:
+    world = World()
+    world.urgency.begin()
+    assert world.niceness == NICE
+    (end,) = timers
+    end()
+    assert world.niceness == 0
+
+
+def test_the_end_of_the_start_is_nothing_to_who_has_started(
+    timers: list[Callable[[], None]],
+) -> None:
+    world = World()
+    world.urgency.begin()
+    world.after(1, 0)
+    (end,) = timers
+    end()
+    assert world.niceness == NICE
