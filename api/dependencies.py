@@ -17,6 +17,7 @@ from api.alarms.watch import AlarmWatch
 from api.balancing import BalancerLink
 from api.bans import BanChanges, MaterialisedBans
 from api.cache import SessionCache
+from api.completeness import Completeness
 from api.federation import FederationLink
 from api.history import Deleter
 from api.jobs import Jobs
@@ -117,6 +118,7 @@ Federated = Annotated[FederationLink, _part(lambda its: its.gateways.federation)
 Maker = Annotated[MessageMaker, _part(lambda its: its.messages.maker)]
 Publishing = Annotated[ApiPublisher, _part(lambda its: its.messages.publisher)]
 Retained = Annotated[RetainedTable, _part(lambda its: its.messages.retained)]
+Completed = Annotated[Completeness, _part(lambda its: its.messages.completeness)]
 Tracing = Annotated[Traces, _part(lambda its: its.traces)]
 
 KnownRules = Annotated[MaterialisedRules, _view(lambda its: its.rules.view, RULES)]

@@ -19,6 +19,7 @@ from api.alarms.watch import AlarmWatch
 from api.balancing import BalancerLink
 from api.bans import BanChanges, MaterialisedBans
 from api.cache import SessionCache
+from api.completeness import Completeness
 from api.federation import FederationLink
 from api.live.messages import MessageFeed
 from api.live.metrics import MetricsSource, MetricsTicker
@@ -157,6 +158,7 @@ class MessageParts:
     maker: MessageMaker
     publisher: ApiPublisher
     retained: RetainedTable
+    completeness: Completeness
 
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges) -> "MessageParts":
@@ -164,6 +166,7 @@ class MessageParts:
             maker=MessageMaker(settings.site, settings.datacenter, edges.clock),
             publisher=edges.publisher,
             retained=RetainedTable(settings.data_dir / "tables" / RETAINED.name),
+            completeness=Completeness(settings.data_dir),
         )
 
 

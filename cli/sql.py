@@ -62,7 +62,8 @@ def command(
 
     Example: mqlake sql "SELECT topic, count(*) FROM messages GROUP BY topic"
 
-    docs/tables.md describes the tables, their columns and the functions. Times are UTC. Binary
+    The last line, on standard error, says up to when the tables had every message. docs/tables.md
+    describes the tables, their columns and the functions. Times are UTC. Binary
     values are base64 in CSV and JSON; a table shows them as text if they are text. Interrupt the
     command to cancel the query.
     """
@@ -88,8 +89,11 @@ def command(
                 shutil.copyfileobj(answer, target, _PIECE)
         truncated = answer.headers["mqlake-truncated"] == "true"
         rows = answer.headers["mqlake-rows"]
+        until = answer.headers["mqlake-complete-until"]
     if truncated:
         click.echo(f"first {rows} rows; --limit 0 gives as many as may be", err=True)
+    told = f"complete until {until}" if until else "it is not known up to when they are complete"
+    click.echo(told, err=True)
 
 
 @contextmanager

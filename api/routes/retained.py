@@ -2,19 +2,21 @@
 
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
+from api import completeness
 from api.authentication import CurrentCaller, for_topics
 from api.control import clear_retained
-from api.dependencies import Log, Maker, Retained
+from api.dependencies import Completed, Log, Maker, Retained
 from api.messages import show_payload
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter, check_rights
 from api.sessions import PROTOCOL_VERSIONS
+from mqlake.tables import RETAINED
 from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
 
@@ -24,6 +26,7 @@ router = APIRouter(
 )
 
 
+_COMPLETE: Final[dict[int | str, dict[str, Any]]] = {200: {"headers": completeness.OPENAPI}}
 _AS_IN_TABLE = (
     "payload_bytes",
     "qos",
@@ -53,12 +56,18 @@ class RetainedMessageView(BaseModel):
     expires_at: datetime | None
 
 
+class RetainedPage(Page[RetainedMessageView]):
+    complete_until: datetime | None = Field(description=completeness.DESCRIPTION)
+
+
 class RetainedAsked(BaseModel):
     topic_name: str
 
 
-@router.get("/retained", openapi_extra=for_topics())
+@router.get("/retained", openapi_extra=for_topics(), responses=_COMPLETE)
 def get_retained(
+    response: Response,
+    completed: Completed,
     table: Retained,
     caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
@@ -70,36 +79,49 @@ def get_retained(
     ] = 1024,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-) -> Page[RetainedMessageView]:
+) -> RetainedPage:
     """List retained messages.
 
-    They come from the table `retained`, by topic name, seconds behind the log.
+    They come from the table `retained`, by topic name, seconds behind the log: `complete_until`
+    says how far it is.
     """
     if topic_filter is not None:
         check_filter(topic_filter)
     check_rights(caller, topic_filter)
     (after,) = read_cursor(cursor, 1)
+    until = completed.until((RETAINED.name,))
+    response.headers.update(completeness.headers(until))
     rows = table.page(tenant, topic_filter, after, limit + 1, max_payload_bytes=max_payload_bytes)
     found = [_message(tenant, row) for row in rows]
-    return to_page(found, limit, lambda one: (one.topic_name,))
+    page = to_page(found, limit, lambda one: (one.topic_name,))
+    return RetainedPage(items=page.items, next_cursor=page.next_cursor, complete_until=until)
 
 
 @router.get(
     "/retained/{topic:segments}",
     openapi_extra=for_topics(),
-    responses={404: {"model": ProblemDetails}},
+    responses={**_COMPLETE, 404: {"model": ProblemDetails, "headers": completeness.OPENAPI}},
 )
 def get_retained_message(
-    table: Retained, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
+    response: Response,
+    completed: Completed,
+    table: Retained,
+    caller: CurrentCaller,
+    topic: str,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> RetainedMessageView:
     """Show a retained message.
 
-    The answer has the whole payload; it is seconds behind the log.
+    The answer has the whole payload. It is seconds behind the log; the header
+    `mqlake-complete-until` says how far, also when there is no message.
     """
     check_rights(caller, topic)
+    headers = completeness.headers(completed.until((RETAINED.name,)))
     row = table.get(tenant, topic)
     if row is None:
-        raise Problem(HTTPStatus.NOT_FOUND, f"topic {topic!r} has no retained message")
+        problem = f"topic {topic!r} has no retained message"
+        raise Problem(HTTPStatus.NOT_FOUND, problem, headers)
+    response.headers.update(headers)
     return _message(tenant, row)
 
 

@@ -5,6 +5,8 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,8 +16,9 @@ from fastapi.concurrency import iterate_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from api import completeness
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import Figures, Queries, Settings, Warming
+from api.dependencies import Completed, Figures, Queries, Settings, Warming
 from api.metrics.tenants import TenantFigures
 from api.pages import Tenant
 from api.problems import Problem, ProblemDetails
@@ -76,6 +79,7 @@ class SqlResult(BaseModel):
     )
     row_count: int
     truncated: bool = Field(description="there are more rows than `limit`")
+    complete_until: datetime | None = Field(description=completeness.DESCRIPTION)
 
 
 class SqlProblemDetails(ProblemDetails):
@@ -107,6 +111,7 @@ Run = AbstractContextManager[Result]
                     "schema": {"type": "boolean"},
                     "description": "there are more than `limit`",
                 },
+                **completeness.OPENAPI,
             },
         },
         422: {"model": SqlProblemDetails},
@@ -120,6 +125,7 @@ async def post_sql(
     runner: Queries,
     figures: Figures,
     settings: Settings,
+    completed: Completed,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> Response:
     """Run a query.
@@ -145,22 +151,26 @@ async def post_sql(
             topic_filters=caller.topic_filters,
             usage=partial(_usage, figures, tenant),
         )
+        # Before Spark chooses the versions of the tables: it is true of these, too.
+        until = await asyncio.to_thread(completed.until, query.tables)
         run, result = await _run(
             request, lambda stop: runner.run(query, asked.format, limits, stop)
         )
     except Cancelled:
         return Response(status_code=_CLIENT_CLOSED_REQUEST)
-    return _answer(run, result, asked.format)
+    return _answer(run, result, asked.format, until)
 
 
-def _answer(run: Run, result: Result, format_: Format) -> StreamingResponse:
+def _answer(run: Run, result: Result, format_: Format, until: datetime | None) -> StreamingResponse:
     headers = {
+        **completeness.headers(until),
         "mqlake-rows": str(result.rows),
         "mqlake-truncated": str(result.is_truncated).lower(),
     }
     if format_ == "parquet":
         headers["Content-Disposition"] = 'attachment; filename="result.parquet"'
-    parts = _streamed(run, write(result, format_))
+    told = None if until is None else completeness.written(until)
+    parts = _streamed(run, write(replace(result, complete_until=told), format_))
     return StreamingResponse(parts, media_type=MEDIA_TYPES[format_], headers=headers)
 
 

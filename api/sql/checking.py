@@ -133,6 +133,12 @@ class CheckedQuery:
     given: Mapping[str, GivenRows]
     tenant: str
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """Names of the tables that it reads."""
+        read = (name for rows in self.given.values() for name in rows.reads)
+        return frozenset(name.removeprefix(f"{CATALOG_SCHEMA}.") for name in read)
+
     def confined(self, sql: str) -> Confined:
         """Return a query around it as a statement for Spark."""
         return Confined(sql, self.given)

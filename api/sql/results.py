@@ -59,12 +59,14 @@ class Result:
         files: In the order of their rows.
         rows: As many as may be shown.
         is_truncated: There were more.
+        complete_until: Up to when the tables had all messages, as answers have it; None: unknown.
     """
 
     columns: tuple[ResultColumn, ...]
     files: tuple[Path, ...]
     rows: int
     is_truncated: bool
+    complete_until: str | None = None
 
     def touch(self) -> None:
         """Say that it is still read, when that takes hours."""
@@ -110,7 +112,11 @@ def _json(result: Result) -> Iterator[bytes]:
         lines = ",\n".join(f"[{', '.join(row)}]" for row in rows)
         yield f"{'' if is_first else ','}\n{lines}".encode()
         is_first = False
-    end = {"row_count": result.rows, "truncated": result.is_truncated}
+    end = {
+        "row_count": result.rows,
+        "truncated": result.is_truncated,
+        "complete_until": result.complete_until,
+    }
     yield f"],\n{_dumps(end)[1:]}\n".encode()
 
 

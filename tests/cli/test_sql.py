@@ -18,6 +18,7 @@ from cli.app import mqlake
 from cli.sql import _to_array, _to_table
 from mqlake.errors import OperationalError
 from tests.api.conftest import Api, api
+from tests.api.test_completeness import say_complete
 from tests.mqlake.test_api_client import served
 
 __all__ = ["api", "served"]  # fixtures of others
@@ -84,6 +85,20 @@ def test_each_form_is_written_as_it_comes(
         *(("json", 100, 300.0), ("parquet", 1_000_000, 300.0)),
     ]
     assert results.ended == 4
+
+
+def test_the_last_line_says_up_to_when_the_tables_are_complete(
+    served: Api, results: PreparedResults
+) -> None:
+    query = ("SELECT * FROM messages", "--format", "csv")
+    assert run(served, *query)[1].splitlines() == [
+        "first 2 rows; --limit 0 gives as many as may be",
+        "it is not known up to when they are complete",
+    ]
+    say_complete(served.data_dir, history=1_700_000_000_123)
+    for form in ("table", "json", "csv"):
+        note = run(served, query[0], "--format", form)[1]
+        assert note.splitlines()[-1] == "complete until 2023-11-14T22:13:20.123Z"
 
 
 def test_what_is_wrong_has_its_place(served: Api) -> None:

@@ -26,7 +26,13 @@ PAGES: Final = (
 )
 """All there are, in the order of the navigation."""
 _NONE: Final[dict[str, Any]] = {"items": [], "next_cursor": None}
-_NO_ROWS: Final[dict[str, Any]] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
+_NO_ROWS: Final[dict[str, Any]] = {
+    "columns": [],
+    "rows": [],
+    "row_count": 0,
+    "truncated": False,
+    "complete_until": None,
+}
 _WITHOUT_SPARK: Final = {"dead_letters": _NONE, "retained": _NONE, "sql": _NO_ROWS}
 """Paths that Spark answers, and there is none here."""
 

@@ -73,6 +73,13 @@ def test_a_query_over_our_tables_is_let_through(sql: str) -> None:
     check(sql, "default")
 
 
+def test_the_tables_that_a_query_reads_are_known() -> None:
+    sql = "WITH m AS (SELECT topic FROM messages) SELECT * FROM m JOIN retained USING (topic)"
+    assert check(sql, "default").tables == {"messages", "retained"}
+    assert check("SELECT n FROM rule_hot", "default").tables == {"rule_hot"}
+    assert check("SELECT 1", "default").tables == set()
+
+
 def test_usage_is_what_is_known_of_the_tenant_now() -> None:
     asked: list[str] = []
 

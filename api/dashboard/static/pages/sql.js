@@ -3,7 +3,7 @@
 import { isAborted, Problem, words } from "../core/api.js";
 import { fill, h, say } from "../core/dom.js";
 import { editor } from "../core/editor.js";
-import { count, seconds } from "../core/format.js";
+import { count, moment, seconds } from "../core/format.js";
 import { button, field, heading, panel, problem, select, tabs } from "../core/parts.js";
 import { resultChart, resultTable } from "./sql_result.js";
 
@@ -102,7 +102,10 @@ function tell(query, wrong, error) {
 
 function sizeOf(found, took) {
   const rows = `${count(found.row_count)} rows${found.truncated ? ", and there are more" : ""}`;
-  return `${rows} in ${took < 10 ? `${took.toFixed(1)} s` : seconds(took)}.`;
+  const until = found.complete_until
+    ? `Complete until ${moment(found.complete_until)}.`
+    : "It is not known up to when the tables are complete.";
+  return `${rows} in ${took < 10 ? `${took.toFixed(1)} s` : seconds(took)}. ${until}`;
 }
 
 function resultOf(found, signal) {
