@@ -22,8 +22,8 @@ FIRST: Final = -5
 CALM_SECONDS: Final = 30.0
 """So long not as late, and it takes a step back."""
 _USUAL_INTERVAL_SECONDS: Final = 2.0
-START_SECONDS: Final = 30.0
-"""So long it gives way while it starts: meanwhile the table stands still, too."""
+START_SECONDS: Final = ((10.0, 0), (45.0, FIRST))
+"""While it starts the table stands still, too: after so long it has such a niceness."""
 
 
 class Priority(Protocol):
@@ -63,12 +63,13 @@ class Urgency:
         self._has_begun = False
 
     def begin(self) -> None:
-        """Give way while the lake starts, for a while."""
+        """Give way while the lake starts, until it is known how far it is; less and less."""
         with self._lock:
             self._set(self._giving_way)
-        timer = threading.Timer(START_SECONDS, self._end_of_start)
-        timer.daemon = True
-        timer.start()
+        for seconds, niceness in START_SECONDS:
+            timer = threading.Timer(seconds, self._start_lasts, (niceness,))
+            timer.daemon = True
+            timer.start()
 
     def take(self, behind_ms: int | None, lag_records: int | None) -> None:
         """Set the priority.
@@ -95,10 +96,10 @@ class Urgency:
             else:
                 self._set(self._giving_way)
 
-    def _end_of_start(self) -> None:
+    def _start_lasts(self, niceness: int) -> None:
         with self._lock:
             if not self._has_begun:
-                self._set(0)
+                self._set(niceness)
 
     def _set(self, niceness: int) -> None:
         if self._giving_way and niceness != self._niceness:

@@ -77,38 +77,40 @@ def test_without_niceness_it_stays_a_process_like_others() -> None:
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What is to be called later."""
+    """What is to be called later, in order."""
     found: list[Callable[[], None]] = []
 
     class Timer:
         daemon = False
 
-        def __init__(self, _seconds: float, function: Callable[[], None]) -> None:
-            found.append(function)
+        def __init__(self, _seconds: float, function: Callable[..., None], given: Any) -> None:
+            found.append(lambda: function(*given))
 
         def start(self) -> None:
             pass
 
-    timer: Any = Timer
-    monkeypatch.setattr(threading, "Timer", timer)
+    monkeypatch.setattr(threading, "Timer", Timer)
     return found
 
 
-def test_a_long_start_gives_way_for_a_while(timers: list[Callable[[], None]]) -> None:
+def test_a_start_that_takes_long_gives_way_no_more(timers: list[Callable[[], None]]) -> None:
     world = World()
     world.urgency.begin()
     assert world.niceness == NICE
-    (end,) = timers
-    end()
-    assert world.niceness == 0
+    seen = []
+    for timer in timers:
+        timer()
+        seen.append(world.niceness)
+    assert seen == [0, FIRST]
+    assert world.after(1, 3_000) == NICE
 
 
-def test_the_end_of_the_start_is_nothing_to_who_has_started(
+def test_the_time_of_the_start_is_nothing_to_who_has_started(
     timers: list[Callable[[], None]],
 ) -> None:
     world = World()
     world.urgency.begin()
     world.after(1, 0)
-    (end,) = timers
-    end()
+    for timer in timers:
+        timer()
     assert world.niceness == NICE
