@@ -5,7 +5,6 @@ than processors, niceness alone would leave it next to nothing, for as long as t
 """
 
 import logging
-import math
 import threading
 from typing import Final, Protocol
 
@@ -13,16 +12,13 @@ from mqlake.clock import Clock
 
 _logger = logging.getLogger(__name__)
 
-LATE_SECONDS: Final = 5.0
-"""So long behind, and the lake gives way no more. That is known to three seconds."""
-VERY_LATE_SECONDS: Final = 8.0
-"""So long, and it comes before the rest."""
-FIRST: Final = -5
-"""Niceness with which it does: three times the share of any other process."""
+STEPS: Final = ((5.0, 0), (8.0, -5), (12.0, -10))
+"""Seconds behind, which are known to three, and the niceness from then on. With -5 a process has
+three times the share of one with 0, with -10 nine times."""
 CALM_SECONDS: Final = 30.0
 """So long not as late, and it takes a step back."""
 _USUAL_INTERVAL_SECONDS: Final = 2.0
-START_SECONDS: Final = ((10.0, 0), (45.0, FIRST))
+START_SECONDS: Final = ((10.0, 0), (45.0, -5))
 """While it starts the table stands still, too: after so long it has such a niceness."""
 
 
@@ -59,7 +55,9 @@ class Urgency:
         self._most_records = most_records
         self._lock = threading.Lock()
         self._niceness = 0
-        self._late_at = self._very_late_at = -math.inf
+        self._step = 0
+        """How many of STEPS are taken."""
+        self._needed_at = 0.0
         self._has_begun = False
 
     def begin(self) -> None:
@@ -83,18 +81,16 @@ class Urgency:
             return
         now = self._clock.monotonic()
         late = behind_ms / 1000 - max(0.0, self._interval_seconds - _USUAL_INTERVAL_SECONDS)
-        is_late = late >= LATE_SECONDS
-        is_very_late = late >= VERY_LATE_SECONDS and lag_records <= self._most_records
+        needed = sum(late >= seconds for seconds, _ in STEPS)
+        most = 1 if lag_records > self._most_records else len(STEPS)
         with self._lock:
             self._has_begun = True
-            self._late_at = now if is_late else self._late_at
-            self._very_late_at = now if is_very_late else self._very_late_at
-            if lag_records <= self._most_records and now - self._very_late_at < CALM_SECONDS:
-                self._set(FIRST)
-            elif now - max(self._late_at, self._very_late_at) < 2 * CALM_SECONDS:
-                self._set(0)
-            else:
-                self._set(self._giving_way)
+            if needed >= self._step:
+                self._step, self._needed_at = needed, now
+            elif now - self._needed_at >= CALM_SECONDS:
+                self._step, self._needed_at = self._step - 1, now
+            self._step = min(self._step, most)
+            self._set(STEPS[self._step - 1][1] if self._step else self._giving_way)
 
     def _start_lasts(self, niceness: int) -> None:
         with self._lock:

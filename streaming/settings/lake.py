@@ -30,8 +30,8 @@ class LakeSettings(StreamingSettings):
         description="Niceness of the process, as nice(1), while the table `messages` is up to "
         "date. When processors are busy, 5 gives it a quarter of a normal process's share, 10 a "
         "tenth; idle processors it can use fully. When the table is 5 seconds behind, the lake has "
-        "a normal share, and at 8 seconds three times that, where this is allowed. 0: always a "
-        "normal share.",
+        "a normal share; at 8 seconds three times that and at 12 nine times, where this is "
+        "allowed. 0: always a normal share.",
     )
     log_retention_hours: float | None = Field(
         default=None,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mqlake.clock import ManualClock
-from streaming.lake.urgency import CALM_SECONDS, FIRST, Urgency
+from streaming.lake.urgency import CALM_SECONDS, Urgency
 
 BATCH = 1_000
 NICE = 5
@@ -40,14 +40,18 @@ def test_the_longer_the_table_stands_still_the_more_the_lake_gets() -> None:
     world = World()
     assert world.after(1, 0) == NICE
     assert world.after(1, 6_000) == 0
-    assert world.after(1, 9_000) == FIRST
+    assert world.after(1, 9_000) == -5
+    assert world.after(1, 12_000) == -10
 
 
 def test_who_has_caught_up_steps_back_after_a_while() -> None:
     world = World()
-    world.after(1, 9_000)
-    assert world.after(CALM_SECONDS - 1, 0) == FIRST
+    world.after(1, 12_000)
+    assert world.after(CALM_SECONDS - 1, 0) == -10
+    assert world.after(1, 0) == -5
+    assert world.after(CALM_SECONDS - 1, 0) == -5
     assert world.after(1, 0) == 0
+    assert world.after(1, 6_000) == 0, "and has to begin the while anew"
     assert world.after(CALM_SECONDS - 1, 0) == 0
     assert world.after(1, 0) == NICE
 
@@ -55,7 +59,8 @@ def test_who_has_caught_up_steps_back_after_a_while() -> None:
 def test_who_is_behind_by_more_than_a_batch_comes_before_nobody() -> None:
     world = World()
     assert world.after(1, 60_000, BATCH + 1) == 0
-    assert world.after(1, 60_000, BATCH) == FIRST
+    assert world.after(1, 60_000, BATCH) == -10
+    assert world.after(1, 60_000, BATCH + 1) == 0
 
 
 def test_an_interval_that_was_asked_for_is_no_delay() -> None:
@@ -67,7 +72,7 @@ def test_an_interval_that_was_asked_for_is_no_delay() -> None:
 def test_what_is_not_known_changes_nothing() -> None:
     world = World()
     world.after(1, 9_000)
-    assert world.after(100, None, None) == FIRST
+    assert world.after(100, None, None) == -5
 
 
 def test_without_niceness_it_stays_a_process_like_others() -> None:
@@ -101,7 +106,7 @@ def test_a_start_that_takes_long_gives_way_no_more(timers: list[Callable[[], Non
     for timer in timers:
         timer()
         seen.append(world.niceness)
-    assert seen == [0, FIRST]
+    assert seen == [0, -5]
     assert world.after(1, 3_000) == NICE
 
 
