@@ -150,6 +150,7 @@ class QueryFigures:
         self._rates: dict[str, _Rate] = {}
         self._complete: dict[str, _Complete] = {}
         self.latest: dict[str, Any] = {}
+        self._read_at = 0.0
         self.heap = Heap()
         self.undelivered: list[Waiting] = []
 
@@ -157,7 +158,9 @@ class QueryFigures:
         """Read until told to stop; for a thread of its own."""
         while not stopping.is_set():
             try:
+                begin = self._clock.monotonic()
                 self.latest = self.read()
+                self._read_at = begin
                 self.heap = self._read_heap()
                 self.undelivered = self._read_undelivered()
             except Exception:
@@ -165,6 +168,18 @@ class QueryFigures:
                     break
                 _logger.exception("no figures of queries")
             stopping.wait(READ_SECONDS)
+
+    def behind_ms(self, name: str) -> int | None:
+        """Return for how long records have been in the log that a query may not have taken.
+
+        That includes by how much the next reading is late: on a machine that has too much to do, so
+        is what finds that out.
+        """
+        behind: int | None = self.latest.get(name, {}).get("behind_ms")
+        if behind is None:
+            return None
+        late = self._clock.monotonic() - self._read_at - READ_SECONDS
+        return behind + max(0, round(late * 1000))
 
     def read(self) -> dict[str, Any]:
         """Return the figures of each query, by name."""

@@ -319,7 +319,8 @@ class _Lake:
         skipped = self._engine.guard.look(self._engine.spark)
         self._grow()
         history_ = self._measured.latest.get(queries.HISTORY, {})
-        self._urgency.take(history_.get("behind_ms"), history_.get("lag_records"))
+        behind_ms = self._measured.behind_ms(queries.HISTORY)
+        self._urgency.take(behind_ms, history_.get("lag_records"))
         figures = {"stateful_rules": self._runs.figures()} | retention_figures(self._retention)
         detail = (trouble or "keeping the tables") + self._growth.told()
         if waits_for := self._finish.waits_for:

@@ -18,8 +18,8 @@ three times the share of one with 0, with -10 nine times."""
 CALM_SECONDS: Final = 30.0
 """So long not as late, and it takes a step back."""
 _USUAL_INTERVAL_SECONDS: Final = 2.0
-START_SECONDS: Final = ((10.0, 0), (45.0, -5))
-"""While it starts the table stands still, too: after so long it has such a niceness."""
+START_SECONDS: Final = (10.0, 45.0)
+"""While it starts the table stands still, too: after so long it takes one step, and the next."""
 
 
 class Priority(Protocol):
@@ -64,8 +64,8 @@ class Urgency:
         """Give way while the lake starts, until it is known how far it is; less and less."""
         with self._lock:
             self._set(self._giving_way)
-        for seconds, niceness in START_SECONDS:
-            timer = threading.Timer(seconds, self._start_lasts, (niceness,))
+        for seconds in START_SECONDS:
+            timer = threading.Timer(seconds, self._start_lasts)
             timer.daemon = True
             timer.start()
 
@@ -90,12 +90,17 @@ class Urgency:
             elif now - self._needed_at >= CALM_SECONDS:
                 self._step, self._needed_at = self._step - 1, now
             self._step = min(self._step, most)
-            self._set(STEPS[self._step - 1][1] if self._step else self._giving_way)
+            self._set(self._of_step)
 
-    def _start_lasts(self, niceness: int) -> None:
+    def _start_lasts(self) -> None:
         with self._lock:
             if not self._has_begun:
-                self._set(niceness)
+                self._step, self._needed_at = self._step + 1, self._clock.monotonic()
+                self._set(self._of_step)
+
+    @property
+    def _of_step(self) -> int:
+        return STEPS[self._step - 1][1] if self._step else self._giving_way
 
     def _set(self, niceness: int) -> None:
         if self._giving_way and niceness != self._niceness:

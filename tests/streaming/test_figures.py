@@ -1,5 +1,6 @@
 """What is told of queries; without Spark."""
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import pytest
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.records import EVENTS, INBOUND
-from streaming.figures import QueryFigures, Watched, parse_positions
+from streaming.figures import READ_SECONDS, QueryFigures, Watched, parse_positions
 from tests.streaming.test_rule_position import batch
 
 if TYPE_CHECKING:
@@ -100,6 +101,32 @@ def test_a_table_is_complete_up_to_when_the_log_ended_where_its_query_is(tmp_pat
     done["0"] = 149
     world.clock.step_calendar(3_600_000)
     assert read({0: 150, 1: 60}) == (18_000, 0)
+
+
+def test_a_reading_that_is_late_counts_as_a_delay(tmp_path: Path) -> None:
+    world = World()
+    done = {"0": 100, "1": 50}
+    world.watched = [watched("history", progress({INBOUND: done}), tmp_path)]
+    figures = world.figures
+    assert figures.behind_ms("history") is None
+
+    class Once(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            self.set()
+            return True
+
+    world.clock.advance(100.0)
+    figures.run(Once())
+    assert figures.behind_ms("history") == 0
+    world.clock.advance(READ_SECONDS)
+    assert figures.behind_ms("history") == 0
+    world.clock.advance(7.0)
+    assert figures.behind_ms("history") == 7_000
+    figures.run(Once())
+    assert figures.behind_ms("history") == 0
+    del world.ends[INBOUND]
+    figures.run(Once())
+    assert figures.behind_ms("history") is None, "nobody knows"
 
 
 def test_of_a_query_that_is_far_behind_a_hundred_ends_are_known(tmp_path: Path) -> None:

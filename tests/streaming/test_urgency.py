@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -88,8 +87,8 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     class Timer:
         daemon = False
 
-        def __init__(self, _seconds: float, function: Callable[..., None], given: Any) -> None:
-            found.append(lambda: function(*given))
+        def __init__(self, _seconds: float, function: Callable[[], None]) -> None:
+            found.append(function)
 
         def start(self) -> None:
             pass
@@ -107,7 +106,9 @@ def test_a_start_that_takes_long_gives_way_no_more(timers: list[Callable[[], Non
         timer()
         seen.append(world.niceness)
     assert seen == [0, -5]
-    assert world.after(1, 3_000) == NICE
+    assert world.after(CALM_SECONDS - 1, 3_000) == -5, "others are as busy as before"
+    assert world.after(1, 3_000) == 0
+    assert world.after(CALM_SECONDS, 3_000) == NICE
 
 
 def test_the_time_of_the_start_is_nothing_to_who_has_started(
