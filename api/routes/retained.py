@@ -56,7 +56,7 @@ class RetainedMessageView(BaseModel):
     expires_at: datetime | None
 
 
-class RetainedPage(Page[RetainedMessageView]):
+class RetainedMessagePage(Page[RetainedMessageView]):
     complete_until: datetime | None = Field(description=completeness.DESCRIPTION)
 
 
@@ -79,7 +79,7 @@ def get_retained(
     ] = 1024,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-) -> RetainedPage:
+) -> RetainedMessagePage:
     """List retained messages.
 
     They come from the table `retained`, by topic name, seconds behind the log: `complete_until`
@@ -94,7 +94,7 @@ def get_retained(
     rows = table.page(tenant, topic_filter, after, limit + 1, max_payload_bytes=max_payload_bytes)
     found = [_message(tenant, row) for row in rows]
     page = to_page(found, limit, lambda one: (one.topic_name,))
-    return RetainedPage(items=page.items, next_cursor=page.next_cursor, complete_until=until)
+    return RetainedMessagePage(items=page.items, next_cursor=page.next_cursor, complete_until=until)
 
 
 @router.get(
