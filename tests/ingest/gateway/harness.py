@@ -336,7 +336,7 @@ def has_end(reader: asyncio.StreamReader) -> bool:
     return found
 
 
-_opened: "list[Client]" = []  # by the test that runs; cut at its end
+opened_clients: "list[Client]" = []  # by the test that runs; cut at its end
 
 
 class Client:
@@ -346,13 +346,13 @@ class Client:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, level: int
     ) -> None:
         self.level = level
-        self._reader = reader
+        self.reader = reader
         self.writer = writer
         self._decoder = Decoder(level, role=Role.CLIENT)
         self._packet_id = 0
         self._early: deque[Packet] = deque()
         self._loop = asyncio.get_running_loop()
-        _opened.append(self)
+        opened_clients.append(self)
 
     @classmethod
     async def open(cls, port: int, level: int = 5) -> "Client":
@@ -391,7 +391,7 @@ class Client:
         async with asyncio.timeout(DEADLINE_SECONDS):
             while (packet := self._decoder.next_packet()) is NEED_DATA:
                 try:
-                    data = await self._reader.read(65536)
+                    data = await self.reader.read(65536)
                 except ConnectionResetError:
                     return None
                 if not data:
@@ -500,7 +500,7 @@ class Client:
     @property
     def has_end(self) -> bool:
         """Whether the gateway has closed the connection; the test may have read less than all."""
-        return has_end(self._reader)
+        return has_end(self.reader)
 
     def is_of_this_loop(self) -> bool:
         """Tell whether it can be cut here: a test on a running system may leave one of its loop."""
@@ -619,7 +619,7 @@ def _close_what_was_closed() -> None:
 
     What came before stays to be read.
     """
-    for client in _opened:
+    for client in opened_clients:
         if client.is_of_this_loop() and client.has_end:
             client.close()
 
@@ -696,8 +696,8 @@ async def running_gateway(
             if not task.cancelled():
                 task.result()
         finally:
-            while _opened:
-                if (client := _opened.pop()).is_of_this_loop():
+            while opened_clients:
+                if (client := opened_clients.pop()).is_of_this_loop():
                     client.cut()
             await until(lambda: not gateway.connections)
             await turns()

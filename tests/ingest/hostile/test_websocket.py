@@ -187,7 +187,7 @@ async def test_a_handshake_that_is_none_opens_nothing(place: Town, name: str) ->
     if name in WELL:
         client.send_bytes(b"\x82\x02\xc0\x00")
     try:
-        answer = await client._reader.read(65_536)
+        answer = await client.reader.read(65_536)
     except ConnectionResetError:  # it was closed with most of it unread
         answer = b""
     assert name in WELL or not answer.startswith(b"HTTP/1.1 101"), answer
@@ -212,7 +212,7 @@ async def test_nothing_that_is_squeezed_is_agreed_on(place: Town, offer: str) ->
     before = len(place.harness.gateway.connections)
     client = await Client.open(port_of(place))
     client.send_bytes(ALL + f"Sec-WebSocket-Extensions: {offer}\r\n\r\n".encode())
-    answer = await client._reader.read(65_536)
+    answer = await client.reader.read(65_536)
     assert b"xtensions" not in answer
     client.send_bytes(frame(0xC2, SQUEEZED[:60_000]))
     await is_over(place, before)

@@ -213,15 +213,19 @@ async def test_checks_that_wait_are_bounded(path: Path, monkeypatch: pytest.Monk
     assert await check(authenticator, "alice", "wrong") is WRONG_PASSWORD
 
 
-async def test_check_that_nobody_waits_for_is_dropped(path: Path) -> None:
+async def test_check_that_nobody_waits_for_is_dropped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING_CHECKS", 2)
     authenticator = new(path)
     checks = [asyncio.create_task(check(authenticator, "alice", "wrong")) for _ in range(50)]
-    await asyncio.sleep(0)
+    await until(lambda: authenticator.passwords.are_too_many)
     for one in checks:
         one.cancel()
     await asyncio.gather(*checks, return_exceptions=True)
-    assert await check(authenticator, "alice", "open sesame") == Accepted("alice")
-    assert authenticator.passwords._waiting == 0
+    await until(lambda: not authenticator.passwords.are_too_many)
+    again = [check(authenticator, "alice", "open sesame") for _ in range(2)]
+    assert await asyncio.gather(*again) == [Accepted("alice")] * 2
 
 
 async def test_remembered_logins_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,10 +246,12 @@ async def test_methods_are_those_with_a_file_behind_them(path: Path) -> None:
         )
 
 
-async def test_closing_drops_what_waits(path: Path) -> None:
+async def test_closing_drops_what_waits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "THREADS", 1)
+    monkeypatch.setattr(module, "MAX_WAITING_CHECKS", 4)
     authenticator = new(path)
     waiting = [asyncio.create_task(check(authenticator, "alice", "wrong")) for _ in range(100)]
-    await until(lambda: authenticator.passwords._waiting)
+    await until(lambda: authenticator.passwords.are_too_many)
     authenticator.close()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)

@@ -288,7 +288,11 @@ async def test_connections_beyond_the_limit_are_closed_at_once(
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tls", "ws", "proxy"])
-async def test_silent_connections_keep_nobody_out(kind: str, authority: Authority) -> None:
+async def test_silent_connections_keep_nobody_out(
+    kind: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most_bytes = 3 * HANDSHAKE_BYTES
+    monkeypatch.setattr("ingest.gateway.gateway.Arrivals", lambda: Arrivals(most_bytes))
     port = free_port()
     listener: dict[str, Any] = {"kind": kind, "port": port}
     if kind == "tls":
@@ -298,8 +302,7 @@ async def test_silent_connections_keep_nobody_out(kind: str, authority: Authorit
     async with running_gateway(listeners=(listener,)) as harness:
         waiting = harness.gateway.arrivals
         place = HANDSHAKE_BYTES if kind == "tls" else PLACE_BYTES
-        waiting._most_bytes = 3 * HANDSHAKE_BYTES
-        most = waiting._most_bytes // place
+        most = most_bytes // place
         silent = [await Client.open(port) for _ in range(most)]
         await until(lambda: len(waiting) == most)
         if kind == "tls":
@@ -500,7 +503,7 @@ async def test_facts_of_the_proxy_and_of_the_inner_tls_are_not_mixed(
     await listeners.start(make)
     for kind, port, name in (("tcp", ports[0], "press-7"), ("tls", ports[1], None)):
         client = await connect_behind_proxy(kind, port, header, authority)
-        await client._reader.readexactly(5)
+        await client.reader.readexactly(5)
         facts = made[-1].facts
         assert facts["client_certificate_common_name"] == name
         assert facts["peername"] == ("192.0.2.7", 50123)

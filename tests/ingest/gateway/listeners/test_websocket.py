@@ -284,7 +284,7 @@ async def test_who_says_nothing_is_cut() -> None:
         client = await WebSocketClient.open(port)
         client.writer.write(b"GET /mqtt HTTP/1.1\r\n")
         assert await read_to_end(client) == b""
-        assert not harness.gateway.listeners._in_handshake
+        assert not len(harness.gateway.arrivals)
 
 
 async def test_who_is_in_the_handshake_does_not_delay_the_end() -> None:
@@ -292,7 +292,7 @@ async def test_who_is_in_the_handshake_does_not_delay_the_end() -> None:
     async with running_gateway(**settings) as harness:
         client = await WebSocketClient.open(port)
         client.writer.write(b"GET /mqtt HTTP/1.1\r\n")
-        await until(lambda: harness.gateway.listeners._in_handshake)
+        await until(lambda: len(harness.gateway.arrivals))
     assert await read_to_end(client) == b""
 
 
@@ -446,9 +446,10 @@ async def test_a_client_is_not_read_while_the_gateway_holds_it() -> None:
         await alice.handshake("alice")
         harness.log.hold_reports()
         client.send(BytesMessage(encode(Publish("a", bytes(1000)), 5) * 20))
-        (connection,) = harness.connections()
-        await until(lambda: connection._pauses)
         client.send(BytesMessage(encode(Publish("a", b"last"), 5)))
+        await until(lambda: harness.counters.messages_received == 11)
+        await turns()
+        assert harness.counters.messages_received == 11, "and no further"
         harness.log.release_reports()
         await alice.expect_nothing()
         assert len(harness.inbound()) == 21
@@ -475,5 +476,5 @@ async def test_mutated_handshakes_and_frames_harm_nobody() -> None:
             client.writer.close()
         await bystander.expect_nothing()
         await until(lambda: len(harness.gateway.connections) == 1)
-        assert not harness.gateway.listeners._in_handshake
+        assert not len(harness.gateway.arrivals)
         assert harness.gateway.status.health()[0]

@@ -18,7 +18,7 @@ from wsproto.events import (
     Request,
 )
 
-from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, _opened, has_end
+from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, has_end, opened_clients
 
 
 class WebSocketClient:
@@ -30,7 +30,7 @@ class WebSocketClient:
         self._connection = WSConnection(ConnectionType.CLIENT)
         self._events: list[Event] = []
         self._loop = asyncio.get_running_loop()
-        _opened.append(cast("Client", self))  # to be cut with the others
+        opened_clients.append(cast("Client", self))  # to be cut with the others
 
     @classmethod
     async def open(
