@@ -183,6 +183,11 @@ class Peers:
         return self._is_read
 
     @property
+    def is_heard(self) -> bool:
+        """Whether the log has given back the last heartbeat of this gateway."""
+        return self._number not in self._said
+
+    @property
     def are_there(self) -> bool:
         """Whether there is any other gateway."""
         return any(self.is_alive(name, peer.incarnation) for name, peer in self._peers.items())

@@ -596,6 +596,12 @@ class Harness:
         self.log.store(delivery_topic(gateway), key, value, headers, 1, 0)
 
 
+def is_read(connection: ClientConnection) -> bool:
+    """Tell whether the gateway reads what a client sends."""
+    assert connection.transport is not None
+    return connection.transport.is_reading()
+
+
 def stored_session(*harnesses: Harness, client_id: str = "alice") -> SessionRecord | None:
     """Return a session as the gateway knows it that owns its shard."""
     key = ("default", client_id)

@@ -228,8 +228,9 @@ async def test_subscriptions_settle() -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         await client.subscribe("a", 1)
-        assert harness.gateway.subscriptions._settling
-        await until(lambda: not harness.gateway.subscriptions._settling)
+        subscription = harness.gateway.sessions.get("default", "alice").subscriptions["a"]
+        assert subscription.is_conditional
+        await until(lambda: not subscription.is_conditional)
         await client_publish(harness.port, "a")
         assert await client.payloads(1) == [b"x"]
 

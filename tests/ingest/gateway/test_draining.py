@@ -9,7 +9,7 @@ import pytest
 from ingest.protocol.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.records import CONTROL_KEY_PREFIX, GATEWAYS, VERSION_KEY
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns, until
+from tests.ingest.gateway.harness import Client, Harness, is_read, running_gateway, turns, until
 from tests.ingest.gateway.test_survival import FIRST, NEVER, SECOND, publish, resume, site
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_what_a_client_has_sent_is_answered_before_it_goes() -> None:
         client.send(Publish("a", b"1", 1, packet_id=1), Publish("a", b"2", 2, packet_id=2))
         await until(lambda: harness.counters.messages_received == 2)
         drain(harness)
-        await until(lambda: harness.gateway.draining._paused)
+        await until(lambda: not is_read(harness.connection("c")))
         client.send(Publish("a", b"too late", 1, packet_id=3))
         await turns(50)
         assert harness.gateway.draining.state == "draining"
@@ -114,14 +114,14 @@ async def test_a_log_that_does_not_answer_keeps_nobody(monkeypatch: pytest.Monke
         await drained(harness)
 
 
-async def test_clients_go_at_the_rate_that_was_asked_for() -> None:
+async def test_clients_go_at_the_rate_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.gateway.draining.STEP_SECONDS", 0.0)  # it looks at each turn
     async with running_gateway() as harness:
         for number in range(5):
             await Client.connect(harness.port, f"c{number}")
         drain(harness, rate=0.001)
         await until(lambda: harness.gateway.sessions.connected_count == 4)
-        for _ in range(3):
-            harness.gateway.draining._close(0.0)
+        await turns(50)
         assert harness.gateway.sessions.connected_count == 4
         assert harness.gateway.draining.state == "draining"
         drain(harness)  # another rate, while it is under way
@@ -155,10 +155,9 @@ async def test_one_that_was_let_in_at_the_last_moment_goes_too() -> None:
     async with running_gateway() as harness:
         drain(harness)
         await drained(harness)
-        draining = harness.gateway.draining
-        asked, draining._drain = draining._drain, None
-        late = await Client.connect(harness.port, "late")
-        draining._drain = asked
+        with pytest.MonkeyPatch.context() as at_the_last_moment:
+            at_the_last_moment.setattr(harness.gateway.draining, "refusal", lambda: None)
+            late = await Client.connect(harness.port, "late")
         await late.expect_disconnect(DisconnectReasonCode.USE_ANOTHER_SERVER)
 
 

@@ -288,14 +288,14 @@ async def test_a_gateway_that_began_before_a_step_has_followed_it_when_it_serves
 ) -> None:
     async with site("one") as (growing, _):
         await growing.announce()
-        take_name = Peers._take_name
+        listen = Peers.open
 
-        async def take_name_late(peers: Peers) -> None:
+        async def open_late(peers: Peers) -> None:
             """Have all be said between what a starting gateway reads and its first word."""
-            await take_name(peers)
+            await listen(peers)
             await growing.say(growing.growth.moved())
 
-        monkeypatch.setattr(Peers, "_take_name", take_name_late)
+        monkeypatch.setattr(Peers, "open", open_late)
         async with running_gateway(
             log=growing.log, router=growing.router, name="two", answered=False
         ) as two:

@@ -1,6 +1,8 @@
 """How much one client may do: what is beyond it waits, is refused or ends the connection."""
 
 import asyncio
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,12 @@ from ingest.protocol.reason_codes import (
 from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
 from mqlake.settings import load
-from tests.ingest.gateway.harness import Client, Harness, free_port, running_gateway, until
+from tests.ingest.gateway.harness import Client, Harness, free_port, is_read, running_gateway, until
+from tests.mqlake.event_loop import SteppedLoop
 
 pytestmark = pytest.mark.anyio
 
+LISTENER = ListenerInfo("l", "tcp", "mqtt://l", frozenset({5}))
 GRANTED = SubackReasonCode.GRANTED_QOS_0
 EXCEEDED = SubackReasonCode.QUOTA_EXCEEDED
 
@@ -54,7 +58,7 @@ async def codes(client: Client, *filters: str) -> list[SubackReasonCode]:
 
 
 def is_paused(harness: Harness) -> bool:
-    return any(one._pauses for one in harness.connections())
+    return not all(is_read(one) for one in harness.connections())
 
 
 async def test_a_session_has_no_more_subscriptions_than_it_may() -> None:
@@ -214,14 +218,13 @@ async def test_a_will_costs_what_it_makes(
 
 async def test_who_has_gone_leaves_his_user_and_his_tenant_to_pay() -> None:
     settings = limits(user_deliveries_per_second=50, gateway_deliveries_per_second=40)["limits"]
-    loop = asyncio.get_running_loop()
+    loop: Any = SteppedLoop()
     shared = module.SharedLimits(settings, loop, list, lambda _: (0, 0), lambda *_: 0, "g")
     shared.charge("default", "gone", 10, "ann")
-    levels = {}
-    for name, shares in (("ann", shared._users["ann"]), ("gateway", shared._local["gateway"])):
+    for shares, left in zip(shared.of("default", "ann", LISTENER), (40, 30), strict=True):
         assert shares.deliveries is not None
-        levels[name] = round(shares.deliveries._level)
-    assert levels == {"ann": 40, "gateway": 30}
+        assert shares.deliveries.take(left, loop.time()) == 0
+        assert shares.deliveries.take(1, loop.time()) > 0
 
 
 async def test_retained_messages_are_paid_by_who_subscribes(
@@ -324,12 +327,12 @@ async def test_users_who_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch
     settings = limits(user_messages_per_second=1)["limits"]
     loop = asyncio.get_running_loop()
     users = module.SharedLimits(settings, loop, list, lambda _: (0, 0), lambda *_: 0, "g")
-    listener = ListenerInfo("l", "tcp", "mqtt://l", frozenset({5}))
-    (connected,) = users.of("default", "ann", listener)
-    for name in ("bob", "eve", "mallory"):
-        users.of("default", name, listener)
-    assert users.of("default", "ann", listener) == (connected,)
-    assert set(users._users) == {"ann", "mallory"}
+    (connected,) = users.of("default", "ann", LISTENER)
+    gone = {name: weakref.ref(users.of("default", name, LISTENER)[0]) for name in ("bob", "eve")}
+    last = weakref.ref(users.of("default", "mallory", LISTENER)[0])
+    assert users.of("default", "ann", LISTENER) == (connected,)
+    assert [gone["bob"](), gone["eve"]()] == [None, None]
+    assert last() is not None
 
 
 async def test_who_publishes_too_fast_is_disconnected_where_that_is_set() -> None:
@@ -554,7 +557,7 @@ async def test_what_all_clients_of_a_listener_or_gateway_send_is_paused(
             other = await Client.connect(harness.port, "other")
             for _ in range(20):
                 await other.publish("a", bytes(200), 1)
-            assert not harness.connection("other")._pauses
+            assert is_read(harness.connection("other"))
 
 
 async def test_a_listener_looks_at_no_more_connects_than_it_may() -> None:
@@ -598,8 +601,8 @@ async def test_filters_and_wills_of_many_clients_have_no_more_bytes_than_they_ma
         assert await codes(second, "c/2345678", "d", "e") == [GRANTED, GRANTED, EXCEEDED]
         await second.disconnect()
         await until(lambda: not harness.gateway.connections)
-        here = harness.gateway.shared_limits._here
-        assert not any(here.values()), "nothing is left of those who have gone"
+        again = await come("c", will=Will("will", b"123456", 0, False))
+        assert await codes(again, "a/23456789", "b/23456789", "c") == [GRANTED, GRANTED, EXCEEDED]
 
 
 async def test_a_listener_has_no_more_subscriptions_than_it_may() -> None:
@@ -633,12 +636,13 @@ async def test_no_more_waits_for_the_clients_of_a_user_than_may(credentials: Pat
         # One each is in flight; of ann's two clients two wait, of bob's one two.
         await until(lambda: harness.counters.dropped_queue_full == 5)
         assert len(await bob.payloads(1)) == 1
-        here = harness.gateway.shared_limits._here["queued_bytes"]
-        assert here["u/ann"] == 2000
+        full = partial(harness.gateway.shared_limits.full, "queued_bytes", "default")
+        assert full("ann", 1)
+        await until(lambda: not full("bob", 1000))  # his client has answered, and got the next one
+        assert full("bob", 1001)
         for client in slow:
             client.cut()
-        await until(lambda: not here["u/ann"])
-        assert here["u/bob"] == 1000, "his client has answered, and got the next one"
+        await until(lambda: not full("ann", 2000))
 
 
 async def test_a_gateway_keeps_no_more_retained_messages_than_it_may() -> None:

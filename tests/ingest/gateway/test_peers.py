@@ -59,7 +59,7 @@ class Gateway:
     async def send_heartbeat(self, state: str = "serving") -> None:
         """Say that it is there, until it has heard that."""
         self.peers.send_heartbeat({"state": state})
-        await until(lambda: self.peers._echo_at == self.clock.monotonic())
+        await until(lambda: self.peers.is_heard)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.lease import SILENT_SECONDS
 from ingest.gateway.peers import GRACE_SECONDS
 from ingest.protocol.packets import (
@@ -126,7 +127,7 @@ async def seconds_pass(clock: ManualClock, *living: Harness) -> None:
     clock.advance(1)
     for one in living:
         one.process.send_heartbeat()
-    await until(lambda: all(one.gateway.peers._echo_at == clock.monotonic() for one in living))
+    await until(lambda: all(one.gateway.peers.is_heard for one in living))
     for one in living:
         one.gateway.shards.tick()
 
@@ -268,7 +269,7 @@ async def test_many_takeovers_at_once_leave_one_connection() -> None:
             client.send(Connect("alice", 5, clean_start=False, properties=NEVER))
             clients.append(client)
         sessions = (first.gateway.sessions, second.gateway.sessions)
-        await until(lambda: not any(len(one._holder) or one._leaving for one in sessions))
+        await until(lambda: sorted(one.is_idle for one in sessions) == [False, True])
         await until(lambda: sum(one.connected_count for one in sessions) == 1)
         await first.delivered()
         assert sum(one.connected_count for one in sessions) == 1
@@ -343,7 +344,7 @@ async def test_nobody_is_dead_because_the_log_was_away() -> None:
         clock.advance(10 * LEASE_SECONDS)
         assert all(one.peers.are_there for one in both)
         log.release_reports()
-        await until(lambda: all(one.peers._echo_at == clock.monotonic() for one in both))
+        await until(lambda: all(one.peers.is_heard for one in both))
         assert all(one.peers.are_there for one in both)
         await until(lambda: all(one.lease.holds() for one in both))
         await client.expect_nothing()
@@ -673,7 +674,9 @@ async def test_what_was_acknowledged_long_ago_does_not_come_again_after_a_crash(
             await client.expect_nothing()
 
 
-async def test_a_crash_while_a_session_comes_back_loses_nothing() -> None:
+async def test_a_crash_while_a_session_comes_back_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with site() as (log, router):
         async with running_gateway(log=log, router=router) as harness:
             client, _ = await resume(harness)
@@ -684,7 +687,7 @@ async def test_a_crash_while_a_session_comes_back_loses_nothing() -> None:
             async def never(*_: object) -> None:
                 await asyncio.Event().wait()
 
-            harness.gateway.resumer._catching_up.read = never  # type: ignore[assignment]
+            monkeypatch.setattr(CatchingUp, "read", never)
             _, connack = await resume(harness)
             assert connack.session_present
             other = await Client.connect(harness.port, "other")
@@ -692,6 +695,7 @@ async def test_a_crash_while_a_session_comes_back_loses_nothing() -> None:
             await publish(harness, b"3")
             await harness.saved()
             await harness.kill()
+            monkeypatch.undo()
         async with running_gateway(log=log, router=router) as harness:
             client, _ = await resume(harness)
             assert await client.payloads(3) == [b"1", b"2", b"3"]

@@ -24,7 +24,15 @@ from mqlake.tenants import TenantLimits
 from tests.ingest.gateway.harness import Client, Harness, until
 from tests.ingest.gateway.test_limits import limits
 from tests.ingest.gateway.test_survival import site
-from tests.ingest.gateway.test_tenants import ACME, KEPT, answer, limited, say, two, two_gateways
+from tests.ingest.gateway.test_tenants import (
+    ACME,
+    KEPT,
+    answer,
+    limit,
+    say,
+    two,
+    two_gateways,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -40,8 +48,7 @@ async def test_a_tenants_clients_have_no_more_subscriptions_than_they_may() -> N
     async with two() as (harness, acme, beta):
         clients = [await Client.connect(acme, f"c{number}") for number in range(2)]
         assert await subscribed(clients[0], "a", "b") == [0, 0], "before there was a limit"
-        limited(harness.log, ACME, subscriptions=3)
-        await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+        await limit(harness, ACME, subscriptions=3)
         assert await subscribed(clients[1], "a", "b") == [0, EXCEEDED]
         other = await Client.connect(beta, "c")
         assert await subscribed(other, *"abcd") == [0] * 4
@@ -52,8 +59,7 @@ async def test_a_tenants_clients_have_no_more_subscriptions_than_they_may() -> N
 
 async def test_filters_of_a_tenants_clients_have_no_more_bytes_than_they_may() -> None:
     async with two() as (harness, acme, beta):
-        limited(harness.log, ACME, session_bytes=10, queued_bytes=1000)
-        await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+        await limit(harness, ACME, session_bytes=10, queued_bytes=1000)
         client = await Client.connect(acme, "a", properties={"receive_maximum": 1})
         assert await subscribed(client, "a/234", "b/2345", "c/234") == [0, EXCEEDED, 0]
         will = Will("w", b"", 0, False)
@@ -65,18 +71,17 @@ async def test_filters_of_a_tenants_clients_have_no_more_bytes_than_they_may() -
 
 async def test_subscriptions_of_clients_that_are_away_count() -> None:
     async with two() as (harness, acme, beta):
-        limited(harness.log, ACME, subscriptions=4)
-        await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+        await limit(harness, ACME, subscriptions=4)
         for port in (acme, beta):
             away = await Client.connect(port, "away", properties=KEPT)
             assert await subscribed(away, "a", "b", "c") == [0, 0, 0]
             await away.disconnect()
-        shared = harness.gateway.shared_limits
-        await until(lambda: shared._absent.get("t/acme") == 3)
+        full = partial(harness.gateway.shared_limits.full, "subscriptions", ACME, None)
+        await until(lambda: full(2))
         client = await Client.connect(acme, "here")
         assert await subscribed(client, "a", "b") == [0, EXCEEDED]
         back = await Client.connect(acme, "away", clean_start=False, properties=KEPT)
-        await until(lambda: shared._absent.get("t/acme") == 0)
+        await until(lambda: not full(0))
         assert await subscribed(back, "a", "d") == [0, EXCEEDED], "each counts once"
         back.send(Unsubscribe(2, ["b"]))
         await back.expect(Unsuback)
@@ -85,8 +90,7 @@ async def test_subscriptions_of_clients_that_are_away_count() -> None:
 
 async def test_a_tenants_clients_are_let_in_no_more_often_than_they_may() -> None:
     async with two() as (harness, acme, beta):
-        limited(harness.log, ACME, connects_per_second=2)
-        await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+        await limit(harness, ACME, connects_per_second=2)
         codes = [(await answer(acme, f"c{number}")).reason_code for number in range(5)]
         assert ConnackReasonCode.CONNECTION_RATE_EXCEEDED in codes
         assert codes[:2] == [0, 0]
@@ -95,8 +99,7 @@ async def test_a_tenants_clients_are_let_in_no_more_often_than_they_may() -> Non
 
 
 async def retained_limit(harness: Harness, **limits: int) -> None:
-    limited(harness.log, ACME, **limits)
-    await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+    await limit(harness, ACME, **limits)
 
 
 async def put(client: Client, topic_name: str, payload: bytes, qos: int) -> int:

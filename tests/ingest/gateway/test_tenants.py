@@ -1,5 +1,6 @@
 """Two tenants at one gateway: each door between them is tried, and stays shut."""
 
+import asyncio
 import contextlib
 import json
 from contextlib import asynccontextmanager
@@ -40,12 +41,15 @@ from tests.ingest.gateway.harness import (
     Harness,
     MemoryRouter,
     free_port,
+    is_read,
     new_log,
     running_gateway,
+    turns,
     until,
 )
 from tests.ingest.gateway.test_authentication import ScramLogin
 from tests.ingest.gateway.test_draining import ask
+from tests.ingest.gateway.test_limits import LISTENER
 from tests.ingest.gateway.test_survival import FIRST, SECOND, site
 from tests.mqlake.log_lines import lines_with
 
@@ -204,7 +208,7 @@ async def test_history_subscriptions() -> None:
             assert await client.expect(Suback)
         assert (await ours.message()).payload == b"old"
         # Behind its history, which has nothing for it, it is live.
-        await until(lambda: not harness.gateway.histories._reading)
+        await until(lambda: not len(harness.gateway.histories))
         other = await Client.connect(beta, "says")
         await other.publish("plant/1", b"beta's", 1)
         assert (await theirs.message()).payload == b"beta's"
@@ -212,7 +216,7 @@ async def test_history_subscriptions() -> None:
 
 async def test_what_the_gateway_tells_of_itself() -> None:
     clock = ManualClock()
-    async with two(sys_interval_seconds=30, clock=clock) as (harness, acme, beta):
+    async with two(sys_interval_seconds=1, clock=clock) as (harness, acme, beta):
         ours = await Client.connect(acme, "c")
         await ours.subscribe("$SYS/#", 0)
         told = [await ours.message() for _ in range(2)]
@@ -222,11 +226,11 @@ async def test_what_the_gateway_tells_of_itself() -> None:
         ]
         for number in range(2):
             await Client.connect(beta, f"c{number}")
-        harness.gateway.system_topics._due = clock.monotonic()
+        clock.advance(1)
         harness.gateway.system_topics.process_due()
         await ours.expect_nothing()  # its own tenant has no more
         await Client.connect(acme, "another")
-        harness.gateway.system_topics._due = clock.monotonic()
+        clock.advance(1)
         harness.gateway.system_topics.process_due()
         assert (await ours.message()).payload == b"2"
         own = await Client.connect(harness.port, "c")
@@ -278,9 +282,8 @@ async def test_no_word_tells_of_another_tenant() -> None:
             await client.subscribe(f"$share/{HUSH}/{HUSH}/#", 1)
         await client.publish(f"{HUSH}/kept", HUSH.encode(), 1, retain=True)
         harness.gateway.drops.add(DropReason.EXPIRED, ACME, HUSH, f"{HUSH}/x", 1)
-        limited(harness.log, ACME, connections=1, subscriptions=1, retained_messages=1)
-        limited(harness.log, BETA, connections=2, retained_messages=1, filters_per_second=9)
-        await until(lambda: {"t/acme", "t/beta"} <= harness.gateway.shared_limits._tenants.keys())
+        await limit(harness, ACME, connections=1, subscriptions=1, retained_messages=1)
+        await limit(harness, BETA, connections=2, retained_messages=1, filters_per_second=9)
 
         heard = []
         first = await Client.connect(beta, HUSH.replace("hush", ""), will=Will("w", b"", 1, True))
@@ -470,35 +473,34 @@ async def test_sessions_are_written_with_their_tenant() -> None:
 # What tenants have
 
 
-def limited(log: MemoryLog, name: str, **limits: int) -> None:
-    say(log, name, limits=TenantLimits(**limits))
+async def limit(harness: Harness, name: str, **limits: int) -> None:
+    """Say what a tenant's limits are, and wait until they count."""
+    say(harness.log, name, limits=TenantLimits(**limits))
+    shared = harness.gateway.shared_limits
+    await until(lambda: bool(shared.of(name, None, LISTENER)) == bool(limits))
+    await turns()  # so do connections then
 
 
 async def test_a_tenants_clients_share_a_rate_from_when_it_is_said() -> None:
     async with two() as (harness, acme, beta):
         clients = [await Client.connect(acme, f"c{number}") for number in range(2)]
-        limited(harness.log, ACME, messages_per_second=10)
-        shared = harness.gateway.shared_limits
-        await until(lambda: "t/acme" in shared._tenants)
-        await until(lambda: all(one._limits for one in harness.connections()))
+        await limit(harness, ACME, messages_per_second=10)
         for client in clients:
             client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 9)))
-        await until(lambda: any(one._pauses for one in harness.connections()))
+        await until(lambda: not all(is_read(one) for one in harness.connections()))
         other = await Client.connect(beta, "c")
         await other.publish("a", b"", 1)  # nobody else waits
         for client in clients:
             for number in range(1, 9):
                 assert (await client.expect(Puback)).packet_id == number
-        limited(harness.log, ACME)
-        await until(lambda: "t/acme" not in shared._tenants)
+        await limit(harness, ACME)
 
 
 @pytest.mark.parametrize("level", [4, 5])
 async def test_a_tenant_has_no_more_connections_than_it_may(level: int) -> None:
     async with two() as (harness, acme, beta):
-        limited(harness.log, ACME, connections=2)
+        await limit(harness, ACME, connections=2)
         shared = harness.gateway.shared_limits
-        await until(lambda: "t/acme" in shared._tenants)
         kept = [await Client.connect(acme, f"c{number}", level=level) for number in range(2)]
         refused = await answer(acme, "c2", level=level)
         full = ConnackReasonCode.QUOTA_EXCEEDED
@@ -590,10 +592,11 @@ async def test_what_another_gateway_delivers_is_charged_where_it_came_from() -> 
             for reader in readers:
                 for _ in range(10):
                     await reader.message()
-            rate = first.shared_limits._tenants["t/acme"].deliveries
+            (shares,) = first.shared_limits.of(ACME, None, LISTENER)
+            rate, loop = shares.deliveries, asyncio.get_running_loop()
             assert rate is not None
             # 10 messages and 200 deliveries: more than a second's worth is owed.
-            await until(lambda: rate._level < -50)
+            await until(lambda: rate.take(0, loop.time()) > 0.5)
             assert second.context.counters.clients_too_fast == 0
             assert first.context.counters.clients_too_fast >= 1
 
