@@ -52,7 +52,7 @@ def tenants_now(services: Services, subject: Subject) -> Tenants:
     """Return the tenants of what a request is about, as they are now; () for what is not there."""
     if subject.tenant is not None:
         return _named(subject.tenant)
-    reader = _READERS.get(subject.path)
+    reader = READERS.get(subject.path)
     return None if reader is None else reader(services, subject)
 
 
@@ -127,7 +127,7 @@ def _login(services: Services, subject: Subject) -> Tenants:
     return None if account is None else account.tenants
 
 
-_READERS: Final[Mapping[str, Reader]] = {
+READERS: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("/keys", "/accounts"), _new),
     "/keys/{id}": _key,
     "/accounts/{name}": _account,

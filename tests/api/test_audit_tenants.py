@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.alarms.checks import Found
-from api.audit.tenants import _READERS
+from api.audit.tenants import READERS
 from api.sql.errors import QueryError
 from tests.api.conftest import Api, operations
 from tests.api.test_access import PASSWORD, bearer, make_key, session_of
@@ -36,10 +36,10 @@ def test_each_change_is_of_a_tenant_or_of_all(api: Api) -> None:
         if not operation.get("x-audited"):
             continue
         names_one = any(one["name"] == "tenant" for one in operation.get("parameters", ()))
-        is_of_tenants = names_one or path in _READERS
+        is_of_tenants = names_one or path in READERS
         known.add(path)
         assert is_of_tenants != (f"{method} {path}" in OF_NO_TENANT), f"{method} {path}"
-    assert set(_READERS) - {"/login/oidc/callback"} <= known
+    assert set(READERS) - {"/login/oidc/callback"} <= known
 
 
 def test_a_key_is_of_its_tenants(api: Api) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.sql.results import Format, Result, ResultColumn, _csv, write
+from api.sql.results import Format, Result, ResultColumn, write
 
 
 def cell(tmp_path: Path, value: object, name: str = "a") -> str:
@@ -17,7 +17,7 @@ def cell(tmp_path: Path, value: object, name: str = "a") -> str:
     file = tmp_path / "part.parquet"
     pq.write_table(pa.table({name: [value]}), file)
     column = ResultColumn(name, "string", is_json=False)
-    text = b"".join(_csv(Result((column,), (file,), 1, is_truncated=False))).decode()
+    text = b"".join(write(Result((column,), (file,), 1, is_truncated=False), "csv")).decode()
     header, (found,) = csv.reader(io.StringIO(text, newline=""))
     assert header == [name]
     return found

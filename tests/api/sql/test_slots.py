@@ -1,7 +1,7 @@
 """Slots are shared by who asks for them: nobody who came first keeps others out."""
 
+import queue
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -12,37 +12,19 @@ LONG = 30.0
 
 
 class Now:
-    """A clock that a test turns."""
+    """A clock that a test turns, and that slots look at whenever somebody asks for one."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.looked = threading.Event()
 
     def __call__(self) -> float:
+        self.looked.set()
         return self.seconds
 
 
 def take(slots: FairSlots, name: str) -> bool:
     return slots.acquire(name, 0.0)
-
-
-def waiting(slots: FairSlots, count: int) -> None:
-    """Wait until so many wait."""
-    with slots._changed:
-        assert slots._changed.wait_for(lambda: len(slots._waiting) == count, LONG)
-
-
-@pytest.fixture
-def begin() -> Callable[[FairSlots, str], threading.Thread]:
-    def begun(slots: FairSlots, name: str) -> threading.Thread:
-        known = len(slots._waiting)
-        thread = threading.Thread(target=slots.acquire, args=(name, LONG), daemon=True)
-        thread.start()
-        with slots._changed:
-            is_there = lambda: len(slots._waiting) > known or not thread.is_alive()  # noqa: E731
-            assert slots._changed.wait_for(is_there, LONG)
-        return thread
-
-    return begun
 
 
 def test_who_is_alone_has_all() -> None:
@@ -73,27 +55,34 @@ def test_who_asked_of_late_has_a_part_that_nobody_else_is_given() -> None:
 def test_parts_are_even_and_leave_no_slot_idle(slots: int, parts: list[int]) -> None:
     fair = FairSlots(slots)
     names = [f"t{number}" for number in range(len(parts))]
-    with fair._changed:
-        fair._asked.update(dict.fromkeys(names, fair._now()))
-    for name in names:
-        while take(fair, name):
-            pass
-    assert [fair._held[name] for name in names] == parts
+    for name in names:  # all have asked of late
+        assert take(fair, name)
+        fair.release(name)
+    taken = [sum(take(fair, name) for _ in range(slots + 1)) for name in names]
+    assert taken == parts
 
 
-def test_a_slot_goes_to_whoever_was_served_longest_ago(
-    begin: Callable[[FairSlots, str], threading.Thread],
-) -> None:
-    slots = FairSlots(1)
+def test_a_slot_goes_to_whoever_was_served_longest_ago() -> None:
+    now = Now()
+    slots, served = FairSlots(1, now), queue.SimpleQueue[str]()
     assert take(slots, "acme")
-    threads = [begin(slots, name) for name in ("acme", "acme", "beta")]
+
+    def ask(name: str) -> None:
+        if slots.acquire(name, LONG):
+            served.put(name)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in ("acme", "acme", "beta")]
+    for thread in threads:
+        now.looked.clear()
+        thread.start()
+        assert now.looked.wait(LONG)  # whoever asks now, or gives a slot back, comes after it
     slots.release("acme")
-    threads[2].join(LONG)
-    assert slots._held == {"beta": 1}, "although it came last"
+    assert served.get(timeout=LONG) == "beta", "although it came last"
     slots.release("beta")
-    waiting(slots, 1)
-    assert slots._held == {"acme": 1}
-    slots.release("acme")
+    for _ in range(2):
+        assert served.get(timeout=LONG) == "acme"
+        assert served.empty()
+        slots.release("acme")
     for thread in threads:
         thread.join(LONG)
 
@@ -103,6 +92,5 @@ def test_who_gives_up_is_in_nobodys_way() -> None:
     assert take(slots, "acme")
     for number in range(5):
         assert not take(slots, f"t{number}")
-    assert not slots._waiting
     slots.release("acme")
-    assert take(slots, "t0")
+    assert take(slots, "t4"), "though others had come before it"
