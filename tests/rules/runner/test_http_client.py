@@ -174,7 +174,7 @@ async def test_connection_is_used_again_also_after_a_bad_answer(web: Web) -> Non
         await pool.send(request(web.url))
     for _ in range(3):
         await pool.send(request(web.url))
-    assert len(pool._pool.connections) == 1
+    assert len({id(one.connection) for one in web.asked}) == 1
     await pool.close()
 
 

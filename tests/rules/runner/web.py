@@ -17,6 +17,8 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: bytes
+    connection: object
+    """By which it came."""
 
 
 @dataclass
@@ -48,8 +50,9 @@ def running_web(web: Web, context: ssl.SSLContext | None = None) -> Iterator[Web
         disable_nagle_algorithm = True
 
         def answer(self) -> None:
+            asked = self.command, self.path, dict(self.headers)
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            web.asked.append(Asked(self.command, self.path, dict(self.headers), body))
+            web.asked.append(Asked(*asked, body, self.connection))
             status = web.answers.pop(0) if web.answers else 204
             if web.delay_seconds:
                 time.sleep(web.delay_seconds)
