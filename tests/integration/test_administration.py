@@ -106,16 +106,6 @@ def listed(system: LocalSystem, command: str, *arguments: str) -> list[dict[str,
     return found
 
 
-def test_gateways_are_known(system: LocalSystem) -> None:
-    system.await_healthy()
-    _, found = ask(system, "GET", "/gateways")
-    assert [(one["name"], one["state"], one["alive"]) for one in found["items"]] == [
-        ("gateway-1", "serving", True),
-        ("gateway-2", "serving", True),
-    ]
-    assert found["items"][0]["listeners"][0] == f"mqtt://127.0.0.1:{system.mqtt_port}"
-
-
 def test_a_client_is_listed_and_its_session_ended(system: LocalSystem) -> None:
     system.await_healthy()
     subscriber = Subscriber("admin/1")

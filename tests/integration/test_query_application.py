@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -15,16 +14,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from launcher.testing import LocalSystem, await_condition
-from mqlake.status import start_ticks
 from tests.pace import within
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]
 
 SLOW: Final = "SELECT count(*) FROM range(100000000000) WHERE pmod(hash(id), 7) = 8"
-MODEST: Final = "SELECT count(*) FROM range(250000000) WHERE pmod(hash(id), 7) = 8"
-"""Takes seconds."""
-SHORT: Final = "SELECT count(*) FROM range(100000000) WHERE pmod(hash(id), 7) = 8"
-"""Takes long enough for two to be under way together."""
 A_SECOND: Final = 20
 """Messages, at most."""
 LONGEST_SECONDS: Final = 10.0
@@ -167,37 +161,3 @@ def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSyste
         assert "it was killed by signal 9" in answer.json()["detail"]
         assert rows_by_sql(system, "SELECT 2 AS two") == [[2]]
     assert system.process("query")["restarts"] == 0, "its keeper goes on"
-
-
-@pytest.mark.campaign("tests/api/test_spark.py asks again")
-def test_queries_that_ran_beside_another_are_answered_though_spark_ended(
-    system: LocalSystem,
-) -> None:
-    answers: list[httpx.Response] = []
-
-    def both(query: str) -> list[threading.Thread]:
-        ask_once = partial(ask_sql, system, query, seconds=240)
-        threads = [threading.Thread(target=lambda: answers.append(ask_once())) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        return threads
-
-    for thread in both(SHORT):
-        thread.join(250)  # two sessions are kept
-    await_condition(lambda: uses(system) == 0, "nobody asks")
-    threads = both(MODEST)
-    await_condition(lambda: uses(system) == 2, "both are asked")
-    os.kill(system.process("query")["figures"]["java_pid"], signal.SIGKILL)
-    for thread in threads:
-        thread.join(300)
-    assert [one.status_code for one in answers] == [200] * 4, [one.text for one in answers]
-
-
-@pytest.mark.campaign("tests/streaming/query/test_keeper.py starts one anew")
-def test_a_keeper_that_is_killed_is_back_for_the_next(system: LocalSystem) -> None:
-    assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]
-    java_pid = system.process("query")["figures"]["java_pid"]
-    system.kill("query")
-    await_condition(lambda: start_ticks(java_pid) is None, "the kernel ends its Spark with it")
-    done = system.run("sql", "SELECT 2 AS two", "--format", "csv")
-    assert done.stdout.split() == ["two", "2"], done.stderr

@@ -1,8 +1,6 @@
 """Reference tables and detections through the real engine, which is killed meanwhile."""
 
 import json
-import time
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +23,6 @@ pytestmark = [
 ]
 
 JOINED = 'SELECT m.site AS site, payload.n AS n FROM "r/+" JOIN machines AS m ON m.id = topic(2)'
-ABSENT = "SELECT topic, state FROM \"alive/+\" WHERE absent('3 seconds')"
 
 
 class Api:
@@ -98,38 +95,3 @@ def test_rules_join_the_newest_version_and_say_when_it_is_gone(engine: Engine, a
     assert failed.error is not None
     assert "machines" in failed.error
     assert not (engine.folder / "tables" / "reference_machines").exists()
-
-
-@pytest.mark.campaign("tests/streaming/test_references.py cuts it between two steps")
-def test_a_killed_application_writes_each_upload_once_and_goes_on_watching(
-    engine: Engine, api: Api
-) -> None:
-    engine.define(a_rule("watched", ABSENT))
-    engine.await_state("watched", 1, "running")
-    engine.publish("alive/1", b"{}")
-    engine.publish("alive/2", b"{}")
-    engine.producer.flush(30)
-    absent = [{"topic": f"alive/{n}", "state": "absent"} for n in (1, 2)]
-    await_condition(lambda: len(rows(engine, "watched")) == 2, "absent")
-    assert sorted(rows(engine, "watched"), key=str) == absent
-
-    for upload in range(3):
-        number = api.put("killed", f"id\n{upload}\n")
-        time.sleep(0.2 * upload)  # somewhere in the middle of its writing
-    engine.kill()
-    engine.start()
-
-    found = api.await_answer("killed", number)
-    assert (found.state, found.version) == ("ready", 2)
-    assert api.tables.rows("default", "killed", 2, ("id",), None, 10) == [{"id": 2}]
-    versions = api.tables.versions("default", "killed")
-    assert [one.version for one in versions] == [2, 1, 0]
-    assert list(Path(engine.folder, "references").iterdir()) == []
-
-    engine.publish("alive/1", b"{}")
-    engine.producer.flush(30)
-    await_condition(lambda: len(rows(engine, "watched")) >= 4, "present, and absent again")
-    assert rows(engine, "watched")[2:] == [
-        {"topic": "alive/1", "state": "present"},
-        {"topic": "alive/1", "state": "absent"},
-    ]

@@ -55,7 +55,7 @@ class Ghost:
     def __init__(self, servers: str) -> None:
         self.name = f"ghost-{uuid.uuid4().hex[:8]}"
         ensure_delivery_topic(servers, self.name)
-        self._producer = Producer({**client_config(servers), "enable.idempotence": True})
+        self.producer = Producer({**client_config(servers), "enable.idempotence": True})
         self._consumer = Consumer({**client_config(servers), "group.id": self.name})
         self._consumer.assign([TopicPartition(delivery_topic(self.name), 0, 0)])
         self._routed: list[bytes] = []
@@ -76,10 +76,10 @@ class Ghost:
             assert error is None
             offsets.append(message.offset())  # type: ignore[attr-defined]
 
-        self._producer.produce(
+        self.producer.produce(
             log_topic, value, key, partition, on_delivery=report, headers=headers or {}
         )
-        self._producer.flush(120)
+        self.producer.flush(120)
         return offsets[0]
 
     def route(self, topic_filter: str, members: int = 1, number: int = 0) -> int:
@@ -212,19 +212,10 @@ def test_order_within_a_partition_is_kept(ghost: Ghost) -> None:
     ghost.next()
     key = message_key("default", "ghost/order")
     for number in range(500):
-        ghost._producer.produce(INBOUND, b"%d" % number, key, 0)
-    ghost._producer.flush(120)
+        ghost.producer.produce(INBOUND, b"%d" % number, key, 0)
+    ghost.producer.flush(120)
     values = [ghost.next()[1] for _ in range(500)]
     assert values == [b"%d" % number for number in range(500)]
-
-
-def test_a_share_group_is_served_by_its_gateway_and_named(ghost: Ghost) -> None:
-    shared = "$share/workers/ghost/+"
-    ghost.barrier(ghost.route(shared, members=3))
-    ghost.next()
-    ghost.append(INBOUND, message_key("default", "ghost/job"), b"1")
-    _, _, source = ghost.next()
-    assert source.shared_filters == (shared,)
 
 
 def test_retained_messages_go_to_a_gateway_that_wants_those_of_their_partition_in_order(

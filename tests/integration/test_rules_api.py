@@ -7,20 +7,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from paho.mqtt.enums import CallbackAPIVersion
 
 from launcher import testing
 from launcher.testing import LocalSystem, await_condition
 from mqlake.log.security import client_config
-from mqlake.records import INBOUND, JOBS
+from mqlake.records import INBOUND
 
 pytestmark = pytest.mark.system
 
@@ -325,26 +323,6 @@ def test_a_rule_has_the_rights_of_the_key_that_made_it(rest: Rest, listener: Lis
 
 
 @pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
-def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> None:
-    path = tmp_path / "rule.yaml"
-    path.write_text(f"id: from-file\nsql: {SQL}\nactions: [{{function: console}}]\n")
-
-    rules = partial(run_rules, system)
-
-    assert rules("plan", str(path)).returncode == 2
-    assert rules("apply", str(path)).stdout == "+ from-file: running\n"
-    assert rules("plan", str(path)).returncode == 0
-    topic = ("--topic", "rules-api/in")
-    tested = rules("test", "from-file", *topic, "--payload", '{"t":51}')
-    assert (tested.returncode, tested.stdout) == (0, '{"t": 51, "clientid": "test"}\n')
-    tested = rules("test", "from-file", *topic, "--payload", '{"t":50}')
-    assert (tested.returncode, "payload.t is 50" in tested.stdout) == (2, True)
-    run = rules("dry-run", "from-file", "--limit", "5")
-    assert (run.returncode, run.stdout.startswith("5 matched")) == (0, True), run
-    assert rules("delete", "from-file").returncode == 0
-
-
-@pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
 def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -> None:
     listener.messages.clear()
     delivering = {
@@ -403,39 +381,3 @@ def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
     await_condition(lambda: len(rows()) >= 3, "the rows are there")
     assert rows() == ["2000", "2001", "2002"]
     assert rest.ask("DELETE", "/rules/api-fallback")[0] == 204
-
-
-def is_noted(system: LocalSystem, job_id: str) -> bool:
-    """Tell whether the log has the end of a job."""
-    servers = system.state().bootstrap_servers
-    consumer = Consumer({**client_config(servers), "group.id": "t", "enable.partition.eof": True})
-    try:
-        consumer.assign([TopicPartition(JOBS, 0, 0)])
-        while (record := consumer.poll(60)) is not None and record.error() is None:
-            value = record.value() or b"{}"
-            if record.key() == f"default/{job_id}".encode() and b"succeeded" in bytes(value):
-                return True
-        return False
-    finally:
-        consumer.close()
-
-
-@pytest.mark.campaign("tests/api/test_job_journal.py starts anew from the journal")
-def test_a_job_is_there_after_a_restart_of_the_api(system: LocalSystem, rest: Rest) -> None:
-    status, job = rest.ask("POST", "/rules/api-rule/dry_run", {"sql": SQL, "limit": 5})
-    assert status == 202, job
-    path = f"/jobs/{job['id']}"
-    await_condition(lambda: rest.get(path)["state"] == "succeeded", "it ends")
-    before = rest.get(path)
-    await_condition(lambda: is_noted(system, job["id"]), "its end is in the log")
-    system.kill("api")
-
-    def is_back() -> bool:
-        try:
-            return rest.ask("GET", path)[0] == 200
-        except OSError:
-            return False
-
-    await_condition(is_back, "the API has read its jobs")
-    assert rest.get(path) == before
-    assert rest.ask("POST", f"{path}/resume")[0] == 409

@@ -1,8 +1,6 @@
 """`bin/mqlake sql` against a running system."""
 
 import asyncio
-import csv
-import io
 import json
 from base64 import b64decode
 from http.client import HTTPConnection
@@ -10,7 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
-import pyarrow.parquet as parquet
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -71,22 +68,6 @@ def test_json_holds_every_column_as_it_was_published(rows: LocalSystem) -> None:
     assert b64decode(second["payload_bytes"]) == b"\xff\x00"
 
 
-def test_csv_has_a_header_and_a_line_for_each_row(rows: LocalSystem) -> None:
-    result = rows.run("sql", f"SELECT topic, qos FROM messages {WHERE}", "--format", "csv")
-    assert list(csv.reader(io.StringIO(result.stdout))) == [
-        ["topic", "qos"],
-        ["sql/a", "1"],
-        ["sql/b", "2"],
-    ]
-
-
-def test_table_shows_the_rows_and_says_when_there_are_more(rows: LocalSystem) -> None:
-    result = rows.run("sql", f"SELECT topic FROM messages {WHERE}", "--limit", "1")
-    assert "sql/a" in result.stdout
-    assert "sql/b" not in result.stdout
-    assert "first 1 rows" in result.stderr
-
-
 @pytest.mark.campaign("tests/ingest/balancer/test_loads.py reads such lines")
 def test_the_balancer_gets_its_rates_and_subscriptions(rows: LocalSystem, tmp_path: Path) -> None:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "sql-hearer", clean_session=True)
@@ -109,35 +90,6 @@ def test_the_balancer_gets_its_rates_and_subscriptions(rows: LocalSystem, tmp_pa
     assert f"default,,{1 / 604_800:.6g},sql/a" in lines
     client.disconnect()
     client.loop_stop()
-
-
-def test_a_query_that_spark_refuses_is_one_sentence(rows: LocalSystem) -> None:
-    result = rows.run("sql", "SELECT nope FROM messages")
-    assert result.returncode == 1
-    assert result.stdout == ""
-    (line,) = result.stderr.strip().splitlines()
-    assert line.startswith("mqlake: ")
-    assert "`nope`" in line
-    assert line.endswith("(line 1, column 8)")
-
-
-def test_a_statement_that_writes_is_refused(rows: LocalSystem) -> None:
-    result = rows.run("sql", "DROP TABLE messages")
-    assert result.returncode == 1
-    assert result.stderr.strip() == (
-        "mqlake: the statement is DROP, expected one SELECT (line 1, column 1)"
-    )
-
-
-def test_parquet_goes_into_a_file(rows: LocalSystem, tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    query = f"SELECT topic, payload_bytes FROM messages {WHERE}"
-    rows.run("sql", query, "--format", "parquet", "-o", str(path))
-    table = parquet.read_table(path)
-    assert table.to_pylist() == [
-        {"topic": "sql/a", "payload_bytes": b"21.5"},
-        {"topic": "sql/b", "payload_bytes": b"\xff\x00"},
-    ]
 
 
 def test_a_client_that_hangs_up_ends_its_query(rows: LocalSystem) -> None:

@@ -1,18 +1,15 @@
 """The state tables of a running system, from records written to the log as gateways write them."""
 
 import json
-import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from launcher.testing import LocalSystem, await_condition
-from mqlake.log.admin import END_OFFSETS, offsets, partition_count
+from mqlake.log.admin import partition_count
 from mqlake.log.security import client_config
 from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
-from streaming.retained import committed_offsets
 
 pytestmark = [pytest.mark.promise, pytest.mark.system, pytest.mark.timeout(700)]
 
@@ -21,13 +18,11 @@ NOW_MS = 1_700_000_000_000
 
 
 class Writer:
-    """Writes what gateways would, and remembers which retained messages there must be."""
+    """Writes what gateways would."""
 
     def __init__(self, servers: str) -> None:
-        self._servers = servers
         self._partitions = partition_count(servers, INBOUND, 30.0)
         self._producer = Producer({**client_config(servers), "enable.idempotence": True})
-        self.retained: dict[str, str] = {}
         self.events = 0
 
     def publish(self, topic: str, payload: str, *, retain: bool = True) -> None:
@@ -39,10 +34,6 @@ class Writer:
         key = message_key(TENANT, topic)
         partition = sum(key) % self._partitions
         self._producer.produce(INBOUND, message.payload, key, partition, headers=headers)
-        if retain and payload:
-            self.retained[topic] = payload
-        elif retain:
-            self.retained.pop(topic, None)
 
     def tell(self, event: str, **fields: Any) -> None:
         record = {"v": 1, "event": event, "ts": NOW_MS, "tenant": TENANT, "gateway": "gateway-1"}
@@ -59,20 +50,10 @@ class Writer:
     def flush(self) -> None:
         assert self._producer.flush(30) == 0
 
-    def ends(self) -> dict[int, int]:
-        return offsets(self._servers, INBOUND, END_OFFSETS, 30.0)
-
 
 @pytest.fixture
 def writer(system: LocalSystem) -> Writer:
     return Writer(system.state().bootstrap_servers)
-
-
-def await_commit(table: Path, *, after: dict[int, int]) -> None:
-    await_condition(
-        lambda: committed_offsets(table) != after,
-        "the table follows the log",
-    )
 
 
 def rows(system: LocalSystem, query: str) -> list[dict[str, Any]]:
@@ -147,43 +128,3 @@ def test_what_gateways_write_is_in_the_tables(system: LocalSystem, writer: Write
         ("a/#", 1, True, 2, 5),
         ("b", 1, True, 0, None),
     ]
-
-
-@pytest.mark.campaign("tests/streaming/test_state.py cuts a batch anywhere")
-def test_a_lake_that_is_killed_leaves_retained_right_and_each_event_once(
-    system: LocalSystem, writer: Writer
-) -> None:
-    """In the rest after a batch that Spark has not noted yet: it comes again.
-
-    Cuts within a batch are tried in `tests/streaming/test_state.py`.
-    """
-    seeded = random.Random(5)
-    before = len(rows(system, f"SELECT 1 FROM events WHERE tenant = '{TENANT}'"))
-    table = system.data_dir / "tables" / "retained"
-    for number in range(600):
-        topic = f"kill/{seeded.randrange(100)}"
-        payload = "" if seeded.random() < 0.2 else str(number)
-        writer.publish(topic, payload, retain=seeded.random() < 0.8)
-        if number % 20 == 0:
-            writer.tell("client.connected")
-    writer.flush()
-    await_commit(table, after=committed_offsets(table))
-    system.kill("lake")
-    system.await_healthy()
-    writer.publish("kill/last", "1")
-    writer.flush()
-    await_condition(
-        lambda: committed_offsets(table) == writer.ends(),
-        "the table goes as far as the log",
-    )
-    found = {t: payload for t, payload in retained(system).items() if t.startswith("kill/")}
-    assert found == writer.retained
-    query = (
-        "SELECT count(*) AS n, count(DISTINCT log_offset) AS offsets FROM events "
-        f"WHERE tenant = '{TENANT}'"
-    )
-    await_condition(
-        lambda: rows(system, query)[0]["n"] >= before + writer.events,
-        "all events are there",
-    )
-    assert rows(system, query) == [{"n": before + writer.events, "offsets": before + writer.events}]
