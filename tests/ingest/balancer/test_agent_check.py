@@ -9,7 +9,6 @@ from ingest.balancer.haproxy.commands import parse_servers
 from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.draining import DRAINING, SERVING, Drain
 from mqlake.errors import OperationalError
-from mqlake.log.contract import MOST_QUEUED_RECORDS
 from tests.ingest.balancer.harness import Haproxy, stopping
 from tests.ingest.gateway.harness import free_port, running_gateway
 
@@ -52,7 +51,9 @@ async def test_a_port_that_is_taken_is_said() -> None:
     taken.close()
 
 
-async def test_haproxy_does_what_a_gateway_says(haproxy: str, tmp_path: Path) -> None:
+async def test_haproxy_does_what_a_gateway_says(
+    haproxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy = Haproxy(haproxy, tmp_path)
     async with running_gateway(agent_check_port=free_port()) as harness:
         settings = harness.gateway.settings
@@ -74,7 +75,7 @@ async def test_haproxy_does_what_a_gateway_says(haproxy: str, tmp_path: Path) ->
                         await asyncio.sleep(0.02)
 
             await shows(100, is_ready=True)
-            harness.gateway.overload._meter._queued = lambda: 3 * MOST_QUEUED_RECORDS // 10
+            monkeypatch.setattr(type(harness.gateway.overload), "level", 3)
             await shows(70, is_ready=True)
             harness.gateway.draining.begin(Drain())
             await shows(70, is_ready=False)

@@ -12,7 +12,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from ingest.gateway.lease import HEARTBEAT_SECONDS, SURE_SECONDS
+from ingest.gateway.lease import HEARTBEAT_SECONDS, SURE_SECONDS, Lease
 from ingest.gateway.retained_shards import RetainedShards
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
@@ -56,8 +56,11 @@ async def test_health_says_what_is_missing() -> None:
         gateway = harness.gateway
         gateway.publisher.is_refusing = "0 MiB free"
         assert gateway.status.health() == (False, "publishers are refused: 0 MiB free")
-        gateway.routes._returned[0] = -1
-        assert gateway.status.health() == (False, "waiting for the router's first answer")
+    log = new_log(NAME)
+    router = MemoryRouter(log)  # it does not run
+    async with running_gateway(log=log, router=router, answered=False) as harness:
+        told = harness.gateway.status.health()
+        assert told == (False, "waiting for the router's first answer")
 
 
 async def test_health_notices_a_router_that_does_not_answer(
@@ -81,14 +84,20 @@ async def test_a_gateway_that_was_not_heard_while_it_starts_finds_out_what_other
     """Deliveries wait until then, and it may need them to start."""
     clock = ManualClock()
     was_unheard: list[bool] = []
+    leases: list[Lease] = []
 
-    def is_settled(shards: RetainedShards) -> bool:
-        lease = shards._peers._lease
+    def make(*args: Any) -> Lease:
+        leases.append(Lease(*args))
+        return leases[-1]
+
+    def is_settled(_shards: RetainedShards) -> bool:
+        (lease,) = leases
         if not was_unheard:
             clock.advance(SURE_SECONDS + 0.1)
             was_unheard.append(not lease.may_deliver())
         return lease.may_deliver()
 
+    monkeypatch.setattr("ingest.gateway.foundation.Lease", make)
     monkeypatch.setattr(RetainedShards, "is_settled", property(is_settled))
     async with running_gateway(clock=clock):
         assert was_unheard == [True]

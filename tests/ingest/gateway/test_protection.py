@@ -2,15 +2,18 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
+from ingest.gateway import foundation
 from ingest.gateway.overload import OverloadMeter, OverloadSettings
 from ingest.gateway.protection import (
     FULL_SECONDS,
     MODEST_FOR_SECONDS,
     OUT_SECONDS,
     PAUSE_SECONDS,
+    Protection,
 )
 from ingest.protocol.packets import Connack, Connect, Disconnect, Puback, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
@@ -36,15 +39,12 @@ class Load(OverloadMeter):
 class Loaded:
     """A gateway whose load a test makes up, at times that it makes up."""
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, load: Load, clock: ManualClock) -> None:
         self.harness = harness
         self.port = harness.port
-        self.load = Load()
-        self.clock = ManualClock()
+        self.load = load
+        self.clock = clock
         self.protection = harness.gateway.overload
-        self.protection._meter = self.load
-        self.protection._now = self.clock.monotonic
-        self.protection._at = self.protection._next_end = 0.0
 
     def pass_time(self, seconds: float) -> None:
         """Have it look at its load ten times a second."""
@@ -56,8 +56,12 @@ class Loaded:
 @asynccontextmanager
 async def loaded(highest_step: int = 4) -> AsyncIterator[Loaded]:
     settings = OverloadSettings(highest_step=highest_step)
-    async with running_gateway(overload=settings) as harness:
-        yield Loaded(harness)
+    load, clock = Load(), ManualClock()
+    with pytest.MonkeyPatch.context() as made_up:
+        made_up.setattr(foundation, "OverloadMeter", lambda *_: load)
+        made_up.setattr(foundation, "Protection", partial(Protection, now=clock.monotonic))
+        async with running_gateway(overload=settings) as harness:
+            yield Loaded(harness, load, clock)
 
 
 def one(packet_id: int) -> Publish:

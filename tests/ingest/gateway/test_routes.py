@@ -55,12 +55,27 @@ class Asked:
         return ["counted", "routed"] if self.request.routed.done() else ["counted"]
 
 
+class ReadClock(ManualClock):
+    """Counts how often somebody looks at it."""
+
+    reads = 0
+
+    def monotonic(self) -> float:
+        self.reads += 1
+        return super().monotonic()
+
+
 @dataclass
 class Bench:
     log: MemoryLog
     writer: MemoryLogWriter
-    clock: ManualClock
+    clock: ReadClock
     routes: Routes
+
+    async def looked(self) -> None:
+        """Wait until the routes have looked several times at what is open and what is unused."""
+        reads = self.clock.reads
+        await until(lambda: self.clock.reads >= reads + 20)
 
     def written(self) -> list[tuple[str, bytes | None]]:
         """Return what the log has of routes: filter and value."""
@@ -114,7 +129,7 @@ async def bench(
 ) -> AsyncIterator[Bench]:
     log = new_log()
     writer = MemoryLogWriter(log, max_queued_records=max_queued_records)
-    clock = ManualClock()
+    clock = ReadClock()
     routes = Routes(
         NAME,
         INCARNATION,
@@ -378,7 +393,7 @@ async def test_a_route_that_the_router_may_have_given_up_is_asked_for_by_its_off
         b.clock.advance(module.PASSED_SECONDS * 2)
         b.log.release_reports()
         await until(lambda: b.rounds() == 3)
-        await asyncio.sleep(0.02)  # several looks at what is open
+        await b.looked()
         assert b.rounds() == 3, "once"
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0, 0)
         b.answer()
@@ -537,7 +552,7 @@ async def test_an_unused_filter_lingers() -> None:
         b.routes.subscribe([A])
         b.routes.unsubscribe(A)
         b.clock.advance(4)
-        await asyncio.sleep(0.02)  # several looks at what is unused
+        await b.looked()
         assert len(b.routes) == 1
         b.clock.advance(1)
         await until(lambda: b.written()[-1] == ("a", None))

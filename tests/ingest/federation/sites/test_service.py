@@ -1,6 +1,7 @@
 """Sites that are federated through their logs: each message once at each, whatever dies."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from random import Random
@@ -750,12 +751,18 @@ def shown(site: Site, topic: str) -> bytes:
     return next((one.payload for one in reversed(site.messages(topic)) if one.retain), b"")
 
 
+async def a_millisecond() -> None:
+    """Wait until a record has a later time."""
+    now = time.time_ns() // 1_000_000
+    await until(lambda: time.time_ns() // 1_000_000 > now)
+
+
 async def test_sites_that_set_a_topic_while_apart_retain_the_same(sites: Make) -> None:
     ring = await sites(3, (1, 2), (2, 3), (1, 3))
     for site in ring:
         await site.kill()
     for number, site in enumerate(reversed(ring)):
-        await asyncio.sleep(0.002)  # the time of a record is in milliseconds
+        await a_millisecond()
         await site.publish("f/x", b"%d" % site.number, retain=True)
         await site.publish("f/y", b"" if number == 2 else b"y", retain=True)
     for site in ring:
@@ -769,7 +776,7 @@ async def test_what_is_retained_is_known_after_a_restart(sites: Make) -> None:
     a, b = await sites(2, (1, 2))
     await a.stop()
     await a.publish("f/x", b"older", retain=True)
-    await asyncio.sleep(0.002)  # the time of a record is in milliseconds
+    await a_millisecond()
     await b.publish("f/x", b"newer", retain=True)
     await b.stop()
     for site in (b, a):
@@ -786,7 +793,7 @@ async def test_a_message_that_a_neighbours_older_one_has_overtaken_is_shown_agai
     a, b = await sites(2, (1, 2))
     await b.kill()
     await a.publish("f/x", b"older", retain=True)
-    await asyncio.sleep(0.002)
+    await a_millisecond()
     # A client publishes at the moment in which the federator has decided.
     is_latest = SiteRetained.is_latest
 
