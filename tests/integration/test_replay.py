@@ -5,7 +5,7 @@ import queue
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -80,7 +80,8 @@ def numbers(first: int, last: int) -> list[bytes]:
 def stored(system: LocalSystem) -> str:
     """Messages of `past/a` in the table; the time before the first."""
     begin = datetime.now(UTC)
-    time.sleep(0.002)  # the first is accepted after that, by the millisecond
+    later = begin + timedelta(milliseconds=1)
+    await_condition(lambda: datetime.now(UTC) > later, "the first is accepted after that")
     publish(system, "past/a", 0, COUNT)
 
     def there() -> bool:
