@@ -41,7 +41,7 @@ SEEDS_OF_A_DEFECT = 60
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0 only if nothing promised was broken."""
     signal.signal(signal.SIGTERM, _terminate)
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         code: int = options.do(options)
     except (ResilienceError, OSError) as exc:
@@ -57,7 +57,8 @@ def _terminate(number: int, _frame: Any) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands, with their options and help."""
     parser = argparse.ArgumentParser(prog="resilience", description="Fault tests for MQTT brokers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run scenarios, or all, against targets")

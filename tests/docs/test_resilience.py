@@ -64,7 +64,7 @@ def test_the_number_of_defects_is_right() -> None:
 
 
 def test_commands_and_options_exist() -> None:
-    parser = command._parser()
+    parser = command.make_parser()
     for words in first_cells("command"):
         name, *arguments = words.removeprefix("resilience ").split()
         given = ["x" if word.isupper() else word for word in arguments]
