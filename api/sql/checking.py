@@ -18,6 +18,7 @@ from api.sql.confining import ConfinedReading
 from api.sql.costs import call_problem, query_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, is_text, path_of, to_sql
 from api.sql.errors import QueryError
+from api.sql.lengths import Lengths
 from mqlake.errors import InvalidTopic
 from mqlake.topics import validate_topic_filter
 from rules.sql.confined import Confined, GivenRows
@@ -231,6 +232,10 @@ class _Query(ConfinedReading):
         if problem is not None:
             raise QueryError(problem)
 
+    def check_lengths(self) -> None:
+        """Refuse a query that may make a value too long for Spark's memory."""
+        Lengths(self.fail).check(self.tree)
+
     def name_fields(self) -> None:
         """Call fields of a payload without another name by their own: `payload:temp::double`."""
         for select in list(self.tree.find_all(exp.Select)):
@@ -275,6 +280,7 @@ class _Query(ConfinedReading):
         check_costs,
         name_fields,
         ConfinedReading.confine,
+        check_lengths,
         write,
         proofread,
     )
