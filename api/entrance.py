@@ -22,6 +22,8 @@ HEAD_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 30.0
 """From one part of a body to the next, of a caller who is known."""
 LOGIN_SECONDS: Final = 10.0
+UNREAD_SECONDS: Final = 30.0
+"""For what is on its way of an answer: some 64 KiB, and what the operating system keeps."""
 MAX_LOGIN_BYTES: Final = 64 * 1024
 """For the body of a login: whose it is, it says itself."""
 
@@ -121,11 +123,15 @@ def _has_body(headers: Headers) -> bool:
 
 
 class TimedProtocol(H11Protocol):
-    """A connection of uvicorn's that is cut when the head of a request takes too long."""
+    """A connection of uvicorn's that is cut when the other side takes too long.
+
+    That is: to send the head of a request, or to read an answer.
+    """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._head: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -138,12 +144,23 @@ class TimedProtocol(H11Protocol):
         elif self._head is None and self.conn.trailing_data[0]:
             self._start()  # a further request has begun
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(UNREAD_SECONDS, self._cut)
+
+    def resume_writing(self) -> None:
+        self._stop_unread()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self._stop_unread()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._stop()
+        self._stop_unread()
         super().handle_websocket_upgrade(event)
 
     def _start(self) -> None:
@@ -154,6 +171,11 @@ class TimedProtocol(H11Protocol):
             self._head.cancel()
             self._head = None
 
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def _cut(self) -> None:
-        self._head = None
+        self._head = self._unread = None
         self.transport.abort()

@@ -208,7 +208,10 @@ class QueryParts:
     @classmethod
     def make(cls, settings: ApiSettings) -> "QueryParts":
         spark = SparkConnect(settings.data_dir)
-        runner = QueryRunner(spark, settings.data_dir / "api" / "sql", settings.sql_at_once)
+        runner = QueryRunner(
+            *(spark, settings.data_dir / "api" / "sql", settings.sql_at_once),
+            most_bytes=settings.sql_max_bytes,
+        )
         return cls(spark=spark, runner=runner, warm_up=WarmUp(spark, runner))
 
 

@@ -23,7 +23,9 @@ from api.rules.rerun import RerunError
 from api.rules.rights import NotWithin
 from api.rules.samples import InvalidContext
 from api.spark import SparkStarting
+from api.sql.brake import EndsSparkError
 from api.sql.errors import QueryError
+from api.sql.room import NoRoomError
 from api.sql.running import TooManyQueriesError
 from mqlake.errors import InvalidTopic, LogError, MqlakeError, OperationalError
 from mqlake.log_disk import LogDiskFull
@@ -54,7 +56,7 @@ STATUS: Final[Mapping[type[MqlakeError], HTTPStatus]] = {
         ),
         HTTPStatus.UNPROCESSABLE_ENTITY,
     ),
-    TooManyJobs: HTTPStatus.TOO_MANY_REQUESTS,
+    **dict.fromkeys((TooManyJobs, EndsSparkError, NoRoomError), HTTPStatus.TOO_MANY_REQUESTS),
     LogDiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
     **dict.fromkeys((LogError, OperationalError), HTTPStatus.SERVICE_UNAVAILABLE),
 }
@@ -64,6 +66,7 @@ RETRY_SECONDS: Final[Mapping[type[MqlakeError], int]] = {
     TooManyQueriesError: 5,
     TooManyJobs: 10,
     LogDiskFull: 10,
+    NoRoomError: 10,
 }
 """Time after which the same may be asked again."""
 
@@ -81,6 +84,8 @@ def register(app: FastAPI) -> None:
 async def _answer(_request: Request, error: Exception) -> JSONResponse:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     seconds = next((RETRY_SECONDS[one] for one in type(error).__mro__ if one in RETRY_SECONDS), 0)
+    if isinstance(error, EndsSparkError):
+        seconds = error.retry_seconds
     code = None
     if isinstance(error, LogError) and not error.definite:
         code = "outcome_unknown"

@@ -265,7 +265,9 @@ class ApiSettings(ProcessSettings):
     sql_max_bytes: int = Field(
         default=1_073_741_824,
         ge=1,
-        description="Maximum bytes of a query's result, on disk, below data_dir.",
+        description="Maximum bytes of a query's result, on disk, below data_dir, and of all those "
+        "of a caller that are not read to their end. A tenant may have twice as many, all four "
+        "times.",
     )
     sql_max_seconds: float = Field(
         default=300.0,

@@ -80,7 +80,15 @@ class SparkAway(OperationalError):  # noqa: N818
 
 
 class SparkEnded(SparkAway):
-    """Spark has ended while several asked it: the query of one of them may have ended it."""
+    """Spark has ended while several asked it: the query of one of them may have ended it.
+
+    Attributes:
+        by_memory: Its heap was full.
+    """
+
+    def __init__(self, message: str, *, by_memory: bool = False) -> None:
+        super().__init__(message)
+        self.by_memory = by_memory
 
 
 class SparkStarting(SparkAway):
@@ -218,7 +226,8 @@ class Spark:
         if end.was_alone:
             raise SparkAway(f"Spark ended before it had answered: {end.reason}") from error
         also = ", or for what else it was asked" if end.cause == "memory" else ""
-        raise SparkEnded(f"Spark ended before it had answered{also}: {end.reason}") from error
+        said = f"Spark ended before it had answered{also}: {end.reason}"
+        raise SparkEnded(said, by_memory=end.cause == "memory") from error
 
     def make_known(self, names: Iterable[str]) -> None:
         """Let Spark know tables, views and functions before a statement names them.

@@ -4,8 +4,10 @@ import base64
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,6 +22,8 @@ TABLE_LIMIT: Final = 100
 _FORMATS: Final = {"table": "json", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
 """Format that the API is asked for."""
 _PIECE: Final = 64 * 1024
+_IN_MEMORY_BYTES: Final = 16 * 1024 * 1024
+"""Of an answer; the rest of it is in a temporary file."""
 
 
 @click.command("sql")
@@ -79,14 +83,14 @@ def command(
     }
     client = ApiClient(data_dir)
     with client.stream("/sql", body, timeout_seconds=timeout + 30.0, tenant=tenant) as answer:
-        with _opened(output) as target:
+        with _opened(output) as target, _read(answer, output) as found:
             if output_format == "table":
-                target.write(_to_table(json.load(answer), target.isatty()))
+                target.write(_to_table(json.load(found), target.isatty()))
             elif output_format == "json":
-                for piece in _to_array(answer):
+                for piece in _to_array(found):
                     target.write(piece)
             else:
-                shutil.copyfileobj(answer, target, _PIECE)
+                shutil.copyfileobj(found, target, _PIECE)
         truncated = answer.headers["mqlake-truncated"] == "true"
         rows = answer.headers["mqlake-rows"]
         until = answer.headers["mqlake-complete-until"]
@@ -108,6 +112,21 @@ def _opened(path: Path | None) -> Iterator[IO[bytes]]:
         raise OperationalError(f"{path} cannot be written: {exc.strerror}") from exc
     with file:
         yield file
+
+
+@contextmanager
+def _read(answer: HTTPResponse, output: Path | None) -> Iterator[IO[bytes]]:
+    """Read an answer to its end first, if what reads our output may pause, as `less` does.
+
+    The API ends an answer that nobody reads.
+    """
+    if output is not None:
+        yield answer
+        return
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
+        shutil.copyfileobj(answer, kept, _PIECE)
+        kept.seek(0)
+        yield kept
 
 
 def _to_array(lines: Any) -> Iterator[bytes]:

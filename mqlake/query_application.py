@@ -57,16 +57,19 @@ class Use:
     Attributes:
         port: Of Spark Connect, on this machine.
         java_pid: Of the process of Spark: another one for each start.
+        has_ended_it: Whether this use had it ended.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.port = 0
         self.java_pid = 0
+        self.has_ended_it = False
         self._connection = connection
         self._received = b""
 
     def end(self, reason: str) -> None:
         """Have Spark ended, for everybody: a query does not stop."""
+        self.has_ended_it = True
         try:
             self._say({"end": reason})
         except OSError:

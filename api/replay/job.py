@@ -89,7 +89,11 @@ class Replay:
             self._order, job.created_at_ms, None if after is None else Place(*after)
         )
         try:
-            with self._queries.run(query, "parquet", self._limits, job.cancelling.is_set) as result:
+            run = self._queries.run(
+                *(query, "parquet", self._limits, job.cancelling.is_set),
+                caller=self._order.username,
+            )
+            with run as result:
                 if result.is_truncated and self._order.limit is None:
                     raise ReplayError(
                         f"the SELECT gives more than {result.rows:,} messages: select fewer, or "

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import iterate_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
 
 from api import completeness
 from api.authentication import CurrentCaller, for_tenants, for_topics, needs
@@ -154,7 +155,7 @@ async def post_sql(
         # Before Spark chooses the versions of the tables: it is true of these, too.
         until = await asyncio.to_thread(completed.until, query.tables)
         run, result = await _run(
-            request, lambda stop: runner.run(query, asked.format, limits, stop)
+            request, lambda stop: runner.run(query, asked.format, limits, stop, caller=caller.name)
         )
     except Cancelled:
         return Response(status_code=_CLIENT_CLOSED_REQUEST)
@@ -170,8 +171,8 @@ def _answer(run: Run, result: Result, format_: Format, until: datetime | None) -
     if format_ == "parquet":
         headers["Content-Disposition"] = 'attachment; filename="result.parquet"'
     told = None if until is None else completeness.written(until)
-    parts = _streamed(run, write(replace(result, complete_until=told), format_))
-    return StreamingResponse(parts, media_type=MEDIA_TYPES[format_], headers=headers)
+    parts = _streamed(write(replace(result, complete_until=told), format_))
+    return _Answer(run, parts, media_type=MEDIA_TYPES[format_], headers=headers)
 
 
 def _usage(figures: TenantFigures, tenant: str) -> str:
@@ -214,10 +215,24 @@ async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> 
         raise
 
 
-async def _streamed(run: Run, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    try:
-        async for part in iterate_in_threadpool(parts):
-            if part:
-                yield part
-    finally:
-        await asyncio.shield(asyncio.to_thread(run.__exit__, None, None, None))
+async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    async for part in iterate_in_threadpool(parts):
+        if part:
+            yield part
+
+
+class _Answer(StreamingResponse):
+    """An answer whose result is deleted when it ends, also one that never began.
+
+    One of which nothing is read ends with its connection (`api.entrance.TimedProtocol`).
+    """
+
+    def __init__(self, run: Run, parts: AsyncIterator[bytes], **more: Any) -> None:
+        super().__init__(parts, **more)
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._run.__exit__, None, None, None))

@@ -27,6 +27,7 @@ from api.spark import (
     SparkEnded,
     sentence,
 )
+from api.sql.brake import Brake
 from api.sql.checking import CheckedQuery
 from api.sql.errors import (
     QueryError,
@@ -36,8 +37,9 @@ from api.sql.errors import (
 )
 from api.sql.places import place_of, place_of_name
 from api.sql.results import Format, Result, ResultColumn
+from api.sql.room import NoRoomError, ResultRoom, Share
 from api.sql.slots import FairSlots
-from mqlake.errors import OperationalError
+from mqlake.errors import MqlakeError, OperationalError
 from mqlake.query_application import Use
 from mqlake.rule_tables import shown_name
 from rules.sql.functions import QUERY_FUNCTIONS
@@ -94,10 +96,16 @@ class QueryRunner:
         folder: For results; emptied at the first query. Spark, which writes them, sees it too.
         at_once: So many queries run at the same time; tenants share them fairly.
         wait_seconds: For one of them to end.
+        most_bytes: Of one result; it says how many all of them may have.
     """
 
     def __init__(
-        self, connect: SparkConnect, folder: Path, at_once: int, wait_seconds: float = 5.0
+        self,
+        connect: SparkConnect,
+        folder: Path,
+        at_once: int,
+        wait_seconds: float = 5.0,
+        most_bytes: int = 1 << 30,
     ) -> None:
         self._connect = connect
         self._folder = folder.absolute()
@@ -105,6 +113,8 @@ class QueryRunner:
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._second_turn = threading.Lock()
+        self._brake = Brake()
+        self._room = ResultRoom(most_bytes)
         self._sessions = KeptSessions(self._open, MOST_IDLE, _is_harmless)
         self._is_ready = False
 
@@ -115,26 +125,41 @@ class QueryRunner:
         form: Format,
         limits: QueryLimits,
         is_cancelled: Callable[[], bool] = lambda: False,
+        *,
+        caller: str = "",
     ) -> Iterator[Result]:
         """Run a query; its result is there until the block ends.
 
+        Args:
+            query: Checked.
+            form: That the result will be written in.
+            limits: Of it.
+            is_cancelled: Asked now and then; True ends it.
+            caller: Who asks; empty: the system itself.
+
         Raises:
+            EndsSparkError: The caller's queries have ended Spark too often.
+            NoRoomError: Results that are there leave no room for this one.
             QueryError: Spark refuses it, it fails, or takes too long.
             Cancelled: Nobody wants it any more.
             TooManyQueriesError: As many as may run already.
             SparkAway: Spark does not answer.
         """
-        target = self._new_folder()
-        try:
-            if not self._slots.acquire(query.tenant, self._wait_seconds):
-                raise TooManyQueriesError("as many queries as may are running: try again later")
+        self._brake.check(caller)
+        with self._room.share(query.tenant, caller) as share:
+            target = self._new_folder()
             try:
-                result = self._run(query, form, limits, is_cancelled, target)
+                if not self._slots.acquire(query.tenant, self._wait_seconds):
+                    raise TooManyQueriesError("as many queries as may are running: try again later")
+                try:
+                    work = _Work(query, form, limits, is_cancelled, target / "rows", caller, share)
+                    result = self._run(work, is_cancelled)
+                finally:
+                    # Not when the result is gone: a replay reads its own for hours.
+                    self._slots.release(query.tenant)
+                yield result
             finally:
-                self._slots.release(query.tenant)
-            yield result
-        finally:
-            shutil.rmtree(target, ignore_errors=True)
+                shutil.rmtree(target, ignore_errors=True)
 
     def close(self) -> None:
         self._sessions.close()
@@ -154,15 +179,7 @@ class QueryRunner:
                     shutil.rmtree(left, ignore_errors=True)
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def _run(
-        self,
-        query: CheckedQuery,
-        form: Format,
-        limits: QueryLimits,
-        is_cancelled: Callable[[], bool],
-        target: Path,
-    ) -> Result:
-        work = _Work(query, form, limits, is_cancelled, target / "rows")
+    def _run(self, work: "_Work", is_cancelled: Callable[[], bool]) -> Result:
         try:
             return self._ask(work, is_cancelled)
         except SparkEnded:
@@ -172,11 +189,15 @@ class QueryRunner:
                 return self._ask(work, is_cancelled)
 
     def _ask(self, work: "_Work", is_cancelled: Callable[[], bool]) -> Result:
-        with (
-            self._connect.use(is_cancelled=is_cancelled) as use,
-            self._sessions.lend(use) as session,
-        ):
-            return work.run(session)
+        with self._connect.use(is_cancelled=is_cancelled) as use:
+            try:
+                with self._sessions.lend(use) as session:
+                    return work.run(session)
+            except MqlakeError as exc:
+                is_proven = use.has_ended_it or isinstance(exc, QueryMemoryError)
+                if is_proven or (isinstance(exc, SparkEnded) and exc.by_memory):
+                    self._brake.note(work.caller, use.java_pid, is_proven=is_proven)
+                raise
 
     def _open(self, use: Use) -> Spark:
         return self._connect.open(SESSION_SETTINGS, use, FUNCTIONS)
@@ -184,7 +205,8 @@ class QueryRunner:
 
 def _is_harmless(error: Exception) -> bool:
     """Tell whether the session of a query that has ended so is as it was."""
-    return isinstance(error, QueryError | Cancelled) and not isinstance(error, QueryMemoryError)
+    is_own = isinstance(error, QueryError | Cancelled | NoRoomError)
+    return is_own and not isinstance(error, QueryMemoryError)
 
 
 class _Work:
@@ -197,7 +219,11 @@ class _Work:
         limits: QueryLimits,
         is_cancelled: Callable[[], bool],
         target: Path,
+        caller: str,
+        share: Share,
     ) -> None:
+        self.caller = caller
+        self._share = share
         self._query = query
         self._form = form
         self._limits = limits
@@ -208,10 +234,13 @@ class _Work:
         self._sized_at = 0.0
         self._is_late = False
         self._is_too_large = False
+        self._no_room: NoRoomError | None = None
 
     def run(self, session: Spark) -> Result:
         try:
-            return session.perform(self._do, SPARK_LIMIT_SECONDS, is_cancelled=self._is_unwanted)
+            found = session.perform(self._do, SPARK_LIMIT_SECONDS, is_cancelled=self._is_unwanted)
+            self._share.grow(_size(self._target))
+            return found
         except Cancelled as exc:
             self._tell_why(exc)
             raise
@@ -257,14 +286,22 @@ class _Work:
                 f"the result has more than {self._limits.bytes} bytes",
                 hint="select fewer columns or rows",
             ) from exc
+        if self._no_room is not None:
+            raise self._no_room from exc
 
     def _is_unwanted(self) -> bool:
         now = time.monotonic()
         self._is_late = self._is_late or now > self._ends_at
         if now - self._sized_at > _SIZE_CHECK_SECONDS:
             self._sized_at = now
-            self._is_too_large = self._is_too_large or _size(self._target) > self._limits.bytes
-        return self._is_late or self._is_too_large or self._is_cancelled()
+            size = _size(self._target)
+            self._is_too_large = self._is_too_large or size > self._limits.bytes
+            try:
+                self._share.grow(size)
+            except NoRoomError as exc:
+                self._no_room = exc
+        is_ours = self._is_late or self._is_too_large or self._no_room is not None
+        return is_ours or self._is_cancelled()
 
     def _do(self, spark: "SparkSession") -> Result:
         schema = spark.sql(self._query.confined(self._sql).text).schema

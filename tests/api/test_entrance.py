@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import api.entrance as module
 from api.app import Server, server_config
 from api.entrance import MAX_LOGIN_BYTES
+from api.sql.results import Result, ResultColumn
 from launcher.testing import await_condition
 from tests.api.conftest import AUTHORIZED, Api, memory_api
 
@@ -144,6 +147,58 @@ def test_a_head_that_does_not_come_is_not_waited_for(
             while part := connection.recv(65_536):
                 received += part
             assert received.count(b"HTTP/1.1 200 OK") == 1
+
+
+class LargeResult:
+    """In the place of Spark: a result of 32 MiB."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "part-0.parquet"
+        column = pa.array(["x" * 65_536] * 512)
+        pq.write_table(pa.table({"c0": column}), self._path, compression="none")
+        self.ended = threading.Event()
+
+    @contextmanager
+    def run(self, *_: object, caller: str) -> Iterator[Result]:
+        try:
+            yield Result((ResultColumn("text", "string", False),), (self._path,), 512, False)
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv", "parquet"])
+def test_an_answer_that_nobody_reads_ends_with_its_result(
+    api: Api, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNREAD_SECONDS", 0.3)
+    result = LargeResult(tmp_path)
+    api.put_in("queries", runner=result)
+    body = json.dumps({"query": "SELECT topic FROM messages", "format": form}).encode()
+    with served(api) as port, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(60)
+        connection.connect(("127.0.0.1", port))
+        head = (
+            f"POST /api/v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: {AUTHORIZED['Authorization']}\r\n"
+            "Content-Type: application/json\r\n\r\n"
+        )
+        connection.sendall(head.encode() + body)
+        assert result.ended.wait(60)
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_an_answer_that_is_read_is_whole(api: Api, tmp_path: Path) -> None:
+    result = LargeResult(tmp_path)
+    api.put_in("queries", runner=result)
+    body = {"query": "SELECT topic FROM messages", "format": "csv"}
+    url = "http://127.0.0.1:{}/api/v1/sql"
+    with (
+        served(api) as port,
+        httpx.stream("POST", url.format(port), json=body, headers=AUTHORIZED) as answer,
+    ):
+        assert sum(len(part) for part in answer.iter_bytes()) > 32 * 1024 * 1024
+        assert result.ended.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from api.repository import NotThere
 from api.rights import RightsChanged
 from api.rules.changes import VersionConflict
 from api.spark import SparkAway, SparkStarting
+from api.sql.brake import EndsSparkError
 from api.sql.errors import QueryTimeoutError
+from api.sql.room import NoRoomError
 from api.sql.running import TooManyQueriesError
 from mqlake.errors import LogError, MqlakeError, OffsetGone
 from mqlake.log_disk import LogDiskFull
@@ -47,6 +49,8 @@ def answer(error: Exception, headers: dict[str, str] | None = None) -> httpx.Res
         (SparkAway("it is away"), 503, "unavailable", None),
         (SparkStarting("it starts"), 503, "unavailable", "1"),
         (TooManyQueriesError("20 run"), 503, "unavailable", "5"),
+        (EndsSparkError(417), 429, "rate_limited", "417"),
+        (NoRoomError("all of it is used"), 429, "rate_limited", "10"),
         (TooManyJobs("20 wait"), 429, "rate_limited", "10"),
         (LogDiskFull("0 MiB free"), 507, "log_full", "10"),
         (NotThere("there is none"), 404, "not_found", None),

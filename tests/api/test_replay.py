@@ -75,7 +75,10 @@ class StoredRunner(QueryRunner):
         form: Format,
         limits: QueryLimits,
         is_cancelled: Callable[[], bool] = lambda: False,
+        *,
+        caller: str = "",
     ) -> Iterator[Result]:
+        assert caller, "its queries are the caller's"
         self.asked.append(query)
         columns = tuple(ResultColumn(name, "", is_json=False) for name in COLUMNS)
         yield Result(columns, (self._path,), self._shown, self._has_more)

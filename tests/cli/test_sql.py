@@ -41,8 +41,15 @@ class PreparedResults:
 
     @contextmanager
     def run(
-        self, query: CheckedQuery, form: Format, limits: QueryLimits, _stop: Callable[[], bool]
+        self,
+        query: CheckedQuery,
+        form: Format,
+        limits: QueryLimits,
+        _stop: Callable[[], bool],
+        *,
+        caller: str,
     ) -> Iterator[Result]:
+        assert caller == "api-token"
         self.asked.append((query.text, form, limits))
         columns = (ResultColumn("n", "int", False), ResultColumn("v", "variant", True))
         try:

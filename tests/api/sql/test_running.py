@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from api.spark import OutOfMemory, SparkAway, SparkEnded
+from api.spark import Cancelled, OutOfMemory, SparkAway, SparkEnded
+from api.sql.brake import EndsSparkError
 from api.sql.checking import check
 from api.sql.errors import QueryMemoryError, QueryTimeoutError
 from api.sql.results import Result
+from api.sql.room import NoRoomError
 from api.sql.running import QueryLimits, QueryRunner, readable
 from mqlake.errors import MqlakeError
 from mqlake.rule_tables import rule_table
@@ -29,7 +31,9 @@ class MadeUpSpark:
     """
 
     def __init__(self, at_once: int) -> None:
-        self.lives = 1
+        self.java_pid = 1
+        self.target = Path()
+        self.has_ended_it = False
         self._barrier = threading.Barrier(at_once)
         self._met = threading.local()
         self._lock = threading.Lock()
@@ -59,7 +63,7 @@ class MadeUpSpark:
         self._asking.remove(sql)
         assert alone, "a second time each is asked by itself"
         if "greedy" in sql:
-            self.lives += 1
+            self.java_pid += 1
             raise OutOfMemory("this needs more memory than Spark has")
         return Result((), (), 0, False)
 
@@ -75,6 +79,7 @@ class Session:
 
     def perform(self, work: Any, _seconds: float, *, is_cancelled: Callable[[], bool]) -> Result:
         assert not is_cancelled()
+        self._spark.target = work.__self__._target
         return self._spark.answer(work.__self__._query.sql)
 
     def close(self) -> None:
@@ -88,7 +93,7 @@ def runner(spark: Any, folder: Path) -> QueryRunner:
 def ask(queries: QueryRunner, sql: str, found: dict[str, object], name: str) -> None:
     limits = QueryLimits(rows=10, seconds=SECONDS, bytes=1_000)
     try:
-        with queries.run(check(sql, "default"), "json", limits) as result:
+        with queries.run(check(sql, "default"), "json", limits, caller=name) as result:
             found[name] = result
     except MqlakeError as exc:
         found[name] = exc
@@ -129,6 +134,81 @@ def test_a_query_is_asked_twice_and_not_more_often(tmp_path: Path) -> None:
     ask(runner(spark, tmp_path), MODEST, found, "one")
     assert isinstance(found["one"], SparkAway)
     assert spark.asked == 2
+
+
+class FullSpark(MadeUpSpark):
+    """Its heap is full whenever somebody greedy asks, alone."""
+
+    def __init__(self) -> None:
+        super().__init__(at_once=1)
+
+    def answer(self, sql: str) -> Result:
+        if "greedy" not in sql:
+            return Result((), (), 0, False)
+        self.java_pid += 1
+        raise OutOfMemory("this needs more memory than Spark has")
+
+
+def test_who_has_ended_spark_twice_waits_and_others_do_not(tmp_path: Path) -> None:
+    queries = runner(FullSpark(), tmp_path)
+    found: dict[str, object] = {}
+    for sql in (GREEDY, MODEST, GREEDY):
+        ask(queries, sql, found, "key:greedy")
+    assert isinstance(found["key:greedy"], QueryMemoryError)
+    ask(queries, MODEST, found, "key:greedy")
+    error = found["key:greedy"]
+    assert isinstance(error, EndsSparkError)
+    assert "your queries have ended the query application 2 times" in str(error)
+    assert 0 < error.retry_seconds <= 600
+    ask(queries, MODEST, found, "key:other")
+    assert isinstance(found["key:other"], Result)
+
+
+class StubbornSpark(FullSpark):
+    """Does not end what it does when it is asked to, and is ended by that use."""
+
+    def answer(self, sql: str) -> Result:
+        self.java_pid += 1
+        self.has_ended_it = True
+        raise Cancelled(sql)
+
+
+def test_who_leaves_no_other_way_than_to_end_spark_waits_too(tmp_path: Path) -> None:
+    queries = runner(StubbornSpark(), tmp_path)
+    found: dict[str, object] = {}
+    for _ in range(3):
+        ask(queries, MODEST, found, "key:slow")
+    assert isinstance(found["key:slow"], EndsSparkError)
+
+
+class WritingSpark(MadeUpSpark):
+    """Writes results of 200,000 bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(at_once=1)
+
+    def answer(self, sql: str) -> Result:
+        self.target.mkdir()
+        (self.target / "part-0.parquet").write_bytes(b"x" * 200_000)
+        return Result((), (), 0, False)
+
+
+def test_a_result_keeps_its_room_until_it_is_gone(tmp_path: Path) -> None:
+    spark: Any = WritingSpark()
+    queries = QueryRunner(spark, tmp_path / "results", 3, most_bytes=300_000)
+    limits = QueryLimits(rows=10, seconds=SECONDS, bytes=300_000)
+    query = check(MODEST, "default")
+    with queries.run(query, "csv", limits, caller="ann"):
+        with (
+            pytest.raises(NoRoomError, match="your results"),
+            queries.run(query, "csv", limits, caller="ann"),
+        ):
+            pass
+        with queries.run(query, "csv", limits, caller="bob"):
+            assert len(list((tmp_path / "results").iterdir())) == 2
+    with queries.run(query, "csv", limits, caller="ann"):
+        assert len(list((tmp_path / "results").iterdir())) == 1
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_a_second_turn_that_comes_too_late_is_a_timeout(
