@@ -2,7 +2,8 @@
 
     venv/          packages of one of conf/requirements*.lock, each file checked against its hash
     java/, jdk/    a Java from a wheel, only on machines without one that is new enough
-    jars/<conf>/   jars of conf/jars/ivy.xml, by the resolver that ships inside pyspark
+    jars/<conf>/   jars of conf/jars/ivy.xml, by the resolver that ships inside pyspark, each
+                   checked against its hash in conf/jars/sha256sums
     *.stamp        the sources of each, written last: without it, or with another content, the
                    part is made again
     lock           held while something is made
@@ -35,6 +36,9 @@ from mqlake.errors import OperationalError
 RUN_LOCK: Final = "requirements.lock"
 DEV_LOCK: Final = "requirements-dev.lock"
 JAVA_LOCK: Final = "requirements-java.lock"
+JAR_SUMS: Final = "sha256sums"
+"""In `conf/jars`."""
+_JAR_FOLDERS: Final = ("spark", "kafka", "build")
 
 # With these present first, pyspark's source distribution builds without an isolated environment,
 # whose own requirements no lock file could pin. The pip of Python 3.11 takes twice the work.
@@ -240,11 +244,23 @@ class Installation:
     def _ivy_file(self) -> Path:
         return self.checkout / "conf" / "jars" / "ivy.xml"
 
+    @property
+    def _jar_sums(self) -> Path:
+        return self.checkout / "conf" / "jars" / JAR_SUMS
+
+    def _jar_stamp(self) -> dict[str, str]:
+        return {path.name: _digest(path) for path in (self._ivy_file, self._jar_sums)}
+
     def _has_jars(self) -> bool:
         stamp = _read_json(self.runtime / "jars.stamp")
-        return stamp.get("ivy.xml") == _digest(self._ivy_file) and (self.runtime / "jars").is_dir()
+        return stamp == self._jar_stamp() and (self.runtime / "jars").is_dir()
 
     def _make_jars(self) -> None:
+        stamp, sums = _read_json(self.runtime / "jars.stamp"), self._jar_sums.read_text("utf-8")
+        is_same = stamp.get("ivy.xml") == _digest(self._ivy_file)
+        if is_same and not wrong_jars(self.runtime / "jars", sums):
+            _write_json(self.runtime / "jars.stamp", self._jar_stamp())  # of an earlier version
+            return
         (self.runtime / "jars.stamp").unlink(missing_ok=True)
         unfinished = self.runtime / "jars.new"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -259,14 +275,22 @@ class Installation:
         pattern = f"{unfinished}/[conf]/[artifact]-[revision].[ext]"
         cache = self._usable_cache() / "ivy"
         command += ["-jar", str(resolver), "-ivy", str(self._ivy_file), "-cache", str(cache)]
-        command += ["-confs", "spark", "kafka", "build", "-retrieve", pattern]
+        command += ["-confs", *_JAR_FOLDERS, "-retrieve", pattern]
         # The resolver itself does not guard its cache against a second one.
         with _held(cache.parent / "ivy.lock", waiting=self._say_waiting):
             self._step("jars", command)
+        wrong = wrong_jars(unfinished, sums)
+        if wrong:
+            more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise OperationalError(
+                f"jars are not those of {self._jar_sums}: {', '.join(wrong[:3])}{more}; they are "
+                f"in {unfinished} and are not used. If nobody has changed {self._ivy_file}, "
+                f"damaged ones may be in {cache}: remove that folder and start again"
+            )
         jars = self.runtime / "jars"
         shutil.rmtree(jars, ignore_errors=True)
         unfinished.rename(jars)
-        _write_json(self.runtime / "jars.stamp", {"ivy.xml": _digest(self._ivy_file)})
+        _write_json(self.runtime / "jars.stamp", self._jar_stamp())
 
     def _usable_cache(self) -> Path:
         try:
@@ -321,6 +345,31 @@ def select_packages(lock: str, names: tuple[str, ...]) -> str:
         if keep:
             kept.append(line)
     return "\n".join(kept) + "\n"
+
+
+def wrong_jars(folder: Path, sums: str) -> list[str]:
+    """Return what is wrong with the jars in a folder, a few words for each.
+
+    Args:
+        folder: In it are those of the jars.
+        sums: Lines of `sha256sum`: the hash of a jar, and its path in the folder.
+    """
+    expected = {
+        path: digest for digest, _, path in (one.partition("  ") for one in sums.split("\n"))
+    }
+    expected.pop("", None)
+    found = {
+        path.relative_to(folder).as_posix(): _digest(path)
+        for one in _JAR_FOLDERS
+        for path in folder.glob(f"{one}/*")
+    }
+    return [
+        f"{path} {'is not listed' if path not in expected else 'has another hash'}"
+        if path in found
+        else f"{path} is missing"
+        for path in sorted(expected.keys() | found.keys())
+        if expected.get(path) != found.get(path)
+    ]
 
 
 def last_error(output: str) -> str:

@@ -1,5 +1,7 @@
+import hashlib
 import json
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -26,8 +28,14 @@ wheel==0.45.1 \\
 """
 
 
+JAR = b"classes"
+SUM = f"{hashlib.sha256(JAR).hexdigest()}  spark/a-1.jar\n"
+
+
 class Recorded(Installation):
     """Does everything but run the programs; those it only notes, with what they leave behind."""
+
+    jar = JAR
 
     def _step(self, title: str, command: list[str]) -> None:
         with (self.runtime / "steps").open("a") as file:
@@ -39,7 +47,8 @@ class Recorded(Installation):
             (packages / "pyspark" / "jars").mkdir(parents=True)
             (packages / "pyspark" / "jars" / "ivy-2.5.3.jar").touch()
         elif title == "jars":
-            (self.runtime / "jars.new").mkdir()
+            (self.runtime / "jars.new" / "spark").mkdir(parents=True)
+            (self.runtime / "jars.new" / "spark" / "a-1.jar").write_bytes(self.jar)
 
 
 @pytest.fixture
@@ -54,6 +63,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     for name in (RUN_LOCK, DEV_LOCK):
         (root / "conf" / name).write_text(LOCK)
     (root / "conf" / "jars" / "ivy.xml").write_text("<ivy-module/>")
+    (root / "conf" / "jars" / "sha256sums").write_text(SUM)
     return Recorded(root, root / ".runtime", tmp_path / "cache", progress=lambda line: None)
 
 
@@ -99,6 +109,48 @@ def test_changed_jar_list_retrieves_jars_again(checkout: Recorded) -> None:
     (checkout.checkout / "conf" / "jars" / "ivy.xml").write_text("<ivy-module> </ivy-module>")
     checkout.ensure(RUN_LOCK)
     assert steps(checkout) == ["jars"]
+
+
+def test_jars_that_are_not_those_of_the_list_are_not_used(checkout: Recorded) -> None:
+    checkout.ensure(RUN_LOCK)
+    sums = checkout.checkout / "conf" / "jars" / "sha256sums"
+    sums.write_text(f"{'0' * 64}  spark/a-1.jar\n{'0' * 64}  kafka/b-1.jar\n")
+    steps(checkout)
+    said = r"kafka/b-1\.jar is missing, spark/a-1\.jar has another hash; they are in .* not used"
+    for _ in range(2):
+        with pytest.raises(OperationalError, match=said):
+            checkout.ensure(RUN_LOCK)
+        assert steps(checkout) == ["jars"], "they are looked for again"
+    sums.write_text("")
+    with pytest.raises(OperationalError, match=r"spark/a-1\.jar is not listed"):
+        checkout.ensure(RUN_LOCK)
+    sums.write_text(SUM)
+    steps(checkout)
+    checkout.ensure(RUN_LOCK)
+    assert steps(checkout) == ["jars"]
+    checkout.ensure(RUN_LOCK)
+    assert steps(checkout) == []
+
+
+def test_jars_of_an_earlier_version_are_checked_where_they_are(checkout: Recorded) -> None:
+    checkout.ensure(RUN_LOCK)
+    steps(checkout)
+    stamp = checkout.runtime / "jars.stamp"
+    before = {"ivy.xml": json.loads(stamp.read_text())["ivy.xml"]}
+    for jar, expected in ((JAR, []), (b"damaged", ["jars"])):
+        stamp.write_text(json.dumps(before))
+        (checkout.runtime / "jars" / "spark" / "a-1.jar").write_bytes(jar)
+        checkout.ensure(RUN_LOCK)
+        assert steps(checkout) == expected
+
+
+def test_the_jars_of_this_checkout_are_listed() -> None:
+    folder = Installation.of_this_checkout().runtime / "jars"
+    listed = (CONFIG / "jars" / "sha256sums").read_text().splitlines()
+    names = [line.partition("  ")[2] for line in listed]
+    assert all(re.fullmatch("[0-9a-f]{64}  (spark|kafka|build)/[^/]+[.]jar", one) for one in listed)
+    assert names == sorted(set(names))
+    assert {one for one in names if not (folder / one).is_file()} == set()
 
 
 def test_interrupted_set_up_begins_again(
