@@ -9,8 +9,9 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Final
 
 from ingest.gateway.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
@@ -23,6 +24,8 @@ from ingest.gateway.listeners.proxy_protocol import (
     parse_proxy_header,
 )
 from ingest.gateway.listeners.transports import Facts, ProtocolMaker
+
+Network = IPv4Network | IPv6Network
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ class Acceptor:
         certificates: For TLS.
         arrivals: Of the gateway; has the connections until their protocol is made.
         limit: Of the listener; protocols that `make` makes count themselves.
-        expects_proxy: Each connection begins with a PROXY header.
+        proxies: Networks of the proxies that alone may connect, each connection with a PROXY
+            header; None: there are no such headers.
         timeout_seconds: For the header, and again for the handshake.
     """
 
@@ -58,7 +62,7 @@ class Acceptor:
         certificates: Certificates | None,
         arrivals: Arrivals,
         limit: ConnectionLimit | None,
-        expects_proxy: bool,
+        proxies: Sequence[Network] | None,
         timeout_seconds: float,
     ) -> None:
         self._name = name
@@ -67,7 +71,7 @@ class Acceptor:
         self._certificates = certificates
         self._arrivals = arrivals
         self._limit = limit
-        self._expects_proxy = expects_proxy
+        self._proxies = proxies
         self._timeout = timeout_seconds
         self._loop = asyncio.get_running_loop()
         self._arriving: set[_Incoming] = set()
@@ -139,7 +143,8 @@ class Acceptor:
         try:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._expects_proxy:
+            if self._proxies is not None:
+                _check_proxy(address, self._proxies)
                 async with asyncio.timeout(self._timeout):
                     header = await read_proxy_header(connection)
                 facts["proxy_peername"] = address
@@ -193,6 +198,20 @@ class _Incoming:
         self.task.cancel()
         fields = {"listener": self._listener, "peer": self.address, "reason": reason}
         logger.info("connection refused", extra={"fields": fields})
+
+
+def _check_proxy(address: Any, proxies: Sequence[Network]) -> None:
+    """Let a proxy in; at a Unix socket, where files have modes, all are.
+
+    Raises:
+        ProxyProtocolError: It is none of them.
+    """
+    if not isinstance(address, tuple):
+        return
+    host = ip_address(str(address[0]).partition("%")[0])
+    host = getattr(host, "ipv4_mapped", None) or host
+    if not any(host in network for network in proxies):
+        raise ProxyProtocolError(f"{host} is none of this listener's proxies")
 
 
 async def read_proxy_header(connection: socket.socket) -> ProxyHeader:

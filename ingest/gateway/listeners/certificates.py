@@ -95,7 +95,7 @@ def _load_revoked(context: ssl.SSLContext, file: Path) -> None:
             f"(X509 CRL) in PEM and nothing else, found {after['crl'] - before['crl']} lists and "
             f"{after['x509'] - before['x509']} certificates"
         )
-    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN  # authorities between may be revoked, too
 
 
 def _remember_server_name(

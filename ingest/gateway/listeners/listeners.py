@@ -175,7 +175,7 @@ class Listeners:
                 certificates=certificates,
                 arrivals=self._arrivals,
                 limit=limit,
-                expects_proxy=settings.proxy_protocol,
+                proxies=settings.proxy_networks if settings.proxy_protocol else None,
                 timeout_seconds=self._timeout,
             )
             self._closing.append(acceptor.close)

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from ingest.protocol.packets import MQTT_3_1, MQTT_3_1_1, MQTT_5_0
+from mqlake.addresses import is_loopback
 from mqlake.settings import SettingsGroup
 
 Version: TypeAlias = Literal["3.1", "3.1.1", "5.0"]
@@ -20,6 +21,9 @@ PROTOCOL_LEVELS: Final[dict[Version, int]] = {
     "3.1.1": MQTT_3_1_1,
     "5.0": MQTT_5_0,
 }
+
+
+_THIS_MACHINE: Final = ("127.0.0.0/8", "::1")
 
 
 class _Listener(SettingsGroup):
@@ -87,8 +91,13 @@ class _Listener(SettingsGroup):
     proxy_protocol: bool = Field(
         default=False,
         description="Whether each connection starts with a PROXY protocol header, version 1 or 2. "
-        "Its client address is trusted (also its host name and the client certificate's name). "
-        "Only for ports that only the proxy can reach.",
+        "Its client address is trusted (also its host name and the client certificate's name).",
+    )
+    proxies: tuple[str, ...] = Field(
+        default=(),
+        description="Addresses and networks of the proxies that may connect to a listener with "
+        'proxy_protocol, such as ["192.0.2.7", "10.1.0.0/16"]; others are refused. Empty: this '
+        "machine's own, which a listener on other addresses than 127.0.0.1 has to say.",
     )
     authenticate_by: tuple[str, ...] = Field(
         default=(),
@@ -107,8 +116,8 @@ class _Listener(SettingsGroup):
     )
     identity: Identity = Field(
         default="common_name",
-        description='Source of that name: "common_name" of the subject, or the only subject '
-        "alternative name of the kind. A proxy sends only the common name.",
+        description='Source of that name: the only "common_name" of the subject, or the only '
+        "subject alternative name of the kind. A proxy sends only the common name.",
     )
 
     tenant: str = Field(
@@ -121,6 +130,35 @@ class _Listener(SettingsGroup):
         description="Whether acme/ann is user ann of tenant acme. A user name without a slash "
         "sets no tenant.",
     )
+
+    @property
+    def proxy_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """The networks of the proxies."""
+        return tuple(ip_network(one) for one in self.proxies or _THIS_MACHINE)
+
+    @field_validator("proxies")
+    @classmethod
+    def _proxies_are_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for one in proxies:
+            try:
+                ip_network(one)
+            except ValueError as exc:
+                raise ValueError(
+                    f"{one!r} is neither an address, as 192.0.2.7, nor a network, as 10.1.0.0/16"
+                ) from exc
+        return proxies
+
+    @model_validator(mode="after")
+    def _proxies_are_known(self) -> Self:
+        host = getattr(self, "host", None)
+        if self.proxies and not self.proxy_protocol:
+            raise ValueError("proxies is set, proxy_protocol is not")
+        if self.proxy_protocol and not self.proxies and host is not None and not is_loopback(host):
+            raise ValueError(
+                f"proxy_protocol is set for a listener on {host!r}, proxies is empty: name the "
+                'addresses of the proxies, ["127.0.0.1"] for one on this machine'
+            )
+        return self
 
     @model_validator(mode="after")
     def _identities_can_be_had(self) -> Self:
@@ -204,9 +242,10 @@ class _Tls(SettingsGroup):
     revoked_certificates: Path | None = Field(
         default=None,
         description="PEM file with only certificate revocation lists (X509 CRL): one for each "
-        "authority in ca_certificates that signs clients. A client is refused if its certificate "
-        "is in a list, or if its authority has no currently valid list here. Reloaded with the "
-        "certificate; connected clients stay connected.",
+        "authority from those that sign clients up to the root. A client is refused if its "
+        "certificate, or that of an authority above it, is in a list, or if one of these "
+        "authorities has no currently valid list here. Reloaded with the certificate; connected "
+        "clients stay connected.",
         examples=[Path("/etc/mqlake/clients-crl.pem")],
     )
     minimum_tls_version: Literal["1.2", "1.3"] = Field(

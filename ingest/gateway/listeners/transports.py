@@ -10,7 +10,8 @@ Beside the names that asyncio knows:
     proxy_peername                   the proxy's own, when the listener expects one
     sni                              host name that the client asked for in TLS, or None
     client_certificate_subject       RFC 4514 text such as `CN=press-7,O=Example`, or None
-    client_certificate_common_name   or None; behind a proxy the one that the proxy has verified
+    client_certificate_common_name   the only one, or None; behind a proxy the one that the proxy
+                                     has verified
     client_certificate_fields        of its subject, `("organizationName", "Example")`, or None
     client_certificate_names         its alternative names, `("URI", "spiffe://…")`, or None
     client_certificate_not_after     when it ends, in seconds UTC, or None
@@ -122,8 +123,8 @@ def certificate_facts(certificate: dict[str, Any] | None) -> Facts:
     common_names = [value for kind, value in names if kind == "commonName"]
     return {
         "client_certificate_subject": _to_rfc4514(subject) or None,
-        # The last is the most specific.
-        "client_certificate_common_name": common_names[-1] if common_names else None,
+        # Of several, either might be meant.
+        "client_certificate_common_name": common_names[0] if len(common_names) == 1 else None,
         "client_certificate_fields": names or None,
         "client_certificate_names": certificate.get("subjectAltName") or None,
         "client_certificate_not_after": _seconds(certificate.get("notAfter")),

@@ -647,8 +647,8 @@ async def test_an_alternative_name_is_user_and_client_identifier(
         assert connack.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
-def revoke(authority: trustme.CA, file: Path, *revoked: trustme.LeafCert) -> None:
-    """Write the list of what an authority has revoked."""
+def revoked_by(authority: trustme.CA, *revoked: trustme.Blob) -> bytes:
+    """Return the list of what an authority has revoked."""
     now = datetime.now(UTC)
     key = load_pem_private_key(authority.private_key_pem.bytes(), None)
     issuer = load_pem_x509_certificate(authority.cert_pem.bytes())
@@ -659,11 +659,11 @@ def revoke(authority: trustme.CA, file: Path, *revoked: trustme.LeafCert) -> Non
         .next_update(now + timedelta(days=1))
     )
     for one in revoked:
-        serial = load_pem_x509_certificate(one.cert_chain_pems[0].bytes()).serial_number
+        serial = load_pem_x509_certificate(one.bytes()).serial_number
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
         builder = builder.add_revoked_certificate(entry.build())
     signed = builder.sign(cast("Any", key), hashes.SHA256())
-    file.write_bytes(signed.public_bytes(Encoding.PEM))
+    return signed.public_bytes(Encoding.PEM)
 
 
 async def test_a_revoked_certificate_is_refused(path: Path, authority: trustme.CA) -> None:
@@ -675,12 +675,26 @@ async def test_a_revoked_certificate_is_refused(path: Path, authority: trustme.C
         authority.configure_trust(context)
         leaf.configure_cert(context)
         contexts.append(context)
-    revoke(authority, file, bad)
+    file.write_bytes(revoked_by(authority, bad.cert_chain_pems[0]))
     async with gateway_with_certificates(authority, path, revoked_certificates=file) as port:
         connack = await shows(port, contexts[0])
         assert connack is not None
         assert connack.reason_code is ConnackReasonCode.SUCCESS
         assert await shows(port, contexts[1]) is None
+
+
+async def test_so_is_one_of_an_authority_that_is_revoked(path: Path, authority: trustme.CA) -> None:
+    file = path.with_name("revoked.pem")
+    good, bad, forgotten = (authority.create_child_ca() for _ in range(3))
+    file.write_bytes(revoked_by(authority, bad.cert_pem) + revoked_by(good) + revoked_by(bad))
+    async with gateway_with_certificates(authority, path, revoked_certificates=file) as port:
+        for child, is_taken in ((good, True), (bad, False), (forgotten, False)):
+            context = ssl.create_default_context()
+            authority.configure_trust(context)
+            child.issue_cert("a.example", common_name="device-7").configure_cert(context)
+            connack = await shows(port, context)
+            assert (connack is not None) == is_taken
+            assert connack is None or connack.reason_code is ConnackReasonCode.SUCCESS
 
 
 async def test_what_is_no_list_of_revoked_certificates_stops_the_start(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import resource
 import socket
 import stat
@@ -18,6 +19,7 @@ import pytest
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from pydantic import ValidationError
 
 from ingest.gateway.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
 from ingest.gateway.listeners import accepting
@@ -395,6 +397,51 @@ async def connect_behind_proxy(
         await client.request()
         return client.mqtt()
     return Client(reader, writer, 5)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls", "ws"])
+async def test_nobody_else_may_be_the_proxy(
+    kind: str, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ingest.gateway.listeners")
+    where, settings = behind_proxy(kind, authority, tmp_path)
+    settings["listeners"][0]["proxies"] = ("192.0.2.1", "198.51.100.0/24")
+    async with running_gateway(**settings):
+        client = await Client.open(where)
+        client.send_bytes(PROXY_V1)
+        assert await client.is_closed()
+        (refused,) = [one for one in caplog.records if one.getMessage() == "connection refused"]
+        reason = "127.0.0.1 is none of this listener's proxies"
+        assert vars(refused)["fields"]["reason"] == reason
+    settings["listeners"][0]["proxies"] = ("192.0.2.1", "127.0.0.0/24")
+    async with running_gateway(**settings):
+        client = await connect_behind_proxy(kind, where, PROXY_V1, authority)
+        await client.handshake("alice")
+
+
+async def test_a_proxy_comes_by_either_protocol(authority: Authority, tmp_path: Path) -> None:
+    where, settings = behind_proxy("tcp", authority, tmp_path)
+    settings["listeners"][0].update(proxies=("127.0.0.1",), host="")
+    async with running_gateway(allow_anonymous=True, **settings):
+        client = await connect_behind_proxy("tcp", where, PROXY_V1, authority)
+        await client.handshake("alice")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"proxies": ("192.0.2.300",)}, "'192.0.2.300' is neither an address"),
+        ({"proxies": ("10.0.0.7/8",)}, "'10.0.0.7/8' is neither an address"),
+        ({"host": "0.0.0.0"}, "name the addresses of the proxies"),
+        ({"host": ""}, "name the addresses of the proxies"),
+        ({"proxies": ("192.0.2.1",), "proxy_protocol": False}, "proxy_protocol is not"),
+    ],
+)
+def test_proxies_are_named(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(said)):
+        TcpListener(**{"port": 1, "proxy_protocol": True, **settings})
+    assert TcpListener(port=1, proxy_protocol=True, host="::1")
+    assert TcpListener(port=1, proxy_protocol=True, host="0.0.0.0", proxies=("10.1.0.0/16",))
 
 
 @pytest.mark.parametrize("byte_by_byte", [False, True], ids=["whole", "byte by byte"])

@@ -49,9 +49,11 @@ def test_what_means_something_in_a_subject_is_escaped(name: str, written: str) -
     assert facts["client_certificate_common_name"] == name
 
 
-def test_the_last_of_several_common_names_is_the_most_specific() -> None:
+def test_of_several_common_names_none_counts() -> None:
     subject = certificate(("commonName", "all presses"), ("commonName", "press-7"))
-    assert certificate_facts(subject)["client_certificate_common_name"] == "press-7"
+    assert certificate_facts(subject)["client_certificate_common_name"] is None
+    one_part = {"subject": ((("commonName", "press-7"), ("commonName", "press-7")),)}
+    assert certificate_facts(one_part)["client_certificate_common_name"] is None
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"subject": ()}])
