@@ -31,6 +31,9 @@ from mqlake.tenants import DEFAULT_TENANT
 _logger = logging.getLogger(__name__)
 
 COOKIE: Final = "mqlake_session"
+"""Of a session, where the API is asked without TLS."""
+SECURE_COOKIE: Final = f"__Host-{COOKIE}"
+"""By TLS: browsers take such a name from this host alone, and by TLS alone."""
 CSRF_HEADER: Final = "X-CSRF-Token"
 SUBPROTOCOL: Final = "mqlake.v1"
 """Of the API's WebSockets."""
@@ -56,13 +59,23 @@ _cookie = APIKeyCookie(
     name=COOKIE,
     auto_error=False,
     scheme_name="session",
-    description=f"of POST /login; requests that change something also need {CSRF_HEADER}",
+    description=f"of POST /login, over https with the name {SECURE_COOKIE}; requests that change "
+    f"something also need {CSRF_HEADER}",
 )
 
 
 def needs(role: Role) -> dict[str, Any]:
     """Return the `openapi_extra` of a route whose method does not tell its role."""
     return {ROLE_FIELD: role}
+
+
+def is_by_tls(connection: HTTPConnection) -> bool:
+    return connection.scope["scheme"] in ("https", "wss")
+
+
+def cookie_of(connection: HTTPConnection) -> str:
+    """Return the name that the cookie of a session has on a connection."""
+    return SECURE_COOKIE if is_by_tls(connection) else COOKIE
 
 
 def role_for(method: str, extra: dict[str, Any] | None) -> Role:
@@ -116,7 +129,7 @@ def identify(connection: HTTPConnection, token: str | None) -> Caller:
     """
     authenticator = authenticator_of(connection)
     try:
-        caller = authenticator.identify(token, connection.cookies.get(COOKIE))
+        caller = authenticator.identify(token, connection.cookies.get(cookie_of(connection)))
     except OperationalError as exc:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
     if caller is not None:

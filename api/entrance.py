@@ -5,6 +5,7 @@ bodies kept, and requests that never end.
 """
 
 import asyncio
+import time
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ BODY_SECONDS: Final = 30.0
 LOGIN_SECONDS: Final = 10.0
 UNREAD_SECONDS: Final = 30.0
 """For what is on its way of an answer: some 64 KiB, and what the operating system keeps."""
+MAX_CONNECTIONS: Final = 1_000
+"""Of all clients; for a further one that which has said nothing for longest makes room."""
 MAX_LOGIN_BYTES: Final = 64 * 1024
 """For the body of a login: whose it is, it says itself."""
 
@@ -131,11 +134,14 @@ class TimedProtocol(H11Protocol):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._head: asyncio.TimerHandle | None = None
+        self._silent_since = 0.0
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start()
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._oldest_silent().transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -163,8 +169,18 @@ class TimedProtocol(H11Protocol):
         self._stop_unread()
         super().handle_websocket_upgrade(event)
 
+    def _oldest_silent(self) -> "TimedProtocol":
+        """Return the connection that waits for a request longest; itself, if no other does."""
+        silent = (
+            (one._silent_since, one)
+            for one in self.connections
+            if isinstance(one, TimedProtocol) and one._head is not None
+        )
+        return min(silent, key=lambda found: found[0], default=(0.0, self))[1]
+
     def _start(self) -> None:
         self._head = self.loop.call_later(HEAD_SECONDS, self._cut)
+        self._silent_since = time.monotonic()
 
     def _stop(self) -> None:
         if self._head is not None:

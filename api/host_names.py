@@ -8,16 +8,14 @@ and the names of its settings. Elsewhere, and behind a proxy, names are for othe
 
 from collections.abc import Collection
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.problems import problem_response
+from mqlake.addresses import names_this_machine
 
-_LOCALHOST: Final = "localhost"
 _POLICY_VIOLATION: Final = 1008
 
 
@@ -38,31 +36,10 @@ class HostNames:
             await self._app(scope, receive, send)
             return
         host = Headers(scope=scope).get("host", "")
-        if is_own(host, self._names):
+        if names_this_machine(host, self._names):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
             reason = f"{host[:255]!r} is no name of this API: see host_names in conf/api.toml"
             await problem_response(HTTPStatus.MISDIRECTED_REQUEST, reason)(scope, receive, send)
-
-
-def is_own(host: str, names: Collection[str]) -> bool:
-    """Tell whether a Host header names this machine by itself, or by one of some names.
-
-    Args:
-        host: With a port or without; empty: it came from no browser.
-        names: In small letters.
-    """
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # an address in brackets that is none
-        return False
-    name = name.removesuffix(".")
-    if not host or name in {_LOCALHOST, *names}:
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -4,7 +4,7 @@ A writer of rules must not thereby reach services that only this machine can rea
 service of a cloud, a database that trusts its network, the log itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -14,6 +14,7 @@ from ipaddress import (
     ip_network,
 )
 from typing import Final
+from urllib.parse import urlsplit
 
 _MAPPED: Final = ip_network("::ffff:0:0/96")
 _TRANSLATED: Final = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48")))
@@ -82,6 +83,27 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def names_this_machine(host: str, names: Collection[str] = ()) -> bool:
+    """Tell whether a Host header names this machine by itself, or by one of some names.
+
+    Args:
+        host: With a port or without; empty: it came from no browser.
+        names: In small letters.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # an address in brackets that is none
+        return False
+    name = name.removesuffix(".")
+    if not host or name in {"localhost", *names}:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_public(

@@ -159,8 +159,11 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         given = _given(by, tenants)
         account = Account(role, verifier, now_ms, by.name, now_ms, topic_filters, given)
         with self._lock:
-            if name == TOKEN_NAME or self._view.account(name) is not None:
+            known = self._view.account(name)
+            if known is not None and by.is_over(known.tenants):
                 raise InTheWay(f"there is an account {name!r}: change it with PUT")
+            if known is not None or name == TOKEN_NAME:
+                raise InTheWay(f"the name {name!r} is taken: choose another one")
             there = (one.tenants for _, one in self._view.accounts())
             need_room("accounts", given, there, MAX_ACCOUNTS)
             self.write([(("account", name), account)])

@@ -11,13 +11,14 @@ from api.access.logins import Logins, need_password
 from api.access.views import LoginRequest, NewPassword, OperationsView, SessionView, view_session
 from api.audit.trail import begin_attempt, known_as
 from api.authentication import (
-    COOKIE,
     CurrentCaller,
     audited,
     authenticator_of,
+    cookie_of,
     counting_login,
     for_tenants,
     for_topics,
+    is_by_tls,
     needs,
     tell_access,
 )
@@ -88,7 +89,13 @@ def post_logout(
     if caller.session_id is not None:
         changes.close_session(caller.session_id)
         tell_access(request, caller, "logout")
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(
+        cookie_of(request),
+        path="/",
+        secure=is_by_tls(request),
+        httponly=True,
+        samesite="strict",
+    )
 
 
 @router.post(
@@ -124,11 +131,11 @@ async def open_session(
     cookie, opened = await logins.open(caller)
     tell_access(request, caller, "login")
     response.set_cookie(
-        COOKIE,
+        cookie_of(request),
         cookie,
         max_age=round(logins.lifetime_seconds),
         path="/",
-        secure=request.url.scheme == "https",
+        secure=is_by_tls(request),
         httponly=True,
         samesite="strict",
     )

@@ -8,6 +8,7 @@ file.
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,9 @@ from rules.schemas.errors import SchemaError, UnknownSchema
 
 FILE: Final = "schema.proto"
 TIMEOUT_SECONDS: Final = 20.0
+AT_ONCE: Final = 2
+"""Runs of protoc, of this process; each may take `_MEMORY_BYTES`."""
+_running: Final = threading.BoundedSemaphore(AT_ONCE)
 MAX_TYPES: Final = 5_000
 _CPU_SECONDS: Final = 10
 _MEMORY_BYTES: Final = 1_073_741_824
@@ -119,8 +123,17 @@ def run_protoc(source: str) -> bytes:
     """Return the serialized FileDescriptorSet of a .proto file and its imports.
 
     Raises:
-        SchemaError: It does not compile.
+        SchemaError: It does not compile, or too many others are being compiled.
     """
+    if not _running.acquire(timeout=TIMEOUT_SECONDS):
+        raise SchemaError(f"{AT_ONCE} other schemas are being compiled: try again")
+    try:
+        return _run_protoc(source)
+    finally:
+        _running.release()
+
+
+def _run_protoc(source: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="mqlake-protoc-") as folder:
         path = Path(folder)
         (path / FILE).write_text(source, encoding="utf-8")

@@ -149,6 +149,24 @@ def test_a_head_that_does_not_come_is_not_waited_for(
             assert received.count(b"HTTP/1.1 200 OK") == 1
 
 
+def test_connections_have_a_bound_and_silent_ones_make_room(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
+    live = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n"
+    with served(api) as port:
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(4)]
+        assert silent[0].recv(1) == b"", "the oldest"
+        silent[1].sendall(live + b"\r\n")
+        assert silent[1].recv(15) == b"HTTP/1.1 200 OK"
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as further:
+            assert silent[2].recv(1) == b"", "the oldest that asks nothing"
+            further.sendall(live + b"\r\n")
+            assert further.recv(15) == b"HTTP/1.1 200 OK"
+        for one in silent:
+            one.close()
+
+
 class LargeResult:
     """In the place of Spark: a result of 32 MiB."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.host_names import is_own
+from mqlake.addresses import names_this_machine
 from tests.api.conftest import AUTHORIZED, Api, memory_api
 
 OIDC = {
@@ -45,7 +45,7 @@ def asked(api: Api, host: str, path: str = "/session") -> int:
 def test_who_asks_by_anothers_name_is_not_answered(
     named: Api, host: str, *, is_known: bool
 ) -> None:
-    assert is_own(host, {"mqlake"}) == is_known
+    assert names_this_machine(host, {"mqlake"}) == is_known
     if host:
         assert asked(named, host) == (200 if is_known else 421)
         assert asked(named, host, "/live") == (200 if is_known else 421), "nor without a login"

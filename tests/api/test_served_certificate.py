@@ -168,6 +168,14 @@ async def test_a_websocket_that_is_closing_does_not_keep_the_server_from_ending(
     assert wire.closed == 2
 
 
+def is_known(folder: Path, port: int, set_cookie: str) -> bool:
+    """Tell whether a request with a cookie, as it was set, is that of a caller."""
+    cookie = set_cookie.partition(": ")[2].partition(";")[0]
+    head = f"GET /api/v1/session HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n"
+    answer = ask(folder, port, f"{head}Connection: close\r\n\r\n".encode())
+    return answer.startswith(b"HTTP/1.1 200")
+
+
 def open_websocket(secure: ssl.SSLSocket, folder: Path, port: int) -> wsproto.WSConnection:
     """Log in as a browser does, and open the live feed."""
     body = b'{"token": "%s"}' % TOKEN.encode()
@@ -178,7 +186,13 @@ def open_websocket(secure: ssl.SSLSocket, folder: Path, port: int) -> wsproto.WS
     answer = ask(folder, port, head + body).decode()
     assert answer.startswith("HTTP/1.1 200")
     (cookie,) = [line for line in answer.splitlines() if line.startswith("set-cookie")]
+    assert cookie.startswith("set-cookie: __Host-mqlake_session=")
     assert "; Secure" in cookie
+    assert "; Path=/" in cookie
+    assert "domain" not in cookie.lower()
+    assert is_known(folder, port, cookie)
+    # Anybody who may set a cookie for the host could have set one of this name.
+    assert not is_known(folder, port, cookie.replace("__Host-", ""))
 
     client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
     request = client.send(

@@ -116,6 +116,13 @@ def test_an_administrator_of_a_tenant_looks_after_its_accounts(api: Api) -> None
         for method in ("GET", "DELETE", "PUT"):
             answer = api.request(method, f"/accounts/{name}", key, json={"password": "another one"})
             assert answer.status_code == 404
+    for name, beginning in (
+        *(("bob", "the name 'bob' is taken"), ("api-token", "the name 'api-token' is taken")),
+        ("ann", "there is an account 'ann': change it with PUT"),
+    ):
+        taken = api.request("POST", "/accounts", key, json={**ann, "name": name})
+        assert taken.status_code == 409
+        assert taken.json()["detail"].startswith(beginning), "nothing of whose it is"
     for tenants in (["beta"], ["acme", "beta"]):
         wider = api.request("PUT", "/accounts/ann", key, json={"tenants": tenants})
         assert wider.status_code == 403

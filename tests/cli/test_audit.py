@@ -42,8 +42,15 @@ class Answers:
 
     @contextmanager
     def run(
-        self, query: CheckedQuery, _form: Format, _limits: QueryLimits, _stop: Callable[[], bool]
+        self,
+        query: CheckedQuery,
+        _form: Format,
+        _limits: QueryLimits,
+        _stop: Callable[[], bool],
+        *,
+        caller: str,
     ) -> Iterator[Result]:
+        assert caller == "api-token"
         self.asked.append(query.text)
         columns = list(zip(*self.rows, strict=True))
         arrays = [pa.array(column, kind) for column, kind in zip(columns, TYPES, strict=True)]

@@ -1,10 +1,11 @@
-"""Schemas of Avro that are refused, and why."""
+"""Schemas that are refused, and why."""
 
 import json
 from typing import Any
 
 import pytest
 
+from rules.schemas import protobuf
 from rules.schemas.avro import compile_avro
 from rules.schemas.errors import SchemaError
 
@@ -67,3 +68,24 @@ def test_names_are_found_in_their_namespace() -> None:
     )
     first, *_ = compile_avro(json.dumps(schema))["types"]
     assert first["parts"][0] == first["parts"][1]
+
+
+def test_few_runs_of_protoc_go_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf, "TIMEOUT_SECONDS", 0.01)
+    ran: list[str] = []
+
+    def run(source: str) -> bytes:
+        ran.append(source)
+        return b"done"
+
+    monkeypatch.setattr(protobuf, "_run_protoc", run)
+    for _ in range(protobuf.AT_ONCE):
+        assert protobuf._running.acquire(blocking=False)
+    try:
+        with pytest.raises(SchemaError, match="2 other schemas are being compiled: try again"):
+            protobuf.run_protoc("first")
+    finally:
+        protobuf._running.release(protobuf.AT_ONCE)
+    for _ in range(protobuf.AT_ONCE + 1):
+        assert protobuf.run_protoc("second") == b"done"
+    assert ran == ["second"] * 3

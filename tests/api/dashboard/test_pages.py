@@ -119,6 +119,7 @@ def test_a_paused_rule_goes_on_is_saved_and_deleted(dashboard: Dashboard) -> Non
         "actions": [],
         "sql": 'SELECT payload.t AS t FROM "a"',
         "from": ["a"],
+        "made_by": "ann",
     }
     asked: list[tuple[str, Any]] = []
 
@@ -134,6 +135,7 @@ def test_a_paused_rule_goes_on_is_saved_and_deleted(dashboard: Dashboard) -> Non
     for path in ("hot?*", "hot/resume?*"):
         page.route(f"**/api/v1/rules/{path}", answer)
     dashboard.open("rules/hot")
+    expect(page.get_by_text("It has the rights of ann. To go on")).to_be_visible()
     page.get_by_role("button", name="Go on from the pause").click()
     expect(page.get_by_text("a job takes what came during the pause")).to_be_visible()
     expect(page.get_by_text("version 2", exact=True)).to_be_visible()

@@ -123,6 +123,18 @@ async function remove(api, rule) {
   go("rules");
 }
 
+/** Say that a change makes somebody else's rule one's own. */
+function becomesYours(api, rule) {
+  if (rule.made_by === api.session.name) return null;
+  const whose = rule.made_by
+    ? `It has the rights of ${rule.made_by}`
+    : "It has an administrator's rights";
+  return h(
+    "p.hint",
+    `${whose}. To go on, or any other change, makes it yours: it then has your rights.`,
+  );
+}
+
 /** Let a rule go on that has stopped: with what comes from now on, or with what it has missed as well. */
 function resumption(api, rule, show) {
   const said = h("div");
@@ -134,6 +146,7 @@ function resumption(api, rule, show) {
   };
   return h(
     "div.actions",
+    becomesYours(api, rule),
     button("Go on from now", from("now"), { report: said }),
     button("Go on from the pause", from("pause"), { report: said }),
     said,
