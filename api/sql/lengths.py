@@ -41,6 +41,10 @@ MOST_TIMES: Final = 128
 MOST_ROW_BYTES: Final = 16 * MOST_BYTES
 """Of all that a query makes for a row."""
 
+MOST_OF_ALL_BYTES: Final = 64 * MOST_BYTES
+"""Of all values that are made for a row, whatever becomes of them; constants are kept with the
+query's plan."""
+
 _SHORT: Final = (
     *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE),
     *(exp.LT, exp.LTE, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike),
@@ -146,6 +150,8 @@ class Lengths:
         self._fail = fail
         self._elements: dict[str, Length] = {}
         """By the names that stand for elements of lists: how long these may be."""
+        self._all = 0.0
+        """Bytes that were made so far, in all places."""
         self._peak = NUMBER
         """Of all that was looked at since the function of a fold began."""
 
@@ -266,6 +272,11 @@ class Lengths:
         """Return the bound of a value; refuse one that is too long."""
         length = self._of(node, scope)
         self._check(node, length)
+        self._all += length.made
+        if self._all > MOST_OF_ALL_BYTES:
+            self._fail(
+                node, f"all this may be too long: more than {MOST_OF_ALL_BYTES} bytes", _HINT
+            )
         self._peak |= length
         return length
 

@@ -31,6 +31,8 @@ X = "'" + "x" * 20 + "'"
 NINETY = "'" + "y" * 90 + "'"
 TEN = f"concat({', '.join(['{}'] * 10)})"
 LONG = nested(TEN, X, 3)
+Y, Z, W = (f"'{one * 35}'" for one in "yzw")
+LARGE = f"replace(replace(replace('xxxxxxxxxx', 'x', {Y}), 'y', {Z}), 'z', {W})"
 REFUSED = [
     "SELECT length(" + nested(f"replace({{}}, 'x', {NINETY})", X, 4) + ")",
     "SELECT length(" + nested(f"regexp_replace({{}}, 'x', {NINETY})", X, 4) + ")",
@@ -88,6 +90,7 @@ REFUSED = [
     f"SELECT max({nested(TEN, 'topic', 3)}) OVER (PARTITION BY topic) FROM messages",
     f"SELECT 1 FROM messages HAVING max({nested(TEN, 'topic', 3)}) = 'x'",
     f"SELECT to_json(struct(*, *, *, *, *, *, *, *, *, *)) FROM (SELECT {LONG} AS s)",
+    f"SELECT 1 FROM messages WHERE topic IN ({', '.join([LARGE] * 180)})",
     # Rows
     f"SELECT {', '.join(['s'] * 900)} FROM (SELECT {LONG} AS s)",
     f"SELECT {', '.join(['payload'] * 200)} FROM messages",
