@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqlake.records import INBOUND, delivery_topic
+from mqlake.records import INBOUND, ROUTES, ROUTES_IN_FORCE, delivery_topic
 
 if TYPE_CHECKING:
     from mqlake.log.contract import LogReader
@@ -35,3 +35,19 @@ class Ends:
             LogError: The log does not answer, or there is no such gateway.
         """
         return (await self._reader.end_offsets(delivery_topic(gateway)))[0]
+
+    async def routes(self) -> int:
+        """Return the offset that the next route will get.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        return (await self._reader.end_offsets(ROUTES))[0]
+
+    async def routes_in_force(self) -> int:
+        """Return the offset that the next note of routes in force will get.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        return (await self._reader.end_offsets(ROUTES_IN_FORCE))[0]

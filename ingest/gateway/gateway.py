@@ -44,6 +44,7 @@ from ingest.gateway.shard_acts import Actions
 from ingest.gateway.shard_readers import ShardReaders
 from ingest.gateway.shards import Shards
 from ingest.gateway.share_groups import ShareGroups
+from ingest.gateway.share_routes import ShareRoutes
 from ingest.gateway.share_settling import ShareSettler
 from ingest.gateway.slow_clients import SlowClients
 from ingest.gateway.status import Status
@@ -103,7 +104,8 @@ class Gateway(Foundation):
             context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, gaps
         )
         ended = EndedSessions(context, self.share_log)
-        settler = ShareSettler(context, log, ends, self.partitions)
+        then = ShareRoutes(context, log.ranges, ends)
+        settler = ShareSettler(context, log, ends, self.partitions, then)
         actions = Actions(
             find=lookup.find,
             next_offsets=self.publisher.next_offsets,

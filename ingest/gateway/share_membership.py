@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.sending import Sender
+    from ingest.session.share_choices import Chosen
     from ingest.session.subscriptions import Copy, Subscriptions
 
 NOT_KNOWN: Final = 2**63
@@ -35,6 +36,9 @@ QUEUE_BYTES: Final = 8 * 1024 * 1024
 READ_AT_ONCE: Final = 200
 READ_BELOW: Final = 100
 """So many messages are read from the log at once, when less than so many wait in memory."""
+
+EXACTLY_ONCE: Final = 2
+"""A QoS."""
 
 MAX_WAITING: Final = 100_000
 """More never wait, with any settings: the record of a membership has an entry for each."""
@@ -75,6 +79,7 @@ class ShareMembership(GroupMembership):
         is_open: Members are given messages that come; else they wait here.
         from_delivery: Deliveries of the gateway before this offset are not for it.
         unread: Waiting messages not in memory: taken over from other memberships, or too many.
+        uncertain: Dropped messages of the present gap: another member may have them.
         due_at: When that is to be written, by the loop's time.
     """
 
@@ -102,6 +107,7 @@ class ShareMembership(GroupMembership):
         self.is_joined = False
         self.is_open = False
         self.from_delivery = 0
+        self.uncertain = OpenWork()
         self.due_at = 0.0
         self.is_reading = False
         self.task: asyncio.Task[None] | None = None
@@ -252,10 +258,38 @@ class ShareMembership(GroupMembership):
 
     def keep_missed(self, message: OutboundMessage) -> None:
         """Take a message that the group has missed: the limits of an absent client apply."""
-        settings = self._context.settings
-        if self.is_ended or not (message.qos or settings.keep_qos_0_offline):
+        if self.is_ended:
             return
-        advance(self.gaps[0].start, message.partition, message.offset + 1)
+        settings, gap = self._context.settings, self.gaps[0]
+        if message.offset >= at(gap.end, message.partition):
+            return  # others are read further
+        if gap.chosen is not None:
+            self._keep_chosen(gap.chosen, message)
+        elif message.qos or settings.keep_qos_0_offline:
+            self._keep_nobodys(message)
+        advance(gap.start, message.partition, message.offset + 1)
+
+    def _keep_chosen(self, chosen: Chosen, message: OutboundMessage) -> None:
+        """Take a message if a gateway that is gone had been given it, or may have been.
+
+        Where nobody can tell, another member may have it: what comes at least once comes again.
+        """
+        partition, offset = message.partition, message.offset
+        is_given = chosen.has(
+            self.group.topic_filter, message.topic_name, message.publisher, partition, offset
+        )
+        if is_given is False or not message.qos:
+            return
+        if is_given is None and message.qos == EXACTLY_ONCE:
+            self.uncertain.add(partition, offset)
+            self.drop(DropReason.UNREADABLE, message)
+        elif len(self.unread) >= MAX_WAITING:
+            self.drop(DropReason.QUEUE_FULL, message)
+        else:
+            self.unread.add(partition, offset)
+
+    def _keep_nobodys(self, message: OutboundMessage) -> None:
+        settings = self._context.settings
         self._missed.append(message)
         if len(self._missed) > settings.max_offline_messages:
             oldest = settings.drop_when_offline == "oldest"

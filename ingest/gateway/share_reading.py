@@ -71,6 +71,7 @@ class ShareReader:
                     if not membership.is_ended:
                         del membership.gaps[0]
                         membership.end_missed()
+                        _tell_uncertain(membership)
             except LogError as error:
                 membership.was_not_read()
                 logger.warning("a share group waits", extra={"fields": {"reason": str(error)}})
@@ -92,3 +93,23 @@ class ShareReader:
             self._context.drops.add(
                 DropReason.UNREADABLE, membership.group.tenant, "", "", 1, missing
             )
+
+
+def _tell_uncertain(membership: ShareMembership) -> None:
+    """Tell what was dropped because nobody knows which gateway had been given it."""
+    if not membership.uncertain:
+        return
+    offsets: dict[int, tuple[int, int]] = {}
+    for partition, offset in membership.uncertain:
+        offsets[partition] = (offsets.get(partition, (offset, offset))[0], offset)
+    logger.warning(
+        "messages of QoS 2 are dropped that another member of their share group may have",
+        extra={
+            "fields": {
+                "filter": membership.group.topic_filter,
+                "count": len(membership.uncertain),
+                "first_and_last_by_partition": offsets,
+            }
+        },
+    )
+    membership.uncertain.clear()

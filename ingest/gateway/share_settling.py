@@ -2,14 +2,16 @@
 
 Its routes of the groups are withdrawn first, and a barrier in its own name follows them through
 every partition: when all of them are in its delivery topic, the router writes no more there.
+Deliveries are not kept for long: which messages those were that are gone is told by the routes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.share_acts import Deliveries, Given
+from ingest.session.share_acts import Deliveries, Given, GoneDeliveries
 from ingest.session.share_records import GroupKey
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import HEADER_MQTT, VERSION_HEADER, Headers
@@ -22,6 +24,7 @@ from mqlake.records import (
     ROUTES,
     Barrier,
     Route,
+    Source,
     barrier_key,
     decode_barrier_key,
     decode_source,
@@ -35,9 +38,12 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.ends import Ends
     from ingest.gateway.partitions import Partitions
+    from ingest.gateway.share_routes import ShareRoutes
     from ingest.session.share_acts import Withdraw
     from mqlake.log.contract import LogAccess
     from mqlake.records import LogRecord
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.02
 """How often it is looked whether the barriers have come."""
@@ -53,14 +59,21 @@ class ShareSettler:
         access: Reads deliveries, writes routes and barriers.
         ends: Say how far deliveries go.
         partitions: Of the log's topics.
+        routes: Tell which messages those were whose deliveries are gone.
     """
 
     def __init__(
-        self, context: Context, access: LogAccess, ends: Ends, partitions: Partitions
+        self,
+        context: Context,
+        access: LogAccess,
+        ends: Ends,
+        partitions: Partitions,
+        routes: ShareRoutes,
     ) -> None:
         self._context = context
         self._ends = ends
         self._partitions = partitions
+        self._routes = routes
         self._writer = access.writer
         self._ranges = access.ranges
         self._round = 0
@@ -88,19 +101,23 @@ class ShareSettler:
         partitions = self._partitions.inbound
         wanted = set(effect.groups)
         given: dict[GroupKey, list[Given]] = {}
+        # Per partition of what the first delivery is that the log still has.
+        oldest: dict[int, int] = {}
         answered: set[int] = set()
 
         async def take(records: Sequence[LogRecord]) -> None:
             for record in records:
-                found = _read(record)
-                if found is None:
+                source = _source(record)
+                if source is None:
                     continue
-                if isinstance(found, Barrier):
-                    if found.incarnation == ours and found.round == number:
-                        headers = dict(record.headers)
-                        answered.add(decode_source(headers[HEADER_SOURCE]).partition)
+                partition = source.partition
+                oldest[partition] = min(source.offset, oldest.get(partition, source.offset))
+                barrier = _barrier(record)
+                if barrier is not None:
+                    if barrier.incarnation == ours and barrier.round == number:
+                        answered.add(partition)
                     continue
-                for group, one in found:
+                for group, one in _given(record, source):
                     if group in wanted:
                         given.setdefault(group, []).append(one)
 
@@ -116,29 +133,53 @@ class ShareSettler:
                         INBOUND, key, b"", _HEADERS, partition=partition
                     )
             end = await self._ends.delivery(effect.gateway)
-            if first < end:
-                missing = await self._ranges.read_range(log_topic, {0: (first, end)}, take)
-                is_complete = is_complete and not missing
-                first = end
-            else:
+            if first >= end:
                 await asyncio.sleep(LOOK_SECONDS)
-        return Deliveries(given, None if is_complete else ends)
+                continue
+            missing = await self._ranges.read_range(log_topic, {0: (first, end)}, take)
+            if missing:
+                # Again, from there on alone: what was read before has a hole behind it.
+                is_complete = False
+                given.clear()
+                oldest.clear()
+                first = missing[-1].end
+            else:
+                first = end
+        if is_complete:
+            return Deliveries(given)
+        before = [oldest.get(partition, ends[partition]) for partition in range(partitions)]
+        routes = await self._routes.read(effect.groups, effect.behind, before, routes_offset)
+        logger.warning(
+            "deliveries of a dead gateway are gone: share groups get its messages from the log",
+            extra={"fields": {"gateway": effect.gateway, "groups": len(effect.groups)}},
+        )
+        return Deliveries(given, GoneDeliveries(before, routes))
 
 
-def _read(record: LogRecord) -> Barrier | list[tuple[GroupKey, Given]] | None:
-    """Return a barrier, or for which groups a message was given."""
-    key = record.key or b""
-    if key.startswith(CONTROL_KEY_PREFIX):
+def _source(record: LogRecord) -> Source | None:
+    """Return what the router says of a delivery; None of a record of others."""
+    if (record.key or b"").startswith(CONTROL_KEY_PREFIX):
         return None
     try:
-        if key.startswith(BARRIER_KEY_PREFIX):
-            return decode_barrier_key(key)
-        headers = dict(record.headers)
-        source = decode_source(headers.get(HEADER_SOURCE, b""))
+        return decode_source(dict(record.headers).get(HEADER_SOURCE, b""))
     except InvalidRecord:
         return None
-    tenant = key.decode(errors="replace").partition("/")[0]
-    mqtt = headers.get(HEADER_MQTT, b"")
+
+
+def _barrier(record: LogRecord) -> Barrier | None:
+    key = record.key or b""
+    if not key.startswith(BARRIER_KEY_PREFIX):
+        return None
+    try:
+        return decode_barrier_key(key)
+    except InvalidRecord:
+        return None
+
+
+def _given(record: LogRecord, source: Source) -> list[tuple[GroupKey, Given]]:
+    """Return for which groups a message was given."""
+    tenant = (record.key or b"").decode(errors="replace").partition("/")[0]
+    mqtt = dict(record.headers).get(HEADER_MQTT, b"")
     qos = mqtt[2] & FLAG_QOS if len(mqtt) >= 3 else 0
     one = Given(source.partition, source.offset, qos, record.offset)
     return [(GroupKey(tenant, topic_filter), one) for topic_filter in source.shared_filters]

@@ -20,12 +20,13 @@ from ingest.session.share_records import (
     encode_membership,
     member_key,
 )
-from mqlake.offsets import advance, at, latest
+from mqlake.offsets import advance, at, earliest, latest
 from mqlake.record_versions import RECORD_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ingest.session.share_routes import RoutesThen
     from ingest.session.share_table import GroupTable
     from mqlake.progress_records import MarksRecord
     from mqlake.shard_records import Run
@@ -51,12 +52,21 @@ class Given(NamedTuple):
     """Offset in the delivery topic."""
 
 
+class GoneDeliveries(NamedTuple):
+    """What tells of deliveries that the log has removed."""
+
+    before: list[int]
+    """Per partition of `mqlake.inbound`: all deliveries of messages from there on are known."""
+    routes: RoutesThen
+    """As they were when the router made the others."""
+
+
 class Deliveries(NamedTuple):
     """Messages that the router gave to a gateway until its routes were withdrawn."""
 
     given: dict[GroupKey, list[Given]]
-    ends: list[int] | None
-    """Per partition where the barriers behind the withdrawal are, if that is not all there was."""
+    gone: GoneDeliveries | None = None
+    """None: that is all there was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ class Withdraw(Effect["Deliveries"]):
     groups: Sequence[GroupKey]
     first: int
     """The first offset of its delivery topic that counts."""
+    behind: Sequence[int]
+    """Per partition of `mqlake.inbound`: what came to it from there on counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +213,10 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
         # Each membership that is older than the marks holds all that was given to it before them.
         first = max(first, marks.next)
     deliveries = await Withdraw(
-        run.gateway, [membership.group for membership in memberships], first
+        run.gateway,
+        [membership.group for membership in memberships],
+        first,
+        earliest(*(_known_up_to(membership, marks) for membership in memberships)),
     )
     records = []
     for membership in memberships:
@@ -227,8 +242,8 @@ def _add_given(
     repetition.
     """
     given = deliveries.given.get(left.group, [])
-    if deliveries.ends is not None:
-        _add_gap(table, left, given, deliveries.ends)
+    if deliveries.gone is not None:
+        _add_gap(table, left, deliveries.gone, marks)
     left.open = left.open.copy()
     left.given = None if left.given is None else list(left.given)
     delivered = list(left.delivered or ())
@@ -249,24 +264,25 @@ def _add_given(
         left.open.discard(*position)
 
 
-def _add_gap(
-    table: GroupTable, left: MembershipRecord, given: list[Given], ends: list[int]
-) -> None:
-    """Have messages of a membership read from `mqlake.inbound`: deliveries are not kept long.
+def _known_up_to(membership: MembershipRecord, marks: MarksRecord | None) -> list[int]:
+    """Return per partition up to where a membership's record knows what came to its gateway."""
+    known = membership.given if membership.delivered is None else membership.delivered
+    known = latest(membership.starts or [], known)
+    return known if marks is None else latest([mark + 1 for mark in marks.marks], known)
 
-    Only if nobody else can have been given some of it.
-    """
-    others = [
-        one for one in table.memberships(left.group) if one.membership_id != left.membership_id
-    ]
-    if left.given is None or any(
-        one.state is not MembershipState.LEFT and one.starts is not None for one in others
-    ):
+
+def _add_gap(
+    table: GroupTable, left: MembershipRecord, gone: GoneDeliveries, marks: MarksRecord | None
+) -> None:
+    """Have messages whose deliveries are gone read from `mqlake.inbound`, those that were its."""
+    start = _known_up_to(left, marks)
+    end = latest(gone.before, start)
+    gap = ShareGap(start, end, left.at_ms)
+    if gap.is_empty:
         return
-    end = list(ends)
-    for one in given:
-        end[one.partition] = min(end[one.partition], one.offset)
-    gap = ShareGap(list(left.given), end, left.at_ms)
-    if not gap.is_empty:
-        left.gaps = [*left.gaps, gap]
-        left.given = latest(end, left.given)
+    gap.chosen = gone.routes.chosen(left.group, left.gateway, start, end)
+    for partition, offset in table.in_flight(left.group):
+        if at(start, partition) <= offset < at(end, partition):
+            gap.chosen.in_flight.add(partition, offset)
+    left.gaps = [*left.gaps, gap]
+    left.given = latest(gap.chosen.given(end), left.given)

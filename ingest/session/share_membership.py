@@ -78,9 +78,7 @@ class GroupMembership:
         self.has_taken_over.add(left.membership_id)
         self.taken_over.append(left.membership_id)
         self.unread.update(left.open)
-        self.gaps.extend(
-            ShareGap(list(one.start), list(one.end), one.since_ms) for one in left.gaps
-        )
+        self.gaps.extend(one.copy() for one in left.gaps)
         if left.given is not None:
             self.given = latest(left.given, self.given)
         return True
@@ -105,7 +103,7 @@ class GroupMembership:
             self.starts,
             self.given,
             work,
-            [ShareGap(list(gap.start), list(gap.end), gap.since_ms) for gap in self.gaps],
+            [gap.copy() for gap in self.gaps],
             list(self.taken_over),
             "",
             self.asks,

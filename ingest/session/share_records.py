@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.session.open_work import OpenWork, decode_work
 from ingest.session.outgoing import MAX_PACKET_ID
+from ingest.session.share_choices import Chosen, decode_chosen
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import have_reached
 from mqlake.record_versions import RECORD_VERSION, check_version
@@ -49,16 +50,24 @@ class MembershipState(StrEnum):
 
 @dataclass(slots=True)
 class ShareGap:
-    """Messages that the router gave to nobody: by partition, from `start` up to, without `end`."""
+    """Messages to be read from `mqlake.inbound`: by partition, from `start` up to, without `end`.
+
+    The router gave them to nobody; or to a gateway, and its deliveries are gone.
+    """
 
     start: list[int]
     end: list[int]
     since_ms: int
-    """When the last membership left."""
+    """When the last membership left, or the gateway wrote its own for the last time."""
+    chosen: Chosen | None = None
+    """Which of them are meant, if they were a gateway's. None: all."""
 
     @property
     def is_empty(self) -> bool:
         return have_reached(self.start, self.end)
+
+    def copy(self) -> ShareGap:
+        return ShareGap(list(self.start), list(self.end), self.since_ms, self.chosen)
 
 
 @dataclass(slots=True)
@@ -217,6 +226,8 @@ def encode_membership(record: MembershipRecord) -> bytes:
         "took": record.taken_over,
         "at": record.at_ms,
     }
+    if any(gap.chosen is not None for gap in record.gaps):
+        members["chosen"] = [gap.chosen and gap.chosen.encode() for gap in record.gaps]
     if record.assignee:
         members["taker"] = record.assignee
     if record.asks:
@@ -233,6 +244,7 @@ def decode_membership(membership_id: str, group: GroupKey, value: bytes) -> Memb
     try:
         found = json.loads(value)
         check_version(found["v"], "share membership")
+        chosen = found.get("chosen", [None] * len(found["gaps"]))
         return MembershipRecord(
             membership_id,
             group,
@@ -245,8 +257,13 @@ def decode_membership(membership_id: str, group: GroupKey, value: bytes) -> Memb
             None if found["given"] is None else _integers(found["given"]),
             decode_work(found["work"]),
             [
-                ShareGap(_integers(start), _integers(end), int(since_ms))
-                for start, end, since_ms in found["gaps"]
+                ShareGap(
+                    _integers(start),
+                    _integers(end),
+                    int(since_ms),
+                    None if one is None else decode_chosen(one),
+                )
+                for (start, end, since_ms), one in zip(found["gaps"], chosen, strict=True)
             ],
             [str(one) for one in found["took"]],
             str(found.get("taker", "")),

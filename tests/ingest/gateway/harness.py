@@ -49,7 +49,7 @@ from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
 from mqlake.log.contract import BEGINNING, LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.matching import TopicFilterTrie
+from mqlake.matching import TopicFilterTrie, filter_matches
 from mqlake.record_versions import HEADER_MQTT, RECORD_VERSION, Headers
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
@@ -66,10 +66,12 @@ from mqlake.records import (
     QUESTION_KEY_PREFIX,
     RETAINED_FILTER_PREFIX,
     ROUTES,
+    ROUTES_IN_FORCE,
     RULES,
     SESSIONS,
     Barrier,
     LogRecord,
+    Route,
     Source,
     decode_barrier_key,
     decode_route_key,
@@ -114,7 +116,7 @@ def new_log(*gateways: str) -> MemoryLog:
     log.create(INBOUND, PARTITIONS)
     log.create(OUTPUTS, PARTITIONS)
     log.create(SESSIONS, SHARDS)
-    for log_topic in (ROUTES, EVENTS, GATEWAYS, METRICS, RULES):
+    for log_topic in (ROUTES, ROUTES_IN_FORCE, EVENTS, GATEWAYS, METRICS, RULES):
         log.create(log_topic, 1)
     for gateway in gateways:
         log.create(delivery_topic(gateway), 1)
@@ -151,19 +153,77 @@ class RouteNumbers:
 
     def __init__(self) -> None:
         self._runs: dict[str, tuple[str, int]] = {}
+        self._shared: dict[tuple[str, int], int] = {}
 
-    def apply(self, gateway: str, headers: Headers) -> None:
+    def apply(
+        self, gateway: str, headers: Headers, offset: int = -1, *, is_shared: bool = False
+    ) -> None:
         found = dict(headers)
         if HEADER_NUMBER in found:
             run = found[HEADER_BY].decode()
             before, number = self._runs.get(gateway, (run, 0))
             number = number if before == run else 0
             self._runs[gateway] = (run, max(number, int(found[HEADER_NUMBER])))
+            if is_shared:
+                self._shared[run, int(found[HEADER_NUMBER])] = offset
+
+    def last_shared(self, barrier: Barrier) -> int:
+        """Return the last route of a share group up to the number that a barrier names."""
+        return max(
+            (
+                offset
+                for (run, number), offset in self._shared.items()
+                if run == barrier.incarnation and number <= barrier.route_number
+            ),
+            default=-1,
+        )
 
     def has(self, barrier: Barrier) -> bool:
         run, number = self._runs.get(barrier.gateway, ("", 0))
         applied = number if run == barrier.incarnation else 0
         return barrier.route_number <= applied
+
+
+class SharedRoutes:
+    """Share groups as the routes say that are in force: from a barrier on, in its partition."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[int, Route, ShareWeight | None]] = []
+        self._in_force: dict[int, list[tuple[int, int]]] = {}
+
+    def apply(self, offset: int, route: Route, weight: ShareWeight | None) -> None:
+        self._changes.append((offset, route, weight))
+
+    def last(self, routes_offset: int) -> int:
+        return max((offset for offset, *_ in self._changes if offset <= routes_offset), default=-1)
+
+    def advance(self, partition: int, offset: int, routes: int) -> bool:
+        """Put routes in force from an offset on; return whether that is to be noted."""
+        if routes < 0 or self._at(partition, offset) >= routes:
+            return False
+        self._in_force.setdefault(partition, []).append((offset, routes))
+        return True
+
+    def _at(self, partition: int, offset: int) -> int:
+        places = self._in_force.get(partition, ())
+        return max((routes for begin, routes in places if begin <= offset), default=-1)
+
+    def groups(
+        self, tenant: str, topic_name: str, partition: int, offset: int
+    ) -> dict[str, dict[str, ShareWeight]]:
+        """Return the groups that a message is for, with their gateways."""
+        in_force = self._at(partition, offset)
+        groups: dict[str, dict[str, ShareWeight]] = {}
+        for at, route, weight in self._changes:
+            plain = split_shared(route.topic_filter).topic_filter
+            if at > in_force or route.tenant != tenant or not filter_matches(plain, topic_name):
+                continue
+            group = groups.setdefault(route.topic_filter, {})
+            if weight is None:
+                group.pop(route.gateway, None)
+            else:
+                group[route.gateway] = weight
+        return {name: weights for name, weights in groups.items() if weights}
 
 
 class MemoryRouter:
@@ -177,6 +237,7 @@ class MemoryRouter:
         self._want_retained: dict[int, set[str]] = {}
         self._waiting: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
         self.members: dict[tuple[str, str, str], ShareWeight] = {}
+        self._shared = SharedRoutes()
         self.applied = -1
         self._numbers = RouteNumbers()
         # Until when barriers wait whose route is not to be seen, by partition and offset.
@@ -220,13 +281,18 @@ class MemoryRouter:
     def _apply(self, records: list[LogRecord]) -> None:
         for record in records:
             route = decode_route_key(record.key or b"")
-            self._numbers.apply(route.gateway, record.headers)
+            self._numbers.apply(
+                route.gateway, record.headers, record.offset, is_shared=route.is_shared
+            )
             if route.topic_filter.startswith(RETAINED_FILTER_PREFIX):
                 shard = int(route.topic_filter.removeprefix(RETAINED_FILTER_PREFIX))
                 wanting = self._want_retained.setdefault(shard, set())
                 (wanting.discard if record.value is None else wanting.add)(route.gateway)
                 self.applied = record.offset
                 continue
+            if route.is_shared:
+                weight = None if record.value is None else decode_weight(record.value)
+                self._shared.apply(record.offset, route, weight)
             plain = split_shared(route.topic_filter).topic_filter
             trie = self._tries.setdefault(route.tenant, TopicFilterTrie())
             key = (route.gateway, route.tenant, route.topic_filter)
@@ -279,20 +345,23 @@ class MemoryRouter:
     def _route(self, record: LogRecord) -> None:
         key = record.key or b""
         if key.startswith(BARRIER_KEY_PREFIX):
-            self._deliver(decode_barrier_key(key).gateway, record, [])
+            barrier = decode_barrier_key(key)
+            self._deliver(barrier.gateway, record, [])
+            routes = max(
+                self._shared.last(barrier.routes_offset), self._numbers.last_shared(barrier)
+            )
+            if self._shared.advance(record.partition, record.offset, routes):
+                self._note(record, routes)
             return
         if key.startswith(QUESTION_KEY_PREFIX):
             self._deliver(key.removeprefix(QUESTION_KEY_PREFIX).decode(), record, [])
             return
         tenant, _, topic_name = key.decode().partition("/")
         chosen: dict[str, list[str]] = {}
-        groups: dict[str, dict[str, ShareWeight]] = {}
+        groups = self._shared.groups(tenant, topic_name, record.partition, record.offset)
         trie = self._tries.get(tenant)
         for gateway, topic_filter in [] if trie is None else trie.match(topic_name):
-            if split_shared(topic_filter).share_name:
-                weight = self.members[gateway, tenant, topic_filter]
-                groups.setdefault(topic_filter, {})[gateway] = weight
-            else:
+            if not split_shared(topic_filter).share_name:
                 chosen.setdefault(gateway, [])
         mqtt = dict(record.headers).get(HEADER_MQTT, b"")
         only = groups_of(mqtt)
@@ -312,6 +381,12 @@ class MemoryRouter:
                 chosen.setdefault(gateway, [])
         for gateway, shared_filters in chosen.items():
             self._deliver(gateway, record, shared_filters)
+
+    def _note(self, record: LogRecord, routes: int) -> None:
+        source = Source(record.partition, record.offset, record.timestamp_ms, (str(routes),))
+        headers = [(HEADER_SOURCE, encode_source(source))]
+        key = b"%d" % record.partition
+        self._log.store(ROUTES_IN_FORCE, key, b"", headers, record.timestamp_ms, 0)
 
     def _deliver(self, gateway: str, record: LogRecord, shared_filters: list[str]) -> None:
         source = Source(record.partition, record.offset, record.timestamp_ms, tuple(shared_filters))

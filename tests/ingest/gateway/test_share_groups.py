@@ -37,6 +37,7 @@ from mqlake.records import (
     HEADER_CLIENT_ID,
     INBOUND,
     ROUTES,
+    ROUTES_IN_FORCE,
     Route,
     delivery_topic,
     group_header,
@@ -257,6 +258,61 @@ async def test_what_a_dead_gateway_was_given_reaches_another_member() -> None:
         assert Counter(late + found) == Counter(sent)
         await survivor.expect_nothing()
         assert [one.gateway for one in memberships(second)] == [SECOND]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_a_dead_gateway_was_given_is_not_lost_with_its_deliveries(qos: int) -> None:
+    """The log had no room for them, or they waited too long; the group lives on elsewhere."""
+    async with two_gateways_in_time() as (first, second, clock):
+        victim, survivor = await member(first, "a", qos), await member(second, "b", qos)
+        sent = await publish(second, 40, qos)
+        await first.delivered()
+        found = [one.payload for one in await take(victim)]
+        assert 0 < len(found) < 40
+        await kill(first)
+        first.host.hide()
+        for _ in range(4):  # until the shards of the dead gateway are the other's
+            await seconds_pass(clock, second)
+        sent += await publish(second, 40, qos, first=40)
+        log, log_topic = first.log, delivery_topic(FIRST)
+        log.remove_before(log_topic, 0, log.partitions(log_topic)[0].end)
+        await die_out(clock, second)
+        late: list[bytes] = []
+        while len(late) + len(found) < 80:
+            late += [one.payload for one in await take(survivor)]
+        assert Counter(late + found) == Counter(sent)
+        assert await take(survivor) == []
+        assert first.counters.dropped_unreadable == second.counters.dropped_unreadable == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_where_nobody_knows_who_was_given_a_message_it_comes_again_or_is_told(
+    qos: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The notes of what was in force are gone, too."""
+    async with two_gateways_in_time() as (first, second, clock):
+        await member(first, "a", qos)
+        survivor = await member(second, "b", qos)
+        await kill(first)
+        first.host.hide()
+        for _ in range(4):  # until the shards of the dead gateway are the other's
+            await seconds_pass(clock, second)
+        sent = await publish(second, 40, qos)
+        log = first.log
+        for log_topic in (delivery_topic(FIRST), ROUTES_IN_FORCE):
+            log.remove_before(log_topic, 0, log.partitions(log_topic)[0].end)
+        await die_out(clock, second)
+        seen: list[bytes] = []
+        if qos == 1:
+            while set(seen) != set(sent):
+                seen += [one.payload for one in await take(survivor)]
+            assert second.counters.dropped_unreadable == 0
+        else:
+            await until(lambda: second.counters.dropped_unreadable == 40)
+            seen = [one.payload for one in await take(survivor)]
+            assert 0 < len(seen) == len(set(seen)) < 40  # those that came to its own gateway
+            assert "another member of their share group may have" in caplog.text
+        assert await take(survivor) == []
 
 
 async def test_a_gateway_that_is_back_leaves_the_routes_of_its_parts_to_who_settles_these() -> None:

@@ -7,11 +7,15 @@ first of that, with the routes that were in force there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from ingest.session.share_routes import RoutesThen
+from mqlake.sharing import ShareWeight
+
 if TYPE_CHECKING:
+    from ingest.session.share_records import GroupKey
     from tests.ingest.session.share_simulation import ShareWorld
 
 _LAGS_MS: Final = (0, 0, 1, 2, 5, 30, 200)
@@ -37,6 +41,13 @@ class Delivery:
     barrier: str | None = None
     in_force: int = 0
     """So many routes, from here on."""
+    at: int = 0
+    """When the log had it, in ms."""
+
+
+def choose(names: list[str], offset: int) -> str:
+    """Return the gateway that gets a message, of those that have the group."""
+    return names[offset * 7 % len(names)]
 
 
 class Router:
@@ -44,18 +55,26 @@ class Router:
 
     Args:
         world: Its schedule says whether the router crashes; else nothing is long on its way.
+        group: The one that there is.
 
     Attributes:
         stream: What was published, and barriers.
         routes: The route records: a gateway has the group from there on, or has it no more.
+        routes_at: When the log had each, in ms.
         deliveries: What the log has, by gateway.
+        begins: Of these, what is before has been removed.
+        keeps_deliveries: Until they are settled.
     """
 
-    def __init__(self, world: ShareWorld) -> None:
+    def __init__(self, world: ShareWorld, group: GroupKey) -> None:
         self.world = world
+        self._group = group
         self.stream: list[str | Barrier] = []
         self.routes: list[tuple[str, bool]] = []
+        self.routes_at: list[int] = []
         self.deliveries: dict[str, list[Delivery]] = {}
+        self.begins: dict[str, int] = {}
+        self.keeps_deliveries = True
         self._random = Random(f"router {world.schedule.seed}")
         self._lags = any(fault.what == "router" for fault in world.schedule.faults)
         self._on_its_way: dict[str, list[Delivery]] = {}
@@ -71,6 +90,7 @@ class Router:
     def route(self, gateway: str, *, is_there: bool) -> int:
         self.world.note("routes", f"{gateway} {'has' if is_there else 'has not'} the group")
         self.routes.append((gateway, is_there))
+        self.routes_at.append(self.world.now)
         return len(self.routes)
 
     def crash(self, ms: int) -> None:
@@ -83,6 +103,32 @@ class Router:
         self._in_force = max((one.in_force for one in notes if one.offset < self._next), default=0)
         self._away_until = self.world.now + ms
         self._wake()
+
+    def remove_some(self, gateway: str) -> int:
+        """Remove the oldest deliveries to a gateway if they are not kept; return where they begin.
+
+        Those that were read just now go last.
+        """
+        begin = self.begins.get(gateway, 0)
+        if not self.keeps_deliveries:
+            count = len(self.deliveries[gateway])
+            begin = max(begin, count - self._random.choice((1, 1, 2, 5)))
+            self.begins[gateway] = begin
+        return begin
+
+    def has_noted(self, routes: int) -> bool:
+        """Tell whether the log says where so many routes are in force."""
+        return any(one.in_force >= routes for one in self.deliveries.get(_NOTES, ()))
+
+    def routes_then(self) -> RoutesThen:
+        """Return the routes as a settler reads them in the log."""
+        then = RoutesThen(self.world.now)
+        for number, (gateway, is_there) in enumerate(self.routes):
+            weight = ShareWeight(1) if is_there else None
+            then.add_route(self._group, gateway, weight, number, self.routes_at[number])
+        for note in self.deliveries.get(_NOTES, ()):
+            then.add_note(0, note.offset, note.in_force - 1, note.at)
+        return then
 
     def return_soon(self) -> None:
         self._away_until = min(self._away_until, self.world.now)
@@ -109,7 +155,7 @@ class Router:
             else:
                 names = self._present()
                 if names:
-                    self._give(names[offset * 7 % len(names)], Delivery(offset))
+                    self._give(choose(names, offset), Delivery(offset))
             self._next += 1
 
     def _present(self) -> list[str]:
@@ -126,7 +172,7 @@ class Router:
     def _land(self, gateway: str) -> None:
         for delivery in self._on_its_way.pop(gateway, ()):
             self.world.note("router", f"{delivery} to {gateway}")
-            self.deliveries.setdefault(gateway, []).append(delivery)
+            self.deliveries.setdefault(gateway, []).append(replace(delivery, at=self.world.now))
         for process in self.world.processes:
             if process.is_alive and process.me.gateway == gateway:
                 process.wake("deliveries")

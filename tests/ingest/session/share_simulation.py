@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.effects import Effect, ShardRecord, discard
-from ingest.session.share_acts import Deliveries, Given, GroupEnded, Withdraw
+from ingest.session.share_acts import Deliveries, Given, GoneDeliveries, GroupEnded, Withdraw
 from ingest.session.share_membership import (
     Announce,
     AskToBegin,
@@ -32,6 +32,7 @@ from ingest.session.share_records import (
     MemberRecord,
     MembershipRecord,
     MembershipState,
+    ShareGap,
     decode_membership,
     decode_membership_key,
     encode_member,
@@ -41,7 +42,7 @@ from ingest.session.share_records import (
 )
 from ingest.session.share_table import GroupTable
 from mqlake.shard_records import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
-from tests.ingest.session.share_router import Barrier, Router
+from tests.ingest.session.share_router import Barrier, Router, choose
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
 from tests.ingest.session.simulation.lease import TICK_MS
@@ -105,6 +106,27 @@ def router_crashes(seed: int, events: int) -> list[Fault]:
         Fault(random.randint(5, events), "router", None, random.choice(_AWAY_MS))
         for _ in range(random.choice((1, 1, 2)))
     ]
+
+
+def with_lost_deliveries(seed: int) -> Schedule:
+    """Return the schedule of a seed with more messages, whose deliveries the log does not keep.
+
+    One more gateway dies.
+    """
+    schedule, random = make_schedule(seed), Random(f"gone {seed}")
+    steps = list(schedule.steps)
+    for step in schedule.steps:
+        at_ms = step.at_ms
+        for _ in range(random.choice((0, 1, 3))):
+            at_ms += random.choice(_GAPS_MS)
+            steps.append(Step(at_ms, "message"))
+    event = random.randint(5, 40 + 25 * len(schedule.steps))
+    faults = [*schedule.faults, Fault(5, "gone", None), Fault(event, "crash", None)]
+    return replace(
+        schedule,
+        steps=tuple(sorted(steps, key=lambda step: step.at_ms)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.event)),
+    )
 
 
 @dataclass(slots=True)
@@ -308,6 +330,11 @@ class ShareProcess(Process):
                 self.world.at(300, self.read_again, process=self)
             return
         deliveries = self.shares.router.deliveries[self.me.gateway]
+        if self.next_delivery < self.shares.router.begins.get(self.me.gateway, 0):
+            # It ends itself, and is started again.
+            self.world.at(0, self.world.crash, self, process=self)
+            self.world.at(1_000, self.world.restart, self.slot)
+            return
         while self.next_delivery < len(deliveries):
             at, one = self.next_delivery, deliveries[self.next_delivery]
             self.next_delivery += 1
@@ -364,7 +391,7 @@ class ShareProcess(Process):
             found |= {
                 offset
                 for offset in range(gap.start[0], gap.end[0])
-                if self.shares.router.stream[offset] == "message"
+                if self.shares.router.stream[offset] == "message" and is_meant(gap, offset)
             }
         membership.gaps.clear()
         membership.queue = sorted(found | set(membership.queue))
@@ -479,7 +506,7 @@ class ShareWorld(World):
 
     def __init__(self, schedule: Schedule, transcript: list[str] | None = None) -> None:
         super().__init__(schedule, transcript)
-        self.router = Router(self)
+        self.router = Router(self, GROUP)
         # What is true of the log, as a reader that misses nothing sees it.
         self.table = GroupTable()
         self.owner_epoch = NO_EPOCH
@@ -512,6 +539,9 @@ class ShareWorld(World):
         if fault.what == "router":
             self.note("router", f"FAULT is away for {fault.ms} ms")
             self.router.crash(fault.ms)
+        elif fault.what == "gone":
+            self.note("log", "FAULT removes deliveries before they are settled")
+            self.router.keeps_deliveries = False
         else:
             super().strike(fault, process)
 
@@ -542,19 +572,25 @@ class ShareWorld(World):
 
         def put(routes: int) -> None:
             self.router.put(Barrier(effect.gateway, name, routes))
-            look()
+            look(routes)
 
-        def look() -> None:
+        def look(routes: int) -> None:
             deliveries = self.router.deliveries[effect.gateway]
-            if not any(one.barrier == name for one in deliveries):
-                self.at(20, look, process=process)
+            is_there = any(one.barrier == name for one in deliveries)
+            if not is_there or not self.router.has_noted(routes):
+                self.at(20, look, routes, process=process)
                 return
+            begin = max(self.router.remove_some(effect.gateway), effect.first)
             given = [
                 Given(0, one.offset, 1, at)
                 for at, one in enumerate(deliveries)
-                if at >= effect.first and one.barrier is None
+                if at >= begin and one.barrier is None
             ]
-            done(Deliveries({GROUP: given}, None))
+            before = min(one.offset for one in deliveries[begin:])
+            gone = None
+            if begin > effect.first:
+                gone = GoneDeliveries([before], self.router.routes_then())
+            done(Deliveries({GROUP: given}, gone))
 
         def land() -> int:
             return self.router.route(effect.gateway, is_there=False)
@@ -654,14 +690,27 @@ class ShareWorld(World):
             process.membership.work.close()
 
 
+def is_meant(gap: ShareGap, offset: int) -> bool:
+    """Tell whether a message is one of a gap's."""
+    if gap.chosen is None:
+        return True
+    weights = gap.chosen.weights(0, offset)
+    if weights is None:
+        raise Violation("routes are known", f"not those of message {offset}")
+    return bool(weights) and choose(sorted(weights), offset) == gap.chosen.gateway
+
+
 def _dump(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def search(seeds: range) -> tuple[int, Violation] | None:
-    """Return the first seed whose schedule breaks a promise, and which."""
+def search(
+    seeds: range, make: Callable[[int], Schedule] = make_schedule
+) -> tuple[Schedule, Violation] | None:
+    """Return the first schedule that breaks a promise, and which."""
     for seed in seeds:
-        found = run(make_schedule(seed), ShareWorld)
+        schedule = make(seed)
+        found = run(schedule, ShareWorld)
         if found is not None:
-            return seed, found
+            return schedule, found
     return None

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ingest.session.open_work import OpenWork
+from ingest.session.share_choices import Chosen
 from ingest.session.share_records import (
     GroupKey,
     MemberRecord,
@@ -21,6 +22,7 @@ from ingest.session.share_records import (
     membership_key,
 )
 from mqlake.errors import InvalidRecord
+from mqlake.sharing import ShareWeight
 
 GROUP = GroupKey("t", "$share/g/a/#")
 
@@ -30,13 +32,32 @@ def test_a_part_survives_its_record() -> None:
         "0a", GROUP, "gateway-1", "run", MembershipState.LIVE, 7, 8, [1, 2], [3, 4]
     )
     membership.open = OpenWork([(0, 5)])
-    membership.gaps = [ShareGap([1, 1], [2, 2], 99)]
+    chosen = Chosen("gateway-1", [{"gateway-1": ShareWeight(2)}], [[(1, 0), (2, 1)], [(3, -1)]])
+    chosen.in_flight.add(0, 3)
+    membership.gaps = [ShareGap([1, 1], [2, 2], 99), ShareGap([1, 3], [5, 5], 98, chosen)]
     membership.taken_over, membership.assignee = ["0c"], "0b"
     membership.asks, membership.at_ms = 3, 12
     membership.delivered = [4, 6]
     assert decode_membership("0a", GROUP, encode_membership(membership)) == membership
     rest = membership_key(membership).decode().removeprefix("h/")
     assert decode_membership_key(rest) == ("0a", GROUP)
+
+
+def test_a_record_of_before_has_no_choices() -> None:
+    membership = MembershipRecord("0a", GROUP, "gateway-1", "run")
+    membership.gaps = [ShareGap([1], [2], 99)]
+    value = encode_membership(membership)
+    assert b"chosen" not in value
+    assert decode_membership("0a", GROUP, value) == membership
+
+
+@pytest.mark.parametrize("chosen", [[], [{}], [{"gateway": "g"}], 5])
+def test_choices_that_cannot_be_read_are_refused(chosen: object) -> None:
+    membership = MembershipRecord("0a", GROUP, "gateway-1", "run")
+    membership.gaps = [ShareGap([1], [2], 99)]
+    found = json.loads(encode_membership(membership)) | {"chosen": chosen}
+    with pytest.raises(InvalidRecord):
+        decode_membership("0a", GROUP, json.dumps(found).encode())
 
 
 @pytest.mark.parametrize(

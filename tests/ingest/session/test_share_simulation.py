@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ingest.session import share_acts, share_membership, share_table
+from ingest.session import share_acts, share_choices, share_membership, share_routes, share_table
 from ingest.session.effects import AppendRecords
 from ingest.session.share_groups import GroupsOfShard
 from ingest.session.share_membership import (
@@ -30,6 +30,7 @@ from tests.ingest.session.share_simulation import (
     ShareWorld,
     make_schedule,
     search,
+    with_lost_deliveries,
 )
 from tests.ingest.session.simulation.search import explain
 from tests.ingest.simulations import simulations_wanted
@@ -38,17 +39,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mqlake.shard_records import Run
-
+    from tests.ingest.session.simulation.schedule import Schedule
 
 CHUNKS: Final = 5
 SCHEDULES: Final = simulations_wanted(500)
 
 
+@pytest.mark.parametrize("make", [make_schedule, with_lost_deliveries])
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_no_schedule_breaks_a_promise(chunk: int) -> None:
+def test_no_schedule_breaks_a_promise(chunk: int, make: Callable[[int], Schedule]) -> None:
     size = SCHEDULES // CHUNKS
-    found = search(range(chunk * size, (chunk + 1) * size))
-    assert found is None, explain(make_schedule(found[0]), ShareWorld)
+    found = search(range(chunk * size, (chunk + 1) * size), make)
+    assert found is None, explain(found[0], ShareWorld)
 
 
 def test_a_schedule_is_the_same_each_time() -> None:
@@ -80,6 +82,26 @@ def go_at_once(patch: Patch) -> None:
 def settle_without_reading(patch: Patch) -> None:
     """What a dead gateway was given since its last record is forgotten."""
     patch.setattr(share_acts, "_add_given", lambda *_: None)
+
+
+def forget_what_is_gone_unread(patch: Patch) -> None:
+    """Deliveries that the log has removed before they were read are not looked for."""
+    patch.setattr(share_acts, "_add_gap", lambda *_: None)
+
+
+def take_all_that_is_gone(patch: Patch) -> None:
+    """What the dead gateway's deliveries may have been is read, whoever had it."""
+    patch.setattr(share_simulation, "is_meant", lambda *_: True)
+
+
+def take_what_an_earlier_route_brought(patch: Patch) -> None:
+    """Lost deliveries to an earlier membership of the gateway are taken for the later one's."""
+    patch.setattr(share_routes, "_last_presence", lambda states, _: range(len(states)))
+
+
+def give_nobodys_to_the_dead(patch: Patch) -> None:
+    """What came when the route had been withdrawn counts as given."""
+    patch.setattr(share_choices.Chosen, "given", lambda _, end: end)
 
 
 def let_the_dead_speak(patch: Patch) -> None:
@@ -225,6 +247,10 @@ MUTANTS: Final = [
     begin_beside_who_is_settled,
     go_at_once,
     settle_without_reading,
+    forget_what_is_gone_unread,
+    take_all_that_is_gone,
+    take_what_an_earlier_route_brought,
+    give_nobodys_to_the_dead,
     let_the_dead_speak,
     forget_what_is_gone,
     tell_before_it_is_written,
@@ -240,7 +266,15 @@ MUTANTS: Final = [
     take_what_was_for_an_earlier_run,
 ]
 
+OF_LOST_DELIVERIES: Final = (
+    forget_what_is_gone_unread,
+    take_all_that_is_gone,
+    take_what_an_earlier_route_brought,
+    give_nobodys_to_the_dead,
+)
+
 RARE: Final[dict[Callable[[Patch], None], range]] = {
+    give_nobodys_to_the_dead: range(135, 145),
     begin_beside_who_is_settled: range(20_910, 20_920),
     go_at_once: range(3_035, 3_045),
     leave_the_rest: range(3_565, 3_575),
@@ -256,4 +290,5 @@ def test_a_planted_fault_is_found(
     mutant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    assert search(RARE.get(mutant, range(1_000, 3_000))) is not None, mutant.__doc__
+    make = with_lost_deliveries if mutant in OF_LOST_DELIVERIES else make_schedule
+    assert search(RARE.get(mutant, range(1_000, 3_000)), make) is not None, mutant.__doc__

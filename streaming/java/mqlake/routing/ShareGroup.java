@@ -13,6 +13,7 @@ import java.util.zip.CRC32;
 final class ShareGroup {
     /**
      * So long a group knows how it was: longer than the router goes back when it repeats itself.
+     * `ingest/session/share_routes.py` relies on this and the next one.
      */
     private static final long KEPT_MS = 10 * 60 * 1000;
 
