@@ -1,9 +1,11 @@
-"""Where log topics end, asked of the log."""
+"""Where log topics end, and begin, asked of the log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mqlake.errors import LogError
+from mqlake.federation_records import FEDERATION
 from mqlake.records import INBOUND, ROUTES, ROUTES_IN_FORCE, delivery_topic
 
 if TYPE_CHECKING:
@@ -27,6 +29,27 @@ class Ends:
             LogError: The log does not answer.
         """
         return await self._reader.end_offsets(INBOUND)
+
+    async def inbound_begins(self) -> dict[int, int]:
+        """Return per partition of `mqlake.inbound` the first offset that the log still has.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        return await self._reader.begin_offsets(INBOUND)
+
+    async def has_sites(self) -> bool:
+        """Tell whether a federator has brought messages of other sites to this log.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        try:
+            return any((await self._reader.end_offsets(FEDERATION)).values())
+        except LogError as error:
+            if error.definite:  # there is no such log topic
+                return False
+            raise
 
     async def delivery(self, gateway: str) -> int:
         """Return the offset that a gateway's next delivery will get.

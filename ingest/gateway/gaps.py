@@ -1,4 +1,4 @@
-"""Gaps: messages that a session, or a share group without members, has missed, between offsets."""
+"""Gaps: messages that a session, or a share group, has missed, between offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG_AWAY_SECONDS: Final = 3600.0
 
 
 class Absent(Protocol):
-    """A reader that has missed messages: a session, or a share group that had no member."""
+    """A reader that has missed messages: a session, or a share group."""
 
     @property
     def tenant(self) -> str: ...
@@ -101,15 +101,6 @@ class Gaps:
         self._clock = context.clock
         self._drops = context.drops
         self._catching_up = catching_up
-
-    async def read(self, absent: Absent, start: list[int], end: list[int], since_ms: int) -> None:
-        """Deliver missed messages, from and to these offsets by partition.
-
-        Raises:
-            LogError: The log cannot be read; some may have been delivered.
-        """
-        gap = Gap(absent, self.missed(start, end, since_ms))
-        await self._catching_up.read([gap], self.taker)
 
     def missed(self, cursor: Sequence[int], ends: Sequence[int], since_ms: int) -> Missed:
         """Return the ranges between offsets for a reader that has been away since then."""

@@ -43,6 +43,7 @@ from ingest.gateway.sessions import Sessions
 from ingest.gateway.shard_acts import Actions
 from ingest.gateway.shard_readers import ShardReaders
 from ingest.gateway.shards import Shards
+from ingest.gateway.share_gaps import ShareGaps
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_routes import ShareRoutes
 from ingest.gateway.share_settling import ShareSettler
@@ -98,10 +99,11 @@ class Gateway(Foundation):
         catching_up = CatchingUp(log.ranges, lake, *reached, self.drops, self.partitions)
         gaps = Gaps(context, catching_up)
         self.resumer = Resumer(context, catching_up, gaps, lookup, lake)
+        missed = ShareGaps(context, catching_up, gaps, ends)
         self.histories = Histories(context, subscriptions, catching_up)
         self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered, lease)
         self.share_groups = groups = ShareGroups(
-            context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, gaps
+            context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, missed
         )
         ended = EndedSessions(context, self.share_log)
         then = ShareRoutes(context, log.ranges, ends)

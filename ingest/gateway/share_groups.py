@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.ends import Ends
-    from ingest.gateway.gaps import Gaps
     from ingest.gateway.group_step import GroupMember
     from ingest.gateway.lookup import Lookup
     from ingest.gateway.route_rounds import RouteRequest
     from ingest.gateway.routes import Routes
     from ingest.gateway.sender_context import OutgoingMessage
     from ingest.gateway.sending import Sender
+    from ingest.gateway.share_gaps import ShareGaps
     from ingest.gateway.share_log import ShareLog
     from ingest.session.subscriptions import Subscriptions
     from mqlake.progress_records import ProgressRecord
@@ -76,7 +76,7 @@ class ShareGroups:
         delivered: Delivered,
         ends: Ends,
         lookup: Lookup,
-        gaps: Gaps,
+        gaps: ShareGaps,
     ) -> None:
         self._context = context
         self._log = log

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ingest.gateway.context import Context
-    from ingest.gateway.gaps import Gaps
     from ingest.gateway.lookup import Lookup
+    from ingest.gateway.share_gaps import ShareGaps
     from ingest.gateway.share_membership import ShareMembership
     from ingest.gateway.share_saving import MembershipSaver
 
@@ -39,7 +39,7 @@ class ShareReader:
         self,
         context: Context,
         lookup: Lookup,
-        gaps: Gaps,
+        gaps: ShareGaps,
         saver: MembershipSaver,
         start: Callable[[Coroutine[Any, Any, None]], object],
         on_read: Callable[[ShareMembership], None],

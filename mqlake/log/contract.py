@@ -269,6 +269,14 @@ class LogReader(Protocol):
         """
         ...
 
+    async def begin_offsets(self, log_topic: str) -> dict[int, int]:
+        """Return per partition the first offset that the log has not removed.
+
+        Raises:
+            LogError: The log does not answer, or there is no such topic.
+        """
+        ...
+
     async def read_compacted(
         self, log_topic: str, timeout_seconds: float = 30.0
     ) -> dict[bytes, LogRecord]:

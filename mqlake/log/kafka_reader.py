@@ -227,6 +227,11 @@ class KafkaLogReader:
             admin.offsets, self._bootstrap_servers, log_topic, admin.END_OFFSETS, self._timeout
         )
 
+    async def begin_offsets(self, log_topic: str) -> dict[int, int]:
+        return await asyncio.to_thread(
+            admin.offsets, self._bootstrap_servers, log_topic, admin.BEGIN_OFFSETS, self._timeout
+        )
+
     async def read_compacted(
         self, log_topic: str, timeout_seconds: float = 30.0
     ) -> dict[bytes, LogRecord]:

@@ -427,6 +427,12 @@ class MemoryLogReader:
             for number, partition in enumerate(self._log.partitions(log_topic))
         }
 
+    async def begin_offsets(self, log_topic: str) -> dict[int, int]:
+        return {
+            number: partition.begin
+            for number, partition in enumerate(self._log.partitions(log_topic))
+        }
+
     async def read_compacted(
         self, log_topic: str, timeout_seconds: float = 30.0
     ) -> dict[bytes, LogRecord]:

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.gateway import share_membership
+from ingest.gateway import gaps, share_membership
 from ingest.gateway.draining import Drain
+from ingest.gateway.lake.exchange import HistoryPage
 from ingest.gateway.progress import SessionProgress
 from ingest.gateway.share_membership import ShareMembership
 from ingest.protocol.packets import (
@@ -31,6 +32,10 @@ from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.share_acts import KEPT
 from ingest.session.share_records import MembershipRecord, MembershipState
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
+from mqlake.federation_records import FEDERATION
+from mqlake.log.contract import LogRangeReader, Missing
+from mqlake.log.memory import MemoryLog
 from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
     FLAG_UNSHARED,
@@ -38,14 +43,17 @@ from mqlake.records import (
     INBOUND,
     ROUTES,
     ROUTES_IN_FORCE,
+    LogRecord,
     Route,
     delivery_topic,
     group_header,
+    is_message,
     mqtt_header,
     route_key,
 )
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
+    PARTITIONS,
     Client,
     Harness,
     running_gateway,
@@ -1049,32 +1057,194 @@ async def test_a_group_with_nothing_to_do_writes_nothing() -> None:
         assert membership.snapshot().number == number + 1
 
 
+def bring(harness: Harness, number: int) -> None:
+    """Have another site bring a message to plain subscribers, and hand two to groups."""
+    mqtt = mqtt_header(4, 1, retain=False, dup=False)
+    unshared = bytes((mqtt[0], mqtt[1], mqtt[2] | FLAG_UNSHARED))
+    for name, value in (
+        ("copy", unshared),
+        ("given", group_header(mqtt, ["$share/other/#", SHARED])),
+        ("other", group_header(mqtt, ["$share/other/a/#"])),
+    ):
+        headers = [(HEADER_MQTT, value), (HEADER_CLIENT_ID, b"far")]
+        payload = f"{name} {number}".encode()
+        harness.writer.append(INBOUND, b"default/a/b", payload, headers, lambda *_: None)
+
+
 async def test_another_sites_message_is_for_the_groups_that_it_names_or_for_none() -> None:
     """Also when the group reads later what it has missed."""
     async with two_gateways() as (first, _):
         shared = await member(first, "shared", kept=True)
         plain = await Client.connect(first.port, "plain")
         await plain.subscribe("a/#", 1)
-        mqtt = mqtt_header(4, 1, retain=False, dup=False)
-        unshared = bytes((mqtt[0], mqtt[1], mqtt[2] | FLAG_UNSHARED))
-
-        def bring(number: int) -> None:
-            for name, value in (
-                ("copy", unshared),
-                ("given", group_header(mqtt, ["$share/other/#", SHARED])),
-                ("other", group_header(mqtt, ["$share/other/a/#"])),
-            ):
-                headers = [(HEADER_MQTT, value), (HEADER_CLIENT_ID, b"far")]
-                payload = f"{name} {number}".encode()
-                first.writer.append(INBOUND, b"default/a/b", payload, headers, lambda *_: None)
-
-        bring(1)
+        bring(first, 1)
         assert await collect(1, shared) == [b"given 1"]
         shared.send(Disconnect())
         await shared.expect_end()
         await is_standing(first)
-        bring(2)
+        bring(first, 2)
         assert await collect(2, plain) == [b"copy 1", b"copy 2"]
         shared = await member(first, "shared", kept=True)
         assert await collect(1, shared) == [b"given 2"]
         assert await drain(shared) == []
+
+
+class Table:
+    """The table `messages`: it has what is a message for everybody, and no word of groups."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self.kept: list[LogRecord] = []
+        self.asked = 0
+
+    def keep(self) -> None:
+        """Write what the log has."""
+        inbound = self._log.records(INBOUND)
+        self.kept = [one for one in inbound if is_message(one.key, dict(one.headers))]
+
+    async def messages(self, _tenant: str, ranges: Any, _filters: Any, **_more: Any) -> HistoryPage:
+        self.asked += 1
+        mqtt = (HEADER_MQTT, mqtt_header(4, 1, retain=False, dup=False))
+        found = [
+            LogRecord(
+                one.partition,
+                one.offset,
+                one.timestamp_ms,
+                one.key,
+                one.value,
+                [mqtt, *one.headers[1:]],
+            )
+            for one in self.kept
+            if one.partition in ranges
+            and ranges[one.partition][0] <= one.offset < ranges[one.partition][1]
+        ]
+        return HistoryPage(found, {one: end for one, (_, end) in ranges.items()}, has_more=False)
+
+
+class Reads:
+    """Reads of `mqlake.inbound` for those that have missed something."""
+
+    def __init__(self, ranges: LogRangeReader) -> None:
+        self._ranges = ranges
+        self.count = 0
+
+    async def read_range(self, *args: Any, **more: Any) -> list[Missing]:
+        self.count += 1
+        return await self._ranges.read_range(*args, **more)
+
+
+@contextlib.asynccontextmanager
+async def absent_groups(
+    monkeypatch: pytest.MonkeyPatch, count: int, *, has_sites: bool = True
+) -> AsyncIterator[tuple[Harness, Table, Reads, Callable[[], Awaitable[list[Client]]]]]:
+    """Have groups whose members have gone and that have missed messages, too many for the log.
+
+    The last value has the members come back.
+    """
+    monkeypatch.setattr(gaps, "LONG_GAP_OFFSETS", 0)
+    async with running_gateway() as harness:
+        catching_up: Any = harness.gateway.resumer._catching_up
+        table = catching_up._lake = Table(harness.log)
+        reads = catching_up._reader = Reads(catching_up._reader)
+
+        async def come() -> list[Client]:
+            clients = []
+            for number in range(count):
+                client = await Client.open(harness.port)
+                await client.handshake(f"kept-{number}", clean_start=False, properties=NEVER)
+                clients.append(client)
+            return clients
+
+        for number, client in enumerate(await come()):
+            await client.subscribe(f"$share/g{number or ''}/a/#", 1)
+            client.send(Disconnect())
+            await client.expect_end()
+        await until(lambda: harness.gateway.share_groups.is_idle)
+        if has_sites:
+            harness.log.create(FEDERATION, 1)
+            harness.log.store(FEDERATION, b"checkpoint", b"{}", [], 0, 0)
+            bring(harness, 1)
+        await publish(harness, 5)
+        table.keep()
+        yield harness, table, reads, come
+
+
+EVERYBODYS = [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_long_gap_of_a_group_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with absent_groups(monkeypatch, 1) as (_, table, _, come):
+        (client,) = await come()
+        assert sorted(await collect(6, client)) == [*EVERYBODYS, b"given 1"]
+        await client.expect_nothing()
+        assert not table.asked
+
+
+async def test_what_many_groups_have_missed_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with absent_groups(monkeypatch, 5) as (harness, table, reads, come):
+        missed = harness.gateway.share_groups._reader._gaps
+        async with missed._reading:
+            clients = await come()
+            await until(lambda: len(missed._waiting) == 5)
+        for number, client in enumerate(clients):
+            more = [] if number else [b"given 1"]
+            assert sorted(await collect(5 + len(more), client)) == [*EVERYBODYS, *more]
+            await client.expect_nothing()
+        assert reads.count == 1
+        assert not table.asked
+
+
+async def test_groups_that_wait_behind_one_that_has_ended_are_read_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with absent_groups(monkeypatch, 2) as (harness, _, _, come):
+        missed = harness.gateway.share_groups._reader._gaps
+        async with missed._reading:
+            first, second = await come()
+            await until(lambda: len(missed._waiting) == 2)
+            first.send(Disconnect(properties={"session_expiry_interval": 0}))
+            await first.expect_end()
+        assert sorted(await collect(5, second)) == EVERYBODYS
+
+
+async def test_what_the_log_has_no_more_is_read_from_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may miss what other sites have handed to the group, and that is told."""
+    async with absent_groups(monkeypatch, 1) as (harness, table, _, come):
+        for partition in range(PARTITIONS):
+            end = harness.log.partitions(INBOUND)[partition].end
+            harness.log.remove_before(INBOUND, partition, end)
+        bring(harness, 2)
+        (client,) = await come()
+        # The table cannot tell whose `copy 1` was; of what the log has, `copy 2` is nobody's here.
+        expected = [*EVERYBODYS, b"copy 1", b"given 2"]
+        assert sorted(await collect(len(expected), client)) == expected
+        await client.expect_nothing()
+        assert table.asked == 1
+        assert harness.counters.dropped_unreadable == 1
+
+
+async def test_without_other_sites_a_long_gap_is_read_from_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with absent_groups(monkeypatch, 2, has_sites=False) as (harness, table, _, come):
+        for client in await come():
+            assert sorted(await collect(5, client)) == EVERYBODYS
+            await client.expect_nothing()
+        assert table.asked
+        assert harness.counters.dropped_unreadable == 0
+
+
+async def test_a_gap_is_read_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with absent_groups(monkeypatch, 2) as (_, _, reads, come):
+        read_range = reads.read_range
+
+        async def fail_once(*args: Any, **more: Any) -> list[Missing]:
+            monkeypatch.setattr(reads, "read_range", read_range)
+            raise LogError("nothing for 10 s", definite=True)
+
+        monkeypatch.setattr(reads, "read_range", fail_once)
+        first, second = await come()
+        assert sorted(await collect(6, first)) == [*EVERYBODYS, b"given 1"]
+        assert sorted(await collect(5, second)) == EVERYBODYS

@@ -275,6 +275,7 @@ OF_LOST_DELIVERIES: Final = (
 
 RARE: Final[dict[Callable[[Patch], None], range]] = {
     give_nobodys_to_the_dead: range(135, 145),
+    take_what_an_earlier_route_brought: range(2_137, 2_147),
     begin_beside_who_is_settled: range(20_910, 20_920),
     go_at_once: range(3_035, 3_045),
     leave_the_rest: range(3_565, 3_575),

@@ -402,6 +402,7 @@ def test_every_append_is_reported_once_and_in_the_order_of_its_partition(run: Ru
                 offsets = [offset for at, offset, _ in reports.reports if at == partition]
                 assert offsets == list(range(200))
             assert await reader.end_offsets(log_topic) == everywhere(200)
+            assert await reader.begin_offsets(log_topic) == everywhere(0)
             read = Read()
             await reader.start(log_topic, {1: BEGINNING}, read.take, read.take_error)
             await read.until_count(200)
