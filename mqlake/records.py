@@ -50,6 +50,7 @@ HEADER_SOURCE: Final = "source"
 HEADER_EXCHANGE: Final = "exchange"
 HEADER_BY: Final = "by"
 HEADER_NUMBER: Final = "number"
+HEADER_SINCE: Final = "since"
 HEADER_REACH: Final = "reach"
 """Of a route: its gateway waits until other sites know of it."""
 HEADER_PEERHOST: Final = "peerhost"
@@ -392,18 +393,22 @@ def question_key(gateway: str) -> bytes:
     return QUESTION_KEY_PREFIX + gateway.encode("ascii")
 
 
-def route_headers(incarnation: str, number: int, *, asks_sites: bool = False) -> Headers:
+def route_headers(
+    incarnation: str, number: int, since: int, *, asks_sites: bool = False
+) -> Headers:
     """Return the headers of a record of a gateway's own.
 
     Args:
         incarnation: Run of the gateway.
         number: Of its route records, the first being 1.
+        since: Where in `mqlake.gateways` that run began: a later run of the name began behind it.
         asks_sites: It waits until other sites know of it.
     """
     headers = [
         VERSION_HEADER,
         (HEADER_BY, incarnation.encode()),
         (HEADER_NUMBER, b"%d" % number),
+        (HEADER_SINCE, b"%d" % since),
     ]
     return [*headers, (HEADER_REACH, b"")] if asks_sites else headers
 

@@ -23,6 +23,7 @@ from ingest.gateway.events import Events
 from ingest.gateway.growing import Growing
 from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
+from ingest.gateway.late_routes import LateRoutes
 from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.lease import Lease
 from ingest.gateway.log_room import LogRoom
@@ -169,6 +170,7 @@ class Foundation:
             self.me.incarnation,
             self.writer,
             partitions,
+            lambda: self.peers.named_from,
             linger_seconds=settings.route_linger_seconds,
             barrier_timeout_seconds=settings.barrier_timeout_seconds,
             clock=context.clock,
@@ -176,6 +178,7 @@ class Foundation:
             share_strategy=settings.share_strategy,
             asks_sites=settings.suback_sites_seconds > 0,
         )
+        self.late_routes = LateRoutes(self.me, self.log.ranges, self.ends, self.routes)
         identifiers = MessageIdentifiers(
             context.clock, datacenter=settings.datacenter, machine=machine_number()
         )

@@ -178,6 +178,11 @@ class Peers:
         self._append(self._me.gateway.encode(), None)
 
     @property
+    def named_from(self) -> int:
+        """Where in `mqlake.gateways` this run began; those before it of this name began earlier."""
+        return self._named_from
+
+    @property
     def is_read(self) -> bool:
         """Whether all records before this gateway's first heartbeat are known."""
         return self._is_read

@@ -74,6 +74,7 @@ class Process:
                     tasks.create_task(work)
                     for work in (
                         gateway.routes.run(),
+                        gateway.late_routes.run(),
                         gateway.lookup.run(),
                         gateway.resumer.run(),
                         gateway.histories.run(),
@@ -132,6 +133,7 @@ class Process:
     async def _open_deliveries(self) -> None:
         """Take deliveries from the first barriers on."""
         gateway = self._gateway
+        await gateway.late_routes.begin()
         stale = self._own_routes(await gateway.reader.read_compacted(ROUTES))
         # From the end: no client of this run can be owed messages before its first barrier.
         log_topic = delivery_topic(gateway.settings.name)

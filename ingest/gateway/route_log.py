@@ -16,7 +16,7 @@ from mqlake.record_versions import VERSION_HEADER, Headers
 from mqlake.records import INBOUND, ROUTES, Barrier, Route, barrier_key, route_headers, route_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mqlake.log.contract import AppendCallback, LogWriter
 
@@ -48,6 +48,7 @@ class RouteLog:
         incarnation: Of this run of the gateway.
         log: The writer of this gateway's messages.
         partitions: Of `mqlake.inbound`.
+        began_at: Returns where in `mqlake.gateways` this run began; asked for each record.
         asks_sites: Routes ask the federator whether other sites know of them.
 
     Attributes:
@@ -62,6 +63,7 @@ class RouteLog:
         incarnation: str,
         log: LogWriter,
         partitions: int,
+        began_at: Callable[[], int],
         *,
         asks_sites: bool = False,
     ) -> None:
@@ -70,6 +72,7 @@ class RouteLog:
         self._incarnation = incarnation
         self._log = log
         self.partitions = partitions
+        self._began_at = began_at
         self._asks_sites = asks_sites
         self._unwritten: deque[_Record] = deque()
         self.last_number = 0
@@ -182,5 +185,7 @@ class RouteLog:
                 self._routes_offset = max(self._routes_offset, offset)
             on_reported(partition, offset, error)
 
-        headers = route_headers(self._incarnation, number, asks_sites=self._asks_sites)
+        headers = route_headers(
+            self._incarnation, number, self._began_at(), asks_sites=self._asks_sites
+        )
         return _Record(ROUTES, route_key(route), value, headers, 0, report)

@@ -60,6 +60,7 @@ class Routes:
         incarnation: Tells this run of the gateway from earlier ones.
         log: Where routes and barriers go; the writer of this gateway's messages.
         partitions: Of `mqlake.inbound`.
+        began_at: Returns where in `mqlake.gateways` this run began.
         linger_seconds: A filter without subscribers stays routed so long.
         barrier_timeout_seconds: After this long an unanswered round is asked for again.
         clock: For both.
@@ -78,6 +79,7 @@ class Routes:
         incarnation: str,
         log: LogWriter,
         partitions: int,
+        began_at: Callable[[], int],
         *,
         linger_seconds: float,
         barrier_timeout_seconds: float,
@@ -93,7 +95,7 @@ class Routes:
         self._partitions = partitions
         self._barrier_timeout_seconds = barrier_timeout_seconds
         self._clock = clock
-        self._log = RouteLog(gateway, incarnation, log, partitions, asks_sites=asks_sites)
+        self._log = RouteLog(gateway, incarnation, log, partitions, began_at, asks_sites=asks_sites)
         self._members = RouteMembers(linger_seconds, clock, may_count, share_strategy)
         self._next_round = self._new_round(0)
         self._flushing: asyncio.Handle | None = None
@@ -136,6 +138,16 @@ class Routes:
     def renew(self, route: Route) -> None:
         """Announce a route again if another gateway has withdrawn it."""
         if self._members.renew(route, self._next_round):
+            self._want()
+
+    def write_again(self, routes: Iterable[Route]) -> None:
+        """Write routes as they are: of an earlier run there is a record behind that of this one.
+
+        Those of share groups without a member here are left to who settles their memberships.
+        """
+        again = [route for route in routes if not route.is_shared or self.knows(route)]
+        self._members.changed.update(dict.fromkeys(again))
+        if again:
             self._want()
 
     def are_routed(self, routes: Iterable[Route]) -> bool:

@@ -33,7 +33,7 @@ EXPENDABLE_OPTION: Final = "mqlake.expendable.folders"
 _STAGES: Final[tuple[Stage, ...]] = ("evaluate", "late")
 _HEADERS: Final = (
     *("ID", "CLIENT_ID", "USERNAME", "ORIGIN", "PROPERTIES", "PEERHOST", "TRACEPARENT", "SOURCE"),
-    *("BY", "NUMBER", "RULE", "OUTPUT", "CHAIN", "TS", "TOPIC", "STAGE", "ERROR"),
+    *("BY", "NUMBER", "SINCE", "RULE", "OUTPUT", "CHAIN", "TS", "TOPIC", "STAGE", "ERROR"),
     *("EVENT_TIME", "WATERMARK"),
 )
 _ALIKE: Final[dict[ModuleType, tuple[str, ...]]] = {

@@ -85,7 +85,7 @@ class Ghost:
     def route(self, topic_filter: str, members: int = 1, number: int = 0) -> int:
         key = route_key(Route(self.name, "default", topic_filter))
         self._routed.append(key)
-        headers: dict[str, str | bytes | None] = dict(route_headers(RUN, number))
+        headers: dict[str, str | bytes | None] = dict(route_headers(RUN, number, 0))
         return self.append(ROUTES, key, b"%d" % members, headers=headers if number else None)
 
     def barrier(self, routes_offset: int, partition: int = 0, number: int = 0) -> tuple[bytes, int]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from launcher.paths import RUNTIME
 from mqlake.matching import TopicFilterTrie, filter_matches
-from mqlake.records import Barrier, retained_route, route_headers
+from mqlake.record_versions import Headers
+from mqlake.records import HEADER_SINCE, Barrier, retained_route, route_headers
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
 from mqlake.topics import split_shared, validate_topic_filter
 from streaming.jvm.compiler import build_jar
@@ -421,12 +422,17 @@ def test_a_weight_survives_its_record(weight: ShareWeight) -> None:
     assert decode_weight(encode_weight(weight)) == weight
 
 
+SINCE = {"run 1": 10, "run 2": 20, "of a release that does not say": -1}
+
 records_of_gateways = st.lists(
-    st.tuples(
-        st.sampled_from(GATEWAYS), st.sampled_from(["run 1", "run 2", ""]), st.integers(1, 6)
-    ),
+    st.tuples(st.sampled_from(GATEWAYS), st.sampled_from([*SINCE, ""]), st.integers(1, 6)),
     max_size=30,
 )
+
+
+def _headers(incarnation: str, number: int) -> Headers:
+    headers = route_headers(incarnation, number, SINCE[incarnation])
+    return [one for one in headers if one != (HEADER_SINCE, b"-1")]
 
 
 @given(written=records_of_gateways, asked=records_of_gateways)
@@ -435,10 +441,15 @@ def test_java_and_the_router_of_the_tests_let_the_same_barriers_pass(
 ) -> None:
     table, numbers = _new_table(routing_jvm), RouteNumbers()
     for gateway, incarnation, number in written:
-        by_another = not incarnation  # a withdrawal by somebody else has no number
-        numbers.apply(gateway, [] if by_another else route_headers(incarnation, number))
-        if not by_another:
-            table.applyNumber(gateway, incarnation, number, False, 0)
+        if not incarnation:  # a withdrawal by somebody else has no number
+            numbers.apply(gateway, [])
+            continue
+        headers, since = _headers(incarnation, number), SINCE[incarnation]
+        is_past = table.isPast(gateway, incarnation, since)
+        assert is_past == numbers.is_past(gateway, headers)
+        if not is_past:
+            numbers.apply(gateway, headers)
+            table.applyNumber(gateway, incarnation, since, number, False, 0)
         for name, run, named in asked:
             barrier = Barrier(name, run, 1, -1, named)
             assert (table.applied(name, run) >= named) == numbers.has(barrier)
@@ -449,9 +460,87 @@ def test_a_barrier_that_names_a_number_brings_what_the_run_said_of_groups(
 ) -> None:
     table = _new_table(routing_jvm)
     for number, is_shared in ((1, True), (2, False), (4, True)):
-        table.applyNumber("g1", "run 1", number, is_shared, 10 * number)
+        table.applyNumber("g1", "run 1", 7, number, is_shared, 10 * number)
     named = [table.sharedRoute("g1", "run 1", number) for number in (0, 1, 2, 3, 4, 9)]
     assert named == [-1, 10, 10, 10, 40, 40]
     assert table.sharedRoute("g1", "run 2", 4) == -1
-    table.applyNumber("g1", "run 2", 5, False, 50)
+    table.applyNumber("g1", "run 2", 8, 5, False, 50)
     assert table.sharedRoute("g1", "run 1", 4) == -1, "an earlier run sends no barriers any more"
+
+
+def test_a_late_record_of_an_earlier_run_says_nothing(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    table.applyNumber("g1", "run 1", 7, 9, False, 10)
+    assert not table.isPast("g1", "run 2", 8)
+    table.applyNumber("g1", "run 2", 8, 1, False, 20)
+    assert table.isPast("g1", "run 1", 7)
+    assert not table.isPast("g1", "run 2", 8)
+    assert not table.isPast("g2", "run 1", 7), "another gateway"
+    assert not table.isPast("g1", "run 0", -1), "of a release that does not say so"
+    assert table.applied("g1", "run 2") == 1
+
+
+class Follower:
+    """A follower of routes without a log; a test says what it reads."""
+
+    def __init__(self, jvm: Any, gateway: Any) -> None:
+        self._jvm, self._gateway = jvm, gateway
+        self._class = self._class_of("mqlake.routing.RouteFollower")
+        constructor = self._class.getDeclaredConstructor(
+            self._array(
+                jvm.java.lang.Class, *map(self._class_of, ("java.util.Map", "java.lang.String"))
+            )
+        )
+        constructor.setAccessible(True)
+        arguments = self._array(jvm.java.lang.Object, jvm.java.util.HashMap(), "routes")
+        self._follower = constructor.newInstance(arguments)
+        self.table = _new_table(jvm)
+        self._offset = 0
+
+    def read(self, gateway: str, topic_filter: str, members: int, headers: Headers) -> None:
+        record = self._jvm.org.apache.kafka.clients.consumer.ConsumerRecord(
+            "routes",
+            0,
+            self._offset,
+            f"{gateway}/default/{topic_filter}".encode(),
+            b"%d" % members if members else None,
+        )
+        for name, value in headers:
+            record.headers().add(name, value)
+        self._offset += 1
+        names = "org.apache.kafka.clients.consumer.ConsumerRecord", "mqlake.routing.RouteTable"
+        classes = self._array(self._jvm.java.lang.Class, *map(self._class_of, names))
+        method = self._class.getDeclaredMethod("apply", classes)
+        method.setAccessible(True)
+        arguments = self._array(self._jvm.java.lang.Object, record, self.table)
+        method.invoke(self._follower, arguments)
+
+    def _class_of(self, name: str) -> Any:
+        return self._jvm.java.lang.Class.forName(name)
+
+    def _array(self, class_: Any, *items: Any) -> Any:
+        array = self._gateway.new_array(class_, len(items))
+        for at, item in enumerate(items):
+            array[at] = item
+        return array
+
+
+def test_a_late_route_of_an_earlier_run_is_passed_over_and_a_withdrawal_by_others_is_not(
+    routing_jvm: Any, routing_gateway: Any
+) -> None:
+    follower = Follower(routing_jvm, routing_gateway)
+
+    def gateways() -> list[str]:
+        return sorted(follower.table.matchUnshared(b"default/a", -1).gateways())
+
+    follower.read("g1", "a", 1, route_headers("run 1", 1, 7))
+    follower.read("g1", "a", 1, route_headers("run 2", 1, 8))
+    follower.read("g1", "a", 0, route_headers("run 1", 2, 7))
+    assert gateways() == ["g1"]
+    assert follower.table.applied("g1", "run 2") == 1
+    follower.read("g1", "a", 0, [])
+    assert gateways() == []
+    follower.read("g1", "a", 1, route_headers("run 3", 1, 9))
+    assert gateways() == ["g1"]
+    follower.read("g1", "a", 0, [*route_headers("run 2", 2, 8)[:-1], (HEADER_SINCE, b"odd")])
+    assert gateways() == [], "nobody knows which run is the later one"

@@ -59,6 +59,7 @@ from mqlake.records import (
     HEADER_BY,
     HEADER_CLIENT_ID,
     HEADER_NUMBER,
+    HEADER_SINCE,
     HEADER_SOURCE,
     INBOUND,
     METRICS,
@@ -153,7 +154,16 @@ class RouteNumbers:
 
     def __init__(self) -> None:
         self._runs: dict[str, tuple[str, int]] = {}
+        self._sinces: dict[str, int] = {}
         self._shared: dict[tuple[str, int], int] = {}
+
+    def is_past(self, gateway: str, headers: Headers) -> bool:
+        """Tell whether a record of a run has come after those of a later one."""
+        found = dict(headers)
+        run = found.get(HEADER_BY, b"").decode()
+        since = int(found.get(HEADER_SINCE, b"-1"))
+        last = self._runs.get(gateway, (run, 0))[0]
+        return bool(run) and run != last and 0 <= since < self._sinces[gateway]
 
     def apply(
         self, gateway: str, headers: Headers, offset: int = -1, *, is_shared: bool = False
@@ -164,6 +174,7 @@ class RouteNumbers:
             before, number = self._runs.get(gateway, (run, 0))
             number = number if before == run else 0
             self._runs[gateway] = (run, max(number, int(found[HEADER_NUMBER])))
+            self._sinces[gateway] = int(found.get(HEADER_SINCE, b"-1"))
             if is_shared:
                 self._shared[run, int(found[HEADER_NUMBER])] = offset
 
@@ -281,6 +292,9 @@ class MemoryRouter:
     def _apply(self, records: list[LogRecord]) -> None:
         for record in records:
             route = decode_route_key(record.key or b"")
+            if self._numbers.is_past(route.gateway, record.headers):
+                self.applied = record.offset
+                continue
             self._numbers.apply(
                 route.gateway, record.headers, record.offset, is_shared=route.is_shared
             )

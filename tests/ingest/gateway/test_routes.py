@@ -29,6 +29,7 @@ from tests.ingest.gateway.harness import NAME, PARTITIONS, new_log, turns, until
 pytestmark = pytest.mark.anyio
 
 INCARNATION = "0123"
+BEGAN_AT = 17
 A, B, SHARED = (Route(NAME, "t", topic_filter) for topic_filter in ("a", "b", "$share/g/c"))
 
 
@@ -135,6 +136,7 @@ async def bench(
         INCARNATION,
         writer,
         PARTITIONS,
+        lambda: BEGAN_AT,
         linger_seconds=linger_seconds,
         barrier_timeout_seconds=10,
         clock=clock,
@@ -332,7 +334,7 @@ async def test_a_barrier_names_what_the_router_may_not_have() -> None:
         await until(lambda: b.rounds() == 5)
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 4, 1, 0), "the log has B"
         headers = [record.headers for record in b.log.records(ROUTES)]
-        assert headers == [route_headers(INCARNATION, 1), route_headers(INCARNATION, 2)]
+        assert headers == [route_headers(INCARNATION, number, BEGAN_AT) for number in (1, 2)]
 
 
 async def test_a_later_barrier_tells_where_an_earlier_one_is_before() -> None:

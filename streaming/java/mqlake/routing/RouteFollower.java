@@ -171,33 +171,53 @@ public final class RouteFollower extends LogFollower<RouteTable> {
                 record.key() == null
                         ? new String[0]
                         : new String(record.key(), StandardCharsets.UTF_8).split("/", 3);
-        if (parts.length != 3 || !apply(parts, record, target)) {
+        if (parts.length != 3) {
+            LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
+            return;
+        }
+        Headers headers = record.headers();
+        String by = text(headers, Vocabulary.HEADER_BY);
+        long since = number(headers, Vocabulary.HEADER_SINCE);
+        if (by != null && target.isPast(parts[0], by, since)) {
+            LOG.warn(topic + ": a route of an earlier run of " + parts[0] + " came late, ignored");
+        } else if (!apply(parts, record, target)) {
             LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
         } else {
-            applyNumber(record, parts, target);
+            applyNumber(record, parts, by, since, target);
         }
     }
 
     /** Note the number of a record that a gateway has written of itself; others' have none. */
     private void applyNumber(
-            ConsumerRecord<byte[], byte[]> record, String[] parts, RouteTable target) {
-        Headers headers = record.headers();
-        String gateway = parts[0];
-        Header by = headers.lastHeader(Vocabulary.HEADER_BY);
-        Header number = headers.lastHeader(Vocabulary.HEADER_NUMBER);
-        if (by == null || number == null || by.value() == null || number.value() == null) {
+            ConsumerRecord<byte[], byte[]> record,
+            String[] parts,
+            String by,
+            long since,
+            RouteTable target) {
+        long number = number(record.headers(), Vocabulary.HEADER_NUMBER);
+        if (by == null || number < 0) {
             return;
         }
-        String incarnation = new String(by.value(), StandardCharsets.US_ASCII);
+        boolean isShared = RouteTable.isShared(parts[2]);
+        target.applyNumber(parts[0], by, since, number, isShared, record.offset());
+        doubted.remove(parts[0], by);
+    }
+
+    private static String text(Headers headers, String name) {
+        Header found = headers.lastHeader(name);
+        return found == null || found.value() == null
+                ? null
+                : new String(found.value(), StandardCharsets.US_ASCII);
+    }
+
+    /** Return a header's number; -1 without one that can be read. */
+    private static long number(Headers headers, String name) {
+        String digits = text(headers, name);
         try {
-            String digits = new String(number.value(), StandardCharsets.US_ASCII);
-            boolean isShared = RouteTable.isShared(parts[2]);
-            target.applyNumber(
-                    gateway, incarnation, Long.parseLong(digits), isShared, record.offset());
-            doubted.remove(gateway, incarnation);
+            return digits == null ? -1 : Long.parseLong(digits);
         } catch (NumberFormatException error) {
-            LOG.warn(
-                    topic + ": a route of " + gateway + " has no number that can be read, ignored");
+            LOG.warn("a route has a header " + name + " that is no number, ignored");
+            return -1;
         }
     }
 

@@ -93,13 +93,18 @@ public final class RouteTable {
     /** How far the route records of a run of a gateway are applied; immutable. */
     private static final class Run {
         final String incarnation;
+
+        /** Where it began, in an order of all runs of the gateway; -1 when it does not say. */
+        final long since;
+
         final long number;
 
         /** Number of a share group's record to its offset. */
         final ConcurrentSkipListMap<Long, Long> shared;
 
-        Run(String incarnation, long number, ConcurrentSkipListMap<Long, Long> shared) {
+        Run(String incarnation, long since, long number, ConcurrentSkipListMap<Long, Long> shared) {
             this.incarnation = incarnation;
+            this.since = since;
             this.number = number;
             this.shared = shared;
         }
@@ -237,9 +242,31 @@ public final class RouteTable {
         }
     }
 
-    /** Note that a gateway's own record is applied; called after it was. */
+    /**
+     * Tell whether a record of a run of a gateway has come after those of a later run, by `since`
+     * of {@link #applyNumber}: it says nothing of that one.
+     */
+    public boolean isPast(String gateway, String incarnation, long since) {
+        Run run = runs.get(gateway);
+        return run != null
+                && !run.incarnation.equals(incarnation)
+                && since >= 0
+                && since < run.since;
+    }
+
+    /**
+     * Note that a gateway's own record is applied; called after it was.
+     *
+     * @param since Where its run began: a later run of the gateway has a greater one; -1 when it is
+     *     of a release that does not say so.
+     */
     public void applyNumber(
-            String gateway, String incarnation, long number, boolean isShared, long routesOffset) {
+            String gateway,
+            String incarnation,
+            long since,
+            long number,
+            boolean isShared,
+            long routesOffset) {
         Run run = runs.get(gateway);
         ConcurrentSkipListMap<Long, Long> shared =
                 run != null && run.incarnation.equals(incarnation)
@@ -252,7 +279,7 @@ public final class RouteTable {
             }
         }
         if (number > applied(gateway, incarnation)) {
-            runs.put(gateway, new Run(incarnation, number, shared));
+            runs.put(gateway, new Run(incarnation, since, number, shared));
         }
     }
 

@@ -176,7 +176,7 @@ class Site:
         """
         key = route_key(Route("gateway-1", TENANT, topic_filter))
         value = b"%d" % members if members else None
-        headers = route_headers("i", 1, asks_sites=asks_sites)
+        headers = route_headers("i", 1, 0, asks_sites=asks_sites)
         return (await self._clients.append_durably(ROUTES, key, value, headers))[1]
 
     async def share(self, shared_filter: str, members: int = 1) -> None:
