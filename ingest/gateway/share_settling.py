@@ -125,7 +125,8 @@ class ShareSettler:
         ends = [0] * partitions
         clock = self._context.clock
         asked_at = float("-inf")
-        while len(answered) < partitions:
+        has_more = False
+        while len(answered) < partitions or has_more:
             if clock.monotonic() - asked_at > self._context.settings.barrier_timeout_seconds:
                 asked_at = clock.monotonic()
                 for partition in range(partitions):
@@ -145,6 +146,7 @@ class ShareSettler:
                 first = missing[-1].end
             else:
                 first = end
+            has_more = first < end
         if is_complete:
             return Deliveries(given)
         before = [oldest.get(partition, ends[partition]) for partition in range(partitions)]

@@ -216,7 +216,7 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
         run.gateway,
         [membership.group for membership in memberships],
         first,
-        earliest(*(_known_up_to(membership, marks) for membership in memberships)),
+        earliest(*(_known_up_to(one, marks) for one in memberships if one.starts is not None)),
     )
     records = []
     for membership in memberships:
@@ -275,14 +275,14 @@ def _add_gap(
     table: GroupTable, left: MembershipRecord, gone: GoneDeliveries, marks: MarksRecord | None
 ) -> None:
     """Have messages whose deliveries are gone read from `mqlake.inbound`, those that were its."""
-    start = _known_up_to(left, marks)
-    end = latest(gone.before, start)
-    gap = ShareGap(start, end, left.at_ms)
+    known = _known_up_to(left, marks)
+    chosen = gone.routes.chosen(left.group, left.gateway, known, gone.before, left.at_ms)
+    start, end = chosen.narrowed(gone.before)
+    gap = ShareGap(start, end, left.at_ms, chosen)
     if gap.is_empty:
         return
-    gap.chosen = gone.routes.chosen(left.group, left.gateway, start, end)
     for partition, offset in table.in_flight(left.group):
         if at(start, partition) <= offset < at(end, partition):
-            gap.chosen.in_flight.add(partition, offset)
+            chosen.in_flight.add(partition, offset)
     left.gaps = [*left.gaps, gap]
-    left.given = latest(gap.chosen.given(end), left.given)
+    left.given = latest(end, left.given)

@@ -52,21 +52,22 @@ class Chosen:
             return None
         return self.states[state - 1] if state != NOBODY else {}
 
-    def given(self, end: Sequence[int]) -> list[int]:
-        """Return per partition up to where the gateway may have been given messages.
+    def narrowed(self, end: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the least range in which the gateway may have been given messages.
 
         Args:
-            end: Of the range. 0 where it had no route from its start on.
+            end: Of the range that was looked at, per partition.
+
+        Returns:
+            Start and end per partition, both 0 where there is none.
         """
-        given = []
+        starts, ends = [], []
         for partition, begins in enumerate(self.begins):
-            offset, state = begins[-1] if begins else (0, NOBODY)
-            if state != NOBODY:
-                offset = at(end, partition)
-            elif len(begins) < 2:
-                offset = 0
-            given.append(offset)
-        return given
+            places = [*begins, (at(end, partition), NOBODY)]
+            own = [number for number, (_, state) in enumerate(begins) if state != NOBODY]
+            starts.append(places[own[0]][0] if own else 0)
+            ends.append(places[own[-1] + 1][0] if own else 0)
+        return starts, ends
 
     def has(
         self, shared_filter: str, topic_name: str, publisher: str, partition: int, offset: int

@@ -27,6 +27,10 @@ ROUTER_KEEPS_STATES: Final = 64
 LOG_KEEPS_MS: Final = 50 * 60 * 1000
 """So long the log has a route that another one has replaced; ten minutes less, likewise."""
 
+UNREAD_MS: Final = 30 * 60 * 1000
+"""A gateway that writes its memberships has read all deliveries that are older: the log keeps them
+for less (`mqlake.log.log_topics.DELIVERY`), and a gateway that misses one ends."""
+
 MOST_WEIGHTS: Final = 5_000
 """Of all states in one record together; those before are not known."""
 
@@ -100,11 +104,23 @@ class RoutesThen:
         self._notes = {one: self._notes[one] for one in partitions if one in self._notes}
 
     def chosen(
-        self, group: GroupKey, gateway: str, start: Sequence[int], end: Sequence[int]
+        self,
+        group: GroupKey,
+        gateway: str,
+        start: Sequence[int],
+        end: Sequence[int],
+        written_ms: int,
     ) -> Chosen:
         """Return which messages of a range were a gateway's by its last route.
 
         An earlier route of its name was that of another membership.
+
+        Args:
+            group: Which.
+            gateway: Its name.
+            start: Per partition the first offset.
+            end: Per partition the first one that does not count.
+            written_ms: When it wrote its membership: what was given out long before, it has read.
         """
         states = self._states(group)
         own = _last_presence(states, gateway)
@@ -117,9 +133,9 @@ class RoutesThen:
         for partition in range(len(end)):
             places: list[tuple[int, int]] = []
             for offset, index in self._in_force(
-                states, partition, at(start, partition), at(end, partition)
+                states, partition, at(start, partition), at(end, partition), written_ms
             ):
-                number = NOBODY if index != UNKNOWN and index not in own else UNKNOWN
+                number = UNKNOWN if index == UNKNOWN or index in own else NOBODY
                 if index in kept:
                     number = index - first + 1
                 if not places or places[-1][1] != number:
@@ -140,24 +156,30 @@ class RoutesThen:
         return states
 
     def _in_force(
-        self, states: Sequence[_State], partition: int, start: int, end: int
+        self, states: Sequence[_State], partition: int, start: int, end: int, written_ms: int
     ) -> list[tuple[int, int]]:
-        """Return per stretch of a range its first offset and the state of then, or `UNKNOWN`."""
+        """Return per stretch of a range its first offset and the state of then, or `UNKNOWN`.
+
+        In the first state, which is empty, nobody was given anything that is not known.
+        """
         if start >= end:
             return []
         notes = sorted(self._notes.get(partition, {}).values())
         before = bisect_right(notes, start, key=lambda one: one.offset) - 1
-        found = [(start, UNKNOWN)] if before < 0 else []
         sinces = [state.since for state in states]
-        for number in range(max(before, 0), len(notes)):
-            note = notes[number]
-            if note.offset >= end:
+        found = []
+        for number in range(before, len(notes)):
+            # Before the first note nobody knows what was in force.
+            note = notes[number] if number >= 0 else None
+            if note is not None and note.offset >= end:
                 break
             given_out_ms = notes[number + 1].at_ms if number + 1 < len(notes) else self._now_ms
-            index = bisect_right(sinces, note.routes) - 1
-            if not self._is_known(states, index, given_out_ms):
+            index = UNKNOWN if note is None else bisect_right(sinces, note.routes) - 1
+            if given_out_ms < written_ms - UNREAD_MS:
+                index = 0
+            elif index != UNKNOWN and not self._is_known(states, index, given_out_ms):
                 index = UNKNOWN
-            found.append((max(start, note.offset), index))
+            found.append((start if note is None else max(start, note.offset), index))
         return found
 
     def _is_known(self, states: Sequence[_State], index: int, given_out_ms: int) -> bool:

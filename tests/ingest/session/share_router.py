@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.session.share_routes import RoutesThen
 from mqlake.sharing import ShareWeight
+from tests.ingest.session.simulation.log import START_MS
 
 if TYPE_CHECKING:
     from ingest.session.share_records import GroupKey
@@ -122,12 +123,13 @@ class Router:
 
     def routes_then(self) -> RoutesThen:
         """Return the routes as a settler reads them in the log."""
-        then = RoutesThen(self.world.now)
+        then = RoutesThen(START_MS + self.world.now)
         for number, (gateway, is_there) in enumerate(self.routes):
             weight = ShareWeight(1) if is_there else None
-            then.add_route(self._group, gateway, weight, number, self.routes_at[number])
+            at_ms = START_MS + self.routes_at[number]
+            then.add_route(self._group, gateway, weight, number, at_ms)
         for note in self.deliveries.get(_NOTES, ()):
-            then.add_note(0, note.offset, note.in_force - 1, note.at)
+            then.add_note(0, note.offset, note.in_force - 1, START_MS + note.at)
         return then
 
     def return_soon(self) -> None:

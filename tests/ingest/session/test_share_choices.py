@@ -5,17 +5,26 @@ from typing import Any
 
 import pytest
 
-from ingest.session import share_routes
+from ingest.session import share_acts, share_routes
 from ingest.session.open_work import OpenWork
 from ingest.session.share_choices import Chosen, decode_chosen
-from ingest.session.share_records import GroupKey
+from ingest.session.share_records import (
+    GroupKey,
+    MemberRecord,
+    MembershipRecord,
+    encode_member,
+)
 from ingest.session.share_routes import (
     LOG_KEEPS_MS,
     ROUTER_KEEPS_MS,
     ROUTER_KEEPS_STATES,
+    UNREAD_MS,
     RoutesThen,
 )
+from ingest.session.share_table import GroupTable
 from mqlake.errors import InvalidRecord
+from mqlake.progress_records import MarksRecord
+from mqlake.shard_records import Stamp
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway
 
 GROUP = GroupKey("t", "$share/g/a/#")
@@ -31,6 +40,7 @@ class Site:
         self.then = RoutesThen(NOW_MS)
         self.at_ms = NOW_MS - began_ms_ago
         self.routes = 0
+        self.written_ms = 0
 
     def route(self, gateway: str, members: int = 1, group: GroupKey = GROUP) -> None:
         self.at_ms += 1_000
@@ -43,9 +53,12 @@ class Site:
         last = self.routes - 1 if routes is None else routes
         self.then.add_note(0, offset, last, self.at_ms + late_ms)
 
+    def chosen(self, gateway: str, start: int, end: int) -> Chosen:
+        return self.then.chosen(GROUP, gateway, [start], [end], self.written_ms)
+
     def names(self, gateway: str, start: int, end: int) -> list[str]:
         """Return who had the group for each message of a range; `?` where that is not known."""
-        chosen = self.then.chosen(GROUP, gateway, [start], [end])
+        chosen = self.chosen(gateway, start, end)
         found = [chosen.weights(0, offset) for offset in range(start, end)]
         return ["?" if one is None else "".join(sorted(one)) for one in found]
 
@@ -90,7 +103,7 @@ def test_what_is_given_is_what_the_router_chooses() -> None:
     site.route("b", 2)
     site.route("c")
     site.note(0)
-    chosen = site.then.chosen(GROUP, "b", [0], [300])
+    chosen = site.chosen("b", 0, 300)
     chosen.in_flight.add(0, 7)
     weights = {"b": ShareWeight(2), "c": ONE}
     expected = [
@@ -110,7 +123,7 @@ def test_the_way_to_another_site_has_its_part_while_nobody_else_does() -> None:
     site.note(0)
     site.route("b")
     site.note(5)
-    chosen = site.then.chosen(GROUP, "b", [0], [10])
+    chosen = site.chosen("b", 0, 10)
     assert [chosen.has(FILTER, "a", "p", 0, one) for one in range(10)] == [False] * 5 + [True] * 5
 
 
@@ -119,7 +132,7 @@ def test_before_the_first_note_nothing_is_known() -> None:
     site.route("b")
     site.note(12)
     assert site.names("b", 10, 14) == ["?", "?", "b", "b"]
-    chosen = site.then.chosen(GROUP, "b", [10], [14])
+    chosen = site.chosen("b", 10, 14)
     assert chosen.has(FILTER, "a", "p", 0, 10) is None
     assert chosen.has(FILTER, "a", "p", 1, 10) is None  # of a partition that came later
     site.then.forget_notes_but_of([1])
@@ -189,21 +202,37 @@ def test_a_record_holds_a_bounded_part_of_the_past(monkeypatch: pytest.MonkeyPat
     assert site.names("b", 10, 14) == ["?", "?", "bc", "bc"]
 
 
-def test_it_is_known_how_far_a_gateway_was_given_something() -> None:
+def test_the_range_is_no_longer_than_the_route_was_there() -> None:
     site = Site()
+    site.route("c")
+    site.note(8)
     site.route("b")
     site.note(10)
     site.route("b", 0)
     site.note(15)
 
-    def given(start: int, end: int) -> list[int]:
-        return site.then.chosen(GROUP, "b", [start], [end]).given([end])
+    def narrowed(start: int, end: int) -> tuple[list[int], list[int]]:
+        return site.chosen("b", start, end).narrowed([end])
 
-    assert given(10, 13) == [13]
-    assert given(10, 20) == [15]
-    assert given(16, 20) == [0]
-    assert given(5, 8) == [8]  # not known: it may have been
-    assert given(8, 8) == [0]
+    assert narrowed(11, 13) == ([11], [13])
+    assert narrowed(9, 20) == ([10], [15])
+    assert narrowed(16, 20) == ([0], [0])
+    assert narrowed(5, 8) == ([5], [8])  # not known: it may have been
+    assert narrowed(8, 8) == ([0], [0])
+
+
+def test_what_was_given_out_long_before_the_gateway_wrote_has_been_read() -> None:
+    site = Site(3 * UNREAD_MS)
+    site.route("b")
+    site.note(10)
+    site.note(20, late_ms=UNREAD_MS)
+    assert site.names("b", 5, 7) == ["?", "?"]
+    site.written_ms = site.at_ms + 2 * UNREAD_MS
+    assert site.names("b", 10, 12) == ["b", "b"]
+    site.written_ms += 1
+    assert site.names("b", 10, 12) == ["", ""]
+    assert site.names("b", 5, 7) == ["", ""]
+    assert site.names("b", 19, 21) == ["", "b"]
 
 
 def test_it_survives_its_record() -> None:
@@ -212,10 +241,62 @@ def test_it_survives_its_record() -> None:
     site.note(10)
     site.route("c")
     site.note(12)
-    chosen = site.then.chosen(GROUP, "b", [5, 1], [20, 1])
+    chosen = site.then.chosen(GROUP, "b", [5, 1], [20, 1], 0)
     chosen.in_flight = OpenWork([(0, 7)])
     found = decode_chosen(json.loads(json.dumps(chosen.encode())))
     assert found == chosen
+
+
+def settled(left: MembershipRecord, marks: MarksRecord | None = None) -> Chosen | None:
+    """Have a membership left whose deliveries up to offset 20 are gone; return its gap's."""
+    site = Site()
+    site.route("b")
+    site.note(0)
+    table = GroupTable()
+    record = encode_member(MemberRecord([(0, 3), (0, 7), (0, 25)]))
+    table.apply_member(GROUP, "client", record, Stamp("i", 0, None), 0, 0)
+    share_acts._add_gap(table, left, share_acts.GoneDeliveries([20], site.then), marks)
+    if not left.gaps:
+        return None
+    (gap,) = left.gaps
+    assert left.given == gap.end == [20]
+    chosen = gap.chosen
+    assert chosen is not None
+    assert chosen.begins == [[(gap.start[0], 1)]]
+    return chosen
+
+
+def test_what_a_session_has_in_flight_is_its_own() -> None:
+    left = MembershipRecord("1", GROUP, "b", "i", starts=[1], given=[9], delivered=[5])
+    chosen = settled(left)
+    assert chosen is not None
+    assert left.gaps[0].start == [5]
+    assert list(chosen.in_flight) == [(0, 7)]
+    assert not chosen.has(FILTER, "a", "p", 0, 7)
+    assert chosen.has(FILTER, "a", "p", 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "delivered", "marks", "start"),
+    [
+        (None, None, None, 1),  # of an earlier release
+        ([6], None, None, 6),
+        ([9], [5], [11], 12),
+        ([9], [15], [11], 15),
+        ([9], [0], None, 1),
+    ],
+)
+def test_the_range_begins_where_its_gateway_is_known_to_have_been(
+    given: list[int] | None, delivered: list[int] | None, marks: list[int] | None, start: int
+) -> None:
+    left = MembershipRecord("1", GROUP, "b", "i", starts=[1], given=given, delivered=delivered)
+    assert settled(left, None if marks is None else MarksRecord("i", marks)) is not None
+    assert left.gaps[0].start == [start]
+
+
+def test_without_anything_gone_there_is_no_gap() -> None:
+    left = MembershipRecord("1", GROUP, "b", "i", starts=[1], given=[25], delivered=[25])
+    assert settled(left) is None
 
 
 @pytest.mark.parametrize(

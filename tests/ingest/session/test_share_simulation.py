@@ -101,7 +101,10 @@ def take_what_an_earlier_route_brought(patch: Patch) -> None:
 
 def give_nobodys_to_the_dead(patch: Patch) -> None:
     """What came when the route had been withdrawn counts as given."""
-    patch.setattr(share_choices.Chosen, "given", lambda _, end: end)
+    narrowed = share_choices.Chosen.narrowed
+    patch.setattr(
+        share_choices.Chosen, "narrowed", lambda chosen, end: (narrowed(chosen, end)[0], end)
+    )
 
 
 def let_the_dead_speak(patch: Patch) -> None:
