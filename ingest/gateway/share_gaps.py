@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ingest.gateway.drops import DropReason
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Queue:
+    """Gaps that are read together."""
+
+    waiting: dict[Gap, asyncio.Future[LogError | None]] = field(default_factory=dict)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class ShareGaps:
     """Reads gaps of share groups.
 
@@ -43,8 +52,8 @@ class ShareGaps:
         self._catching_up = catching_up
         self._gaps = gaps
         self._ends = ends
-        self._waiting: dict[Gap, asyncio.Future[LogError | None]] = {}
-        self._reading = asyncio.Lock()
+        # Nobody with a short gap waits for a long one to be read.
+        self._short, self._long = _Queue(), _Queue()
 
     async def read(
         self, group: Absent, start: Sequence[int], end: Sequence[int], since_ms: int
@@ -55,16 +64,17 @@ class ShareGaps:
             LogError: The log cannot be read; some may have been delivered.
         """
         gap = Gap(group, self._gaps.missed(start, end, since_ms))
-        done = self._waiting[gap] = asyncio.get_running_loop().create_future()
-        async with self._reading:
+        queue = self._long if gap.missed.needs_table else self._short
+        done = queue.waiting[gap] = asyncio.get_running_loop().create_future()
+        async with queue.reading:
             if not done.done():
-                await self._read_for_all()
+                await self._read_for_all(queue)
         if (error := done.result()) is not None:
             raise error
 
-    async def _read_for_all(self) -> None:
+    async def _read_for_all(self, queue: _Queue) -> None:
         """Read for all that wait; when cancelled, they are read for with the next one."""
-        gaps = list(self._waiting)
+        gaps = list(queue.waiting)
         try:
             await self._read(gaps)
         except LogError as exc:
@@ -72,7 +82,7 @@ class ShareGaps:
         else:
             error = None
         for gap in gaps:
-            self._waiting.pop(gap).set_result(error)
+            queue.waiting.pop(gap).set_result(error)
 
     async def _read(self, gaps: list[Gap]) -> None:
         if await self._ends.has_sites():

@@ -1185,9 +1185,9 @@ async def test_a_long_gap_of_a_group_is_read_from_the_log(monkeypatch: pytest.Mo
 async def test_what_many_groups_have_missed_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with absent_groups(monkeypatch, 5) as (harness, table, reads, come):
         missed = harness.gateway.share_groups._reader._gaps
-        async with missed._reading:
+        async with missed._long.reading:
             clients = await come()
-            await until(lambda: len(missed._waiting) == 5)
+            await until(lambda: len(missed._long.waiting) == 5)
         for number, client in enumerate(clients):
             more = [] if number else [b"given 1"]
             assert sorted(await collect(5 + len(more), client)) == [*EVERYBODYS, *more]
@@ -1196,14 +1196,23 @@ async def test_what_many_groups_have_missed_is_read_once(monkeypatch: pytest.Mon
         assert not table.asked
 
 
+async def test_a_short_gap_does_not_wait_for_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with absent_groups(monkeypatch, 1) as (harness, _, _, come):
+        missed = harness.gateway.share_groups._reader._gaps
+        monkeypatch.setattr(gaps, "LONG_GAP_OFFSETS", 1_000)
+        async with missed._long.reading:
+            (client,) = await come()
+            assert sorted(await collect(6, client)) == [*EVERYBODYS, b"given 1"]
+
+
 async def test_groups_that_wait_behind_one_that_has_ended_are_read_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with absent_groups(monkeypatch, 2) as (harness, _, _, come):
         missed = harness.gateway.share_groups._reader._gaps
-        async with missed._reading:
+        async with missed._long.reading:
             first, second = await come()
-            await until(lambda: len(missed._waiting) == 2)
+            await until(lambda: len(missed._long.waiting) == 2)
             first.send(Disconnect(properties={"session_expiry_interval": 0}))
             await first.expect_end()
         assert sorted(await collect(5, second)) == EVERYBODYS
