@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
+    from mqlake.records import LogRecord
     from ingest.gateway.session_context import StoredSession
     from mqlake.progress_records import Outgoing as StoredOutgoing
 
@@ -160,6 +161,11 @@ class Resumer:
                     self._drops.add(
                         DropReason.UNREADABLE, session.tenant, session.client_id, "", one.qos
                     )
+                    if one.qos == 2:
+                        # A client that has it would take the next message under its packet
+                        # identifier for a repetition: it gets PUBREL, and answers in any case.
+                        # [MQTT5-4.3.3-11]
+                        session.sender.restore(Exchange(one.packet_id, one.qos, None))
                     continue
                 shared_filter = resume.shared.get(one.packet_id, "")
                 outgoing = _outgoing(session, message, one.qos, shared_filter)
@@ -171,27 +177,45 @@ class Resumer:
     async def _read_stored(
         self, resume: _Resume, found: AbstractSet[Position]
     ) -> Mapping[Position, OutboundMessage]:
-        """Return messages in flight that have left the log, of history say, from the table."""
+        """Return messages in flight that have left the log, of history say, from the table.
+
+        Whether or not they match a subscription of now: the client may have unsubscribed, and their
+        delivery is completed all the same. [MQTT5-3.10.4-3] [MQTT311-3.10.4-3]
+        """
         left = {(one.partition, one.offset) for one in resume.outgoing if not one.released} - found
-        filters = [split_shared(one).topic_filter for one in resume.session.subscriptions]
         stored: dict[Position, OutboundMessage] = {}
-        if self._lake is None or not left or not filters:
+        if self._lake is None or not left:
             return stored
         now_ms = self._clock.now_ms()
         for ranges in rounds_of(left):
             try:
-                page = await self._lake.messages(resume.session.tenant, ranges, filters)
+                records = await self._stored_at(resume.session.tenant, ranges, left)
             except TableError as error:
                 reason = {"reason": str(error)}
                 logger.warning("messages in flight cannot be read", extra={"fields": reason})
                 break
-            for record in page.records:
+            for record in records:
                 position = (record.partition, record.offset)
                 if position in left:
                     with contextlib.suppress(InvalidRecord):
                         inbound = InboundMessage(record, dict(record.headers))
                         stored[position] = inbound.read(now_ms)
         return stored
+
+    async def _stored_at(
+        self, tenant: str, ranges: Mapping[int, tuple[int, int]], wanted: AbstractSet[Position]
+    ) -> list[LogRecord]:
+        assert self._lake is not None
+        offsets = sorted({offset for _, offset in wanted})
+        records: list[LogRecord] = []
+        has_more = True
+        while has_more:
+            page = await self._lake.messages(tenant, ranges, None, offsets=offsets)
+            records += page.records
+            ends = page.next_offsets
+            ranges = {partition: (ends[partition], end) for partition, (_, end) in ranges.items()}
+            has_more = page.has_more
+        return records
 
 
 def _outgoing(

@@ -40,10 +40,11 @@ def read_messages(
     reader: TableReader,
     tenant: str,
     ranges: Mapping[int, tuple[int, int]],
-    topic_filters: Collection[str],
+    topic_filters: Collection[str] | None,
     limit: int,
     not_before_ms: int | None,
     max_bytes: int = MAX_PAGE_BYTES,
+    offsets: Collection[int] | None = None,
 ) -> HistoryPage:
     """Return messages at the version that the reader is at; `LakeReader.messages` says which.
 
@@ -51,15 +52,16 @@ def read_messages(
         reader: Of the table `messages`.
         tenant: Whose messages.
         ranges: Partition -> (start, end), start below end; at least one.
-        topic_filters: Valid filters without `$share/<name>/`; at least one.
+        topic_filters: Valid filters without `$share/<name>/`, at least one; None: any topic.
         limit: Most rows that the table gives at a time.
         not_before_ms: Leaves out messages accepted before, UTC epoch.
         max_bytes: Of payloads; the message that reaches it is the last.
+        offsets: None but these, in whichever partition; at least one.
 
     Raises:
         TableError: The table cannot be read.
     """
-    query = _query(tenant, ranges, topic_filters, limit, not_before_ms)
+    query = _query(tenant, ranges, topic_filters, limit, not_before_ms, offsets)
     rows: list[tuple[Any, ...]] = []
     left = max_bytes
     for row in _rows(reader, query):
@@ -76,24 +78,29 @@ def read_messages(
             if later > partition:
                 next_offsets[later] = start
         next_offsets[partition] = offset + 1
+    if topic_filters is None:
+        return HistoryPage([_record(row) for row in rows], next_offsets, has_more)
     return HistoryPage(_matching(rows, topic_filters), next_offsets, has_more)
 
 
 def _query(
     tenant: str,
     ranges: Mapping[int, tuple[int, int]],
-    topic_filters: Collection[str],
+    topic_filters: Collection[str] | None,
     limit: int,
     not_before_ms: int | None,
+    offsets: Collection[int] | None,
 ) -> str:
     conditions = [
         f"tenant = {text_literal(tenant)}",
-        topics_condition(topic_filters),
+        "TRUE" if topic_filters is None else topics_condition(topic_filters),
         _any(
             f"(log_partition = {partition} AND log_offset >= {start} AND log_offset < {end})"
             for partition, (start, end) in ranges.items()
         ),
     ]
+    if offsets is not None:
+        conditions.append(f"log_offset IN ({', '.join(map(str, offsets))})")
     if not_before_ms is not None:
         conditions.append(f"ts >= to_timestamp_millis({not_before_ms})")
     return (

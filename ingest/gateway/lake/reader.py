@@ -59,11 +59,12 @@ class LakeReader:
         self,
         tenant: str,
         ranges: Mapping[int, tuple[int, int]],
-        topic_filters: Collection[str],
+        topic_filters: Collection[str] | None,
         *,
         limit: int = 10_000,
         not_before_ms: int | None = None,
         max_bytes: int = MAX_PAGE_BYTES,
+        offsets: Collection[int] | None = None,
     ) -> HistoryPage:
         """Return messages with offsets from start up to and without end whose topic matches.
 
@@ -73,20 +74,23 @@ class LakeReader:
         Args:
             tenant: Whose messages.
             ranges: Partition -> (start, end); it is empty when end is not above start.
-            topic_filters: Valid filters without `$share/<name>/`.
+            topic_filters: Valid filters without `$share/<name>/`; None: whatever the topic.
             limit: Most rows that the table gives at a time.
             not_before_ms: Leaves out messages accepted before, UTC epoch; spares reading files
                 where partitions differ much in their offsets.
             max_bytes: Of payloads; the message that reaches it is the last.
+            offsets: None but these, in whichever partition.
 
         Raises:
             TableError: The table cannot be read.
         """
         unread = {partition: at for partition, at in ranges.items() if at[0] < at[1]}
         ends = {partition: max(at) for partition, at in ranges.items()}
-        if not unread or not topic_filters:
+        filters = None if topic_filters is None else list(topic_filters)
+        if not unread or filters == []:
             return HistoryPage([], ends, has_more=False)
-        arguments = (tenant, unread, list(topic_filters), limit, not_before_ms, max_bytes)
+        only = None if offsets is None else list(offsets)
+        arguments = (tenant, unread, filters, limit, not_before_ms, max_bytes, only)
         records: list[LogRecord] = []
         async with self._one_at_a_time, aclosing(self._ask(MESSAGES_OPERATION, arguments)) as parts:
             async for kind, content in parts:

@@ -17,6 +17,8 @@ from ingest.protocol.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Unsuback,
+    Unsubscribe,
 )
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import SubackReasonCode
@@ -375,6 +377,54 @@ async def test_what_the_log_no_longer_holds_comes_from_the_table(tmp_path: Path)
         harness.gateway.context.events.flush()
         await turns()
         assert not [one for one in log.records(EVENTS) if b"message.dropped" in (one.value or b"")]
+
+
+async def in_flight_and_unsubscribed(harness: Harness) -> list[Publish]:
+    """Leave a session with two messages in flight whose subscription is gone."""
+    client, _ = await resume(harness, receive_maximum=2)
+    await subscribe(client, asked(NOW_MS, qos=2))
+    sent = [await client.expect(Publish) for _ in range(2)]
+    client.send(Unsubscribe(2, ["a/b"]))
+    await client.expect(Unsuback)
+    client.cut()
+    await until(lambda: harness.gateway.sessions.connected_count == 0)
+    return sent
+
+
+async def test_what_is_in_flight_is_completed_after_unsubscribe_from_the_table(
+    tmp_path: Path,
+) -> None:
+    log = new_log()
+    stored = [message(1), message(2, qos=2), message(3)]
+    store(log, *stored)
+    rows = [row_of(one, 0, offset, at_ms=one.received_at_ms) for offset, one in enumerate(stored)]
+    append(tmp_path, MESSAGES, rows)
+    async with running_gateway(log=log, lake_dir=tmp_path) as harness:
+        sent = await in_flight_and_unsubscribed(harness)
+        log.remove_before(INBOUND, 0, 3)
+        client, _ = await resume(harness)
+        again = [await client.expect(Publish) for _ in range(2)]  # [MQTT5-3.10.4-3]
+        assert [(one.packet_id, one.payload, one.qos, one.dup) for one in again] == [
+            (sent[0].packet_id, b"1", 1, True),
+            (sent[1].packet_id, b"2", 2, True),
+        ]
+        await client.expect_nothing()
+        assert harness.counters.dropped_unreadable == 0
+
+
+async def test_the_exchange_of_a_message_that_nobody_has_any_more_is_finished() -> None:
+    log = new_log()
+    store(log, message(1), message(2, qos=2), message(3))
+    async with running_gateway(log=log) as harness:
+        sent = await in_flight_and_unsubscribed(harness)
+        log.remove_before(INBOUND, 0, 3)
+        client, _ = await resume(harness)
+        # Else a client that has it would pass over the next one under its packet identifier.
+        pubrel = await client.expect(Pubrel)
+        assert pubrel.packet_id == sent[1].packet_id
+        client.send(Pubcomp(pubrel.packet_id))
+        await client.expect_nothing()
+        assert harness.counters.dropped_unreadable == 2
 
 
 def test_times_are_rfc_3339_or_milliseconds() -> None:
