@@ -110,6 +110,7 @@ class Foundation:
         self.tasks = Tasks(loop)
         self.ending = Ending(stop, self.reader)
         self.lease = lease = Lease(clock, settings.lease_seconds, on_lease_lost)
+        writer.on_log_time = lease.heard_log
 
         def use_version(version: int) -> None:
             writer.use(version)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from mqlake.clock import Standstill
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,17 +22,28 @@ costs it nothing; its sessions stay its own until its lease is over."""
 SURE_SECONDS: Final = SILENT_SECONDS - HEARTBEAT_SECONDS
 """When our own heartbeat is missing for so long, others may own our shards before we know it."""
 
+DOUBT_SECONDS: Final = 1.5
+"""By so much the log's time may be ahead of what it can be: clocks of brokers differ, too."""
+
 
 class Lease:
     """Whether this gateway may act for its sessions and shards: others know that it is there.
 
+    Our clock stands still with the machine, when that is suspended or its hypervisor stops it. So
+    what counts is the log's time: of each heartbeat that has come back, and for how long our clock
+    must have stood is taken off the lease (`mqlake.clock.Standstill`). Any other record that the
+    log shows, or has taken, may tell it earlier: then there is *doubt*, and nothing goes to clients
+    and nothing is acknowledged until a heartbeat has come back that was sent after that.
+
     Args:
-        clock: Its monotonic time counts.
+        clock: Its monotonic time counts, and the log's, where that has gone on further.
         seconds: How long a heartbeat that has come back counts, from when it was sent.
         on_lost: Called once when that time is over.
 
     Attributes:
         silences: How often that time was over when a heartbeat came back.
+        doubts: How often there was doubt.
+        on_doubt: Called when there is doubt: a heartbeat is to be sent.
     """
 
     def __init__(self, clock: Clock, seconds: float, on_lost: Callable[[], None]) -> None:
@@ -40,9 +53,22 @@ class Lease:
         self._until = self._writes_until = clock.monotonic() + seconds
         self._is_confirmed = True
         self._is_sure = True
+        self._standstill = Standstill(clock)
+        self._doubted_at: float | None = None
         self.silences = 0
+        self.doubts = 0
+        self.on_doubt: Callable[[], None] = lambda: None
 
     def holds(self) -> bool:
+        return not self.is_lost() and not self.is_in_doubt
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether our clock seems to have stood still, and no heartbeat since has come back."""
+        return self._doubted_at is not None
+
+    def is_lost(self) -> bool:
+        """Tell whether that time was over, and the acts of others since are not known."""
         if self._is_confirmed and self._clock.monotonic() >= self._until:
             self._is_confirmed = False
             logger.warning(
@@ -50,7 +76,14 @@ class Lease:
                 extra={"fields": {"lease_seconds": self.seconds}},
             )
             self._on_lost()
-        return self._is_confirmed
+        return not self._is_confirmed
+
+    def heard_log(self, timestamp_ms: int) -> None:
+        """Take the log's time, of a record that was just read, or that the log has just taken."""
+        if self._doubted_at is None and self._standstill.beyond(timestamp_ms) > DOUBT_SECONDS:
+            self._doubted_at = self._clock.monotonic()
+            self.doubts += 1
+            self.on_doubt()
 
     def may_deliver(self) -> bool:
         """Tell whether no client of this gateway can be another one's by now."""
@@ -65,7 +98,8 @@ class Lease:
 
         Until then no other takes over its shards.
         """
-        return self._clock.monotonic() < self._writes_until - self.seconds + SILENT_SECONDS / 2
+        is_early = self._clock.monotonic() < self._writes_until - self.seconds + SILENT_SECONDS / 2
+        return is_early and not self.is_in_doubt
 
     def is_sure(self) -> bool:
         """Tell whether this gateway knows of each owner that has come after it.
@@ -85,19 +119,30 @@ class Lease:
         """Note that the records of others from this gateway's silence have been read."""
         self._is_sure = True
 
-    def renew(self, said_at: float, *, can_write: bool = True) -> None:
+    def renew(self, said_at: float, timestamp_ms: int, *, can_write: bool = True) -> None:
         """Note that a heartbeat sent at a time has come back.
 
         Args:
             said_at: By the clock of the lease.
+            timestamp_ms: By the log.
             can_write: It came through the queue through which all else goes.
         """
-        self.holds()  # that the time was over is not to be missed
+        stood_seconds = self._standstill.heard(timestamp_ms, said_at)
+        if stood_seconds >= HEARTBEAT_SECONDS:
+            logger.warning(
+                "this machine stood still, or the log's clock was set",
+                extra={"fields": {"seconds": round(stood_seconds, 1)}},
+            )
+        self._until -= stood_seconds
+        self._writes_until -= stood_seconds
+        self.is_lost()  # that the time was over is not to be missed
         self.is_sure()
         self.silences += not self.is_in_time()
         self._until = max(self._until, said_at + self.seconds)
         if can_write:
             self._writes_until = max(self._writes_until, said_at + self.seconds)
+        if self._doubted_at is not None and said_at >= self._doubted_at:
+            self._doubted_at = None
 
     def confirm(self) -> None:
         """Act again: the acts of others meanwhile are known."""

@@ -134,6 +134,7 @@ class Peers:
         self._fail = fail
         self.on_other: Sequence[Callable[[LogRecord], None]] = ()
         self.on_word: Callable[[str, str, object], None] = lambda *_: None
+        lease.on_doubt = self._speak_at_once
         use_version(self.version)
 
     async def open(self) -> None:
@@ -171,6 +172,10 @@ class Peers:
         has_room = self._append(self._me.gateway.encode(), value)
         self._said[self._number] = _Said(now, has_room)
         self._raise_version()
+
+    def _speak_at_once(self) -> None:
+        """Send the next heartbeat with the next tick: when it comes back, doubt is over."""
+        self._spoke_at = -HEARTBEAT_SECONDS
 
     def leave(self) -> None:
         """Say that this gateway is gone."""
@@ -339,7 +344,7 @@ class Peers:
         self._echo_at = now
         self._log_clock.heard(record.timestamp_ms)
         self._clock_ahead_ms.append(found["at"] - record.timestamp_ms)
-        self._lease.renew(said.at, can_write=said.has_room)
+        self._lease.renew(said.at, record.timestamp_ms, can_write=said.has_room)
         if not self._is_read:
             self._is_read = True
             for peer in self._peers.values():
@@ -410,6 +415,7 @@ class Peers:
             if record.value is None:
                 self._peers.pop(name, None)
                 continue
+            self._lease.heard_log(record.timestamp_ms)
             peer = self._decode(record)
             if peer is None:
                 continue

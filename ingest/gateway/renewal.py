@@ -60,14 +60,28 @@ class Renewal:
         self._is_asking = False
         self._asked_after = 0  # so many silences
         self._is_reading = False
+        self._doubts = 0  # so many are over, and what had waited was done
 
     def tick(self) -> None:
         """Begin as soon as others hear this gateway again."""
         self._ask()
         self._become_sure()
+        self._end_doubt()
+
+    def _end_doubt(self) -> None:
+        """Do what has waited while it was not known for how long our clock had stood still."""
+        if self._doubts != self._lease.doubts and self._lease.holds():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._doubts = self._lease.doubts
+        self._session_log.confirmed()
+        self._share_groups.confirmed()
+        self._become_sure()
+        self._delivery.confirmed()
 
     def _ask(self) -> None:
-        if self._lease.holds() or not self._lease.is_in_time() or self._is_asking:
+        if not self._lease.is_lost() or not self._lease.is_in_time() or self._is_asking:
             return
         self._is_asking = True
         self._asked_after = self._lease.silences
@@ -82,10 +96,7 @@ class Renewal:
             return  # others may have settled it since they were asked: they are asked again
         logger.info("this gateway is heard of again")
         self._lease.confirm()
-        self._session_log.confirmed()
-        self._share_groups.confirmed()
-        self._become_sure()
-        self._delivery.confirmed()
+        self._go_on()
 
     def _become_sure(self) -> None:
         """Find out whether others have taken shards over."""

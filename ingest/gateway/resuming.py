@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
-    from mqlake.records import LogRecord
     from ingest.gateway.session_context import StoredSession
     from mqlake.progress_records import Outgoing as StoredOutgoing
+    from mqlake.records import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.progress import ProgressSaver, SessionProgress
 from ingest.gateway.session_marks import SessionMarks
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
+from ingest.session.acts import CONFIRM, GRANT, LOST, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
 from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.holder import Holder
 from ingest.session.holder_host import REASONS, Refusal
@@ -439,6 +439,7 @@ BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Claimant], dict[str, Any]], N
     REFUSE: Holder.refused,
     RELEASE: Holder.asked_to_let_go,
     REWRITE: Holder.asked_to_rewrite,
+    LOST: Holder.lost,
     CONFIRM: Holder.answered,
 }
 """Messages of a shard's owner to gateways that hold sessions, or have claimed them."""

@@ -389,6 +389,7 @@ class Shards:
 
     def _receive(self, records: list[LogRecord]) -> None:
         """Take records of shards that are loaded."""
+        self._lease.heard_log(records[-1].timestamp_ms)
         for record in records:
             followed = self._followed.get(record.partition)
             # One that was fetched before its shard was loaded anew is known.

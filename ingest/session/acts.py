@@ -49,6 +49,7 @@ REFUSE: Final = "refuse"
 CONFIRM: Final = "confirm"
 RELEASE: Final = "release"
 REWRITE: Final = "rewrite"
+LOST: Final = "lost"
 SUBSCRIPTIONS: Final = "subscriptions"
 
 KEYS_AT_ONCE: Final = 500
@@ -98,7 +99,10 @@ class OwnedShard(Protocol):
 async def ask(
     gateway: str, action: str, key: Key, epoch: int, topic_filter: str | None = None
 ) -> None:
-    """Ask the holder of a session to let go of it, or to write it, or a subscription, again."""
+    """Ask the holder of a session to let go of it, or to write it, or a subscription, again.
+
+    Or tell a gateway that it is not the holder any more.
+    """
     members: dict[str, Any] = {"tenant": key[0], "client_id": key[1], "epoch": epoch}
     if topic_filter is not None:
         members["filter"] = topic_filter

@@ -5,7 +5,8 @@
                 └─ refused,       │ └─ claimed, when its shard changes its owner
                    given up       │
     open_free ──► free ───────────┘
-                                  └─ lost: others have settled it while this gateway was cut off
+                                  └─ lost: others have settled it while this gateway was cut off,
+                                     as they say when it asks, or when it writes of the session
 
 A *free* session is one that this gateway has begun as owner of its shard, without a claim: nothing
 of it is in the log, and nothing is to be written when it ends.
@@ -279,6 +280,17 @@ class Holder(Generic[Opening]):
             refusal = Refusal.TAKEN_OVER
             self._turn_away(key, claiming, refusal, REASONS[refusal])
         self._end_claim(key, epoch)
+
+    def lost(self, value: dict[str, Any]) -> None:
+        """Let go of a session without a record: the log has it not as this gateway's any more.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        key, epoch = key_of(value), number_of(value, "epoch")
+        held = self._held.get(key)
+        if held is not None and held.epoch == epoch:
+            self._drop(key, held)
 
     def asked_to_rewrite(self, value: dict[str, Any]) -> None:
         """Write a session once more, or a subscription: its last record does not count.

@@ -21,6 +21,7 @@ from ingest.session import acts
 from ingest.session.dead_holders import DeadHolders
 from ingest.session.effects import AppendRecords, ShardRecord
 from ingest.session.entries import session_of
+from ingest.session.late_writers import LateWriters
 from ingest.session.share_groups import GroupsOfShard
 from ingest.session.stored_sessions import SessionsOfShard
 from ingest.session.stored_subscriptions import SubscriptionsOfShard
@@ -78,6 +79,7 @@ class Shard:
         sessions: Stored ones, and their holders.
         taken: Those that were begun without a claim.
         subscriptions: Those that have records of their own.
+        late: Gateways that write of sessions which are not theirs any more.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Shard:
         self._is_leaving = False
         self.taken = TakenSessions()
         self._asked_at_ms: dict[Key, int] = {}
+        self.late = LateWriters(self)
         self.groups = GroupsOfShard(self)
         self.subscriptions: SubscriptionsOfShard[ShardEntry] = SubscriptionsOfShard(self)
         self.sessions = SessionsOfShard(self)

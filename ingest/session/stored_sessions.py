@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from ingest.session.effects import Work
     from ingest.session.entries import ShardStore
+    from ingest.session.late_writers import LateWriters
     from ingest.session.stored_subscriptions import SubscriptionsOfShard
     from mqlake.records import LogRecord
     from mqlake.session_records import SessionOutline
@@ -68,6 +69,8 @@ class ShardOfSessions(Protocol):
     def store(self) -> ShardStore: ...
     @property
     def subscriptions(self) -> SubscriptionsOfShard[ShardEntry]: ...
+    @property
+    def late(self) -> LateWriters: ...
     def act(self, work: Work) -> None: ...
     def serve(self, key: Key) -> None: ...
     def serve_anew(self, key: Key) -> None: ...
@@ -118,6 +121,7 @@ class SessionsOfShard:
         # One that is repeated, or written again by the owner, says where it stood first.
         epoch = record.offset if stamp.epoch == NO_EPOCH else stamp.epoch
         claim = decode_claim(record.value, epoch, record.timestamp_ms)
+        shard.late.seen(claim.run)
         shard.claim_read(key, claim, is_held=entry is not None and entry.holder is not None)
         if entry is None:
             self._grant(key, ShardEntry(is_proven=False), claim)
@@ -187,10 +191,13 @@ class SessionsOfShard:
         entry = self._store.get(key) or ShardEntry()
         if not self.counts(entry, stamp):
             self._shadow(SESSION, key, entry, stamp.epoch)
+            self._shard.late.wrote(key, stamp, record.timestamp_ms)
             return
         session = None if record.value is None else read_outline(record.value)
         if session is not None and session[:2] != key:
             raise InvalidRecord(f"session under key {record.key!r} is that of another client")
+        if session is not None:
+            self._shard.late.seen(Run(session.gateway, session.incarnation))
         if self._shadowed:
             self._shadowed.pop((SESSION, key), None)
         self._shard.subscriptions.session_written(key, entry.session, session)
@@ -234,6 +241,7 @@ class SessionsOfShard:
             return  # with its session
         if entry is not None and not self.counts(entry, stamp):
             self._shadow(PROGRESS, key, entry, stamp.epoch)
+            self._shard.late.wrote(key, stamp, record.timestamp_ms)
             return
         if self._shadowed:
             self._shadowed.pop((PROGRESS, key), None)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ingest.session.effects import Work
+    from ingest.session.late_writers import LateWriters
     from mqlake.records import LogRecord
     from mqlake.session_records import SessionOutline, SessionRecord
     from mqlake.shard_records import Key, Run, Stamp
@@ -104,6 +105,8 @@ class ShardOfSubscriptions(Protocol[Entry]):
 
     @property
     def store(self) -> SubscriptionStore[Entry]: ...
+    @property
+    def late(self) -> LateWriters: ...
     def session(self, key: Key) -> SessionRecord | None: ...
     def counts(self, entry: Entry, stamp: Stamp) -> bool: ...
     def learn_epoch(self, key: Key, entry: Entry | None, epoch: int) -> None: ...
@@ -137,6 +140,7 @@ class SubscriptionsOfShard(Generic[Entry]):
         entry = store.get(key)
         if not self._counts(entry, known, stamp, is_end=value is None):
             self._shadow(key, topic_filter)
+            self._shard.late.wrote(key, stamp, record.timestamp_ms)
             return
         if value is None:
             store.put_subscription(key, topic_filter, None)

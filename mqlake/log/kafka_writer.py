@@ -13,11 +13,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial as bind
 from typing import Any, Final, NoReturn, cast
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 
 from mqlake.errors import LogError
 from mqlake.log.bursts import Bursts
@@ -90,6 +96,8 @@ class KafkaLogWriter:
         self._round_trip_seconds = 0.0
         self._reports: deque[tuple[AppendCallback, int, int, KafkaError | None]] = deque()
         self._report_callback = self._take_report
+        self.on_log_time: Callable[[int], None] = lambda _: None
+        self._log_time_ms = self._told_time_ms = 0
         self._strays: deque[tuple[AppendCallback, Message]] = deque()
         self._used: dict[str, int] = {}
         self._least_used = _MOST_PARTITIONS
@@ -274,6 +282,9 @@ class KafkaLogWriter:
         if error is None and partition >= self._least_used and self._is_astray(message):
             self._strays.append((on_appended, message))
             return
+        time_type, timestamp_ms = message.timestamp()
+        if time_type == TIMESTAMP_LOG_APPEND_TIME and error is None:
+            self._log_time_ms = timestamp_ms
         self._reports.append(
             (on_appended, partition, message.offset(), error)  # type: ignore[arg-type]
         )
@@ -314,9 +325,13 @@ class KafkaLogWriter:
         if self._strays:
             self._append_strays()
         reports = self._reports
+        count, log_time_ms = len(reports), self._log_time_ms  # in this order: it is of all of them
+        if log_time_ms != self._told_time_ms:
+            self._told_time_ms = log_time_ms
+            self.on_log_time(log_time_ms)
         take = reports.popleft
         try:
-            for _ in range(len(reports)):
+            for _ in range(count):
                 on_appended, partition, offset, error = take()
                 self._queued -= 1
                 if error is None:

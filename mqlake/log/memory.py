@@ -28,7 +28,7 @@ from mqlake.log.contract import (
     queue,
 )
 from mqlake.record_versions import Headers
-from mqlake.records import LogRecord
+from mqlake.records import GATEWAYS, SESSIONS, LogRecord
 
 MAX_BATCH_RECORDS: Final = 500
 
@@ -56,10 +56,16 @@ class _Follower(Protocol):
 
 
 class MemoryLog:
-    """Log topics, their partitions and records; and the faults a test asks for."""
+    """Log topics, their partitions and records; and the faults a test asks for.
+
+    Attributes:
+        now_ms: The log's clock.
+        with_log_time: Log topics whose writers are told the time of their records.
+    """
 
     def __init__(self, now_ms: Callable[[], int] = _system_ms) -> None:
         self.now_ms = now_ms
+        self.with_log_time = {SESSIONS, GATEWAYS}
         self._topics: dict[str, list[_Partition]] = {}
         self._readers: list[_Follower] = []
         self._writers: list[MemoryLogWriter] = []
@@ -228,6 +234,7 @@ class MemoryLogWriter:
         self._closed = False
         self._idle = asyncio.Event()
         self._used: dict[str, int] = {}
+        self.on_log_time: Callable[[int], None] = lambda _: None
         log.add_writer(self)
 
     def append(
@@ -318,6 +325,11 @@ class MemoryLogWriter:
                 )
         self._closed = True
 
+    def _stored(self, record: _Append, partition: int, offset: int, now_ms: int) -> None:
+        if record.log_topic in self._log.with_log_time:
+            self.on_log_time(now_ms)
+        record.on_appended(partition, offset, None)
+
     def _report(self) -> None:
         while self._reports and not self._log.is_late:
             self._reports.popleft()()
@@ -348,7 +360,8 @@ class MemoryLogWriter:
             except LogError as exc:
                 self._reports.append(bind(waiting.on_appended, waiting.partition, -1, exc))
             else:
-                self._reports.append(bind(waiting.on_appended, partition, offset, None))
+                now_ms = self._log.now_ms()
+                self._reports.append(bind(self._stored, waiting, partition, offset, now_ms))
             self._report()
         self._report()
         if not self.queued():

@@ -24,6 +24,7 @@ class VersionedWriter:
     Attributes:
         append, append_durably: As the contract has them.
         queued, round_trip_seconds, flush, close, partition_of, use_partitions: Of the writer below.
+        on_log_time: Of the writer below.
         version: Of the records from now on; at first that of this release.
     """
 
@@ -39,6 +40,14 @@ class VersionedWriter:
         self.partition_of = writer.partition_of
         self.use_partitions = writer.use_partitions
         self.use(RECORD_VERSION)
+
+    @property
+    def on_log_time(self) -> Callable[[int], None]:
+        return self._writer.on_log_time
+
+    @on_log_time.setter
+    def on_log_time(self, told: Callable[[int], None]) -> None:
+        self._writer.on_log_time = told
 
     def use(self, version: int) -> None:
         """Append in this version from now on."""

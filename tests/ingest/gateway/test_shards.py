@@ -131,7 +131,7 @@ class Bench:
         self.reader, self.standby, self.loader = (HeldReader(ends) for _ in range(3))
         self.writer = Written()
         lease = Lease(clock, 10, lambda: None)
-        lease.renew(clock.monotonic())
+        lease.renew(clock.monotonic(), clock.now_ms())
         self.shards = Shards(
             ME,
             SHARDS,

@@ -846,7 +846,7 @@ async def test_what_was_asked_before_another_silence_confirms_nothing(
         for asked in (1, 2):
             clock.advance(2 * LEASE_SECONDS)
             assert not lease.holds()
-            lease.renew(clock.monotonic())
+            lease.renew(clock.monotonic(), clock.now_ms())
             if asked == 2:
                 answered[0]()  # by an owner that has settled this gateway since
                 assert not lease.holds()
@@ -854,3 +854,27 @@ async def test_what_was_asked_before_another_silence_confirms_nothing(
             assert len(answered) == asked
         answered[1]()
         assert lease.holds()
+
+
+async def test_a_gateway_that_was_frozen_answers_when_its_sessions_are_confirmed() -> None:
+    clock = ManualClock()
+    async with running_gateway(clock=clock) as harness:
+        client = await Client.open(harness.port)
+        await client.handshake("alice", properties={"session_expiry_interval": 600})
+        lease = harness.gateway.lease
+        asked: list[bool] = []
+        confirm = harness.gateway.sessions.confirm
+
+        def ask(on_confirmed: Callable[[], None]) -> None:
+            asked.append(lease.holds())
+            confirm(on_confirmed)
+
+        harness.gateway.sessions.confirm = ask  # type: ignore[method-assign]
+        harness.log.now_ms = lambda: clock.now_ms() + 13_000  # the log's clock has gone on
+        assert lease.may_deliver()  # and nothing here tells
+        client.send(Subscribe(1, [Subscription("a", 1)]))
+        await client.expect(Suback)
+        assert asked == [False]
+        assert (lease.silences, lease.doubts) == (1, 1)
+        client.send(Publish("a", b"1", 0))
+        assert await client.payloads(1) == [b"1"]

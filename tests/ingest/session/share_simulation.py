@@ -48,7 +48,14 @@ from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
 from tests.ingest.session.simulation.lease import TICK_MS
 from tests.ingest.session.simulation.log import START_MS
 from tests.ingest.session.simulation.node import LEASE_MS
-from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step, lost_ticks
+from tests.ingest.session.simulation.schedule import (
+    LATE_MS,
+    Fault,
+    Schedule,
+    Step,
+    lost_ticks,
+    with_freeze,
+)
 from tests.ingest.session.simulation.search import run
 from tests.ingest.session.simulation.world import World
 
@@ -482,6 +489,14 @@ class ShareProcess(Process):
         if not self.is_asking or (self.membership is not None and self.membership.asks):
             return
         self.is_asking = False
+        self.go_on_kept()
+
+    def go_ahead(self) -> None:
+        super().go_ahead()
+        if not self.is_asking:
+            self.go_on_kept()
+
+    def go_on_kept(self) -> None:
         parked, self.waiting_to_be_kept = self.waiting_to_be_kept, []
         for then in parked:
             self.when_kept(then)
@@ -702,6 +717,11 @@ def is_meant(gap: ShareGap, offset: int) -> bool:
 
 def _dump(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+def frozen(seed: int) -> Schedule:
+    """Return the schedule of a seed in which a machine is frozen."""
+    return with_freeze(make_schedule(seed), 25)
 
 
 def search(

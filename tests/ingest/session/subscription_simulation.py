@@ -20,7 +20,7 @@ from mqlake.session_records import (
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import Judge, Violation
-from tests.ingest.session.simulation.schedule import CLIENTS, Schedule, Step
+from tests.ingest.session.simulation.schedule import CLIENTS, Schedule, Step, with_freeze
 from tests.ingest.session.simulation.schedule import make_schedule as make_plain_schedule
 from tests.ingest.session.simulation.search import run
 from tests.ingest.session.simulation.world import World
@@ -203,10 +203,17 @@ class SubscribingWorld(World):
         return self.known[client.client_id, connection.session_id, name]
 
 
-def search(seeds: Iterable[int]) -> tuple[int, Violation] | None:
+def frozen(seed: int) -> Schedule:
+    """Return the schedule of a seed in which a machine is frozen."""
+    return with_freeze(make_schedule(seed))
+
+
+def search(
+    seeds: Iterable[int], make: Callable[[int], Schedule] = make_schedule
+) -> tuple[int, Violation] | None:
     """Return the first seed whose schedule breaks a promise, and which."""
     for seed in seeds:
-        found = run(make_schedule(seed), SubscribingWorld)
+        found = run(make(seed), SubscribingWorld)
         if found is not None:
             return seed, found
     return None

@@ -310,3 +310,21 @@ def test_a_malformed_page_is_refused(rows: object) -> None:
     holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
     with pytest.raises(InvalidRecord, match="subscriptions"):
         holder.subscriptions_told({**told(1), "subscriptions": rows})
+
+
+def test_a_session_that_is_lost_is_let_go_of_without_a_record() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
+    holder.granted(told(1, 0))
+    written = len(host.appended)
+    holder.lost(told(1, 7))  # one that was held before
+    assert holder.is_held(KEY)
+    holder.lost(told(1, 0))
+    assert not holder.is_held(KEY)
+    assert host.did[1:] == [("abandon",), ("untake",)]
+    assert len(host.appended) == written
+    holder.lost(told(1, 0))  # told again
+    assert host.did[1:] == [("abandon",), ("untake",)]
+    with pytest.raises(InvalidRecord):
+        holder.lost({"tenant": "t"})

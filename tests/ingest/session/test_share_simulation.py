@@ -28,6 +28,7 @@ from tests.ingest.session import share_simulation
 from tests.ingest.session.share_simulation import (
     ShareProcess,
     ShareWorld,
+    frozen,
     make_schedule,
     search,
     with_lost_deliveries,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 CHUNKS: Final = 5
 SCHEDULES: Final = simulations_wanted(500)
+FREEZES: Final = simulations_wanted(200)
+"""Schedules in which a machine is frozen, and its clocks with it."""
 
 
 @pytest.mark.parametrize("make", [make_schedule, with_lost_deliveries])
@@ -51,6 +54,11 @@ def test_no_schedule_breaks_a_promise(chunk: int, make: Callable[[int], Schedule
     size = SCHEDULES // CHUNKS
     found = search(range(chunk * size, (chunk + 1) * size), make)
     assert found is None, explain(found[0], ShareWorld)
+
+
+def test_a_machine_that_was_frozen_breaks_no_promise() -> None:
+    found = search(range(FREEZES), frozen)
+    assert found is None, explain(frozen(found[0]), ShareWorld)
 
 
 def test_a_schedule_is_the_same_each_time() -> None:

@@ -23,8 +23,13 @@ from tests.ingest.session.simulation.families import (
     wait_while_cut_off,
 )
 from tests.ingest.session.simulation.gateway import Process
-from tests.ingest.session.simulation.planted import MUTANTS
+from tests.ingest.session.simulation.planted import (
+    MUTANTS,
+    know_the_standstill_late,
+    notice_no_standstill,
+)
 from tests.ingest.session.simulation.schedule import (
+    frozen,
     make_schedule,
     on_one_machine,
     with_slow_clients,
@@ -50,6 +55,8 @@ STRANGERS: Final = simulations_wanted(250)
 CHUNK: Final = 250
 SLOW: Final = simulations_wanted(120)
 """Schedules in which more comes than clients take."""
+FREEZES: Final = simulations_wanted(300)
+"""Schedules in which a machine is frozen, and its clocks with it."""
 ENDINGS: Final = simulations_wanted(100)
 """Schedules in which gateways see that another one has ended."""
 
@@ -65,6 +72,19 @@ def test_no_schedule_breaks_a_promise(chunk: int) -> None:
 def test_no_stranger_gets_a_session(chunk: int) -> None:
     found = search(range(chunk * CHUNK, (chunk + 1) * CHUNK), with_strangers)
     assert found is None, explain(with_strangers(found[0]))
+
+
+def test_a_machine_that_was_frozen_breaks_no_promise() -> None:
+    found = search(range(FREEZES), frozen)
+    assert found is None, explain(frozen(found[0]))
+
+
+@pytest.mark.parametrize("plant", [notice_no_standstill, know_the_standstill_late])
+def test_a_gateway_that_does_not_notice_a_freeze_is_found(
+    monkeypatch: Patch, plant: Callable[[Patch], None]
+) -> None:
+    plant(monkeypatch)
+    assert search(range(400), frozen) is not None
 
 
 def test_who_has_ended_is_not_waited_for_and_breaks_nothing() -> None:

@@ -17,6 +17,7 @@ from tests.ingest.session.simulation.search import around, explain, run
 from tests.ingest.session.subscription_simulation import (
     Filters,
     SubscribingWorld,
+    frozen,
     make_schedule,
     search,
 )
@@ -32,6 +33,8 @@ Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 5
 SCHEDULES: Final = simulations_wanted(500)
+FREEZES: Final = simulations_wanted(200)
+"""Schedules in which a machine is frozen, and its clocks with it."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,11 @@ def test_no_schedule_breaks_a_promise(chunk: int) -> None:
     size = SCHEDULES // CHUNKS
     found = search(range(chunk * size, (chunk + 1) * size))
     assert found is None, explain(make_schedule(found[0]), SubscribingWorld)
+
+
+def test_a_machine_that_was_frozen_breaks_no_promise() -> None:
+    found = search(range(FREEZES), frozen)
+    assert found is None, explain(frozen(found[0]), SubscribingWorld)
 
 
 def hand_over_what_has_ended(patch: Patch) -> None:

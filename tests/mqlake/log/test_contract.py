@@ -29,6 +29,7 @@ from mqlake.log.contract import (
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
+from mqlake.log.log_topics import LOG_TIME
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import LogRecord
 
@@ -46,7 +47,9 @@ _names = itertools.count()
 class Cluster:
     """What a test asks of a log before it uses the contract."""
 
-    async def create(self, partitions: int = PARTITIONS, *, compacted: bool = False) -> str:
+    async def create(
+        self, partitions: int = PARTITIONS, *, compacted: bool = False, log_time: bool = False
+    ) -> str:
         """Create a log topic of its own for the test."""
         raise NotImplementedError
 
@@ -76,9 +79,13 @@ class MemoryCluster(Cluster):
     def __init__(self) -> None:
         self._log = MemoryLog()
 
-    async def create(self, partitions: int = PARTITIONS, *, compacted: bool = False) -> str:
+    async def create(
+        self, partitions: int = PARTITIONS, *, compacted: bool = False, log_time: bool = False
+    ) -> str:
         log_topic = f"test-{next(_names)}"
         self._log.create(log_topic, partitions)
+        if log_time:
+            self._log.with_log_time.add(log_topic)
         return log_topic
 
     async def grow(self, log_topic: str, partitions: int) -> None:
@@ -108,13 +115,16 @@ class KafkaCluster(Cluster):
     def __init__(self, bootstrap_servers: str) -> None:
         self._servers = bootstrap_servers
 
-    async def create(self, partitions: int = PARTITIONS, *, compacted: bool = False) -> str:
+    async def create(
+        self, partitions: int = PARTITIONS, *, compacted: bool = False, log_time: bool = False
+    ) -> str:
         log_topic = f"test-{next(_names)}"
-        await asyncio.to_thread(self._create, log_topic, partitions, compacted)
+        await asyncio.to_thread(self._create, log_topic, partitions, compacted, log_time)
         return log_topic
 
-    def _create(self, log_topic: str, partitions: int, compacted: bool) -> None:
+    def _create(self, log_topic: str, partitions: int, compacted: bool, log_time: bool) -> None:
         config = {"cleanup.policy": "compact"} if compacted else {}
+        config |= LOG_TIME if log_time else {}
         admin.LogAdmin(self._servers, DEADLINE_SECONDS).ensure(log_topic, config, partitions)
 
     async def grow(self, log_topic: str, partitions: int) -> None:
@@ -283,6 +293,32 @@ def fill_up(writer: LogWriter, log_topic: str, reports: Reports) -> None:
     """Append until the writer refuses; librdkafka may report, and make room, on its own thread."""
     for _ in range(100_000):
         writer.append(log_topic, b"k", b"v", [], reports.take)
+
+
+def test_a_writer_is_told_the_logs_time_of_a_record_before_it_is_reported(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        without, log_topic = await cluster.create(), await cluster.create(1, log_time=True)
+        told: list[int | str] = []
+        async with writing(cluster) as writer, reading(cluster) as reader:
+            writer.on_log_time = told.append
+            await writer.append_durably(without, b"k", b"v", [], timestamp_ms=RECENT_MS)
+            assert told == []
+
+            def report(*_: object) -> None:
+                told.append("reported")
+
+            writer.append(log_topic, b"k", b"v", [], report, timestamp_ms=RECENT_MS, partition=0)
+            await writer.flush(DEADLINE_SECONDS)
+            read = Read()
+            await reader.start(log_topic, {0: BEGINNING}, read.take, read.take_error)
+            await read.until_count(1)
+        assert told[1:] == ["reported"]
+        assert isinstance(told[0], int)
+        assert abs(told[0] - time.time_ns() // 1_000_000) < 60_000
+        if isinstance(cluster, KafkaCluster):  # the one in memory keeps the time of the call
+            assert told[0] == read.records[0].timestamp_ms
+
+    run(scenario)
 
 
 def test_a_record_is_read_as_it_was_appended(run: Run) -> None:

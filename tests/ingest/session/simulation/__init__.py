@@ -9,5 +9,6 @@ promise.
 
 What is taken for granted: requests of one process to one partition land in their order, within
 LATE_MS after they were sent, whatever becomes of the process. Clocks of machines differ in rate by
-half a per cent at most, their calendars by anything.
+half a per cent at most, their calendars by anything. A machine that is frozen does not notice; when
+it goes on its gateway hears heartbeats of others before it does anything else.
 """

@@ -15,6 +15,7 @@ from ingest.session.states import IN_FORCE, SessionState
 from mqlake.progress_records import MarksRecord, ProgressRecord, encode_marks, encode_progress
 from mqlake.session_records import marks_key, progress_key
 from mqlake.shard_records import stamp_headers
+from tests.ingest.session.simulation.lease import SILENCE_MS
 from tests.ingest.session.simulation.log import Message
 from tests.ingest.session.simulation.node import LOOK_AGAIN_MS
 from tests.ingest.session.simulation.opening import Opening
@@ -84,8 +85,11 @@ class Process(OwnerNode):
         self.holder.confirm(self.clock.monotonic())
 
     def confirmed(self) -> None:
-        self.world.note(self, "goes on")
         self.is_isolated = self.is_confirming = False
+        self.go_ahead()
+
+    def go_ahead(self) -> None:
+        self.world.note(self, "goes on")
         parked, self.parked = self.parked, []
         for call in parked:
             call()
@@ -93,8 +97,10 @@ class Process(OwnerNode):
 
     def serves(self, serving: Serving) -> bool:
         """Tell whether the client of a session may be given something now."""
-        is_free = self.holder.epoch(serving.key) is None
-        return self.is_leased and (not is_free or (self.is_sure and self.is_heard()))
+        if self.holder.epoch(serving.key) is not None:
+            return self.is_leased
+        is_silent = self.world.now - self.landed_at >= SILENCE_MS  # also when it cannot know
+        return self.is_leased and self.is_sure and self.is_heard() and not is_silent
 
     def once_counted(self, call: Callable[[], None]) -> None:
         """Do what a report of the log sets off, unless others may have the session already."""
@@ -120,6 +126,7 @@ class Process(OwnerNode):
             "confirm": self.holder.answered,
             "release": self.holder.asked_to_let_go,
             "rewrite": self.holder.asked_to_rewrite,
+            "lost": self.holder.lost,
         }[action]
         take(members)
 

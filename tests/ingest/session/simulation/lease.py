@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.session.effects import ShardRecord
 from ingest.session.placement import ShardPlacement, place
-from mqlake.clock import LogClock
+from mqlake.clock import LogClock, Standstill
 from mqlake.shard_records import OWNER_KEY, encode_run, stamp_headers
 from tests.ingest.session.simulation.log import START_MS, SimHeartbeat
 from tests.ingest.session.simulation.node import DELIVERY_MS, LEASE_MS, Node
@@ -20,6 +20,7 @@ TICK_MS: Final = 1_000
 MARGIN_MS: Final = 1_000
 SILENCE_MS: Final = 3_000
 SURE_MS: Final = 2_500
+DOUBT_MS: Final = 1_500
 """Less than the silence: what an owner has begun without a record is its own for so long."""
 
 
@@ -46,11 +47,20 @@ class LeasedNode(Node):
         self.latest: dict[str, Run] = {}
         self.started = self.local_ms
         self.log_clock = LogClock(self.clock)
+        self.standstill = Standstill(self.clock)
+        self.doubted_at: int | None = None
+        """The log's time has gone on further than our clock, and no heartbeat since has come."""
+        self.landed_at = -LEASE_MS
+        """When the log has taken our last heartbeat, by the time of the world."""
         self.owning: set[int] = set()
         world.at(since, self.tick, process=self)
 
     def confirm(self) -> None:
         """Ask which sessions are still its own."""
+        raise NotImplementedError
+
+    def go_ahead(self) -> None:
+        """Do what has waited: what is held was held all the time."""
         raise NotImplementedError
 
     def tick_sessions(self) -> None:
@@ -63,7 +73,10 @@ class LeasedNode(Node):
     def is_leased(self) -> bool:
         """Whether others cannot take this process for dead yet."""
         return (
-            self.is_alive and not self.is_isolated and self.local_ms - self.leased_from < LEASE_MS
+            self.is_alive
+            and not self.is_isolated
+            and self.local_ms - self.leased_from < LEASE_MS
+            and self.world.now - self.landed_at < LEASE_MS + MARGIN_MS
         )
 
     def may_act(self) -> bool:
@@ -73,11 +86,28 @@ class LeasedNode(Node):
             self.world.note(self, "is isolated")
             self.is_isolated = True
             self.is_confirming = False
-        return not self.is_isolated
+        return not self.is_isolated and self.doubted_at is None
 
     def is_heard(self) -> bool:
         """Tell whether nobody can take us for silent."""
         return self.local_ms - self.leased_from < SURE_MS
+
+    def heard_log(self, at_ms: int) -> None:
+        """Take the log's time: others may have taken us for dead while our machine was frozen."""
+        if self.doubted_at is None and self.standstill.beyond(at_ms) * 1000 > DOUBT_MS:
+            self.world.note(self, "is in doubt")
+            self.doubted_at = self.local_ms
+            self.speak()
+            self.world.at(6, self.hear_again, process=self)
+
+    def freeze_until(self, until: int) -> None:
+        super().freeze_until(until)
+        self.world.at(until - self.world.now - 1, self.thaw)
+
+    def thaw(self) -> None:
+        """Hear what others have said meanwhile, before all else."""
+        if self.is_alive:
+            self.hear_again()
 
     def may_deliver(self) -> bool:
         """Tell whether no client can be another gateway's by now; note when one may be."""
@@ -106,9 +136,12 @@ class LeasedNode(Node):
         self.world.at(5, look, process=self)
 
     def has_lease(self) -> bool:
-        """Tell whether our own word has come back: what an owner needs, while a holder asks."""
+        """Tell whether our own word has come back: what an owner needs, while a holder asks.
+
+        Nor does an owner wait in doubt: its records do not count behind those of the next one.
+        """
         return self.local_ms - self.leased_from < LEASE_MS and (
-            self.may_act() or self.is_confirming
+            self.may_act() or not self.is_isolated or self.is_confirming
         )
 
     def tick(self) -> None:
@@ -116,10 +149,8 @@ class LeasedNode(Node):
         world.at(TICK_MS, self.tick, process=self)
         if now < self.stopped_until:
             return
-        if now >= self.mute_until:
-            world.heartbeats.append(SimHeartbeat(now + 5, self.me, local))
-        if now >= max(self.cut_off_until, self.unheard_until):
-            self.hear()
+        self.speak()
+        self.hear_again()
         unheard = local - self.leased_from
         if unheard < SURE_MS and self.is_sure and not self.is_isolated:
             self.place()  # as most of the time, and fast
@@ -128,6 +159,14 @@ class LeasedNode(Node):
         for shard in self.shards if unheard < LEASE_MS else ():
             shard.tick(self.log_clock.now_ms(), self.is_dead, self.is_silent, self.is_spent)
         self.tick_sessions()
+
+    def speak(self) -> None:
+        if self.world.now >= self.mute_until:
+            self.world.heartbeats.append(SimHeartbeat(self.world.now + 5, self.me, self.local_ms))
+
+    def hear_again(self) -> None:
+        if self.world.now >= max(self.cut_off_until, self.unheard_until):
+            self.hear()
 
     def look_at_lease(self, unheard: int) -> None:
         """Do what follows when the lease is over, or is there again."""
@@ -147,8 +186,18 @@ class LeasedNode(Node):
             at += 1
             if run is self.me:
                 self.may_deliver()  # that it was not heard is not to be missed
-                self.leased_from = max(self.leased_from, sent)
+                self.leased_from -= round(
+                    1000 * self.standstill.heard(START_MS + lands, sent / 1000)
+                )
+                self.may_deliver()
+                self.leased_from, self.landed_at = max(self.leased_from, sent), lands
                 self.log_clock.heard(START_MS + lands)
+                if self.doubted_at is not None and sent >= self.doubted_at:
+                    self.doubted_at = None
+                    if not self.is_isolated:
+                        self.go_ahead()
+            else:
+                self.heard_log(START_MS + lands)
             latest = self.latest.get(run.gateway)
             if latest is None or run is latest or run not in heard:
                 self.latest[run.gateway] = run
@@ -166,7 +215,8 @@ class LeasedNode(Node):
 
     def is_certain(self) -> bool:
         """Tell whether nobody takes us for silent before what we append now has landed."""
-        return self.local_ms - self.leased_from < SILENCE_MS - MARGIN_MS
+        is_early = self.local_ms - self.leased_from < SILENCE_MS - MARGIN_MS
+        return is_early and self.doubted_at is None
 
     def is_dead(self, run: Run) -> bool:
         if run == self.me:

@@ -38,12 +38,25 @@ class SimClock:
         self.world = world
         self.ahead_ms = ahead_ms
         self.rate = rate
+        self.stands_until = 0
+        """Until then its machine is frozen."""
+        self._stood_ms = 0
+
+    @property
+    def running_ms(self) -> int:
+        """How long it has run since the world began."""
+        return int((max(self.world.now, self.stands_until) - self._stood_ms) * self.rate)
+
+    def stand_until(self, until: int) -> None:
+        """Stand still until then: its machine is frozen, and notices nothing."""
+        self._stood_ms += until - max(self.world.now, self.stands_until)
+        self.stands_until = until
 
     def monotonic(self) -> float:
-        return self.world.now * self.rate / 1000
+        return self.running_ms / 1000
 
     def now_ms(self) -> int:
-        return START_MS + int(self.world.now * self.rate) + self.ahead_ms
+        return START_MS + self.running_ms + self.ahead_ms
 
 
 class Node:
@@ -87,17 +100,33 @@ class Node:
     @property
     def local_ms(self) -> int:
         """Time since the world began, by this machine."""
-        return int(self.world.now * self.rate)
+        return self.clock.running_ms
 
     @property
     def is_unsure(self) -> bool:
         """Whether the log does not answer for what clients publish."""
         return self.unsure_until > self.world.now
 
+    def freeze_until(self, until: int) -> None:
+        """Stand still with the machine: no clock of it tells how long that was."""
+        self.paused_until = max(self.paused_until, until)
+        self.clock.stand_until(self.paused_until)
+
+    def thaw_by(self, now: int) -> None:
+        """Stand still no longer than that."""
+        if self.paused_until > now:
+            self.paused_until = now
+            if self.clock.stands_until > now:
+                self.clock.stand_until(now)
+
     # What it is for
 
     def start(self, shard: Shard, work: Work) -> None:
         """Begin an act of the owner of a shard."""
+        raise NotImplementedError
+
+    def heard_log(self, at_ms: int) -> None:
+        """Take the time of a record that the log has just shown, or has just taken from here."""
         raise NotImplementedError
 
     def take_control(self, action: str, value: bytes) -> None:
@@ -128,7 +157,10 @@ class Node:
             self.take_inbound()
             return
         shard = self.shards[what]
-        for record in self.world.logs[what].since(shard.next_offset):
+        records = self.world.logs[what].since(shard.next_offset)
+        if records:
+            self.heard_log(records[-1].timestamp_ms)
+        for record in records:
             shard.apply(record)
         self.check_waits(what)
 
@@ -175,7 +207,19 @@ class Node:
         self.world.at(lands - self.world.now, landed)
 
     def append_record(self, shard: int, record: ShardRecord, report: Callable[[int], None]) -> None:
-        self.send(shard, self.world.append, self, shard, record, report=report)
+        append: Callable[..., int] = self.world.append
+        landed_at = START_MS
+
+        def land() -> int:
+            nonlocal landed_at
+            landed_at = START_MS + self.world.now
+            return append(self, shard, record)
+
+        def landed(offset: int) -> None:
+            self.heard_log(landed_at)
+            report(offset)
+
+        self.send(shard, land, report=landed)
 
     def append(
         self,

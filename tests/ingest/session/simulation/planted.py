@@ -31,7 +31,7 @@ from ingest.session.outgoing import Exchange, OutgoingMessages
 from ingest.session.ownership import Shard
 from ingest.session.stored_sessions import SessionsOfShard
 from ingest.session.taken_sessions import TakenSession
-from mqlake.clock import LogClock
+from mqlake.clock import LogClock, Standstill
 from mqlake.progress_records import MarksRecord, decode_marks
 from mqlake.session_records import SessionOutline, will_exchange
 from mqlake.shard_records import ANYBODY, Claim
@@ -547,6 +547,17 @@ def read_behind_the_first(patch: Patch) -> None:
     patch.setattr(serving, "first_unread", first_unread)
 
 
+def notice_no_standstill(patch: Patch) -> None:
+    """A gateway goes by its own clock, though its machine may have been frozen."""
+    patch.setattr(Standstill, "beyond", lambda *_: 0.0)
+
+
+def know_the_standstill_late(patch: Patch) -> None:
+    """What the log says does not count until a heartbeat has come back."""
+    patch.setattr(LeasedNode, "heard_log", lambda *_: None)
+    patch.setattr(LeasedNode, "thaw", lambda _: None)
+
+
 MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (ignore_epochs, 906),
     (settle_without_closing, 45),
@@ -556,7 +567,7 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (announce_no_wills, 436),
     (publish_wills_without_looking, 216),
     (ignore_releases, 0),
-    (skip_confirming, 192),
+    (skip_confirming, 386),
     (skip_the_lease, 192),
     (resurrect_sessions, 906),
     (use_marks_of_another_run, 2_097),

@@ -18,6 +18,7 @@ _FAULTS: Final = (
     *("cut_off", "unheard", "mute", "slow", "late", "unsure", "unsure", "step"),
 )
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
+_FREEZES_MS: Final = (3_500, 13_000, 13_000, 30_000)
 _EXPIRIES: Final = (NEVER_EXPIRES, NEVER_EXPIRES, NEVER_EXPIRES, 0, 0, 8)
 _WILLS: Final = (None, None, 0, 0, 3)
 _AHEAD_MS: Final = (0, 0, 0, 3_601_237, -3_599_411, 7_013, -2_503)
@@ -62,8 +63,9 @@ class Fault:
     what: str
     """crash, pause, or for a time: cut off from the log, unheard (reads no heartbeats and control
     records), mute (no heartbeats), slow (reads no shards), late (appends take longer), unsure (the
-    log does not answer for what clients publish), stopped (its ticks are lost, nothing else), or
-    step: the calendar is set by so much."""
+    log does not answer for what clients publish), stopped (its ticks are lost, nothing else),
+    freeze (a pause in which no clock of its machine goes on), or step: the calendar is set by so
+    much."""
     gateway: int | None
     """Slot; None: the gateway whose event it is."""
     ms: int = 0
@@ -96,6 +98,22 @@ def on_one_machine(seed: int) -> Schedule:
     faults = (*schedule.faults, Fault(event, "crash", None))
     faults = tuple(sorted(faults, key=lambda fault: fault.event))
     return replace(schedule, faults=faults, is_one_machine=True)
+
+
+def with_freeze(schedule: Schedule, events_of_step: int = 18) -> Schedule:
+    """Return a schedule in which one more thing goes wrong: a machine is frozen."""
+    random = Random(f"freeze {schedule.seed}")
+    gateway = None if random.random() < 0.7 else random.randrange(schedule.gateways)
+    event = random.randint(5, 40 + events_of_step * len(schedule.steps))
+    freeze = Fault(event, "freeze", gateway, random.choice(_FREEZES_MS))
+    kept = schedule.faults if random.random() < 0.5 else ()
+    faults = tuple(sorted((*kept, freeze), key=lambda fault: fault.event))
+    return replace(schedule, faults=faults)
+
+
+def frozen(seed: int) -> Schedule:
+    """Return the schedule of a seed in which a machine is frozen."""
+    return with_freeze(make_schedule(seed))
 
 
 def with_strangers(seed: int) -> Schedule:

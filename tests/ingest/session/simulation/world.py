@@ -130,7 +130,7 @@ class World:
         for process in self.processes:
             process.cut_off_until = process.mute_until = process.slow_until = 0
             process.unheard_until = process.unsure_until = process.stopped_until = 0
-            process.paused_until = min(process.paused_until, self.now + 500)
+            process.thaw_by(self.now + 500)
         if not any(process.is_alive for process in self.processes):
             self.restart(0)
 
@@ -171,6 +171,8 @@ class World:
             process.clock.ahead_ms += fault.ms
         elif fault.what == "late":
             process.late_until = until
+        elif fault.what == "freeze":
+            process.freeze_until(until)
         else:
             setattr(process, _UNTIL[fault.what], until)
 
