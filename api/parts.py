@@ -43,6 +43,7 @@ from api.schemas.changes import SchemaChanges
 from api.settings import PREFIX, ApiSettings
 from api.spans import TracingApiPublisher
 from api.spark import SparkConnect
+from api.sql.direct.reader import TableFiles
 from api.sql.running import QueryRunner
 from api.sql.warming import WarmUp
 from api.storage import Storage
@@ -209,7 +210,10 @@ class QueryParts:
     def make(cls, settings: ApiSettings) -> "QueryParts":
         spark = SparkConnect(settings.data_dir)
         runner = QueryRunner(
-            *(spark, settings.data_dir / "api" / "sql", settings.sql_at_once),
+            spark,
+            TableFiles(settings.data_dir / "tables"),
+            settings.data_dir / "api" / "sql",
+            settings.sql_at_once,
             most_bytes=settings.sql_max_bytes,
         )
         return cls(spark=spark, runner=runner, warm_up=WarmUp(spark, runner))

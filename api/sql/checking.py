@@ -7,6 +7,7 @@ only.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise, zip_longest
 from typing import Final
 
@@ -17,6 +18,7 @@ from api.relations.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES
 from api.sql.confining import ConfinedReading
 from api.sql.costs import call_problem, query_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, is_text, path_of, to_sql
+from api.sql.direct.questions import SmallQuestion, question_of
 from api.sql.errors import QueryError
 from api.sql.lengths import Lengths
 from mqlake.errors import InvalidTopic
@@ -127,12 +129,14 @@ class CheckedQuery:
         sql: Over relations that are given, one line.
         given: The relations by name, each with the rows that the caller may see.
         tenant: Whose rows it sees.
+        question: The same as a small question; None when it is none.
     """
 
     text: str
     sql: str
     given: Mapping[str, GivenRows]
     tenant: str
+    question: SmallQuestion | None = None
 
     @property
     def tables(self) -> frozenset[str]:
@@ -169,7 +173,10 @@ def check(
     """
     query = _Query(text, tenant, is_administrator, is_for_all, topic_filters, usage)
     query.read()
-    return CheckedQuery(text, query.sql, query.given, tenant)
+    question = None
+    if not query.travels:  # a version is in the rows that are given, not in the tree
+        question = question_of(query.tree, tenant, topic_filters, datetime.now(tz=UTC))
+    return CheckedQuery(text, query.sql, query.given, tenant, question)
 
 
 class _Query(ConfinedReading):

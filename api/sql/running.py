@@ -29,6 +29,7 @@ from api.spark import (
 )
 from api.sql.brake import Brake
 from api.sql.checking import CheckedQuery
+from api.sql.direct.reader import GivenUp, TableFiles
 from api.sql.errors import (
     QueryError,
     QueryMemoryError,
@@ -93,6 +94,7 @@ class QueryRunner:
 
     Args:
         connect: Opens sessions.
+        files: Answers small questions, without Spark.
         folder: For results; emptied at the first query. Spark, which writes them, sees it too.
         at_once: So many queries run at the same time; tenants share them fairly.
         wait_seconds: For one of them to end.
@@ -102,12 +104,14 @@ class QueryRunner:
     def __init__(
         self,
         connect: SparkConnect,
+        files: TableFiles,
         folder: Path,
         at_once: int,
         wait_seconds: float = 5.0,
         most_bytes: int = 1 << 30,
     ) -> None:
         self._connect = connect
+        self._files = files
         self._folder = folder.absolute()
         self._slots = FairSlots(at_once)
         self._wait_seconds = wait_seconds
@@ -163,6 +167,7 @@ class QueryRunner:
 
     def close(self) -> None:
         self._sessions.close()
+        self._files.close()
 
     def _new_folder(self) -> Path:
         with self._lock:
@@ -180,6 +185,9 @@ class QueryRunner:
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     def _run(self, work: "_Work", is_cancelled: Callable[[], bool]) -> Result:
+        found = work.read(self._files)
+        if found is not None:
+            return found
         try:
             return self._ask(work, is_cancelled)
         except SparkEnded:
@@ -257,6 +265,30 @@ class _Work:
                 place = place_of_name(detail, text)
             raise QueryError.at(text, place, len(text), detail, _hint(detail)) from exc
 
+    def read(self, files: TableFiles) -> Result | None:
+        """Return what the files of a table answer; None: the query is for Spark."""
+        question = self._query.question
+        if question is None:
+            return None
+        columns = tuple(
+            ResultColumn(one.name, one.type, _is_json(one.type, self._form))
+            for one in question.columns
+        )
+        if any(_is_nested(one.type) and not one.is_json for one in columns):
+            return None  # an answer has such values as JSON
+        self._target.mkdir()
+        file = self._target / "part-0.parquet"
+        try:
+            found = files.answer(question, self._limits.rows + 1, file, self._is_unwanted)
+        except GivenUp as exc:
+            self._tell_why(exc)
+            raise Cancelled("cancelled") from exc
+        if found is None:
+            shutil.rmtree(self._target)
+            return None
+        self._share.grow(_size(self._target))
+        return self._result(columns)
+
     @contextmanager
     def holding(self, lock: threading.Lock) -> Iterator[None]:
         """Hold a lock for the length of a `with` block.
@@ -276,7 +308,7 @@ class _Work:
         finally:
             lock.release()
 
-    def _tell_why(self, exc: Cancelled) -> None:
+    def _tell_why(self, exc: Exception) -> None:
         """Raise the reason that it was cancelled for, if the caller did not cancel it."""
         if self._is_late:
             seconds = f"{self._limits.seconds:g}"
@@ -342,13 +374,21 @@ class _Work:
 def _stored(type_: "DataType", name: str, form: Format) -> tuple[str, bool]:
     """Return the expression of a column in the result, and whether that is JSON."""
     kind = type_.simpleString()
-    is_nested = kind.startswith(("struct<", "array<", "map<"))
-    if kind == "variant" or (is_nested and (form != "parquet" or "variant" in kind)):
+    if _is_json(kind, form):
         options = "map('ignoreNullFields', 'false')"
         return f"to_json({name}, {options})", True
     if kind.startswith(("interval", "time(")) or kind == "void":
         return f"CAST({name} AS STRING)", False
     return name, False
+
+
+def _is_json(kind: str, form: Format) -> bool:
+    """Tell whether values of a type are written as JSON."""
+    return kind == "variant" or (_is_nested(kind) and (form != "parquet" or "variant" in kind))
+
+
+def _is_nested(kind: str) -> bool:
+    return kind.startswith(("struct<", "array<", "map<"))
 
 
 def _hint(detail: str) -> str:

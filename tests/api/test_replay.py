@@ -31,6 +31,7 @@ from mqlake.access_records import Account, access_key, encode_access
 from mqlake.clock import ManualClock
 from mqlake.records import INBOUND, decode_message, delivery_topic
 from tests.api.conftest import Api, MemoryAppender, take
+from tests.api.sql.for_spark import NoFiles
 from tests.api.test_access import make_key
 from tests.api.test_jobs import await_end
 from tests.cases import case
@@ -59,7 +60,7 @@ class StoredRunner(QueryRunner):
     """Answers every query with rows that are there."""
 
     def __init__(self, folder: Path, rows: Sequence[dict[str, Any]], most: int = 1_000) -> None:
-        super().__init__(SparkConnect(folder), folder / "sql", 1)
+        super().__init__(SparkConnect(folder), NoFiles(), folder / "sql", 1)
         self._path = folder / "rows" / "part-0.parquet"
         self._path.parent.mkdir()
         columns = {f"c{at}": [one[name] for one in rows] for at, name in enumerate(COLUMNS)}

@@ -19,6 +19,7 @@ from api.sql import running
 from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
 from api.sql.results import Format, write
+from tests.api.sql.for_spark import NoFiles
 from api.sql.running import QueryLimits, QueryRunner
 from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
@@ -75,7 +76,7 @@ def runner(
         "(SELECT id, 'other' AS tenant, 'secret' AS topic FROM range(5))"
     )
     connect = SparkConnect(query_dir)
-    queries = QueryRunner(connect, tmp_path_factory.mktemp("results"), at_once=2)
+    queries = QueryRunner(connect, NoFiles(), tmp_path_factory.mktemp("results"), at_once=2)
     yield queries
     queries.close()
     connect.close()
@@ -130,7 +131,9 @@ def test_what_a_statement_names_is_made_known(
     for known in ("TABLE messages", "FUNCTION IF EXISTS topic_matches"):
         spark.sql(f"DROP {known}")
     spark.sql("DROP SCHEMA IF EXISTS mqlake CASCADE")
-    fresh = QueryRunner(SparkConnect(query_dir), runner._folder.with_name("fresh"), at_once=1)
+    fresh = QueryRunner(
+        SparkConnect(query_dir), NoFiles(), runner._folder.with_name("fresh"), at_once=1
+    )
     matched = "SELECT count(*) FROM messages WHERE topic_matches(topic, 'plant/#')"
     assert rows(fresh, matched) == [[20]]
     spark.sql("DROP TABLE messages")

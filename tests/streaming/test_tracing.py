@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from api.replay.order import Place, ReplayOrder, ordered_query
 from api.replay.rows import MessageLimits, read_row, read_rows
 from api.spark import Row, SparkConnect, Statement
+from tests.api.sql.for_spark import NoFiles
 from api.sql.running import QueryLimits, QueryRunner
 from api.tracing.tables import TraceTables
 from streaming.settings.lake import LakeSettings
@@ -116,7 +117,7 @@ def test_a_replay_reads_its_messages_in_order_and_from_its_place(
         "username": "ann",
     }
     order = ReplayOrder.from_request(TENANT, request)
-    queries = QueryRunner(connect, tmp_path / "results", at_once=1)
+    queries = QueryRunner(connect, NoFiles(), tmp_path / "results", at_once=1)
     limits = QueryLimits(rows=10, seconds=60, bytes=1 << 20)
 
     def read(before_ms: int, after: Place | None) -> list[int]:

@@ -17,6 +17,7 @@ from api.sql.room import NoRoomError
 from api.sql.running import QueryLimits, QueryRunner, readable
 from mqlake.errors import MqlakeError
 from mqlake.rule_tables import rule_table
+from tests.api.sql.for_spark import NoFiles
 
 GREEDY = "SELECT 'greedy' AS who"
 MODEST = "SELECT 'modest' AS who"
@@ -87,7 +88,7 @@ class Session:
 
 
 def runner(spark: Any, folder: Path) -> QueryRunner:
-    return QueryRunner(spark, folder / "results", at_once=3)
+    return QueryRunner(spark, NoFiles(), folder / "results", at_once=3)
 
 
 def ask(queries: QueryRunner, sql: str, found: dict[str, object], name: str) -> None:

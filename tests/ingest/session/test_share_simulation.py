@@ -58,7 +58,7 @@ def test_no_schedule_breaks_a_promise(chunk: int, make: Callable[[int], Schedule
 
 def test_a_machine_that_was_frozen_breaks_no_promise() -> None:
     found = search(range(FREEZES), frozen)
-    assert found is None, explain(frozen(found[0]), ShareWorld)
+    assert found is None, explain(found[0], ShareWorld)
 
 
 def test_a_schedule_is_the_same_each_time() -> None:

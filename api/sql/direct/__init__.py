@@ -1,0 +1,1 @@
+"""Small questions about one table, answered from its files without Spark."""
