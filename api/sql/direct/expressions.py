@@ -49,7 +49,7 @@ class NotSmall(Exception):  # noqa: N818 - it is no error: Spark answers
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class SmallValue:
     """An expression.
 
     Attributes:
@@ -65,7 +65,7 @@ class Value:
     is_aggregate: bool = False
 
 
-class Expressions:
+class SmallExpressions:
     """Reads expressions over the rows of one table.
 
     Args:
@@ -79,7 +79,7 @@ class Expressions:
         self._alias = alias
         self._now = now
 
-    def value(self, node: exp.Expr, has_aggregates: bool = False) -> Value:
+    def value(self, node: exp.Expr, has_aggregates: bool = False) -> SmallValue:
         """Return an expression.
 
         Raises:
@@ -101,36 +101,36 @@ class Expressions:
             unit, time = arguments[0], self.value(arguments[1])
             need(isinstance(unit, exp.Literal) and unit.is_string)
             need(unit.this.lower() in _TRUNCATED and time.type == "timestamp")
-            return Value(f"date_trunc('{unit.this.lower()}', {time.sql})", "timestamp")
+            return SmallValue(f"date_trunc('{unit.this.lower()}', {time.sql})", "timestamp")
         if name in ("left", "length", "char_length") and arguments:
             text = self.value(arguments[0])
             need(text.type == "string")
             if name == "left":
                 need(len(arguments) == 2)
-                return Value(f"left({text.sql}, {_integer(arguments[1])})", "string")
+                return SmallValue(f"left({text.sql}, {_integer(arguments[1])})", "string")
             need(len(arguments) == 1)
-            return Value(f"character_length({text.sql})", "int")
+            return SmallValue(f"character_length({text.sql})", "int")
         raise NotSmall
 
-    def _column_of(self, node: exp.Column) -> Value:
+    def _column_of(self, node: exp.Column) -> SmallValue:
         need(not node.args.get("db") and not node.args.get("catalog"))
         need(not node.table or folded(node.table) == self._alias)
         need(folded(node.name) in self._columns)
         value = self.column(folded(node.name))
         return replace(value, name=node.name)
 
-    def column(self, name: str) -> Value:
+    def column(self, name: str) -> SmallValue:
         column = self._columns[name]
         need(column.type in _TYPES)
-        return Value(_EXPRESSIONS.get(name, name), column.type, name)
+        return SmallValue(_EXPRESSIONS.get(name, name), column.type, name)
 
-    def _topic_function(self, node: exp.Anonymous) -> Value:
+    def _topic_function(self, node: exp.Anonymous) -> SmallValue:
         topic, given = node.expressions
         value = self.value(topic)
         need(value.type == "string" and isinstance(given, exp.Literal))
         if str(node.this.this).endswith(".topic_matches"):
             need(given.is_string)
-            return Value(f"({value.sql} ~ {literal(to_regex(given.this))})", "boolean")
+            return SmallValue(f"({value.sql} ~ {literal(to_regex(given.this))})", "boolean")
         level = _integer(given)
         need(level > 0)
         # Of a level beyond the last one split_part makes an empty text, as of one that is empty.
@@ -138,15 +138,15 @@ class Expressions:
             f"(character_length({value.sql}) - character_length(replace({value.sql}, '/', '')))"
         )
         part = f"split_part({value.sql}, '/', {level})"
-        return Value(f"(CASE WHEN {levels} >= {level - 1} THEN {part} END)", "string")
+        return SmallValue(f"(CASE WHEN {levels} >= {level - 1} THEN {part} END)", "string")
 
     # Aggregates
 
-    def count(self, arguments: Sequence[exp.Expr]) -> Value:
+    def count(self, arguments: Sequence[exp.Expr]) -> SmallValue:
         need(len(arguments) == 1)
         counted = arguments[0]
         if isinstance(counted, exp.Star):
-            return Value("count(*)", "bigint", "count(1)", is_aggregate=True)
+            return SmallValue("count(*)", "bigint", "count(1)", is_aggregate=True)
         word = ""
         if isinstance(counted, exp.Distinct):
             need(len(counted.expressions) == 1)
@@ -154,20 +154,20 @@ class Expressions:
         value = self.value(counted)
         need(value.type in (SORTABLE if word else {*SORTABLE, "binary"}))
         name = f"count({word}{value.name})" if value.name else ""
-        return Value(f"count({word}{value.sql})", "bigint", name, is_aggregate=True)
+        return SmallValue(f"count({word}{value.sql})", "bigint", name, is_aggregate=True)
 
-    def least(self, arguments: Sequence[exp.Expr]) -> Value:
+    def least(self, arguments: Sequence[exp.Expr]) -> SmallValue:
         return self._extreme("min", arguments)
 
-    def greatest(self, arguments: Sequence[exp.Expr]) -> Value:
+    def greatest(self, arguments: Sequence[exp.Expr]) -> SmallValue:
         return self._extreme("max", arguments)
 
-    def _extreme(self, word: str, arguments: Sequence[exp.Expr]) -> Value:
+    def _extreme(self, word: str, arguments: Sequence[exp.Expr]) -> SmallValue:
         need(len(arguments) == 1)
         value = self.value(arguments[0])
         need(value.type in SORTABLE)
         name = f"{word}({value.name})" if value.name else ""
-        return Value(f"{word}({value.sql})", value.type, name, is_aggregate=True)
+        return SmallValue(f"{word}({value.sql})", value.type, name, is_aggregate=True)
 
     # Conditions
 
@@ -208,7 +208,7 @@ class Expressions:
         need(value.type == "boolean")
         return value.sql
 
-    def _of(self, node: exp.Expr, keys: Collection[str] | None) -> Value:
+    def _of(self, node: exp.Expr, keys: Collection[str] | None) -> SmallValue:
         """Return a value that a condition is about."""
         value = self.value(node, has_aggregates=keys is not None)
         need(value.type in {*SORTABLE, "binary"})
@@ -276,10 +276,10 @@ class Expressions:
             raise NotSmall from None
 
 
-_AGGREGATES: Final[dict[str, Callable[[Expressions, Sequence[exp.Expr]], Value]]] = {
-    "count": Expressions.count,
-    "min": Expressions.least,
-    "max": Expressions.greatest,
+_AGGREGATES: Final[dict[str, Callable[[SmallExpressions, Sequence[exp.Expr]], SmallValue]]] = {
+    "count": SmallExpressions.count,
+    "min": SmallExpressions.least,
+    "max": SmallExpressions.greatest,
 }
 
 

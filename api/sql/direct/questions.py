@@ -17,9 +17,9 @@ from api.relations.views import BY_NAME, TENANT, view_columns
 from api.retained import to_regex
 from api.sql.direct.expressions import (
     SORTABLE,
-    Expressions,
     NotSmall,
-    Value,
+    SmallExpressions,
+    SmallValue,
     literal,
     need,
     parts_of,
@@ -92,9 +92,9 @@ class _Reading:
         self._topic_filters = topic_filters
         self._table, alias = _one_table(tree)
         self._columns = {column.name: column for column in view_columns(BY_NAME[self._table])}
-        self._expressions = Expressions(self._columns, alias, now)
-        self._items: list[tuple[Shown, Value]] = []
-        self._keys: list[Value] = []
+        self._expressions = SmallExpressions(self._columns, alias, now)
+        self._items: list[tuple[Shown, SmallValue]] = []
+        self._keys: list[SmallValue] = []
         self._is_grouped = False
 
     def question(self) -> SmallQuestion:
@@ -185,7 +185,7 @@ class _Reading:
                 ]
                 need(all(value.sql == sql for value in named))
 
-    def _key(self, node: exp.Expr) -> Value:
+    def _key(self, node: exp.Expr) -> SmallValue:
         if isinstance(node, exp.Literal):
             value = self._items[self._ordinal(node)][1]
         elif _bare(node) and folded(node.name) not in self._columns:
@@ -210,7 +210,7 @@ class _Reading:
             parts.append(f"{value.sql} {direction} NULLS {nulls}")
         return f" ORDER BY {', '.join(parts)}"
 
-    def _ordered(self, node: exp.Expr, is_distinct: bool) -> Value:
+    def _ordered(self, node: exp.Expr, is_distinct: bool) -> SmallValue:
         if isinstance(node, exp.Literal):
             number = self._ordinal(node)
             return replace(self._items[number][1], sql=f"c{number}")
@@ -231,13 +231,13 @@ class _Reading:
     def _key_texts(self) -> set[str]:
         return {key.sql for key in self._keys}
 
-    def _named(self, name: str) -> Value:
+    def _named(self, name: str) -> SmallValue:
         """Return the one item of SELECT that has a name."""
         found = self._all_named(name)
         need(len(found) == 1)
         return found[0]
 
-    def _all_named(self, name: str) -> list[Value]:
+    def _all_named(self, name: str) -> list[SmallValue]:
         return [value for shown, value in self._items if folded(shown.name) == folded(name)]
 
     def _ordinal(self, node: exp.Literal) -> int:
