@@ -19,7 +19,6 @@ from api.sql import running
 from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
 from api.sql.results import Format, write
-from tests.api.sql.for_spark import NoFiles
 from api.sql.running import QueryLimits, QueryRunner
 from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
@@ -31,6 +30,7 @@ from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows, listed
 from streaming.settings.lake import LakeSettings
 from streaming.spark_conf import spark_conf
 from streaming.tables import create_tables
+from tests.api.sql.for_spark import NoFiles
 
 pytestmark = [pytest.mark.promise, pytest.mark.spark]
 

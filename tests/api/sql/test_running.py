@@ -196,7 +196,7 @@ class WritingSpark(MadeUpSpark):
 
 def test_a_result_keeps_its_room_until_it_is_gone(tmp_path: Path) -> None:
     spark: Any = WritingSpark()
-    queries = QueryRunner(spark, tmp_path / "results", 3, most_bytes=300_000)
+    queries = QueryRunner(spark, NoFiles(), tmp_path / "results", 3, most_bytes=300_000)
     limits = QueryLimits(rows=10, seconds=SECONDS, bytes=300_000)
     query = check(MODEST, "default")
     with queries.run(query, "csv", limits, caller="ann"):
