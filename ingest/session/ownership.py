@@ -270,6 +270,10 @@ class Shard:
             self.taken.going_on.add(key)
         self.taken.claim_read(key, claim, self.me, self.owner, is_held=is_held)
 
+    def is_busy(self, key: Key) -> bool:
+        """Tell whether the owner acts for a client."""
+        return key in self._busy
+
     def is_due(self, key: Key, now_ms: int) -> None:
         """Act on will or expiry that is due at the moment when the holder of a session lets go."""
         if self.is_active and key not in self._busy:
@@ -388,6 +392,8 @@ class Shard:
         finally:
             if self.owner_epoch == owner_epoch:
                 self._busy.difference_update(keys)
+                for key in keys:
+                    self.sessions.act_over(key)
         if self.owner_epoch == owner_epoch:
             for key in keys:
                 entry = self.store.get(key)

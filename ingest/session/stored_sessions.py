@@ -72,6 +72,7 @@ class ShardOfSessions(Protocol):
     @property
     def late(self) -> LateWriters: ...
     def act(self, work: Work) -> None: ...
+    def is_busy(self, key: Key) -> bool: ...
     def serve(self, key: Key) -> None: ...
     def serve_anew(self, key: Key) -> None: ...
     def claim_read(self, key: Key, claim: Claim, *, is_held: bool) -> None: ...
@@ -90,6 +91,8 @@ class SessionsOfShard:
         self._store = shard.store
         # Keys of records under which the last one does not count, and the epoch of that.
         self._shadowed: dict[tuple[str, Key], int] = {}
+        # Of these, clients for whom the owner acts: its own records may be on their way.
+        self._deferred: set[tuple[str, Key]] = set()
 
     # Records read
 
@@ -107,6 +110,7 @@ class SessionsOfShard:
 
     def begin(self) -> None:
         """Write again records that do not count as they stand: this gateway acts from now on."""
+        self._deferred.clear()
         for kind, key in list(self._shadowed):
             self._write_again(kind, key)
 
@@ -301,8 +305,20 @@ class SessionsOfShard:
     def _shadow(self, kind: str, key: Key, entry: ShardEntry, epoch: int) -> None:
         """Note that the last record under a key does not count, and its epoch."""
         self._shadowed[kind, key] = epoch
-        if self._shard.is_active:
-            self._write_again(kind, key, entry)
+        if not self._shard.is_active:
+            return
+        if kind != CLAIM and self._shard.is_busy(key):
+            self._deferred.add((kind, key))  # what is known now would undo what the act writes
+            return
+        self._write_again(kind, key, entry)
+
+    def act_over(self, key: Key) -> None:
+        """Write again what waited for an act, unless the act has written it."""
+        for kind in (SESSION, PROGRESS):
+            if (kind, key) in self._deferred:
+                self._deferred.discard((kind, key))
+                if (kind, key) in self._shadowed:
+                    self._write_again(kind, key)
 
     def _write_again(self, kind: str, key: Key, entry: ShardEntry | None = None) -> None:
         entry = entry or self._store.get(key) or ShardEntry()

@@ -102,3 +102,24 @@ def test_what_an_owner_before_has_written_tells_nobody() -> None:
     one.act()
     one.append(progress_key(*KEY), None, stamp_headers(OTHER.incarnation, epoch, before))
     assert not lost(one)
+
+
+def test_a_late_record_does_not_undo_what_its_owner_is_about_to_write() -> None:
+    one, epoch = settled()
+    one.is_slow = True
+    assert one.shard.end_stored(KEY, 5)
+    one.act()
+    one.append(session_key(*KEY), RECORDS[session_key(*KEY)], stamp_of(OTHER, epoch))
+    one.resume()
+    assert one.shard.session(KEY) is None
+    assert [record.value for record in one.log if record.key == session_key(*KEY)][-1] is None
+
+
+def test_a_late_record_that_an_act_has_not_replaced_is_written_over_after_it() -> None:
+    one, epoch = settled()
+    one.is_slow = True
+    one.claim(THIRD)  # the act of handing over writes no session
+    key = progress_key(*KEY)
+    one.append(key, RECORDS[key], stamp_of(OTHER, epoch))
+    one.resume()
+    assert [record.value for record in one.log if record.key == key][-1] is None
