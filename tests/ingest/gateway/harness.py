@@ -178,6 +178,10 @@ class RouteNumbers:
             if is_shared:
                 self._shared[run, int(found[HEADER_NUMBER])] = offset
 
+    def forget(self) -> None:
+        """Forget routes of share groups."""
+        self._shared.clear()
+
     def last_shared(self, barrier: Barrier) -> int:
         """Return the last route of a share group up to the number that a barrier names."""
         return max(
@@ -218,6 +222,11 @@ class SharedRoutes:
     def _at(self, partition: int, offset: int) -> int:
         places = self._in_force.get(partition, ())
         return max((routes for begin, routes in places if begin <= offset), default=-1)
+
+    def forget(self) -> None:
+        """Forget groups as they were."""
+        self._changes.clear()
+        self._in_force.clear()
 
     def groups(
         self, tenant: str, topic_name: str, partition: int, offset: int
@@ -283,6 +292,11 @@ class MemoryRouter:
 
     def resume_routes(self) -> None:
         self._routes.resume()
+
+    def forget_groups(self) -> None:
+        """Forget share groups as they were, which the router keeps in the log."""
+        self._numbers.forget()
+        self._shared.forget()
 
     def repeat_all(self) -> None:
         """Do what a restart from an old checkpoint does: route everything once more."""

@@ -19,7 +19,15 @@ import pytest
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role
 from ingest.protocol.packets import Connect, Disconnect
-from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS, delivery_topic
+from mqlake.records import (
+    EVENTS,
+    GATEWAYS,
+    INBOUND,
+    ROUTES,
+    ROUTES_IN_FORCE,
+    SESSIONS,
+    delivery_topic,
+)
 from tests.ingest.gateway.harness import (
     NAME,
     PARTITIONS,
@@ -172,10 +180,11 @@ def objects() -> Counter[str]:
 
 def forget_log(harness: Harness) -> None:
     """Remove what is in the log: it is no part of the gateway."""
-    log_topics = (INBOUND, ROUTES, SESSIONS, EVENTS, GATEWAYS)
+    log_topics = (INBOUND, ROUTES, ROUTES_IN_FORCE, SESSIONS, EVENTS, GATEWAYS)
     for log_topic in (*log_topics, delivery_topic(NAME)):
         for number, partition in enumerate(harness.log.partitions(log_topic)):
             harness.log.remove_before(log_topic, number, partition.end)
+    harness.router.forget_groups()
 
 
 async def settle(harness: Harness) -> None:

@@ -7,7 +7,7 @@ COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
     *("healthy", "info", "active", "up", "nodes", "weight", "level", "step", "draining", "full"),
     *("checked", "broken", "unknown", "there", "packets", "meshes", "interests", "streams", "gaps"),
-    *("shards", "talkers", "topics", "current", "links", "sites", "running", "uses"),
+    *("shards", "talkers", "topics", "current", "links", "sites", "running", "uses", "behind"),
 }
 """What a gauge without a unit counts or says."""
 
