@@ -1,7 +1,7 @@
 """The order for a replay, and the query that gives its messages."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from api.sql.checking import CheckedQuery, check
@@ -95,4 +95,4 @@ def ordered_query(order: ReplayOrder, before_ms: int, after: Place | None) -> Ch
         f"SELECT {listed} FROM ({order.query.sql}) AS replayed"  # noqa: S608
         f" WHERE {' AND '.join(conditions)} ORDER BY ts, log_partition, log_offset"
     )
-    return replace(order.query, sql=sql)
+    return order.query.around(sql)

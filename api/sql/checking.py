@@ -6,7 +6,7 @@ only.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise, zip_longest
 from typing import Final
@@ -143,6 +143,10 @@ class CheckedQuery:
         """Names of the tables that it reads."""
         read = (name for rows in self.given.values() for name in rows.reads)
         return frozenset(name.removeprefix(f"{CATALOG_SCHEMA}.") for name in read)
+
+    def around(self, sql: str) -> "CheckedQuery":
+        """Return a query around this one, of the same relations, which is for Spark."""
+        return replace(self, sql=sql, question=None)
 
     def confined(self, sql: str) -> Confined:
         """Return a query around it as a statement for Spark."""

@@ -6,7 +6,6 @@ process, reading Delta, compiling, writing a result. So one small query does all
 
 import logging
 import threading
-from dataclasses import replace
 from typing import Final
 
 from api.spark import JOB_START_SECONDS, SparkConnect
@@ -65,7 +64,8 @@ class WarmUp:
             with self._connect.use(JOB_START_SECONDS, self._stopping.is_set) as use:
                 if use.java_pid == self._warm_pid:
                     return
-                query = replace(check(QUERY, DEFAULT_TENANT), question=None)
+                query = check(QUERY, DEFAULT_TENANT)
+                query = query.around(query.sql)  # for Spark
                 with self._runner.run(query, "json", _LIMITS, self._stopping.is_set):
                     self._warm_pid = use.java_pid
         except MqlakeError as exc:

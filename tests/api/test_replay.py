@@ -193,6 +193,7 @@ def test_the_place_is_behind_what_was_sent(tmp_path: Path, job: Job) -> None:
 
 def test_a_job_that_is_resumed_asks_for_what_is_behind_its_place() -> None:
     query = ordered_query(order(), 1_790_000_000_000, Place(5, 1, 77))
+    assert query.question is None  # it is another one than the caller's
     assert "ts <= timestamp_millis(1790000000000)" in query.sql
     assert "(ts, log_partition, log_offset) > (timestamp_micros(5), 1, CAST(77 AS BIGINT))" in (
         query.sql

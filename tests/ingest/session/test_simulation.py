@@ -53,9 +53,9 @@ SCHEDULES: Final = simulations_wanted(900)
 STRANGERS: Final = simulations_wanted(250)
 """Schedules in which other users come, too."""
 CHUNK: Final = 250
-SLOW: Final = simulations_wanted(120)
+SLOW: Final = simulations_wanted(60)
 """Schedules in which more comes than clients take."""
-FREEZES: Final = simulations_wanted(300)
+FREEZES: Final = simulations_wanted(100)
 """Schedules in which a machine is frozen, and its clocks with it."""
 ENDINGS: Final = simulations_wanted(100)
 """Schedules in which gateways see that another one has ended."""

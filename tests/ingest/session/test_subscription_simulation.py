@@ -33,7 +33,7 @@ Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 5
 SCHEDULES: Final = simulations_wanted(500)
-FREEZES: Final = simulations_wanted(200)
+FREEZES: Final = simulations_wanted(60)
 """Schedules in which a machine is frozen, and its clocks with it."""
 
 
