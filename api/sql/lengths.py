@@ -223,7 +223,7 @@ class Lengths:
         if isinstance(node, exp.Table) and isinstance(inner, exp.Identifier):
             known = None if node.db or node.catalog else scope.cte(folded(node.name))
             relation = _Relation(name, known or [], is_stored=known is None)
-        elif isinstance(node, exp.Subquery):
+        elif isinstance(node, exp.Query):
             relation = _Relation(name, self._query(node, scope))
         elif isinstance(inner, exp.Subquery):
             relation = _Relation(name, self._query(inner, scope))

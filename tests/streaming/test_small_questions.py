@@ -72,12 +72,17 @@ def value_of(random: Random, name: str, type_: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(spark: SparkSession, streaming_settings: LakeSettings) -> Path:
+def folder(
+    spark: SparkSession,
+    streaming_settings: LakeSettings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Path]:
     """Tables with rows of all kinds, in several files."""
-    for table in TABLES:
+    for table in TABLES:  # the catalog may know them in the folder of another test
         spark.sql(f"DROP TABLE IF EXISTS {table.name}")
-    create_tables(spark, streaming_settings)
-    tables = streaming_settings.data_dir.absolute() / "tables"
+    own = {"data_dir": tmp_path_factory.mktemp("data")}
+    create_tables(spark, streaming_settings.model_copy(update=own))
+    tables = own["data_dir"] / "tables"
     random = Random(7)
     for table in (MESSAGES, RETAINED, EVENTS, SESSIONS):
         for _ in range(3):
@@ -86,7 +91,9 @@ def folder(spark: SparkSession, streaming_settings: LakeSettings) -> Path:
     for name in FUNCTIONS:
         for statement in made_by(name, tables):
             spark.sql(statement)
-    return tables
+    yield tables
+    for table in TABLES:
+        spark.sql(f"DROP TABLE {table.name}")
 
 
 def rows_of(random: Random, table: Table, count: int) -> pa.Table:
@@ -291,6 +298,9 @@ def spark_answers(spark: SparkSession, query: CheckedQuery, file: Path) -> Any:
         pq.write_table(rows.limit(ROWS + 1).toArrow(), file)
     except AnalysisException:
         return None
+    finally:
+        for name in query.given:
+            spark.catalog.dropTempView(name)
     return read(columns, file)
 
 

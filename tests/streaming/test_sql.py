@@ -403,6 +403,7 @@ def test_rows_above_the_limit_are_left_out_and_told(runner: QueryRunner) -> None
         "rows": [[0], [1]],
         "row_count": 2,
         "truncated": True,
+        "complete_until": None,
     }
     assert ask(runner, "SELECT id FROM range(2)", rows=2)["truncated"] is False
 

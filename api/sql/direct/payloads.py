@@ -40,7 +40,9 @@ def as_variant(payload: bytes | None) -> str | None:
             parse_float=_decimal,
             parse_constant=_refused,
         )
-    except json.JSONDecodeError:
+    except json.JSONDecodeError as exc:
+        if exc.msg == "Extra data":
+            raise Unclear from None  # Spark reads the value before it
         return _text(text)
     except RecursionError:
         raise Unclear from None
