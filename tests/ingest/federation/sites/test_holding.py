@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.sites import checkpoints, passing
+from ingest.federation.sites import checkpoints, holding, passing
 from ingest.federation.sites.holding import HeldMessage, Holding
 from ingest.federation.sites.interest import Interest
 from ingest.federation.sites.link import SiteLink
@@ -32,6 +32,8 @@ async def ring(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Make a ring of sites; of two of them the link lets alarms through alone, as by satellite."""
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.02)
     monkeypatch.setattr(passing, "MANY_GAPS", 5)
+    # Before a site starts: it takes what has waited for it at once.
+    monkeypatch.setattr(holding, "MOST_GAPS", MOST_GAPS)
     made: list[Site] = []
 
     async def make(count: int, narrow: tuple[int, int], **changes: Any) -> list[Site]:
@@ -41,7 +43,7 @@ async def ring(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
         for one, other in (narrow, narrow[::-1]):
             limit(made[one - 1], made[other - 1])
         for site in made:
-            await start(site)
+            await site.start()
         await until(lambda: are_linked(*made))
         return made
 
@@ -57,12 +59,6 @@ def limit(site: Site, other: Site) -> None:
         for one in site.settings.neighbors
     )
     site.settings = site.settings.model_copy(update={"neighbors": neighbours})
-
-
-async def start(site: Site) -> None:
-    await site.start()
-    assert site.service is not None
-    site.service.taking.holding.most_gaps = MOST_GAPS
 
 
 async def publish(site: Site, count: int, begin: int = 0, **telemetry: Any) -> list[bytes]:
@@ -111,7 +107,7 @@ async def bring_on_a_path_that_was_away(ring: Make) -> None:
     await b.kill()
     payloads = await publish(a, 10 * MOST_GAPS)
     await until(lambda: held(c, a) or c.have([payloads[-1]]))
-    await start(b)
+    await b.start()
     await until(lambda: is_whole(c, payloads) and not held(c, a))
 
 
@@ -127,7 +123,7 @@ async def test_what_comes_on_a_path_that_was_away_is_not_lost(ring: Make) -> Non
     assert shown["held_because"].startswith("20 ranges are missing of partition 0 of site 1")
     assert c.service.health()[1].endswith("held back for messages that are missing: 1")
     await until(lambda: ("federation.link_held", 1, shown["held_because"]) in c.events())
-    await start(b)
+    await b.start()
     await until(lambda: is_whole(c, payloads))
     await until(lambda: all(not link(a, one).waiting for one in (b, c)))
     assert is_whole(b, payloads)
@@ -147,9 +143,9 @@ async def test_runs_that_end_while_a_link_is_held_back_lose_nothing(ring: Make) 
     for site in (c, d):
         await site.kill()
         payloads += await publish(a, MOST_GAPS, len(payloads) // 2)
-        await start(site)
+        await site.start()
         await until(lambda: reason(c, d))
-    await start(b)
+    await b.start()
     sites = (b, c, d)
     await until(lambda: all(is_whole(site, payloads) for site in sites))
     await until(lambda: not any(gaps(site) or held(c, d) for site in sites))
@@ -161,7 +157,7 @@ async def test_gaps_that_nobody_can_fill_are_closed(ring: Make) -> None:
     a, b, c = await ring(3, (1, 3))
     await b.stop()
     b.settings = b.settings.model_copy(update={"max_packet_bytes": 1024})
-    await start(b)
+    await b.start()
     await until(lambda: are_linked(a, b, c))
     alarms = []
     for number in range(10 * MOST_GAPS):
@@ -183,7 +179,7 @@ async def test_a_site_that_is_away_holds_no_link_that_it_cannot_fill(
     c.link(a)
     limit(a, c)
     for one in (a, b, c):
-        await start(one)
+        await one.start()
     await until(lambda: are_linked(a, b, c))
     await b.kill()
     await publish(a, 10 * MOST_GAPS)
