@@ -125,6 +125,8 @@ def undisturbed(system: LocalSystem) -> Iterator[None]:
     assert max(traffic.seconds) < within(LONGEST_SECONDS)
 
 
+# The client library asks a Spark that has ended again, and warns when it gives up.
+@pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED:UserWarning")
 @pytest.mark.campaign("the killed Spark shows that it stands by itself")
 def test_who_asks_for_too_much_harms_nobody_but_himself(system: LocalSystem) -> None:
     assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]

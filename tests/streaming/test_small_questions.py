@@ -246,7 +246,10 @@ class Writer:
             filter_ = random.choice(("#", "+/b", "a/#", "+/+", "a/b", "+/a/#", "$x/#"))
             pattern = random.choice(("a%", "%b", "%a%b%", "a_b", "%\n%", "_", "%", "😀%", "a/b"))
             return random.choice(
-                (f"topic_matches({value}, '{filter_}')", f"{value} LIKE '{pattern}'")
+                (
+                    f"topic_matches({value}, '{filter_}')",
+                    f"{value} {random.choice(('', 'NOT '))}LIKE '{pattern}'",
+                )
             )
         given = [self.literal(type_) for _ in range(3)]
         return random.choice(
@@ -255,7 +258,7 @@ class Writer:
                 f"{given[0]} < {value}",
                 f"{value} IN ({', '.join(given)})",
                 f"{value} NOT IN ({given[0]})",
-                f"{value} BETWEEN {given[0]} AND {given[1]}",
+                f"{value} {random.choice(('', 'NOT '))}BETWEEN {given[0]} AND {given[1]}",
             )
         )
 

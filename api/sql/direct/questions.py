@@ -15,21 +15,48 @@ from sqlglot import exp
 
 from api.relations.views import BY_NAME, TENANT, view_columns
 from api.retained import to_regex
+from api.sql.dialect import Verbatim
 from api.sql.direct.expressions import (
+    COMPARISONS,
     SORTABLE,
     NotSmall,
     SmallExpressions,
     SmallValue,
     literal,
     need,
-    parts_of,
 )
 from mqlake.tables import AUDIT_LOG, OF_TOPICS
 from rules.sql.names import folded
 
-_CLAUSES: Final = {
-    *("expressions", "distinct", "from_", "where", "group", "having", "order", "limit", "offset")
+_PARTS: Final[dict[type[exp.Expr], set[str]]] = {
+    exp.Select: {
+        *("expressions", "distinct", "from_", "where", "group", "having", "order", "limit"),
+        "offset",
+    },
+    exp.Table: {"this", "alias"},
+    exp.Group: {"expressions", "all"},
+    exp.Order: {"expressions"},
+    exp.Ordered: {"this", "desc", "nulls_first"},
+    exp.Limit: {"expression"},
+    exp.Offset: {"expression"},
+    exp.Distinct: {"expressions"},
+    exp.Alias: {"this", "alias"},
+    exp.Column: {"this", "table"},
+    exp.Identifier: {"this", "quoted"},
+    exp.Literal: {"this", "is_string"},
+    exp.Anonymous: {"this", "expressions"},
+    exp.In: {"this", "expressions"},
+    exp.Between: {"this", "low", "high"},
+    exp.Like: {"this", "expression", "negate"},
+    exp.Cast: {"this", "to"},
+    exp.Interval: {"this", "unit"},
+    **{kind: {"this"} for kind in (exp.From, exp.TableAlias, exp.Where, exp.Having, exp.Paren)},
+    **{kind: {"this"} for kind in (exp.Boolean, exp.Not, exp.Neg, exp.Var, Verbatim)},
+    **{kind: {"this", "expression"} for kind in (exp.And, exp.Or, exp.Is, exp.Add, exp.Sub)},
+    **{kind: {"this", "expression"} for kind in COMPARISONS},
+    exp.DataType: {"this"},
 }
+"""Kinds of nodes that are known here, and what is known of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +113,9 @@ class _Reading:
     def __init__(
         self, tree: exp.Expr, tenant: str, topic_filters: Sequence[str] | None, now: datetime
     ) -> None:
-        need(isinstance(tree, exp.Select))
+        for node in tree.walk():
+            parts = {name for name, value in node.args.items() if value}
+            need(parts <= _PARTS.get(type(node), set()))
         self._tree = tree
         self._tenant = tenant
         self._topic_filters = topic_filters
@@ -98,7 +127,6 @@ class _Reading:
         self._is_grouped = False
 
     def question(self) -> SmallQuestion:
-        need(parts_of(self._tree) <= _CLAUSES)
         for item in self._tree.expressions:
             self._add(item)
         distinct = self._tree.args.get("distinct")
@@ -155,7 +183,6 @@ class _Reading:
             need(not self._is_grouped or all(value.is_aggregate for _, value in self._items))
             return ""
         self._is_grouped = True
-        need(parts_of(group) <= {"expressions", "all"})
         if group.args.get("all"):
             self._keys = [value for _, value in self._items if not value.is_aggregate]
         else:
@@ -199,7 +226,6 @@ class _Reading:
         order = self._tree.args.get("order")
         if order is None:
             return ""
-        need(parts_of(order) <= {"expressions"})
         parts = []
         for one in order.expressions:
             need(isinstance(one, exp.Ordered) and not one.args.get("with_fill"))
@@ -251,7 +277,6 @@ class _Reading:
         if clause is None:
             return None
         node = clause.expression
-        need(parts_of(clause) <= {"expression"})
         need(isinstance(node, exp.Literal) and not node.is_string)
         need(bool(re.fullmatch(r"[0-9]{1,9}", str(node.this))))
         return int(node.this)
@@ -263,7 +288,6 @@ def _one_table(tree: exp.Expr) -> tuple[str, str]:
     if source is None or not isinstance(source.this, exp.Table):
         raise NotSmall
     table = source.this
-    need(parts_of(table) <= {"this", "alias"})
     need(isinstance(table.this, exp.Identifier) and table.name in BY_NAME)
     need(BY_NAME[table.name] is not AUDIT_LOG)  # whose rows there are is another question there
     need(not table.args["alias"].columns)

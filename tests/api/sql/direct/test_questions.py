@@ -93,6 +93,12 @@ def test_rights_to_some_topics_are_a_condition() -> None:
     assert question("SELECT topic FROM messages", []).select.endswith("AND (false)")  # type: ignore[union-attr]
 
 
+def test_what_is_denied_stays_denied() -> None:
+    found = question("SELECT topic FROM messages WHERE topic NOT LIKE 'a%' AND qos NOT IN (1)")
+    assert found is not None
+    assert found.select.endswith("((topic NOT LIKE 'a%') AND (NOT (qos IN (1))))")
+
+
 def test_texts_stay_texts() -> None:
     found = question("SELECT topic FROM messages WHERE topic = 'a'' OR true --' AND id = '\\\\'")
     assert found is not None
