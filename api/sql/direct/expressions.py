@@ -129,7 +129,7 @@ class SmallExpressions:
         need(value.type == "string" and isinstance(given, exp.Literal))
         if str(node.this.this).endswith(".topic_matches"):
             need(given.is_string)
-            return SmallValue(f"({value.sql} ~ {literal(to_regex(given.this))})", "boolean")
+            return SmallValue(f"({matches(value.sql, given.this)})", "boolean")
         level = _integer(given)
         need(level > 0)
         # Of a level beyond the last one split_part makes an empty text, as of one that is empty.
@@ -325,6 +325,13 @@ def _span(node: exp.Interval) -> timedelta:
 def _time(moment: datetime) -> str:
     microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
     return f"""arrow_cast({microseconds}, 'Timestamp(Microsecond, Some("UTC"))')"""
+
+
+def matches(sql: str, topic_filter: str) -> str:
+    """Return the condition that a text is one that a valid topic filter matches, as for Spark."""
+    # No topic name is empty, other texts are.
+    regex = "(?s)^(?:[^$]|$)" if topic_filter == "#" else to_regex(topic_filter)
+    return f"{sql} ~ {literal(regex)}"
 
 
 def literal(text: str) -> str:

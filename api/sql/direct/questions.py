@@ -14,7 +14,6 @@ from typing import Final
 from sqlglot import exp
 
 from api.relations.views import BY_NAME, TENANT, view_columns
-from api.retained import to_regex
 from api.sql.dialect import Verbatim
 from api.sql.direct.expressions import (
     COMPARISONS,
@@ -23,6 +22,7 @@ from api.sql.direct.expressions import (
     SmallExpressions,
     SmallValue,
     literal,
+    matches,
     need,
 )
 from mqlake.tables import AUDIT_LOG, OF_TOPICS
@@ -301,7 +301,7 @@ def _bare(node: exp.Expr) -> bool:
 
 def _within(column: str, topic_filter: str) -> str:
     """Return the condition of `api.sql.confining` for rows of some topics."""
-    matches = f"{column} ~ {literal(to_regex(topic_filter))}"
+    condition = matches(column, topic_filter)
     if topic_filter.endswith("#"):
-        return f"({matches})"
-    return f"({matches} AND right({column}, 1) <> '#')"
+        return f"({condition})"
+    return f"({condition} AND right({column}, 1) <> '#')"
