@@ -44,7 +44,7 @@ class RetainedTable:
         Raises:
             OperationalError: The table cannot be read; `page` raises it too.
         """
-        rows = self._rows(tenant, f"topic = {_literal(topic_name)}", "payload", 1)
+        rows = self._rows(tenant, f"topic = {literal(topic_name)}", "payload", 1)
         return rows[0] if rows else None
 
     def page(
@@ -57,9 +57,9 @@ class RetainedTable:
         max_payload_bytes: int,
     ) -> list[dict[str, Any]]:
         """Return messages by topic name, behind the given one; larger payloads as None."""
-        where = f"topic > {_literal(after)}"
+        where = f"topic > {literal(after)}"
         if topic_filter is not None:
-            where += f" AND regexp_like(topic, {_literal(to_regex(topic_filter))})"
+            where += f" AND regexp_like(topic, {literal(to_regex(topic_filter))})"
         payload = f"CASE WHEN {_BYTES} <= {max_payload_bytes:d} THEN payload END"
         return self._rows(tenant, where, payload, limit)
 
@@ -69,7 +69,7 @@ class RetainedTable:
         # Expired messages stand in the table for up to a minute more.
         sql = (
             f"SELECT {_COLUMNS.format(payload=payload)} FROM {RETAINED.name}"  # noqa: S608
-            f" WHERE tenant = {_literal(tenant)} AND (expires_at IS NULL OR expires_at > now())"
+            f" WHERE tenant = {literal(tenant)} AND (expires_at IS NULL OR expires_at > now())"
             f" AND {where} ORDER BY topic LIMIT {limit:d}"
         )
         with self._lock:
@@ -106,7 +106,7 @@ def to_regex(topic_filter: str) -> str:
     if levels and levels[0] == "+":  # a leading `$` never meets a leading wildcard
         patterns[0] = "(?:[^/$][^/]*)?"
     if not levels:
-        return "(?s)^[^$]"
+        return "(?s)^(?:[^$]|$)"  # no topic name is empty, other texts of a query are
     return f"(?s)^{SEPARATOR.join(patterns)}{'(?:/.*)?' if is_open else ''}$"
 
 
@@ -121,7 +121,8 @@ def _rows_of(batch: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Return a text as it stands in the SQL of DataFusion."""
     return "'" + text.replace("'", "''") + "'"
 
 

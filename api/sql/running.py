@@ -29,7 +29,7 @@ from api.spark import (
 )
 from api.sql.brake import Brake
 from api.sql.checking import CheckedQuery
-from api.sql.direct.reader import GivenUp, TableFiles
+from api.sql.direct.reader import TableFiles
 from api.sql.errors import (
     QueryError,
     QueryMemoryError,
@@ -280,9 +280,9 @@ class _Work:
         file = self._target / "part-0.parquet"
         try:
             found = files.answer(question, self._limits.rows + 1, file, self._is_unwanted)
-        except GivenUp as exc:
+        except Cancelled as exc:
             self._tell_why(exc)
-            raise Cancelled("cancelled") from exc
+            raise
         if found is None:
             shutil.rmtree(self._target)
             return None
@@ -308,7 +308,7 @@ class _Work:
         finally:
             lock.release()
 
-    def _tell_why(self, exc: Exception) -> None:
+    def _tell_why(self, exc: Cancelled) -> None:
         """Raise the reason that it was cancelled for, if the caller did not cancel it."""
         if self._is_late:
             seconds = f"{self._limits.seconds:g}"

@@ -9,12 +9,11 @@ from typing import Final
 from sqlglot import exp
 
 from api.relations.views import ViewColumn
-from api.retained import to_regex
+from api.retained import literal, to_regex
 from api.sql.dialect import Verbatim
 from rules.sql.names import folded
 
-_INTEGERS: Final = {"tinyint": 8, "int": 32, "bigint": 64}
-"""Type -> bits."""
+_INTEGERS: Final = frozenset({"tinyint", "int", "bigint"})
 _TYPES: Final = {*_INTEGERS, "string", "boolean", "timestamp", "binary", "variant", "array<bigint>"}
 SORTABLE: Final = {*_INTEGERS, "string", "boolean", "timestamp"}
 """Types that both compare alike: texts by their bytes in UTF-8."""
@@ -85,8 +84,7 @@ class SmallExpressions:
         Raises:
             NotSmall: It is none of a small question; all methods raise it.
         """
-        while isinstance(node, exp.Paren):
-            node = node.this
+        node = node.unnest()
         if isinstance(node, exp.Column):
             return self._column_of(node)
         if not isinstance(node, exp.Anonymous):
@@ -177,8 +175,7 @@ class SmallExpressions:
             node: The condition.
             keys: SQL of what rows are grouped by: it is about groups. None: about rows.
         """
-        if isinstance(node, exp.Paren):
-            return self.condition(node.this, keys)
+        node = node.unnest()
         if isinstance(node, exp.And | exp.Or):
             word = "AND" if isinstance(node, exp.And) else "OR"
             sides = [self.condition(one, keys) for one in (node.this, node.expression)]
@@ -235,8 +232,7 @@ class SmallExpressions:
 
     def _given(self, node: exp.Expr, type_: str) -> str:
         """Return a literal of the type that it is compared with."""
-        while isinstance(node, exp.Paren):
-            node = node.this
+        node = node.unnest()
         if type_ == "timestamp":
             return _time(self._moment(node))
         if type_ in _INTEGERS:
@@ -250,11 +246,8 @@ class SmallExpressions:
         return literal(node.this)
 
     def _moment(self, node: exp.Expr) -> datetime:
-        while isinstance(node, exp.Paren):
-            node = node.this
-        if isinstance(node, exp.CurrentTimestamp):
-            return self._now
-        if _is_now(node):
+        node = node.unnest()
+        if isinstance(node, exp.CurrentTimestamp) or _is_now(node):
             return self._now
         if isinstance(node, exp.Add | exp.Sub):
             need(isinstance(node.expression, exp.Interval))
@@ -293,8 +286,7 @@ def need(holds: bool) -> None:
 
 def _is_value(node: exp.Expr) -> bool:
     """Tell whether an operand is of the row, not written out."""
-    while isinstance(node, exp.Paren):
-        node = node.this
+    node = node.unnest()
     return isinstance(node, exp.Column | exp.Anonymous) and not _is_now(node)
 
 
@@ -328,11 +320,5 @@ def _time(moment: datetime) -> str:
 
 
 def matches(sql: str, topic_filter: str) -> str:
-    """Return the condition that a text is one that a valid topic filter matches, as for Spark."""
-    # No topic name is empty, other texts are.
-    regex = "(?s)^(?:[^$]|$)" if topic_filter == "#" else to_regex(topic_filter)
-    return f"{sql} ~ {literal(regex)}"
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    """Return the condition that a text is one that a valid topic filter matches."""
+    return f"{sql} ~ {literal(to_regex(topic_filter))}"

@@ -14,6 +14,7 @@ from typing import Final
 from sqlglot import exp
 
 from api.relations.views import BY_NAME, TENANT, view_columns
+from api.retained import literal
 from api.sql.dialect import Verbatim
 from api.sql.direct.expressions import (
     COMPARISONS,
@@ -21,7 +22,6 @@ from api.sql.direct.expressions import (
     NotSmall,
     SmallExpressions,
     SmallValue,
-    literal,
     matches,
     need,
 )

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from api.spark import Cancelled
 from api.sql.direct.questions import SmallQuestion
 
 _WORKER: Final = "api.sql.direct.worker"
@@ -24,10 +25,6 @@ _LOOK_SECONDS: Final = 0.1
 _MOST_ANSWER: Final = 64 * 1024
 
 _logger = logging.getLogger(__name__)
-
-
-class GivenUp(Exception):  # noqa: N818 - the caller knows why
-    """Nobody waits for the answer any more."""
 
 
 class TableFiles:
@@ -59,7 +56,7 @@ class TableFiles:
             is_unwanted: Asked again and again; the answer is then given up.
 
         Raises:
-            GivenUp: It was given up.
+            Cancelled: It was given up.
         """
         if not (self._folder / question.table).is_dir():
             return None  # Spark says what is wrong
@@ -142,7 +139,7 @@ class _Child:
         got = b""
         while not got.endswith(b"\n"):
             if is_unwanted():
-                raise GivenUp
+                raise Cancelled("cancelled")
             if select.select([self._process.stdout], [], [], _LOOK_SECONDS)[0]:
                 part = os.read(self._process.stdout.fileno(), _MOST_ANSWER)
                 if not part:

@@ -11,7 +11,6 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -84,8 +83,8 @@ def answer(tables: Tables, table: str, sql: str, types: list[str], most: int, ta
     builder = QueryBuilder(_CONFIG).register(table, tables.newest(table))
     rows = 0
     with pq.ParquetWriter(target, schema, compression="snappy") as writer:
-        for batch in _batches(builder, sql):
-            kept = batch.slice(0, most - rows)
+        for batch in builder.execute(sql):
+            kept = pa.record_batch(batch).slice(0, most - rows)
             rows += kept.num_rows
             if "variant" in types and rows > MOST_PAYLOADS:
                 raise Unclear
@@ -94,11 +93,6 @@ def answer(tables: Tables, table: str, sql: str, types: list[str], most: int, ta
             if rows >= most:
                 break
     return rows
-
-
-def _batches(builder: QueryBuilder, sql: str) -> Iterator[pa.RecordBatch]:
-    for batch in builder.execute(sql):
-        yield pa.record_batch(batch)
 
 
 def _stored(column: pa.Array, type_: str) -> pa.Array:

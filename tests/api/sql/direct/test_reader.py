@@ -11,9 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
+from api.spark import Cancelled
 from api.sql.checking import check
 from api.sql.direct.questions import Shown, SmallQuestion
-from api.sql.direct.reader import GivenUp, TableFiles
+from api.sql.direct.reader import TableFiles
 from api.sql.errors import QueryTimeoutError
 from api.sql.results import write
 from api.sql.running import QueryLimits, QueryRunner
@@ -146,7 +147,7 @@ def test_a_process_ends_with_who_has_started_it(data_dir: Path, tmp_path: Path) 
 
 
 def test_what_nobody_wants_is_given_up(files: TableFiles, tmp_path: Path) -> None:
-    with pytest.raises(GivenUp):
+    with pytest.raises(Cancelled):
         files.answer(question("SELECT id FROM messages"), 9, tmp_path / "one", lambda: True)
     assert children() == []
 
