@@ -461,8 +461,7 @@ def _name(node: exp.Expr) -> str:
 
 def _own_name(item: exp.Expr) -> str:
     """Return the name that Spark gives an item of SELECT; empty when it makes one."""
-    while isinstance(item, exp.Paren):
-        item = item.this
+    item = item.unnest()
     if isinstance(item, exp.Dot):
         return str(item.expression.name)
     return str(item.name) if isinstance(item, exp.Column) else ""
