@@ -72,7 +72,8 @@ told = []
 for niceness in (5, 0, -5, 3, 0):
     priority.set(niceness)
     if os.path.exists("/proc/self/autogroup"):
-        group = open("/proc/self/autogroup").read().split()[-1]
+        # Empty where nobody began a session, as in a container
+        group = (open("/proc/self/autogroup").read().split() or [None])[-1]
     told.append([*(os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid)), group])
 child.communicate()
 print(json.dumps({"told": told}))
@@ -85,16 +86,16 @@ def run(
     program: str = _PROGRAM,
     has_own_session: bool = True,
 ) -> dict[str, Any]:
-    output = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program, str(user), *arguments],
         start_new_session=has_own_session,
         capture_output=True,
-        check=True,
         text=True,
         timeout=60,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
-    ).stdout
-    told: dict[str, Any] = json.loads(output)
+    )
+    assert ended.returncode == 0, ended.stderr
+    told: dict[str, Any] = json.loads(ended.stdout)
     return told
 
 
