@@ -10,11 +10,11 @@ import click
 
 from cli import _options
 from cli._audit_log import tell_log
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from mqlake.settings import load
 
 if TYPE_CHECKING:
-    from ingest.gateway.retiring import Unsettled
+    from ingest.gateway.process.retiring import Unsettled
 
 
 @click.group(invoke_without_command=True)
@@ -27,7 +27,7 @@ def command(context: click.Context, config: Path | None) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from ingest.gateway.app import main
+    from ingest.gateway.process.app import main
 
     sys.exit(main(load(GatewaySettings, config)))
 
@@ -65,9 +65,9 @@ def retire(
 
 
 async def _retire(name: str, servers: str, lease_seconds: float, timeout_seconds: float) -> None:
-    from ingest.gateway.hosts import LinuxHost
-    from ingest.gateway.partitions import count_partitions
-    from ingest.gateway.retiring import Retirement
+    from ingest.gateway.log.partitions import count_partitions
+    from ingest.gateway.peers.hosts import LinuxHost
+    from ingest.gateway.process.retiring import Retirement
     from mqlake.clock import SystemClock
     from mqlake.log.admin import ensure_delivery_topic, remove_delivery_topic
     from mqlake.log.contract import LogAccess

@@ -13,7 +13,7 @@ CLASSES: Final = {
     "api": "api.settings:ApiSettings",
     "balancer": "ingest.balancer.settings:BalancerSettings",
     "federation": "ingest.federation.settings:FederationSettings",
-    "gateway": "ingest.gateway.settings:GatewaySettings",
+    "gateway": "ingest.gateway.settings.gateway:GatewaySettings",
     "lake": "streaming.settings.lake:LakeSettings",
     "local": "launcher.settings:LocalSettings",
     "query": "streaming.settings.query:QuerySettings",

@@ -17,13 +17,13 @@ from typing import Final
 from ingest.balancer.control_plane import write_proxy_files
 from ingest.balancer.settings import BalancerSettings, FrontendSettings
 from ingest.balancer.state_file import load_state
-from ingest.gateway.listeners.settings import (
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import (
     ListenerSettings,
     TcpListener,
     WebSocketListener,
     is_open,
 )
-from ingest.gateway.settings import GatewaySettings
 from launcher.paths import DataDirectory
 from launcher.preflight import WantedPort
 from launcher.settings import LocalSettings

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from ingest.gateway.listeners.settings import (
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import (
     ListenerSettings,
     UnixListener,
     WebSocketListener,
     address_of,
 )
-from ingest.gateway.settings import GatewaySettings
 from launcher.preflight import WantedPort
 from mqlake.status import url_host
 

@@ -10,8 +10,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from ingest.gateway.hosts import LinuxHost
-from ingest.gateway.retiring import withdraw_routes_of_ended
+from ingest.gateway.peers.hosts import LinuxHost
+from ingest.gateway.process.retiring import withdraw_routes_of_ended
 from mqlake.errors import MqlakeError
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.durability import Durability

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ingest.gateway.listeners.settings import ListenerSettings, to_json
+from ingest.gateway.settings.listeners import ListenerSettings, to_json
 from launcher.balancing import BALANCER, HAPROXY, Balancing, ask_haproxy
 from launcher.child import ChildProgram
 from launcher.kafka import KafkaServer

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from api.settings import ApiSettings
 from ingest.federation.settings import FederationSettings
-from ingest.gateway.listeners.settings import ListenerSettings
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import ListenerSettings
 from launcher import preflight
 from launcher.balancing import BALANCER, Balancing, plan_balancing, proxied_listeners
 from launcher.java import find_java_home

@@ -8,9 +8,9 @@ can be brought to the next release one process at a time, as long as no release 
 - a session, a rule or a key that nobody changes is never written again: its record is of the
   version in which it was written, for as long as the log is there;
 - a gateway writes the old version until every gateway that lives reads the new one
-  (`mqlake.log.versioned_writer`, `ingest.gateway.peers`). From then on no gateway that is older
-  starts. The other processes write the version of their release at once: there is one of each, and
-  gateways read it.
+  (`mqlake.log.versioned_writer`, `ingest.gateway.peers.peers`). From then on no gateway that is
+  older starts. The other processes write the version of their release at once: there is one of
+  each, and gateways read it.
 """
 
 from typing import Final

@@ -39,7 +39,7 @@ def test_unknown_command_is_refused_by_name() -> None:
 
 
 def test_gateway_command_never_imports_pyspark() -> None:
-    script = "import sys, cli.gateway, ingest.gateway.app; print('pyspark' in sys.modules)"
+    script = "import sys, cli.gateway, ingest.gateway.process.app; print('pyspark' in sys.modules)"
     command = [sys.executable, "-P", "-c", script]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"

@@ -7,9 +7,9 @@ import pytest
 from pydantic import BaseModel
 
 from api.routes.rights import WantedRights
-from ingest.gateway.limits import LimitSettings
-from ingest.gateway.listeners.settings import TcpListener
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.limits import LimitSettings
+from ingest.gateway.settings.listeners import TcpListener
 from mqlake.rights.compiled import Rights
 from mqlake.rights.files import parse_rights
 from mqlake.tenants import RATES, STOCKS, TenantLimits

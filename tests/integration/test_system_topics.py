@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ingest.gateway.system_topics import PREFIX
+from ingest.gateway.retained.system_topics import PREFIX
 from tests.ingest.gateway.harness import running_gateway
 
 pytestmark = [pytest.mark.programs, pytest.mark.anyio, pytest.mark.usefixtures("mosquitto_clients")]

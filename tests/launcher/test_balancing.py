@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingest.balancer.settings import BalancerSettings
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from launcher.balancing import (
     Balancing,
     ask_haproxy,

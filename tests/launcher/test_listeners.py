@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.gateway.listeners.settings import TlsListener, UnixListener, WebSocketListener
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import TlsListener, UnixListener, WebSocketListener
 from launcher.listeners import listeners_of, reachable_addresses, wanted_ports
 from launcher.ports import free_ports
 from launcher.preflight import check_ports

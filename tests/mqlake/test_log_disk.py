@@ -8,7 +8,7 @@ import pytest
 
 from api.settings import ApiSettings
 from ingest.federation.settings import FederationSettings
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from mqlake.log_disk import ELSEWHERE, LogDisk, environment_of
 from mqlake.settings import LogDiskSettings, ProcessSettings, load
 from rules.runner.settings import RulesSettings

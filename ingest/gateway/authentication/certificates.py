@@ -9,7 +9,7 @@ from mqlake.saslprep import UnpreparableText, prepare
 if TYPE_CHECKING:
     from asyncio import BaseTransport
 
-    from ingest.gateway.listeners.settings import Identity
+    from ingest.gateway.settings.listeners import Identity
 
 _ALTERNATIVE_NAMES: Final = {"dns": "DNS", "email": "email", "uri": "URI"}
 

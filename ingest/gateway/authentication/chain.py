@@ -14,7 +14,7 @@ from ingest.gateway.authentication.outcomes import (
     Accepted,
     Next,
 )
-from ingest.gateway.authentication.settings import CREDENTIALS
+from ingest.gateway.settings.authenticators import CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

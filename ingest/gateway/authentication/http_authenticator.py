@@ -29,7 +29,7 @@ from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.outcomes import Attempt
-    from ingest.gateway.authentication.settings import HttpAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import HttpAuthenticatorSettings
     from mqlake.clock import Clock
     from mqlake.rights.grants import Grants
 

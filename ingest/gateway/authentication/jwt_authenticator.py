@@ -17,7 +17,7 @@ from ingest.gateway.authentication.web import BUSY, NO_ANSWER, NoAnswer
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.outcomes import Attempt
-    from ingest.gateway.authentication.settings import JwtAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import JwtAuthenticatorSettings
     from mqlake.clock import Clock
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ingest.gateway.authentication.settings import JwtAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import JwtAuthenticatorSettings
     from mqlake.clock import Clock
 
 MAX_KEY_SET_BYTES: Final = 256 * 1024

@@ -30,7 +30,7 @@ from mqlake.saslprep import UnpreparableText, prepare
 if TYPE_CHECKING:
     from ingest.gateway.authentication.ldap_messages import LdapEntry
     from ingest.gateway.authentication.outcomes import Attempt
-    from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import LdapAuthenticatorSettings
 
 MAX_WAITING: Final = 1_000
 """Clients whose request waits to be sent; further ones are told that the server is busy."""

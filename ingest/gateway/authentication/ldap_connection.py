@@ -21,7 +21,7 @@ from mqlake.checked_http import make_ssl_context
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import LdapAuthenticatorSettings
 
 SUCCESS: Final = 0
 _ENTRIES: Final = 2

@@ -9,7 +9,7 @@ from ingest.gateway.authentication.http_authenticator import HttpAuthenticator
 from ingest.gateway.authentication.jwt_authenticator import JwtAuthenticator
 from ingest.gateway.authentication.ldap_authenticator import LdapAuthenticator
 from ingest.gateway.authentication.postgres_authenticator import PostgresAuthenticator
-from ingest.gateway.authentication.settings import (
+from ingest.gateway.settings.authenticators import (
     HttpAuthenticatorSettings,
     LdapAuthenticatorSettings,
     PostgresAuthenticatorSettings,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.chain import AuthenticatorLink
     from ingest.gateway.authentication.passwords import PasswordChecks
-    from ingest.gateway.authentication.settings import AuthenticatorSettings
+    from ingest.gateway.settings.authenticators import AuthenticatorSettings
     from mqlake.clock import Clock
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.authentication.outcomes import Verdict
-    from ingest.gateway.client import Newcomer
+    from ingest.gateway.base.client import Newcomer
     from ingest.protocol.properties import Properties
 
 

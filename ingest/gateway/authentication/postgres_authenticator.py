@@ -41,7 +41,7 @@ from mqlake.saslprep import UnpreparableText, prepare
 if TYPE_CHECKING:
     from ingest.gateway.authentication.outcomes import Attempt
     from ingest.gateway.authentication.passwords import PasswordChecks
-    from ingest.gateway.authentication.settings import PostgresAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import PostgresAuthenticatorSettings
 
 MAX_WAITING: Final = 1_000
 """Clients whose query waits to be sent; further ones are told that the server is busy."""

@@ -27,7 +27,7 @@ from mqlake.saslprep import UnpreparableText, prepare
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ingest.gateway.authentication.settings import JwtAuthenticatorSettings
+    from ingest.gateway.settings.authenticators import JwtAuthenticatorSettings
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
 MAX_KEYS: Final = 32

@@ -9,7 +9,7 @@ from ingest.protocol.reason_codes import DisconnectReasonCode
 if TYPE_CHECKING:
     import asyncio
 
-    from ingest.gateway.client import Newcomer
+    from ingest.gateway.base.client import Newcomer
     from mqlake.clock import Clock
 
 LOOK_SECONDS: Final = 60.0

@@ -16,7 +16,7 @@ from mqlake.errors import MqlakeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.gateway.authentication.settings import WebServerSettings
+    from ingest.gateway.settings.authenticators import WebServerSettings
 
 logger = logging.getLogger(__name__)
 

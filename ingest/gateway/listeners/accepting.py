@@ -14,7 +14,7 @@ from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Final
 
-from ingest.gateway.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
+from ingest.gateway.listeners.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
 from ingest.gateway.listeners.certificates import Certificates
 from ingest.gateway.listeners.limits import ConnectionLimit
 from ingest.gateway.listeners.proxy_protocol import (

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from ingest.gateway.listeners.settings import SecureWebSocketListener, TlsSettings
+from ingest.gateway.settings.listeners import SecureWebSocketListener, TlsSettings
 from mqlake.errors import OperationalError
 from mqlake.tls import reason_of, server_context
 

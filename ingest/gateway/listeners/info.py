@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ingest.gateway.listeners.settings import Identity
 from ingest.gateway.listeners.tenancy import Tenancy
+from ingest.gateway.settings.listeners import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.gateway.arrivals import Arrivals
+    from ingest.gateway.listeners.arrivals import Arrivals
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ingest.gateway.arrivals import Arrivals
 from ingest.gateway.listeners.accepting import Acceptor
+from ingest.gateway.listeners.arrivals import Arrivals
 from ingest.gateway.listeners.certificates import Certificates
 from ingest.gateway.listeners.info import ListenerInfo, MakeConnection
 from ingest.gateway.listeners.limits import ConnectionLimit, LimitedConnection
-from ingest.gateway.listeners.settings import (
+from ingest.gateway.listeners.sockets import BACKLOG, open_sockets, open_unix_socket
+from ingest.gateway.listeners.tenancy import tenancy_of
+from ingest.gateway.listeners.websocket import WebSocket, WebSocketRules
+from ingest.gateway.settings.listeners import (
     PROTOCOL_LEVELS,
     ListenerSettings,
     SecureWebSocketListener,
@@ -23,9 +26,6 @@ from ingest.gateway.listeners.settings import (
     WebSocketListener,
     address_of,
 )
-from ingest.gateway.listeners.sockets import BACKLOG, open_sockets, open_unix_socket
-from ingest.gateway.listeners.tenancy import tenancy_of
-from ingest.gateway.listeners.websocket import WebSocket, WebSocketRules
 from ingest.protocol.packets import MQTT_3_1
 from mqlake.errors import OperationalError
 from mqlake.tenants import limits_in

@@ -15,7 +15,7 @@ from mqlake.errors import MqlakeError
 if TYPE_CHECKING:
     from asyncio import BaseTransport
 
-    from ingest.gateway.listeners.settings import ListenerSettings
+    from ingest.gateway.settings.listeners import ListenerSettings
 
 SEPARATOR: Final = "/"
 """Between tenant and user."""

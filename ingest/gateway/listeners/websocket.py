@@ -34,7 +34,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from ingest.gateway.arrivals import Arrivals
+from ingest.gateway.listeners.arrivals import Arrivals
 from ingest.gateway.listeners.info import ListenerInfo, MakeConnection
 from ingest.gateway.listeners.origins import is_welcome
 

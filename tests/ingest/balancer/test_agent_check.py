@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ingest.balancer.haproxy.commands import parse_servers
-from ingest.gateway.agent_check import AgentCheck
-from ingest.gateway.draining import DRAINING, SERVING, Drain
+from ingest.gateway.clients.draining import DRAINING, SERVING, Drain
+from ingest.gateway.process.agent_check import AgentCheck
 from mqlake.errors import OperationalError
 from tests.ingest.balancer.harness import Haproxy, stopping
 from tests.ingest.gateway.harness import free_port, running_gateway

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar, cast
 
-from ingest.gateway.connection import ClientConnection
-from ingest.gateway.gateway import Gateway
-from ingest.gateway.partitions import count_partitions
-from ingest.gateway.process import Process
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.clients.connection import ClientConnection
+from ingest.gateway.log.partitions import count_partitions
+from ingest.gateway.process.gateway import Gateway
+from ingest.gateway.process.process import Process
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role

@@ -3,9 +3,9 @@ import logging
 
 import pytest
 
-from ingest.gateway.app import within_open_files
-from ingest.gateway.partitions import Partitions, count_partitions
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.log.partitions import Partitions, count_partitions
+from ingest.gateway.process.app import within_open_files
+from ingest.gateway.settings.gateway import GatewaySettings
 from mqlake.growth import Growth, encode_growth
 from mqlake.log.memory import MemoryLog, MemoryLogReader
 from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS

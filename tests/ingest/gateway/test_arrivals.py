@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ingest.gateway.arrivals import (
+from ingest.gateway.listeners.arrivals import (
     HANDSHAKE_BYTES,
     MOST_BYTES,
     MOST_USELESS,

@@ -22,11 +22,11 @@ from pydantic import ValidationError
 from scramp import ScramClient
 
 from ingest.gateway.authentication import validity
-from ingest.gateway.gateway import Gateway
 from ingest.gateway.listeners.certificates import make_context
-from ingest.gateway.listeners.settings import TcpListener, TlsListener
-from ingest.gateway.partitions import Partitions
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.log.partitions import Partitions
+from ingest.gateway.process.gateway import Gateway
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import TcpListener, TlsListener
 from ingest.protocol.packets import (
     Auth,
     Connack,

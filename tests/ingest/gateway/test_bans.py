@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.bans import BansError, KeptBan, ban_id_of, ban_key, decode_ban, encode_ban
@@ -223,7 +223,7 @@ def an_address(number: int) -> str:
 async def test_bans_for_offences_are_bounded_and_forgotten_when_they_are_over(
     credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.gateway.offences.MOST_TOLD", 3)
+    monkeypatch.setattr("ingest.gateway.limits.offences.MOST_TOLD", 3)
     rates, clock = limits(failed_logins_before_ban=1, ban_seconds=60), ManualClock()
     async with running_gateway(credentials_file=credentials, clock=clock, **rates) as harness:
         offences, log = harness.gateway.bans.offences, harness.log

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.catching_up import MOST_FILTERS, CatchingUp, Pages
+from ingest.gateway.history.catching_up import MOST_FILTERS, CatchingUp, Pages
 from ingest.gateway.lake.exchange import HistoryPage, TableError
-from ingest.gateway.partitions import Partitions
+from ingest.gateway.log.partitions import Partitions
 from ingest.session.catch_up import Missed
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
 from mqlake.matching import filter_matches

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ingest.gateway.authentication import validity
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.clock import ManualClock

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from ingest.gateway.arrivals import PLACE_BYTES
+from ingest.gateway.listeners.arrivals import PLACE_BYTES
 from ingest.protocol.decoder import Decoder
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.deadlines import FEW_SLOTS, SLOT_SECONDS, UNWATCHED, Deadlines
+from ingest.gateway.base.deadlines import FEW_SLOTS, SLOT_SECONDS, UNWATCHED, Deadlines
 from tests.memory import kept_bytes
 from tests.mqlake.event_loop import SteppedLoop
 

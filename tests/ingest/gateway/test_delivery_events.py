@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.counters import GatewayCounters
-from ingest.gateway.delivery_events import DELIVERED, MAX_QUEUED_RECORDS, DeliveryEvents
-from ingest.gateway.events import Events
-from ingest.gateway.outbound import LOCAL, OutboundMessage
-from ingest.gateway.wanted_events import WantedEvents
+from ingest.gateway.base.counters import GatewayCounters
+from ingest.gateway.base.events import Events
+from ingest.gateway.base.outbound import LOCAL, OutboundMessage
+from ingest.gateway.sending.delivery_events import DELIVERED, MAX_QUEUED_RECORDS, DeliveryEvents
+from ingest.gateway.sending.wanted_events import WantedEvents
 from ingest.protocol.packets import Puback, Publish, Pubrec
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import PubackReasonCode

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from ingest.gateway import denials as denials_module
-from ingest.gateway.client import Client
-from ingest.gateway.counters import GatewayCounters
-from ingest.gateway.denials import Denials
+from ingest.gateway.base import denials as denials_module
+from ingest.gateway.base.client import Client
+from ingest.gateway.base.counters import GatewayCounters
+from ingest.gateway.base.denials import Denials
 
 
 class Told:

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from ingest.gateway.process import TICK_SECONDS
+from ingest.gateway.process.process import TICK_SECONDS
 from launcher.ports import free_ports
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.dialogues import (

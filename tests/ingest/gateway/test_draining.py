@@ -101,7 +101,7 @@ async def test_what_a_client_has_sent_is_answered_before_it_goes() -> None:
 
 
 async def test_a_log_that_does_not_answer_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.gateway.draining.ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr("ingest.gateway.clients.draining.ANSWER_SECONDS", 0.0)
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "c")
         harness.log.hold_reports()
@@ -115,7 +115,9 @@ async def test_a_log_that_does_not_answer_keeps_nobody(monkeypatch: pytest.Monke
 
 
 async def test_clients_go_at_the_rate_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.gateway.draining.STEP_SECONDS", 0.0)  # it looks at each turn
+    monkeypatch.setattr(
+        "ingest.gateway.clients.draining.STEP_SECONDS", 0.0
+    )  # it looks at each turn
     async with running_gateway() as harness:
         for number in range(5):
             await Client.connect(harness.port, f"c{number}")

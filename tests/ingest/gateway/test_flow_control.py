@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.client_socket import FLUSH_BYTES
-from ingest.gateway.connection import ClientConnection
+from ingest.gateway.clients.client_socket import FLUSH_BYTES
+from ingest.gateway.clients.connection import ClientConnection
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Pingreq, Pingresp, Puback, Publish
 from ingest.protocol.reason_codes import PubackReasonCode

@@ -3,15 +3,15 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.admission import Admission
-from ingest.gateway.client_session import ClientSession
-from ingest.gateway.connection import ClientConnection
-from ingest.gateway.garbage import YOUNG_OBJECTS, collect_rarely
-from ingest.gateway.progress import SessionProgress
-from ingest.gateway.receiving import Receiver
-from ingest.gateway.retained_scans import RetainedScans
-from ingest.gateway.sending import Sender
-from ingest.gateway.subscribing import SubscribeHandler
+from ingest.gateway.clients.admission import Admission
+from ingest.gateway.clients.connection import ClientConnection
+from ingest.gateway.clients.receiving import Receiver
+from ingest.gateway.clients.subscribing import SubscribeHandler
+from ingest.gateway.load.garbage import YOUNG_OBJECTS, collect_rarely
+from ingest.gateway.sending.progress import SessionProgress
+from ingest.gateway.sending.retained_scans import RetainedScans
+from ingest.gateway.sending.sending import Sender
+from ingest.gateway.sessions.client_session import ClientSession
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 
 pytestmark = pytest.mark.anyio

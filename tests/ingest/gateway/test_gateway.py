@@ -12,8 +12,8 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from ingest.gateway.lease import HEARTBEAT_SECONDS, SURE_SECONDS, Lease
-from ingest.gateway.retained_shards import RetainedShards
+from ingest.gateway.log.lease import HEARTBEAT_SECONDS, SURE_SECONDS, Lease
+from ingest.gateway.retained.retained_shards import RetainedShards
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
@@ -66,7 +66,7 @@ async def test_health_says_what_is_missing() -> None:
 async def test_health_notices_a_router_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ingest.gateway.status.STUCK_SECONDS", 0.0)
+    monkeypatch.setattr("ingest.gateway.process.status.STUCK_SECONDS", 0.0)
     async with running_gateway() as harness:
         harness.router.pause()
         client = await Client.connect(harness.port, "alice")
@@ -97,7 +97,7 @@ async def test_a_gateway_that_was_not_heard_while_it_starts_finds_out_what_other
             was_unheard.append(not lease.may_deliver())
         return lease.may_deliver()
 
-    monkeypatch.setattr("ingest.gateway.foundation.Lease", make)
+    monkeypatch.setattr("ingest.gateway.process.foundation.Lease", make)
     monkeypatch.setattr(RetainedShards, "is_settled", property(is_settled))
     async with running_gateway(clock=clock):
         assert was_unheard == [True]
@@ -145,7 +145,7 @@ async def test_a_gateway_that_has_left_does_not_say_again_that_it_is_there() -> 
 
 
 async def test_stopping_stores_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.gateway.process.SHUTDOWN_SECONDS", 0.2)
+    monkeypatch.setattr("ingest.gateway.process.process.SHUTDOWN_SECONDS", 0.2)
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         harness.log.hold_reports()
@@ -159,7 +159,7 @@ async def test_stopping_stores_what_was_sent(monkeypatch: pytest.MonkeyPatch) ->
 async def test_stopping_does_not_wait_for_a_log_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ingest.gateway.process.SHUTDOWN_SECONDS", 0.05)
+    monkeypatch.setattr("ingest.gateway.process.process.SHUTDOWN_SECONDS", 0.05)
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         harness.log.hold_reports()
@@ -173,7 +173,7 @@ async def test_who_was_turned_out_and_has_gone_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may go on sending for a while, so that it can read why; its own end is heard."""
-    monkeypatch.setattr("ingest.gateway.client_socket.LINGER_SECONDS", 60.0)
+    monkeypatch.setattr("ingest.gateway.clients.client_socket.LINGER_SECONDS", 60.0)
     async with running_gateway() as harness:
         client = await Client.open(harness.port)
         await client.handshake("alice", properties={"authentication_method": "none of ours"})

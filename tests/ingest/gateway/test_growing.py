@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.peers import Peers
+from ingest.gateway.peers.peers import Peers
 from ingest.protocol.packets import Publish
 from mqlake.growth import Growth, GrowthStep, encode_growth
 from mqlake.log.contract import Missing, RangeConsumer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.histories import read_time
+from ingest.gateway.sessions.histories import read_time
 from ingest.protocol.packets import (
     Connack,
     Puback,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.gateway.hosts import LinuxHost
+from ingest.gateway.peers.hosts import LinuxHost
 
 pytestmark = pytest.mark.programs
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ingest.gateway.authentication import validity
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription, Will
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode, SubackReasonCode
 from mqlake.bans import KeptBan, ban_key, encode_ban

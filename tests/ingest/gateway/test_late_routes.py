@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ingest.gateway import late_routes
+from ingest.gateway.routing import late_routes
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog
 from mqlake.record_versions import VERSION_HEADER, Headers

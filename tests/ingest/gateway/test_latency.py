@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ingest.gateway.latency import SAMPLES, GatewayLatencies, Sampler
+from ingest.gateway.load.latency import SAMPLES, GatewayLatencies, Sampler
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.latency import ACCEPT, BOUNDS_MS, CLASSES, DELIVER, ROUTE, STAGES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.gateway.lease import Lease
+from ingest.gateway.log.lease import Lease
 from mqlake.clock import ManualClock
 
 SECONDS = 10

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import shared_limits as module
+from ingest.gateway.limits import shared_limits as module
 from ingest.gateway.listeners.info import ListenerInfo
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
     Connect,

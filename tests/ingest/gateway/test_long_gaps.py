@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import gaps, resuming, slow_clients
+from ingest.gateway.history import gaps
 from ingest.gateway.lake.reader import LakeReader
+from ingest.gateway.sessions import resuming, slow_clients
 from ingest.protocol.packets import (
     Disconnect,
     Pingreq,

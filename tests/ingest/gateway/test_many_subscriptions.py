@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ingest.gateway import subscribed_session
+from ingest.gateway.sessions import subscribed_session
 from ingest.protocol.packets import Disconnect, Suback, Subscribe, Subscription, Unsubscribe
 from ingest.protocol.properties import Properties
 from ingest.session.subscription_records import MOST_IN_SESSION

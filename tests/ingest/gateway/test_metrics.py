@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from ingest.gateway.metrics import COUNTERS, GatewayMetrics
+from ingest.gateway.process.metrics import COUNTERS, GatewayMetrics
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import GATEWAY
 from tests.ingest.gateway.harness import Client, running_gateway
@@ -67,7 +67,7 @@ async def test_every_counter_is_told() -> None:
 
 
 async def test_a_stuck_gateway_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.gateway.metrics.ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr("ingest.gateway.process.metrics.ANSWER_SECONDS", 0.01)
     async with running_gateway() as harness:
         shown = GatewayMetrics(harness.gateway.status)
         with pytest.raises(TimeoutError):

@@ -1,6 +1,6 @@
 import pytest
 
-from ingest.gateway.overload import LEAST_RECORDS_OF_MANY, OverloadMeter
+from ingest.gateway.load.overload import LEAST_RECORDS_OF_MANY, OverloadMeter
 from mqlake.log.contract import MOST_QUEUED_RECORDS
 
 TICK = 0.25

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ingest.gateway.lease import SILENT_SECONDS, SURE_SECONDS, Lease
-from ingest.gateway.peers import GRACE_SECONDS, Peers
+from ingest.gateway.log.lease import SILENT_SECONDS, SURE_SECONDS, Lease
+from ingest.gateway.peers.peers import GRACE_SECONDS, Peers
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.log.contract import DELIVERY_SECONDS

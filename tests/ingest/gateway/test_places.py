@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ingest.gateway.places import PLACE_SECONDS, Places
+from ingest.gateway.log.places import PLACE_SECONDS, Places
 from mqlake.clock import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from ingest.gateway.ending import Ending
-from ingest.gateway.lease import Lease
-from ingest.gateway.progress import (
+from ingest.gateway.base.ending import Ending
+from ingest.gateway.log.lease import Lease
+from ingest.gateway.sending.progress import (
     MAX_REST_SECONDS,
     MAX_SAVES_UNDER_WAY,
     RESTED_PER_SECOND,
@@ -14,7 +14,7 @@ from ingest.gateway.progress import (
     ProgressSaver,
     SessionProgress,
 )
-from ingest.gateway.session_log import SessionLog
+from ingest.gateway.sending.session_log import SessionLog
 from ingest.protocol.packets import Puback, Publish
 from ingest.session.checkpoint import SaveQueue
 from mqlake.clock import ManualClock

@@ -6,15 +6,16 @@ from functools import partial
 
 import pytest
 
-from ingest.gateway import foundation
-from ingest.gateway.overload import OverloadMeter, OverloadSettings
-from ingest.gateway.protection import (
+from ingest.gateway.limits.protection import (
     FULL_SECONDS,
     MODEST_FOR_SECONDS,
     OUT_SECONDS,
     PAUSE_SECONDS,
     Protection,
 )
+from ingest.gateway.load.overload import OverloadMeter
+from ingest.gateway.process import foundation
+from ingest.gateway.settings.overload import OverloadSettings
 from ingest.protocol.packets import Connack, Connect, Disconnect, Puback, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.credits import GRANT

@@ -181,7 +181,7 @@ async def test_a_will_waits_for_room_in_the_log() -> None:
 async def test_a_will_that_waits_for_room_is_stored_before_the_gateway_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ingest.gateway.process.SHUTDOWN_SECONDS", 0.2)
+    monkeypatch.setattr("ingest.gateway.process.process.SHUTDOWN_SECONDS", 0.2)
     async with running_gateway(max_queued_records=FEW) as harness:
         client = await Client.connect(harness.port, "alice", will=Will("w", b"gone"))
         await Client.connect(harness.port, "bob", will=Will("w", b"gone too"))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingest.gateway.listeners.settings import TcpListener, WebSocketListener, advertised
-from ingest.gateway.redirecting import AGAIN_SECONDS, MAX_REDIRECTED, Redirecting
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.clients.redirecting import AGAIN_SECONDS, MAX_REDIRECTED, Redirecting
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import TcpListener, WebSocketListener, advertised
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.placement import ShardPlacement
 from mqlake.clock import ManualClock

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.outbound import OutboundMessage
-from ingest.gateway.retained import Retained
-from ingest.gateway.retained_publishers import (
+from ingest.gateway.base.outbound import OutboundMessage
+from ingest.gateway.retained.retained import Retained
+from ingest.gateway.retained.retained_publishers import (
     COMING_SECONDS,
     MOST_COMING,
     RetainedPublisher,
     RetainedPublishers,
 )
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.gateway.store.database import Database
 from ingest.protocol.packets import Will
 from ingest.protocol.properties import NO_PROPERTIES
@@ -126,7 +126,7 @@ def test_what_does_not_come_counts_for_a_while() -> None:
 
 def test_what_is_on_its_way_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_COMING >= 1_000
-    monkeypatch.setattr("ingest.gateway.retained_publishers.MOST_COMING", 10)
+    monkeypatch.setattr("ingest.gateway.retained.retained_publishers.MOST_COMING", 10)
     site = Site(copies=0, retained_messages=15)
     for number in range(50):
         assert site.offer(ANN, 0, f"t{number}", 5) == "", "10 of them count"

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import retained_questions
-from ingest.gateway.outbound import OutboundMessage
-from ingest.gateway.partitions import Partitions
-from ingest.gateway.retained import Retained
-from ingest.gateway.retained_questions import (
+from ingest.gateway.base.outbound import OutboundMessage
+from ingest.gateway.log.partitions import Partitions
+from ingest.gateway.retained import retained_questions
+from ingest.gateway.retained.retained import Retained
+from ingest.gateway.retained.retained_questions import (
     ABSENT_SECONDS,
     ANSWER_SECONDS,
     MAX_ANSWER_SECONDS,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import retained_scans
-from ingest.gateway.retained_shards import INCOMPLETE_SECONDS
+from ingest.gateway.retained.retained_shards import INCOMPLETE_SECONDS
+from ingest.gateway.sending import retained_scans
 from ingest.protocol.packets import Disconnect, Puback, Publish, Suback, Subscribe, Subscription
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from ingest.gateway.partitions import Partitions
-from ingest.gateway.retiring import Retirement, Unsettled, withdraw_routes_of_ended
+from ingest.gateway.log.partitions import Partitions
+from ingest.gateway.process.retiring import Retirement, Unsettled, withdraw_routes_of_ended
 from mqlake.clock import SystemClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import LogAccess

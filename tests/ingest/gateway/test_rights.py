@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
     Connect,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from ingest.gateway import routes as module
-from ingest.gateway.route_rounds import RouteRequest
-from ingest.gateway.routes import Routes
+from ingest.gateway.routing import routes as module
+from ingest.gateway.routing.route_rounds import RouteRequest
+from ingest.gateway.routing.routes import Routes
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull

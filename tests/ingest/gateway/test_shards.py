@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ingest.gateway.lease import Lease
-from ingest.gateway.shard_readers import ShardReaders
-from ingest.gateway.shards import Shards
+from ingest.gateway.log.lease import Lease
+from ingest.gateway.shards.shard_readers import ShardReaders
+from ingest.gateway.shards.shards import Shards
 from ingest.gateway.store.database import Database
 from ingest.session.placement import place
 from mqlake.clock import ManualClock
@@ -26,8 +26,8 @@ from mqlake.shard_records import (
 from tests.ingest.gateway.harness import until
 
 if TYPE_CHECKING:
-    from ingest.gateway.peers import Peers
-    from ingest.gateway.shard_acts import Actions
+    from ingest.gateway.peers.peers import Peers
+    from ingest.gateway.shards.shard_acts import Actions
     from mqlake.log.contract import AppendCallback, LogReader, LogWriter, RecordsCallback
 
 pytestmark = pytest.mark.anyio

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.gateway import gaps, share_membership
-from ingest.gateway.draining import Drain
+from ingest.gateway.clients.draining import Drain
+from ingest.gateway.history import gaps
 from ingest.gateway.lake.exchange import HistoryPage
-from ingest.gateway.progress import SessionProgress
-from ingest.gateway.share_membership import ShareMembership
+from ingest.gateway.sending.progress import SessionProgress
+from ingest.gateway.sharing import share_membership
+from ingest.gateway.sharing.share_membership import ShareMembership
 from ingest.protocol.packets import (
     Disconnect,
     Pingreq,

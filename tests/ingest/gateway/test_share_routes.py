@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import share_routes
-from ingest.gateway.ends import Ends
-from ingest.gateway.share_routes import ShareRoutes
+from ingest.gateway.log.ends import Ends
+from ingest.gateway.sharing import share_routes
+from ingest.gateway.sharing.share_routes import ShareRoutes
 from ingest.session.share_records import GroupKey
 from ingest.session.share_routes import RoutesThen
 from mqlake.clock import ManualClock

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.gateway import slow_clients
+from ingest.gateway.sessions import slow_clients
 from ingest.protocol.packets import (
     Disconnect,
     Puback,

@@ -1,6 +1,6 @@
 import pytest
 
-from ingest.gateway.subscribing import UNREACHED
+from ingest.gateway.clients.subscribing import UNREACHED
 from ingest.protocol.packets import (
     Connack,
     Connect,

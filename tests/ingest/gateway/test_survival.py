@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from ingest.gateway.catching_up import CatchingUp
-from ingest.gateway.lease import SILENT_SECONDS
-from ingest.gateway.peers import GRACE_SECONDS
+from ingest.gateway.history.catching_up import CatchingUp
+from ingest.gateway.log.lease import SILENT_SECONDS
+from ingest.gateway.peers.peers import GRACE_SECONDS
 from ingest.protocol.packets import (
     Connack,
     Connect,

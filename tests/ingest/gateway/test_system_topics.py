@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from ingest.gateway.system_topics import COUNTS, GAUGES, PREFIX, RATES, WINDOWS
+from ingest.gateway.retained.system_topics import COUNTS, GAUGES, PREFIX, RATES, WINDOWS
 from ingest.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription
 from ingest.protocol.reason_codes import PubackReasonCode
 from mqlake.clock import ManualClock

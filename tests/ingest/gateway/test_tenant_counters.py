@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from ingest.gateway.drops import DropReason
-from ingest.gateway.tenant_counters import (
+from ingest.gateway.base.drops import DropReason
+from ingest.gateway.base.tenant_counters import (
     MOST_TOLD,
     TELL_SECONDS,
     CountersOfTenants,
@@ -100,7 +100,7 @@ async def test_what_the_log_did_not_take_is_told_again() -> None:
 
 
 async def test_clients_are_counted_for_their_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.gateway.tenant_counters.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("ingest.gateway.base.tenant_counters.TELL_SECONDS", 0.0)
     async with two() as (harness, acme, beta):
         hears, says = await Client.connect(acme, "hears"), await Client.connect(acme, "says")
         await hears.subscribe("a/#", 1)

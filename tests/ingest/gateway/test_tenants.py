@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.gateway.drops import DropReason
-from ingest.gateway.metrics import GatewayMetrics
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.base.drops import DropReason
+from ingest.gateway.process.metrics import GatewayMetrics
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
     Connect,
@@ -56,7 +56,7 @@ from tests.mqlake.log_lines import lines_with
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from ingest.gateway.gateway import Gateway
+    from ingest.gateway.process.gateway import Gateway
 
 pytestmark = pytest.mark.anyio
 

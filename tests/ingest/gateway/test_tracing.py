@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from ingest.gateway.publishing import Publisher
+from ingest.gateway.routing.publishing import Publisher
 from mqlake.records import HEADER_TRACEPARENT, LogRecord
 from mqlake.tracing import Tracer
 from tests.ingest.gateway.harness import Client, Harness, running_gateway

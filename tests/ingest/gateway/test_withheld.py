@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway import withheld
-from ingest.gateway.withheld import Withheld
+from ingest.gateway.log import withheld
+from ingest.gateway.log.withheld import Withheld
 from mqlake.errors import OperationalError
 from mqlake.records import CONTROL_KEY_PREFIX, LogRecord, delivery_topic
 from tests.ingest.gateway.harness import (

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription
 from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCode
 from mqlake.credentials import make_verifier, set_user

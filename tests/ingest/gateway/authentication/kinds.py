@@ -15,7 +15,7 @@ from ingest.gateway.authentication.chain import AuthenticatorLink
 from ingest.gateway.authentication.links import open_link
 from ingest.gateway.authentication.outcomes import Attempt
 from ingest.gateway.authentication.passwords import PasswordChecks
-from ingest.gateway.authentication.settings import (
+from ingest.gateway.settings.authenticators import (
     HttpAuthenticatorSettings,
     JwtAuthenticatorSettings,
     LdapAuthenticatorSettings,

@@ -6,7 +6,7 @@ from ingest.gateway.authentication.certificates import (
     attributes_of_certificate,
     username_of_certificate,
 )
-from ingest.gateway.listeners.settings import Identity
+from ingest.gateway.settings.listeners import Identity
 
 
 class Transport:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ingest.gateway.authentication.keys import KeyFile, KeySet
-from ingest.gateway.authentication.settings import JwtAuthenticatorSettings
 from ingest.gateway.authentication.tokens import KeysUnusable, read_public_keys, read_secrets
 from ingest.gateway.authentication.web import NoAnswer
+from ingest.gateway.settings.authenticators import JwtAuthenticatorSettings
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.authentication.signing import (
     AUDIENCE,

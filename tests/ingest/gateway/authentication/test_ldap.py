@@ -19,8 +19,8 @@ from ingest.gateway.authentication.outcomes import (
     Next,
     Verdict,
 )
-from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
 from ingest.gateway.authentication.web import NO_ANSWER
+from ingest.gateway.settings.authenticators import LdapAuthenticatorSettings
 from mqlake.rights.grants import NO_GRANTS
 from tests.ingest.gateway.authentication.kinds import ldap_settings, log_in_as_bob
 from tests.ingest.gateway.authentication.slapd import (

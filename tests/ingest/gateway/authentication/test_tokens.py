@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.gateway.authentication.outcomes import Accepted
-from ingest.gateway.authentication.settings import JwtAuthenticatorSettings
 from ingest.gateway.authentication.tokens import (
     MAX_KEYS,
     MAX_TOKEN_BYTES,
@@ -26,6 +25,7 @@ from ingest.gateway.authentication.tokens import (
     read_public_keys,
     read_secrets,
 )
+from ingest.gateway.settings.authenticators import JwtAuthenticatorSettings
 from tests.ingest.gateway.authentication.signing import (
     AUDIENCE,
     ISSUER,

@@ -21,12 +21,12 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pydantic import ValidationError
 
-from ingest.gateway.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
 from ingest.gateway.listeners import accepting
+from ingest.gateway.listeners.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.listeners.proxy_protocol import SIGNATURE
-from ingest.gateway.listeners.settings import TcpListener, TlsListener, UnixListener
+from ingest.gateway.settings.listeners import TcpListener, TlsListener, UnixListener
 from ingest.protocol.packets import Connack
 from mqlake.errors import OperationalError
 from tests.ingest.gateway.harness import (
@@ -294,7 +294,7 @@ async def test_silent_connections_keep_nobody_out(
     kind: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_bytes = 3 * HANDSHAKE_BYTES
-    monkeypatch.setattr("ingest.gateway.gateway.Arrivals", lambda: Arrivals(most_bytes))
+    monkeypatch.setattr("ingest.gateway.process.gateway.Arrivals", lambda: Arrivals(most_bytes))
     port = free_port()
     listener: dict[str, Any] = {"kind": kind, "port": port}
     if kind == "tls":
@@ -455,7 +455,7 @@ async def test_the_client_is_who_the_proxy_says(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "ingest.gateway.connection")
+    caplog.set_level(logging.INFO, "ingest.gateway.clients.connection")
     where, settings = behind_proxy(kind, authority, tmp_path)
     async with running_gateway(**settings):
         client = await connect_behind_proxy(
@@ -480,7 +480,7 @@ async def test_the_first_packet_may_come_with_the_header(
 async def test_the_proxy_may_speak_for_itself(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ingest.gateway.connection")
+    caplog.set_level(logging.INFO, "ingest.gateway.clients.connection")
     where, settings = behind_proxy("tcp", authority, tmp_path)
     async with running_gateway(**settings):
         client = await Client.open(where)

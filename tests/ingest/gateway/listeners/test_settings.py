@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from ingest.gateway.listeners.settings import (
+from ingest.gateway.settings.gateway import GatewaySettings
+from ingest.gateway.settings.listeners import (
     SecureWebSocketListener,
     TcpListener,
     TlsListener,
@@ -14,7 +15,6 @@ from ingest.gateway.listeners.settings import (
     address_of,
     to_json,
 )
-from ingest.gateway.settings import GatewaySettings
 from mqlake.errors import SettingsError
 from mqlake.settings import load
 

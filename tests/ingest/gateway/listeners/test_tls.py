@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 import trustme
 
-from ingest.gateway.arrivals import Arrivals
+from ingest.gateway.listeners.arrivals import Arrivals
 from ingest.gateway.listeners.certificates import make_context
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
-from ingest.gateway.listeners.settings import ListenerSettings, TlsListener
+from ingest.gateway.settings.listeners import ListenerSettings, TlsListener
 from ingest.protocol.packets import Connect, Pingreq
 from mqlake.errors import OperationalError
 from tests.ingest.gateway.harness import (

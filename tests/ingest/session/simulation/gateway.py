@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ingest.gateway.progress import ProgressSaver, SessionProgress
+from ingest.gateway.sending.progress import ProgressSaver, SessionProgress
 from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.effects import ShardRecord
 from ingest.session.holder import Holder
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
-    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.sending.session_log import SessionLog
     from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
     from mqlake.shard_records import Key, Run

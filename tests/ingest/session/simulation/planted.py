@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ingest.gateway.progress import SessionProgress
+from ingest.gateway.sending.progress import SessionProgress
 from ingest.gateway.store import shards
 from ingest.session import acts, fallen_behind, ownership, stored_sessions
 from ingest.session.catch_up import Missed

@@ -10,7 +10,7 @@ from ingest.session.outgoing import Offer, OutgoingMessages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.gateway.progress import SessionProgress
+    from ingest.gateway.sending.progress import SessionProgress
     from ingest.session.maybe_sent import MaybeSent
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.serving import Serving

@@ -25,7 +25,7 @@ from tests.ingest.session.simulation.sending import Sending
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.progress import SessionProgress
+    from ingest.gateway.sending.progress import SessionProgress
     from mqlake.errors import LogError
     from mqlake.shard_records import Key
     from tests.ingest.session.simulation.clients import Connection

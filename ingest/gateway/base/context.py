@@ -1,0 +1,53 @@
+"""The context of every part of a gateway: its identity, settings, clock and counters.
+
+A part that needs more is given just that: only the gateway's process holds the whole gateway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ingest.gateway.base.counters import GatewayCounters
+    from ingest.gateway.base.denials import Denials
+    from ingest.gateway.base.drops import Drops
+    from ingest.gateway.base.events import Events
+    from ingest.gateway.base.tenant_counters import CountersOfTenants
+    from ingest.gateway.settings.gateway import GatewaySettings
+    from mqlake.clock import Clock
+    from mqlake.shard_records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Of one gateway.
+
+    Attributes:
+        settings: Of the gateway.
+        me: Its name and this run of it.
+        clock: For the times of messages and of time-outs.
+        loop: Everything runs on it.
+        counters: Of its work.
+        of_tenants: Likewise, for the clients of each tenant.
+        events: For rules and other readers.
+        drops: For messages that clients do not get.
+        denials: For attempts of clients without the right.
+    """
+
+    settings: GatewaySettings
+    me: Run
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    counters: GatewayCounters
+    of_tenants: CountersOfTenants
+    events: Events
+    drops: Drops
+    denials: Denials
+
+    @property
+    def origin(self) -> str:
+        """Where messages come from that it accepts: `<site>/<gateway>`."""
+        return f"{self.settings.site}/{self.settings.name}"

@@ -1,0 +1,1 @@
+"""Connections of clients: CONNECT, packets received, SUBSCRIBE, closing."""

@@ -1,0 +1,103 @@
+"""Writes a compacted log topic: the last record of a key counts, and is tried until it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from mqlake.errors import LogError
+from mqlake.log.contract import LogFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.base.ending import Ending
+    from mqlake.log.contract import LogWriter
+    from mqlake.record_versions import Headers
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 0.1
+
+
+class KeyedWriter:
+    """Appends records by their keys.
+
+    Args:
+        writer: Appends to the log.
+        log_topic: Where to.
+        ending: Of this run: untrusted state is not written.
+        run_report: Runs a report, now or once it may count.
+    """
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        log_topic: str,
+        ending: Ending,
+        run_report: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._writer = writer
+        self._log_topic = log_topic
+        self._run_report = run_report
+        self._last_number = 0
+        # Key -> number of its last record that the log has not confirmed.
+        self._pending: dict[bytes, int] = {}
+        self._ending = ending
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the log has confirmed all that was written."""
+        return not self._pending
+
+    def append(
+        self,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        partition: int,
+        on_saved: Callable[[LogError | None], None] | None,
+    ) -> None:
+        """Append a record; told when the log has it, or not.
+
+        Raises:
+            LogError: The log does not take it.
+        """
+        if not self._ending.is_trusted:
+            return
+        self._last_number = number = self._last_number + 1
+
+        def report(_partition: int, _offset: int, error: LogError | None) -> None:
+            if error is None and self._pending.get(key) == number:
+                del self._pending[key]
+            if on_saved is not None:
+                self._run_report(lambda: on_saved(error))
+
+        self._writer.append(self._log_topic, key, value, headers, report, partition=partition)
+        self._pending[key] = number
+
+    def append_until_taken(
+        self, key: bytes, value: bytes | None, headers: Headers, partition: int
+    ) -> None:
+        """Append a record that nobody waits for and that must not be missing."""
+        number = self._last_number
+
+        def report(error: LogError | None) -> None:
+            # One that failed comes again only while nothing newer has been written under its key.
+            if error is not None and self._pending.get(key) == number:
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, again)
+
+        def again() -> None:
+            if self._pending.get(key) == number:
+                self.append_until_taken(key, value, headers, partition)
+
+        try:
+            number = self._last_number + 1
+            self.append(key, value, headers, partition, report)
+        except LogFull as error:
+            self._pending[key] = number
+            report(error)
+        except LogError as error:
+            fields = {"log_topic": self._log_topic, "reason": str(error)}
+            logger.error("record not written", extra={"fields": fields})

@@ -1,0 +1,1 @@
+"""The other gateways: who lives, and what they say about themselves."""

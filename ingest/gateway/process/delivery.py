@@ -1,0 +1,302 @@
+"""From the router's records to the clients of this gateway."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.base.context import Context
+from ingest.gateway.base.outbound import deliver_copies, note_origin, read_message
+from ingest.gateway.load.latency import GatewayLatencies
+from ingest.gateway.log.delivered import Delivered
+from ingest.gateway.log.withheld import Withheld
+from ingest.gateway.retained.retained import Retained
+from ingest.gateway.routing.routes import Routes
+from ingest.gateway.sending.delivery_events import DeliveryEvents
+from ingest.gateway.sending.sending import Sender
+from ingest.session.share_records import GroupKey
+from ingest.session.subscriptions import Copy, Subscriptions
+from mqlake.errors import InvalidRecord, LogError, OperationalError
+from mqlake.growth import MOST_PARTITIONS
+from mqlake.record_versions import HEADER_MQTT
+from mqlake.records import (
+    CONTROL_KEY_PREFIX,
+    HEADER_CLIENT_ID,
+    HEADER_ORIGIN,
+    HEADER_PROPERTIES,
+    HEADER_SOURCE,
+    HEADER_USERNAME,
+    NO_MESSAGE,
+    QUESTION_KEY_PREFIX,
+    LogRecord,
+    decode_source,
+    delivery_topic,
+    groups_of,
+    is_retained,
+)
+
+if TYPE_CHECKING:
+    from ingest.gateway.base.ending import Ending
+    from ingest.gateway.base.tasks import Tasks
+    from ingest.gateway.limits.shared_limits import SharedLimits
+    from ingest.gateway.log.lease import Lease
+    from ingest.gateway.sharing.share_groups import ShareGroups
+    from mqlake.log.contract import LogRangeReader
+
+logger = logging.getLogger(__name__)
+
+"""First byte of the keys of barriers, questions and control records."""
+
+READ_AT_ONCE: Final = 500
+"""Deliveries read again are in memory together, until it is known that the log has all of them."""
+
+RETRY_SECONDS: Final = 0.5
+
+DELIVERIES_GONE: Final = (
+    "the log has removed deliveries of this gateway before it read them; sessions get those "
+    "messages when their clients are back"
+)
+"""Why a gateway ends: nothing that comes later may count. Sessions go on from where they are now,
+and the next run reads the messages that are gone here where they were published."""
+
+ControlCallback = Callable[[str, bytes], None]
+"""Takes an action and its value."""
+
+
+class Delivery:
+    """Takes `mqlake.delivery.<gateway>` apart: once per message and client.
+
+    A message goes to every session that has a matching subscription [MQTT5-4.5.0-1]
+    [MQTT311-4.5.0-1], in the order of the log [MQTT5-4.6.0-6].
+
+    The router repeats itself after a restart; a record not above the high-water mark of its source
+    partition is a repetition.
+
+    Args:
+        context: Of the gateway.
+        delivered: Position of the deliveries.
+        subscriptions: Of the clients.
+        share_groups: Choose the members that get messages of a share group.
+        retained: Kept up to date by deliveries.
+        routes: Waits for the barriers.
+        on_control: Takes control records.
+        on_question: Takes another gateway's question about retained messages, and the partition
+            that it came through.
+        told: Whether a rule wants events of deliveries.
+        latencies: Measures messages that clients get.
+        lease: While it does not hold, or is not sure, messages wait and only control records are
+            taken: others may have taken over the sessions that the messages are for.
+        limits: Count deliveries of messages that came by other gateways.
+        ranges: Reads deliveries again for which there was no room while they waited.
+        tasks: Runs that.
+        ending: Told when the log does not have them any more.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        delivered: Delivered,
+        subscriptions: Subscriptions[Sender],
+        share_groups: "ShareGroups",
+        retained: Retained,
+        routes: Routes,
+        on_control: ControlCallback,
+        on_question: Callable[[bytes, int], None],
+        told: DeliveryEvents,
+        latencies: GatewayLatencies,
+        lease: "Lease",
+        limits: "SharedLimits",
+        ranges: "LogRangeReader",
+        tasks: "Tasks",
+        ending: "Ending",
+    ) -> None:
+        self._delivered = delivered
+        self._marks = delivered.marks
+        self._subscriptions = subscriptions
+        self._share_groups = share_groups
+        self._retained = retained
+        self._routes = routes
+        self._counters = context.counters
+        self._drops = context.drops
+        self._clock = context.clock
+        self._on_control = on_control
+        self._on_question = on_question
+        self._told = told
+        self._latencies = latencies
+        self._sampler = latencies.delivered
+        self._lease = lease
+        self._limits = limits
+        self._origin = context.origin.encode()
+        self._site = self._origin.partition(b"/")[0] + b"/"
+        self._ranges = ranges
+        self._tasks = tasks
+        self._ending = ending
+        self._log_topic = delivery_topic(context.me.gateway)
+        self._withheld = Withheld()
+        self._is_reading_again = False
+
+    @property
+    def withheld_bytes(self) -> int:
+        """Bytes in memory that wait until it is known which sessions are this gateway's."""
+        return self._withheld.size
+
+    def receive_records(self, records: list[LogRecord]) -> None:
+        """Hand a batch to the clients; a record that cannot be read is counted and passed over."""
+        if self._withheld.is_empty and self._lease.may_deliver():
+            self._receive_all(records)
+            return
+        self._withhold(records)
+        self.confirmed()  # one of these may have confirmed it: records behind it wait no more
+
+    def confirmed(self) -> None:
+        """Hand over waiting records, once the sessions that are here are this gateway's."""
+        if self._is_reading_again or not self._lease.may_deliver():
+            return
+        if self._withheld.gap is None:
+            self._receive_all(self._withheld.take())
+        else:
+            self._is_reading_again = True
+            self._tasks.start(self._read_again())
+
+    def _withhold(self, records: list[LogRecord]) -> None:
+        for record in records:
+            if not _is_control(record):
+                self._withheld.add(record)
+                continue
+            try:
+                self._control(record)
+            except (InvalidRecord, UnicodeDecodeError) as exc:
+                self._refuse(record, exc)
+
+    async def _read_again(self) -> None:
+        """Hand over what is in the log alone, then what waits behind it."""
+        try:
+            while (gap := self._withheld.gap) is not None and self._lease.may_deliver():
+                try:
+                    await self._read_portion(gap[0], min(gap[1], gap[0] + READ_AT_ONCE))
+                except LogError as error:
+                    logger.warning(
+                        "deliveries cannot be read", extra={"fields": {"reason": str(error)}}
+                    )
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._is_reading_again = False
+        self.confirmed()
+
+    async def _read_portion(self, start: int, end: int) -> None:
+        records: list[LogRecord] = []
+
+        async def keep(batch: list[LogRecord]) -> None:
+            records.extend(batch)
+
+        if await self._ranges.read_range(self._log_topic, {0: (start, end)}, keep):
+            self._ending.end(OperationalError(DELIVERIES_GONE))
+            await asyncio.get_running_loop().create_future()  # nothing behind them may count
+        if self._lease.may_deliver():
+            # Control records among them have acted when they came.
+            self._receive_all([one for one in records if not _is_control(one)])
+            self._withheld.passed(end)
+
+    def _receive_all(self, records: list[LogRecord]) -> None:
+        self._counters.deliveries_received += len(records)
+        now_ms = self._clock.now_ms()
+        for record in records:
+            try:
+                self._receive(record, now_ms)
+            except (InvalidRecord, UnicodeDecodeError) as exc:
+                self._refuse(record, exc)
+        self._retained.flush()
+
+    def _refuse(self, record: LogRecord, reason: Exception) -> None:
+        self._counters.deliveries_malformed += 1
+        logger.warning(
+            "delivery cannot be read",
+            extra={"fields": {"offset": record.offset, "reason": str(reason)}},
+        )
+
+    def _control(self, record: LogRecord) -> None:
+        action = (record.key or b"")[len(CONTROL_KEY_PREFIX) :].decode()
+        self._on_control(action, record.value or b"")
+
+    def settle(self) -> None:
+        """Let subscriptions count without condition whose starts have passed."""
+        self._subscriptions.settle(self._marks)
+
+    def _receive(self, record: LogRecord, now_ms: int) -> None:
+        self._delivered.next = record.offset + 1
+        headers = dict(record.headers)
+        key = record.key or b""
+        if key.startswith(CONTROL_KEY_PREFIX):
+            self._control(record)
+            return
+        source = decode_source(headers.get(HEADER_SOURCE, b""))
+        partition, offset = source.partition, source.offset
+        if not 0 <= partition < len(self._marks):
+            self._grow(partition)
+        if offset <= self._marks[partition]:
+            self._counters.deliveries_repeated += 1
+            return
+        self._marks[partition] = offset
+        if key[:1] == NO_MESSAGE:
+            if key.startswith(QUESTION_KEY_PREFIX):
+                self._on_question(record.value or b"", partition)
+                return
+            self._routes.receive_barrier(key, partition, offset)
+            return
+        tenant, _, topic_name = key.decode().partition("/")
+        publisher = headers.get(HEADER_CLIENT_ID, b"").decode()
+        copies: list[Copy[Any]] = self._subscriptions.copies(
+            tenant, topic_name, partition, offset, publisher
+        )
+        if source.shared_filters:
+            is_for_all = not groups_of(headers.get(HEADER_MQTT, b""))
+            copies = copies.copy() if is_for_all else []
+            if is_for_all and self._limits.counts_deliveries:  # else it was counted before
+                self._count(headers, tenant, publisher, len(copies), len(source.shared_filters))
+            for topic_filter in source.shared_filters:
+                group = GroupKey(tenant, topic_filter)
+                self._share_groups.add_copy(copies, group, topic_name, publisher, partition, offset)
+        elif copies and self._limits.counts_deliveries:
+            self._count(headers, tenant, publisher, len(copies), 0)
+        retain = is_retained(headers)
+        if not copies and not retain:
+            return
+        message = read_message(topic_name, record.value or b"", headers, source, now_ms)
+        message.publisher = publisher
+        if self._told.is_wanted:
+            note_origin(message, headers)
+        if retain:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
+            properties = headers.get(HEADER_PROPERTIES)
+            username = headers.get(HEADER_USERNAME, b"").decode()
+            self._retained.apply(tenant, publisher, message, properties, username)
+        deliver_copies(message, copies, tenant, self._drops, now_ms)
+        if copies:
+            self._sampler.countdown -= 1
+            if self._sampler.countdown < 0:
+                self._latencies.deliver(source.received_at_ms, record.timestamp_ms)
+
+    def _grow(self, partition: int) -> None:
+        """Take a message of a partition that the log has got while this gateway was not heard."""
+        if not 0 <= partition < MOST_PARTITIONS:
+            raise InvalidRecord(f"source partition {partition}, expected below {MOST_PARTITIONS}")
+        self._delivered.grow(partition + 1)
+
+    def _count(
+        self, headers: dict[str, bytes], tenant: str, publisher: str, clients: int, groups: int
+    ) -> None:
+        """Charge the publisher of a message for the clients and share groups that it reaches.
+
+        For clients of this gateway it was charged when the message came in here; only the router
+        knows which gateway a group's turn falls to.
+        """
+        origin = headers.get(HEADER_ORIGIN, b"")
+        if origin == self._origin:
+            if groups:
+                self._limits.charge(tenant, publisher, groups)
+        elif origin.startswith(self._site):
+            gateway = origin[len(self._site) :].decode()
+            self._limits.fan_out.note(gateway, tenant, publisher, clients + groups)
+
+
+def _is_control(record: LogRecord) -> bool:
+    return (record.key or b"").startswith(CONTROL_KEY_PREFIX)

@@ -1,0 +1,198 @@
+"""The status of a gateway: whether messages flow, and its counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.base.counters import GatewayCounters
+from ingest.gateway.clients.draining import SERVING
+from ingest.gateway.settings.listeners import address_of, advertised, is_open
+
+if TYPE_CHECKING:
+    from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.base.connections import Connections
+    from ingest.gateway.base.context import Context
+    from ingest.gateway.clients.draining import Draining
+    from ingest.gateway.limits.protection import Protection
+    from ingest.gateway.limits.shared_limits import SharedLimits
+    from ingest.gateway.listeners.listeners import Listeners
+    from ingest.gateway.load.latency import GatewayLatencies
+    from ingest.gateway.peers.peers import Peers
+    from ingest.gateway.retained.system_topics import Counted
+    from ingest.gateway.routing.publishing import Publisher
+    from ingest.gateway.routing.routes import Routes
+    from ingest.gateway.sending.wills import Wills
+    from ingest.gateway.sessions.slow_clients import SlowClients
+    from ingest.gateway.shards.shards import Shards
+    from mqlake.log.contract import LogWriter
+
+STUCK_SECONDS: Final = 5.0
+"""An unanswered barrier older than this means that deliveries do not flow."""
+
+
+class Status:
+    """Looks at the parts of a gateway.
+
+    Args:
+        context: Of the gateway.
+        writer: Has a queue.
+        counted: Sessions, subscriptions and retained messages.
+        connections: All sockets.
+        listeners: Where clients come in.
+        draining: Whether they are let in.
+        publisher: May refuse messages.
+        wills: May wait for the log.
+        routes: May wait for the router.
+        shards: Those that the gateway owns.
+        peers: Know how far our clock is ahead.
+        slow_clients: Those that have fallen behind.
+        authorizer: Goes by rights.
+        latencies: How long messages take.
+        overload: Its level and steps.
+        shared_limits: Demand on those of all gateways.
+
+    Attributes:
+        problem: Why nothing flows just now, or "".
+        bug: Likewise, of an unexpected exception.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        writer: LogWriter,
+        counted: Counted,
+        connections: Connections,
+        listeners: Listeners,
+        draining: Draining,
+        publisher: Publisher,
+        wills: Wills,
+        routes: Routes,
+        shards: Shards,
+        peers: Peers,
+        slow_clients: SlowClients,
+        authorizer: Authorizer,
+        latencies: GatewayLatencies,
+        overload: Protection,
+        shared_limits: SharedLimits,
+    ) -> None:
+        self.problem = "starting"
+        self.bug = ""
+        self.counters = context.counters
+        self.latencies = latencies
+        self._settings = context.settings
+        self._writer = writer
+        self._counted = counted
+        self._connections = connections
+        self._listeners = listeners
+        self._publisher = publisher
+        self._wills = wills
+        self._routes = routes
+        self._draining = draining
+        self._shards = shards
+        self._peers = peers
+        self._slow_clients = slow_clients
+        self._authorizer = authorizer
+        self._overload = overload
+        self._shared_limits = shared_limits
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether messages flow, and one line about it."""
+        problem = self.problem or self.bug or self._hindrance()
+        if problem:
+            return False, problem
+        has = self._counted
+        state = "" if self._draining.state == SERVING else f", {self._draining.state}"
+        clients, subscriptions = has.sessions.connected_count, len(has.subscriptions)
+        return True, f"{clients} clients, {subscriptions} subscriptions{state}{self._lacking()}"
+
+    def _hindrance(self) -> str:
+        waited = self._routes.oldest_wait_seconds
+        if not self._routes.is_answered:
+            return "waiting for the router's first answer"
+        if waited > STUCK_SECONDS:
+            return f"no answer from the router for {waited:.0f} s"
+        if self._publisher.is_refusing:
+            return f"publishers are refused: {self._publisher.is_refusing}"
+        return ""
+
+    def _lacking(self) -> str:
+        shards = sorted(self._counted.retained.incomplete)
+        return f", retained messages are missing in shards {shards}" if shards else ""
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures of this gateway for people."""
+        return {
+            "address": f"{self._settings.host}:{self._settings.port}",
+            "listeners": list(self._listeners.addresses),
+            "access": self._access(),
+            "overload": self._overload.level,
+            "overload_step": self._overload.step,
+            **self._load(),
+            "retained": len(self._counted.retained),
+            **self._counts(),
+        }
+
+    def _access(self) -> dict[str, Any]:
+        """Return from where clients may come, and whether they are asked for anything."""
+        settings = self._settings
+        return {
+            "reachable": [address_of(one) for one in settings.all_listeners if is_open(one)],
+            "asks_who": settings.asks_who and not settings.allow_anonymous,
+            "has_rights": self._authorizer.has_rules,
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """Return present stocks and queues, by name."""
+        sessions = self._counted.sessions
+        return {
+            "connections": len(self._connections),
+            **self._load(),
+            "retained_messages": len(self._counted.retained),
+            "retained_incomplete_shards": len(self._counted.retained.incomplete),
+            "waiting_messages": sessions.waiting_count,
+            "clients_behind": len(self._slow_clients),
+            "log_queue_records": self._writer.queued(),
+            "clock_ahead_seconds": self._peers.clock_ahead_seconds,
+            "overload_level": self._overload.level,
+            "overload_step": self._overload.step,
+            "overload_waiting_clients": self._overload.waiting,
+            "waiting_wills": self._wills.waiting,
+            "refusing_publishers": int(bool(self._publisher.is_refusing)),
+            "route_wait_seconds": self._routes.oldest_wait_seconds,
+        }
+
+    def word(self) -> dict[str, Any]:
+        """Return the members of the heartbeat that goes to other gateways twice a second."""
+        settings = self._settings
+        return {
+            "site": settings.site,
+            "state": self._draining.state,
+            "listeners": self._listeners.addresses,
+            "addresses": advertised(settings.all_listeners, settings.advertised_host),
+            "overload": self._overload.level,
+            "overload_step": self._overload.step,
+            "rights": self._authorizer.version,
+            **self._shared_limits.word(),
+            "metrics_port": settings.metrics.port,
+            "shards": self._shards.owned,
+            "shard_count": self._shards.count,
+            **self._load(),
+            "counters": self._counts(),
+            "latency": self.latencies.counts(),
+        }
+
+    @property
+    def ignored_session_records(self) -> int:
+        """How many records of sessions could not be read."""
+        return self._shards.ignored_count
+
+    def _load(self) -> dict[str, int]:
+        has = self._counted
+        return {
+            "clients": has.sessions.connected_count,
+            "sessions": len(has.sessions),
+            "subscriptions": len(has.subscriptions),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        return {name: getattr(self.counters, name) for name in GatewayCounters.__slots__}

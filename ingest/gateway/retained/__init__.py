@@ -1,0 +1,1 @@
+"""Retained messages: their publishers, shards, quota, and questions to them."""

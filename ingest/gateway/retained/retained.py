@@ -1,0 +1,331 @@
+"""The retained messages of the shards of which this gateway has a copy.
+
+The router brings retained messages of a shard (`mqlake.retained_records`) in the order of each
+topic, in the stream in which live messages come; so a complete copy is as new as this gateway's
+deliveries.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from ingest.gateway.base.outbound import InboundMessage, OutboundMessage
+from ingest.gateway.lake.exchange import TableError
+from ingest.gateway.store.retained import RetainedRow, RetainedStore
+from ingest.protocol.properties import NO_PROPERTIES
+from ingest.session.newer_retained import NewerMessages
+from mqlake.errors import InvalidRecord
+from mqlake.records import (
+    HEADER_PROPERTIES,
+    HEADER_USERNAME,
+    INBOUND,
+    decode_properties,
+    is_retained,
+)
+from mqlake.retained_records import RetainedMessage, position_of, rank_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.store.database import Database
+    from ingest.gateway.store.retained import RetainedHolder
+    from ingest.protocol.properties import Properties
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogRangeReader
+    from mqlake.records import LogRecord
+
+logger = logging.getLogger(__name__)
+
+PURGED_AT_ONCE: Final = 100
+
+
+class RetainedPage(NamedTuple):
+    """A part of the retained messages that match a filter, in the order of their topic names."""
+
+    messages: list[RetainedMessage]
+    position: str | None
+    """Where the next page begins; None after the last. It may come with few or no messages."""
+
+
+class Retained:
+    """The last retained message of each topic [MQTT5-3.3.1-5] [MQTT311-3.3.1-5].
+
+    QoS 0 is kept like any other [MQTT311-3.3.1-7]; no session owns them [MQTT311-3.1.2-7].
+
+    Args:
+        database: Where they are kept.
+        shards: How many there are.
+        clock: For their expiry.
+
+    Attributes:
+        shards: As given.
+        newer: Of those that come, for pages of other gateways that are under way.
+        owned: Shards that count as this gateway's; it may have copies of others.
+        incomplete: Shards that are to be here, of which something was found nowhere.
+    """
+
+    def __init__(self, database: Database, shards: int, clock: Clock) -> None:
+        self.newer = NewerMessages()
+        self.owned: Collection[int] = ()
+        self.incomplete: set[int] = set()
+        self.shards = shards
+        self._database = database
+        self._store = RetainedStore(database, clock)
+        self._pending: list[RetainedRow] = []
+        self._held: set[int] = set()
+        self._complete: set[int] = set()
+        self._on_kept: Callable[[str, str], None] | None = None
+
+    def __len__(self) -> int:
+        """Return how many messages the shards have that this gateway owns."""
+        self.flush()
+        return sum(self._store.count(shard) for shard in self.owned)
+
+    def usage(self, tenant: str | None) -> tuple[int, int]:
+        """Return how many messages of a tenant the shards have that this gateway owns, and bytes.
+
+        These are the bytes of payloads, topic names and properties. None: of all tenants, and of
+        all shards of which there are copies here.
+        """
+        self.flush()
+        return (
+            self._store.usage_of_all() if tenant is None else self._store.usage(self.owned, tenant)
+        )
+
+    def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
+        """Return size and publisher of a topic's message in a copy here; None: there is none."""
+        self.flush()
+        return self._store.holder(shard, tenant, topic_name)
+
+    def count_publishers(self, kinds: Iterable[str], on_kept: Callable[[str, str], None]) -> None:
+        """Count from now on whose messages are retained.
+
+        Args:
+            kinds: As of `RetainedStore.count_publishers`.
+            on_kept: Told tenant and topic name of each message that a copy here takes.
+        """
+        self._store.count_publishers(kinds)
+        self._on_kept = on_kept
+
+    def published(self, kind: str, tenant: str, name: str) -> tuple[int, int, int]:
+        """Return how many messages of a publisher complete copies have, bytes, and these copies.
+
+        Arguments are those of `RetainedStore.published`.
+        """
+        self.flush()
+        complete = self._complete
+        found = [one for one in self._store.published(kind, tenant, name) if one[0] in complete]
+        return sum(one[1] for one in found), sum(one[2] for one in found), len(complete)
+
+    def is_complete(self, shard: int) -> bool:
+        """Tell whether the copy of a shard is as new as this gateway's deliveries."""
+        return shard in self._complete
+
+    def hold(self, shard: int) -> None:
+        """Begin with a copy: messages that come from now on are kept."""
+        self._held.add(shard)
+
+    def complete(self, shard: int) -> None:
+        """Note that a copy has all retained messages from before it began."""
+        if shard in self._held:
+            self._complete.add(shard)
+
+    def let_go(self, shard: int) -> None:
+        """Use a copy no more; `drop` makes room."""
+        self.flush()
+        self._held.discard(shard)
+        self._complete.discard(shard)
+
+    def drop(self, shard: int) -> bool:
+        """Delete some of a copy; False when nothing is left of it."""
+        return self._store.drop(shard)
+
+    def apply(
+        self,
+        tenant: str,
+        client_id: str,
+        message: OutboundMessage,
+        properties: bytes | None,
+        username: str = "",
+    ) -> None:
+        """Take a message with RETAIN set; an empty one removes that of its topic.
+
+        [MQTT5-3.3.1-6] [MQTT5-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
+
+        Args:
+            tenant: Whose topic.
+            client_id: The publisher's.
+            message: As the router sent it.
+            properties: Its properties as they stand in the record.
+            username: The publisher's.
+        """
+        shard = message.partition % self.shards
+        rank = rank_of(message.partition, message.offset, self.shards)
+        self.newer.note(shard, tenant, message.topic_name, rank)
+        if shard in self._held:
+            self._keep(tenant, client_id, message, properties, username)
+            if self._on_kept is not None:
+                self._on_kept(tenant, message.topic_name)
+
+    def _keep(
+        self,
+        tenant: str,
+        client_id: str,
+        message: OutboundMessage,
+        properties: bytes | None,
+        username: str,
+    ) -> None:
+        self._pending.append(
+            RetainedRow(
+                tenant,
+                message.topic_name,
+                message.payload,
+                message.qos,
+                properties,
+                client_id,
+                message.received_at_ms,
+                message.expires_at_ms,
+                message.partition % self.shards,
+                rank_of(message.partition, message.offset, self.shards),
+                username,
+            )
+        )
+
+    async def load(
+        self, lake: LakeReader | None, reader: LogRangeReader, ends: Mapping[int, int]
+    ) -> set[int]:
+        """Read retained messages of shards that are held: the table, and the log from there on.
+
+        Messages that come live meanwhile may be applied at any time: the later one counts.
+
+        Args:
+            lake: The tables, if they can be read here.
+            reader: Of the log.
+            ends: Partition of `mqlake.inbound` -> the offset from which on live messages are kept.
+
+        Returns:
+            Incomplete shards: messages that the table lacks are not in the log either.
+
+        Raises:
+            LogError: The log cannot be read.
+        """
+        offsets = {} if lake is None else await self._load_table(lake, ends.keys())
+        ranges = {
+            partition: (offsets.get(partition, 0), end)
+            for partition, end in ends.items()
+            if offsets.get(partition, 0) < end
+        }
+        incomplete: set[int] = set()
+        if ranges:
+            for missing in await reader.read_range(INBOUND, ranges, self._catch_up):
+                incomplete.add(missing.partition % self.shards)
+                gap = {"partition": missing.partition, "from": missing.start, "to": missing.end}
+                logger.warning(
+                    "retained messages are missing: neither table nor log has them",
+                    extra={"fields": gap},
+                )
+        fields = {
+            "messages": sum(self._store.count(one) for one in {one % self.shards for one in ends}),
+            "from": {partition: offsets.get(partition, 0) for partition in ends},
+            "to": dict(ends),
+        }
+        logger.info("retained messages loaded", extra={"fields": fields})
+        return incomplete
+
+    async def _load_table(self, lake: LakeReader, partitions: Collection[int]) -> dict[int, int]:
+        """Read the table; return per partition the first offset that it does not have."""
+        try:
+            return await lake.retained(partitions, self._load_rows)
+        except TableError as error:
+            logger.warning(
+                "retained messages are read from the log alone",
+                extra={"fields": {"reason": str(error)}},
+            )
+            return {}
+
+    async def _load_rows(self, rows: list[RetainedRow]) -> None:
+        self._store.load(row if row.shard < self.shards else self._ranked(row) for row in rows)
+
+    def _ranked(self, row: RetainedRow) -> RetainedRow:
+        """Return a row of the table, in which is where the message came in, as the store has it."""
+        partition, offset = row.shard, row.rank
+        rank = rank_of(partition, offset, self.shards)
+        return row._replace(shard=partition % self.shards, rank=rank)
+
+    async def _catch_up(self, records: list[LogRecord]) -> None:
+        for record in records:
+            headers = dict(record.headers)
+            if not is_retained(headers):
+                continue
+            inbound = InboundMessage(record, headers)
+            try:
+                message = inbound.read(record.timestamp_ms)
+            except InvalidRecord as exc:
+                logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
+                continue
+            properties = headers.get(HEADER_PROPERTIES)
+            username = headers.get(HEADER_USERNAME, b"").decode(errors="replace")
+            self._keep(inbound.tenant, inbound.publisher, message, properties, username)
+        self.flush()
+
+    def flush(self) -> None:
+        """Store applied messages; several at once cost much less than one by one."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        with self._database.batch():
+            for row in pending:
+                self._store.apply(row)
+
+    def page(
+        self,
+        shard: int,
+        tenant: str,
+        topic_filter: str,
+        position: str | None,
+        limit: int,
+        max_bytes: int,
+    ) -> RetainedPage:
+        """Return the next matching messages of a shard; None as the position begins."""
+        self.flush()
+        page = self._store.page(
+            shard, tenant, topic_filter, position, limit=limit, max_bytes=max_bytes
+        )
+        messages = [
+            RetainedMessage(
+                row.topic_name,
+                row.qos,
+                row.rank,
+                row.received_at_ms,
+                row.properties,
+                row.payload or b"",
+            )
+            for row in page.rows
+        ]
+        return RetainedPage(messages, page.position)
+
+    def purge(self) -> None:
+        """Remove some expired messages."""
+        self._store.purge(limit=PURGED_AT_ONCE)
+
+
+def to_outbound(message: RetainedMessage, shard: int, shards: int) -> OutboundMessage:
+    """Return a retained message of one of so many shards as it goes to clients.
+
+    Raises:
+        InvalidRecord: Its properties cannot be read.
+    """
+    properties = NO_PROPERTIES
+    if message.properties is not None:
+        properties = cast("Properties", decode_properties(message.properties))
+    return OutboundMessage(
+        message.topic_name,
+        message.payload,
+        message.qos,
+        True,
+        properties,
+        message.received_at_ms,
+        *position_of(message.rank, shard, shards),
+    )

@@ -1,0 +1,186 @@
+"""Of which shards of the retained messages this gateway has a copy.
+
+The owner of a shard has one, and so has its standby (`ingest.session.placement`, as for sessions).
+To get one the gateway announces the shard's route; messages behind the barriers come from the
+router, the rest is read from the table `retained` and the log. Nobody is fenced: owners only read,
+so any gateway with a complete copy may answer.
+
+A copy that lacks something is not kept: others are asked, and it is tried again until the table has
+caught up. Without tables nothing could be waited for: there are only the log's messages.
+
+While a shard changes hands it may happen that no asked gateway has a complete copy. A gateway
+that asks asks again; the standby of before is usually one of the two still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.placement import place
+from mqlake.errors import LogError
+from mqlake.records import retained_route
+from mqlake.retained_records import partitions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.log.partitions import Partitions
+    from ingest.gateway.peers.peers import Peers
+    from ingest.gateway.retained.retained import Retained
+    from ingest.gateway.routing.routes import Routes
+    from ingest.session.placement import ShardPlacement
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogRangeReader
+
+logger = logging.getLogger(__name__)
+
+COUNTED_SECONDS: Final = 60.0
+"""How long a route and its barriers may take to be in the log; then it is tried again."""
+
+RETRY_SECONDS: Final = 0.5
+
+INCOMPLETE_SECONDS: Final = 10.0
+"""Until a copy that lacked something is tried again; the table gets on by seconds."""
+
+
+class RetainedShards:
+    """Sees that this gateway has copies of the shards that are its own by placement.
+
+    Args:
+        gateway: Its name.
+        retained: Holds the copies.
+        peers: Say which gateways can own shards.
+        ranges: Reads the log.
+        lake: Reads the tables, if they can be read here.
+        routes: Of this gateway.
+        partitions: Of the log's topics.
+        clock: Says when to try again.
+
+    Attributes:
+        places: Owner and standby of each shard.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        retained: Retained,
+        peers: Peers,
+        ranges: LogRangeReader,
+        lake: LakeReader | None,
+        routes: Routes,
+        partitions: Partitions,
+        clock: Clock,
+    ) -> None:
+        self.places: Sequence[ShardPlacement] = ()
+        self._gateway = gateway
+        self._retained = retained
+        self._peers = peers
+        self._ranges = ranges
+        self._lake = lake
+        self._routes = routes
+        self._partitions = partitions
+        self._clock = clock
+        self._owners: list[str] = []
+        self._held: set[int] = set()
+        self._again_at = 0.0
+        self._change: asyncio.Task[None] | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this gateway has copies of all shards that it can have, and of no other."""
+        known = self._held | self._retained.incomplete
+        return bool(self.places) and self._change is None and self._wanted == known
+
+    @property
+    def _wanted(self) -> set[int]:
+        return {shard for shard, one in enumerate(self.places) if self._gateway in one}
+
+    def tick(self) -> None:
+        """Follow placement: one change at a time, the next when that is done."""
+        if not self._peers.is_read:
+            return
+        owners = self._peers.owners()
+        if owners and owners != self._owners:
+            self._owners = owners
+            self.places = place(self._partitions.retained, owners)
+            self._retained.owned = [
+                shard for shard, one in enumerate(self.places) if one.owner == self._gateway
+            ]
+        if self._change is not None:
+            return
+        wanted = self._wanted
+        self._retained.incomplete &= wanted
+        if self._clock.monotonic() < self._again_at:
+            wanted -= self._retained.incomplete - self._held
+        if wanted != self._held:
+            self._change = asyncio.create_task(self._follow(wanted))
+            self._change.add_done_callback(self._changed)
+
+    async def close(self) -> None:
+        if self._change is not None:
+            self._change.cancel()
+            await asyncio.wait([self._change])
+
+    def _changed(self, change: asyncio.Task[None]) -> None:
+        self._change = None
+        if not change.cancelled() and (error := change.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "copies of retained messages cannot be kept", "exception": error}
+            )
+
+    async def _follow(self, wanted: set[int]) -> None:
+        for shard in self._held - wanted:
+            await self._let_go(shard)
+        new = sorted(wanted - self._held)
+        if not new:
+            return
+        try:
+            await self._copy(new)
+        except (LogError, TimeoutError) as error:
+            reason = str(error) or f"no barriers in the log for {COUNTED_SECONDS:.0f} s"
+            logger.warning("retained messages not loaded", extra={"fields": {"reason": reason}})
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _let_go(self, shard: int) -> None:
+        self._routes.unsubscribe(retained_route(self._gateway, shard))
+        self._retained.let_go(shard)
+        self._held.discard(shard)
+        # A removal that comes now is not seen: nothing of it may be left when it is held again.
+        has_more = True
+        while has_more:
+            has_more = self._retained.drop(shard)
+            await asyncio.sleep(0)  # clients go first
+        logger.info("shard of retained messages let go", extra={"fields": {"shard": shard}})
+
+    async def _copy(self, shards: Sequence[int]) -> None:
+        """Get complete copies of shards; none of those that lack something, if there is a table."""
+        for shard in shards:
+            self._retained.hold(shard)
+            self._held.add(shard)
+        routes = [retained_route(self._gateway, shard) for shard in shards]
+        request = self._routes.announce(routes)
+        try:
+            async with asyncio.timeout(COUNTED_SECONDS):
+                starts = await request.counted
+            count = self._partitions.retained
+            ends = {
+                partition: starts[partition]
+                for shard in shards
+                for partition in partitions_of(shard, count, len(starts))
+            }
+            lacking = await self._retained.load(self._lake, self._ranges, ends)
+        except (LogError, TimeoutError):
+            for shard in shards:
+                await self._let_go(shard)
+            raise
+        self._again_at = self._clock.monotonic() + INCOMPLETE_SECONDS
+        self._retained.incomplete.difference_update(shards)
+        self._retained.incomplete |= lacking
+        for shard in shards:
+            if shard in lacking and self._lake is not None:
+                await self._let_go(shard)
+            else:
+                self._retained.complete(shard)

@@ -1,0 +1,1 @@
+"""From PUBLISH to the log, and which filters are routed to this gateway."""

@@ -1,0 +1,1 @@
+"""From a delivery to the socket: windows, queues, progress, wills."""

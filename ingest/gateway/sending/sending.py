@@ -1,0 +1,327 @@
+"""The messages that one session gets: sent, kept until the client takes them, or dropped.
+
+A sender lives as long as its session is at this gateway and has a connection at most of the time.
+Its queue, and how packets leave, are in `ingest.gateway.sending.outbox`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingest.gateway.base.drops import DropReason
+from ingest.gateway.base.outbound import LOCAL
+from ingest.gateway.sending.delivery_events import ACKED
+from ingest.gateway.sending.outbox import Outbox
+from ingest.gateway.sending.retained_scans import RETAINED_PAGE, RetainedScans
+from ingest.gateway.sending.sender_context import OutgoingMessage
+from ingest.protocol.encoder import encode_pubrel
+from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
+from ingest.protocol.reason_codes import DisconnectReasonCode, PubrelReasonCode
+from ingest.session.outgoing import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.base.client import Client
+    from ingest.gateway.base.outbound import OutboundMessage
+    from ingest.session.subscriptions import Copy
+    from mqlake.progress_records import RetainedScan
+
+FAILURE: Final = 0x80
+"""Reason codes from here on are failures (5.0: 2.4)."""
+
+
+class Sender(Outbox):
+    """Sends messages to one client and takes its answers.
+
+    A message waits when the client's window is used up, its socket takes no more, the log knows too
+    few of the client's acknowledgements, or the client is not there. QoS 0 does not wait: it
+    is dropped and recorded. Other packets than PUBLISH do not wait for the window.
+    [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
+
+    Args:
+        context: Of all senders.
+        tenant: Of the client.
+        client_id: Of the client.
+        rights: See below.
+        waiting: Counts its waiting messages among those of others.
+
+    Attributes:
+        groups: Share groups that it is a member of: they are told when it may have room.
+        member: The session, if it outlives its connection.
+        maybe_sent: Messages that a dead holder may have sent; None: all sent ones are known.
+        rights: To get messages; None: all of them. Asked when a message comes and, if it has waited
+            or is sent again, when it leaves.
+    """
+
+    __slots__ = ()
+
+    def attach(self, connection: Client) -> None:
+        """Take a connection whose CONNACK is on its way; messages in flight are sent again."""
+        settings = self._context.settings
+        protocol = connection.protocol
+        self._connection = connection
+        self._level = protocol.protocol_level
+        self._max_packet_bytes = protocol.client_maximum_packet_size
+        self._max_aliases = min(
+            protocol.client_topic_alias_maximum, settings.max_outgoing_topic_aliases
+        )
+        self._aliases = None
+        messages = self._messages
+        messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
+        messages.max_queued = settings.max_queued_messages
+        self._save_queue = None
+        for packet_id in messages.resume():
+            connection.write(encode_pubrel(packet_id))
+        self.send_waiting()
+
+    def detach(self) -> None:
+        """Let go of the connection; messages in flight are kept."""
+        self._connection = None
+        self._save_queue = None
+        self._messages.max_queued = self._context.settings.max_offline_messages
+        if self._retained is not None:
+            self._retained.close_questions()
+
+    def end(self) -> None:
+        """Forget the retained messages that are owed and the session: it is stored, or has ended.
+
+        They know this object: a circle would wait for the collector of garbage.
+        """
+        self._retained = None
+        self.member = None
+        self._messages.leave()
+
+    def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
+        """Take a message that one of the client's subscriptions matches.
+
+        DUP as the publisher set it does not count [MQTT5-3.3.1-3] [MQTT311-3.3.1-3], RETAIN only
+        with Retain As Published [MQTT5-3.3.1-12] [MQTT5-3.3.1-13] [MQTT311-3.3.1-9]. A first
+        PUBLISH has DUP 0. [MQTT5-4.3.2-2] [MQTT5-4.3.3-2]
+        """
+        qos = min(message.qos, copy.qos)  # [MQTT5-3.8.4-8] [MQTT311-3.8.4-6]
+        retain = message.retain and copy.retain_as_published
+        identifiers = copy.identifiers if self._level == MQTT_5_0 else ()
+        rights = self.rights
+        if rights is not None and not rights.may_receive(message.topic_name):
+            self._drop(DropReason.NOT_AUTHORIZED, message, qos)
+            return
+        connection = self._connection
+        if connection is None or connection.is_closing:
+            if qos or self._context.settings.keep_qos_0_offline:
+                self._keep(
+                    OutgoingMessage(message, qos, retain, copy.identifiers, copy.shared_filter)
+                )
+                if self.progress is not None:
+                    self.progress.touch()
+            return
+        if qos == 0:
+            if not connection.is_writable:
+                self._drop(DropReason.SLOW_CLIENT, message, 0)
+                return
+            if not self._max_aliases and not self._save_queue:
+                data = message.template(self._level, now_ms).to_bytes(
+                    retain=retain, subscription_identifiers=identifiers
+                )
+                if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
+                    self._count_sent(len(message.payload))
+                    connection.write(data)
+                    if self._told.delivered:
+                        self._tell_delivered(message, 0, now_ms)
+                    return
+            self._send(0, OutgoingMessage(message, 0, retain, identifiers), now_ms, dup=False)
+            return
+        outgoing = OutgoingMessage(message, qos, retain, identifiers, copy.shared_filter)
+        offered = self._messages.offer(
+            outgoing, qos, writable=self._takes_more(connection), size=len(message.payload)
+        )
+        if self.progress is not None:
+            self.progress.touch()
+        if offered is Offer.DROPPED:
+            self._has_no_room_for(outgoing)
+        elif offered is not Offer.QUEUED:
+            self._send(offered, outgoing, now_ms, dup=False)
+
+    def _has_no_room_for(self, outgoing: OutgoingMessage) -> None:
+        """Leave a message to others of its share group, or in the log until there is room."""
+        message, session = outgoing.message, self.member
+        if outgoing.shared_filter:
+            self._context.groups.pass_on(self.tenant, [outgoing])
+        elif (
+            session is None
+            or message.partition == LOCAL
+            or not session.fall_behind(message.partition, message.offset)
+        ):
+            self._drop(DropReason.QUEUE_FULL, message, outgoing.qos)
+
+    def send_waiting(self) -> None:
+        """Send waiting messages, as far as window, socket and the log allow."""
+        connection = self._connection
+        now_ms = 0
+        while connection is not None and self._takes_more(connection) and not connection.is_closing:
+            ready = self._messages.take_ready()
+            if ready is None:
+                break
+            now_ms = now_ms or self._clock.now_ms()
+            outgoing = ready.message
+            reason = self._too_late(outgoing.message, now_ms, dup=ready.dup)
+            if reason is None:
+                self._send(ready.packet_id, outgoing, now_ms, dup=ready.dup)
+                continue
+            self._drop(reason, outgoing.message, outgoing.qos)
+            if ready.dup:
+                self._withdraw(ready.packet_id)
+            elif ready.packet_id:
+                self._messages.abandon(ready.packet_id)
+        if self._room is not None:
+            self._room.set()
+        if self._retained is not None:
+            self._retained.go_on()
+        if self.groups:
+            self._context.groups.member_moved(self)
+
+    def _too_late(self, message: OutboundMessage, now_ms: int, *, dup: bool) -> DropReason | None:
+        """Return why a message that has waited is not sent any more.
+
+        One that was sent does not expire. [MQTT5-4.3.3-7]
+        """
+        if not dup and message.is_expired(now_ms):
+            return DropReason.EXPIRED
+        if self.rights is not None and not self.rights.may_receive(message.topic_name):
+            return DropReason.NOT_AUTHORIZED
+        return None
+
+    def _withdraw(self, packet_id: int) -> None:
+        """End the exchange of a message that the client may not have any more."""
+        is_released = self._messages.withdraw(packet_id)
+        if self.progress is not None:
+            self.progress.touch()
+        if is_released:
+            self._write(encode_pubrel(packet_id), after_saved=True)
+
+    @property
+    def retained(self) -> RetainedScans:
+        """Retained messages that the session is owed."""
+        if self._retained is None:
+            self._retained = RetainedScans(self._context.retained, self)
+        return self._retained
+
+    def caught_up(self, floor: Sequence[int]) -> None:
+        """Note up to where a session that came back was given missed messages."""
+        if self._retained is not None:
+            self._retained.caught_up(floor)
+
+    def forget_retained(self, topic_filter: str) -> None:
+        """Send no more retained messages for a filter that was unsubscribed [MQTT5-3.10.4-2]."""
+        if self._retained is not None:
+            self._retained.forget(topic_filter)
+
+    def pending_retained(self) -> list[RetainedScan]:
+        """Return scans of retained messages that the client has not got yet."""
+        return [] if self._retained is None else self._retained.pending()
+
+    def retained_room(self, qos: int) -> int:
+        """Return how many retained messages of a QoS can leave now; 0 until `send_waiting`."""
+        if not self.has_room:
+            return 0
+        if not qos:
+            return RETAINED_PAGE
+        return min(RETAINED_PAGE, self._messages.window - self._messages.inflight_count)
+
+    def send_retained(self, message: OutboundMessage, scan: RetainedScan) -> bool:
+        """Send a retained message to a new subscription; False when there is no room for it.
+
+        Behind all that waits; one that has expired, or is not for this client, is as good as sent.
+        """
+        if not self.has_room:
+            return False
+        now_ms = self._clock.now_ms()
+        if message.is_expired(now_ms):
+            return True
+        qos = min(message.qos, scan.qos)
+        if self.rights is not None and not self.rights.may_receive(message.topic_name):
+            self._drop(DropReason.NOT_AUTHORIZED, message, qos)
+            return True
+        outgoing = OutgoingMessage(message, qos, True, scan.identifiers)
+        if not qos:
+            self._send(0, outgoing, now_ms, dup=False)
+            return True
+        offered = self._messages.offer(outgoing, qos, writable=True)
+        if self.progress is not None:
+            self.progress.touch()
+        if not isinstance(offered, Offer):
+            self._send(offered, outgoing, now_ms, dup=False)
+        return True
+
+    def retained_sent(self) -> None:
+        """Note that a subscription has got all that it was owed."""
+        if self.progress is not None:
+            self.progress.touch()
+
+    def process_puback(self, puback: Puback) -> None:
+        acked = self._acked(puback) if self._told.acked else None
+        # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
+        if self._messages.receive_puback(puback.packet_id):
+            if self.progress is not None:
+                self.progress.acknowledged()
+            if acked is not None:
+                self._tell_acked(acked)
+            self.send_waiting()
+        else:
+            self._check_is_over(puback.packet_id, "PUBACK")
+
+    def process_pubrec(self, pubrec: Pubrec) -> None:
+        connection = self._connection
+        assert connection is not None
+        packet_id = pubrec.packet_id
+        refused = pubrec.reason_code >= FAILURE
+        acked = self._acked(pubrec) if self._told.acked else None
+        known = self._messages.receive_pubrec(packet_id, refused=refused)
+        if known and acked is not None:
+            self._tell_acked(acked)
+        if not known:
+            self._check_is_over(packet_id, "PUBREC")
+        if refused:
+            if known:
+                if self.progress is not None:
+                    self.progress.touch()
+                self.send_waiting()
+        elif known or self._level < MQTT_5_0:
+            self._write(encode_pubrel(packet_id), after_saved=known)
+        else:
+            reason_code = PubrelReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+            connection.send(Pubrel(packet_id, reason_code))
+
+    def process_pubcomp(self, pubcomp: Pubcomp) -> None:
+        if self._messages.receive_pubcomp(pubcomp.packet_id):
+            if self.progress is not None:
+                self.progress.touch()
+            self.send_waiting()
+        else:
+            self._check_is_over(pubcomp.packet_id, "PUBCOMP")
+
+    def _check_is_over(self, packet_id: int, packet_name: str) -> None:
+        """Accept an answer that nothing waits for: the exchange may have ended before.
+
+        Raises:
+            ProtocolViolation: The exchange waits for another answer.
+        """
+        if self._messages.is_in_flight(packet_id):
+            raise ProtocolViolation(
+                DisconnectReasonCode.PROTOCOL_ERROR,
+                f"message {packet_id} does not wait for {packet_name}",
+                "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
+            )
+
+    def _acked(self, answer: Puback | Pubrec) -> OutgoingMessage | None:
+        """Return the message that a client says it has; None for one that it refuses."""
+        if answer.reason_code >= FAILURE:
+            return None
+        return self._messages.message(answer.packet_id)
+
+    def _tell_acked(self, outgoing: OutgoingMessage) -> None:
+        told = self._told
+        if self.tenant in told.acked:
+            now_ms = self._clock.now_ms()
+            told.add(ACKED, self.tenant, self.client_id, outgoing.message, outgoing.qos, now_ms)

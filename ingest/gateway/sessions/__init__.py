@@ -1,0 +1,1 @@
+"""Sessions of clients: claimed, resumed, held and let go."""

@@ -1,0 +1,1 @@
+"""Settings of a gateway, a module for each group."""

@@ -1,0 +1,1 @@
+"""Shards of sessions that this gateway owns or follows."""

@@ -1,0 +1,1 @@
+"""Share groups: members, owners, what is given to whom and read again."""

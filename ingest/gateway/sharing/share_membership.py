@@ -1,0 +1,427 @@
+"""This gateway's membership in one share group: its messages, and the members that get them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.base.drops import DropReason
+from ingest.session.open_work import OpenWork, Position
+from ingest.session.share_membership import GroupMembership
+from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState
+from ingest.session.subscriptions import ANY_MEMBER, ClientSubscription
+from mqlake.offsets import advance, at, latest
+from mqlake.records import Route
+from mqlake.topics import split_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ingest.gateway.base.context import Context
+    from ingest.gateway.base.outbound import OutboundMessage
+    from ingest.gateway.log.delivered import Delivered
+    from ingest.gateway.sending.sending import Sender
+    from ingest.session.share_choices import Chosen
+    from ingest.session.subscriptions import Copy, Subscriptions
+
+NOT_KNOWN: Final = 2**63
+"""`from_delivery` of a membership that takes nothing yet."""
+
+QUEUE_MESSAGES: Final = 1_000
+QUEUE_BYTES: Final = 8 * 1024 * 1024
+"""So much waits in memory for members with room; the rest is read from the log when they have."""
+
+READ_AT_ONCE: Final = 200
+READ_BELOW: Final = 100
+"""So many messages are read from the log at once, when less than so many wait in memory."""
+
+EXACTLY_ONCE: Final = 2
+"""A QoS."""
+
+MAX_WAITING: Final = 100_000
+"""More never wait, with any settings: the record of a membership has an entry for each."""
+
+
+class MissedByGroup:
+    """Takes messages that a share group has missed."""
+
+    __slots__ = ("_membership", "client_id", "shared_filter")
+
+    def __init__(self, membership: ShareMembership) -> None:
+        self._membership = membership
+        self.client_id = membership.client_id
+        self.shared_filter = membership.group.topic_filter
+
+    def deliver(self, message: OutboundMessage, _copy: object, _now_ms: int) -> None:
+        self._membership.keep_missed(message)
+
+
+class ShareMembership(GroupMembership):
+    """The state of this gateway for one share group.
+
+    It is a subscriber itself: messages that cannot go to a member yet are delivered to it.
+
+    Args:
+        context: Of the gateway.
+        subscriptions: Those in force: they know the members.
+        delivered: How far the gateway has come.
+        group: Of which group.
+        changed: Memberships whose present state is not in the log.
+        read: Reads messages from the log for a membership.
+
+    Attributes:
+        members: How many subscriptions there are, those on their way included.
+        pending: Subscriptions that wait until the membership has joined, by the routes they share.
+        holds_route: The last member has gone, its count in the routes is kept.
+        is_joined: It is known from where on the router gives to it.
+        is_open: Members are given messages that come; else they wait here.
+        from_delivery: Deliveries of the gateway before this offset are not for it.
+        unread: Waiting messages not in memory: taken over from other memberships, or too many.
+        uncertain: Dropped messages of the present gap: another member may have them.
+        due_at: When that is to be written, by the loop's time.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        subscriptions: Subscriptions[Sender],
+        delivered: Delivered,
+        group: GroupKey,
+        changed: dict[ShareMembership, None],
+        read: Callable[[ShareMembership], None],
+    ) -> None:
+        super().__init__(group, context.me, self.new_id())
+        self._context = context
+        self._subscriptions = subscriptions
+        self._delivered = delivered
+        self._changed = changed
+        self._read = read
+        self.route = Route(context.me.gateway, *group)
+        self.client_id = ""  # nobody's: drops name no client
+        self.members = 0
+        self.pending: list[tuple[list[Route], Callable[[], None]]] = []
+        self.unwanted = asyncio.Event()
+        self.holds_route = False
+        self.is_joined = False
+        self.is_open = False
+        self.from_delivery = 0
+        self.uncertain = OpenWork()
+        self.due_at = 0.0
+        self.is_reading = False
+        self.task: asyncio.Task[None] | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._reading = OpenWork()
+        self._queue: deque[OutboundMessage] = deque()
+        self._queued_bytes = 0
+        self._missed: deque[OutboundMessage] = deque()
+
+    @staticmethod
+    def new_id() -> str:
+        """Return the name of a membership."""
+        return secrets.token_hex(8)
+
+    @property
+    def wants_to_read(self) -> bool:
+        """Whether there is something to read, and room for it."""
+        if self.unread:
+            return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
+        return bool(self.gaps)
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether messages put here are in the membership's record, from the next one on."""
+        return self.state in {MembershipState.LIVE, MembershipState.LEAVING} and not self.is_lost
+
+    # Missed messages. Implements `ingest.gateway.history.gaps.Absent`.
+
+    @property
+    def tenant(self) -> str:
+        return self.group.tenant
+
+    @property
+    def is_ended(self) -> bool:
+        return self.is_lost or self.state is not MembershipState.LIVE
+
+    @property
+    def subscriptions(self) -> dict[str, ClientSubscription[Any]]:
+        """One to all messages that nobody was given, with the QoS that they were published with."""
+        plain = split_shared(self.group.topic_filter).topic_filter
+        missed: Any = MissedByGroup(self)
+        return {plain: ClientSubscription(missed, plain, 2, retain_as_published=True)}
+
+    def is_catching_up(self, _topic_filter: str) -> bool:
+        """A membership has no history."""
+        return False
+
+    # Messages in
+
+    def receive(self, partition: int, offset: int) -> bool:
+        """Note that the router gave a message; False when it is not for this membership."""
+        if self.starts is not None and offset < at(self.starts, partition):
+            return False  # of the gap, which the first membership reads
+        if self.given is not None:
+            advance(self.given, partition, offset + 1)
+        self._changed[self] = None
+        return True
+
+    def touch(self) -> None:
+        """Note that the membership's present state is not in the log."""
+        self._changed[self] = None
+
+    def copy(self, message_topic: str, publisher: str, at: Position) -> Copy[Sender] | None:
+        """Return the copy of the member that gets a message; None: it is to wait here."""
+        if not self.is_open or self._queue or self.unread:
+            return None
+        return self._subscriptions.shared_copy(
+            *self.group, message_topic, publisher, *at, can_wait=True
+        )
+
+    def deliver(self, message: OutboundMessage, _copy: object, now_ms: int) -> None:
+        """Take a message that cannot go to a member now.
+
+        Without room in memory it stays in the log. QoS 0 does not wait for a member's room.
+        """
+        if not message.qos:
+            self._deliver_qos_0(message, now_ms)
+            return
+        limit = min(self._context.settings.max_queued_messages, MAX_WAITING)
+        if len(self._queue) + len(self._reading) + len(self.unread) >= limit:
+            self.drop(DropReason.QUEUE_FULL, message)
+            return
+        if self.unread or not self._has_place:
+            self.unread.add(message.partition, message.offset)
+        else:
+            self._put(message)
+        self._read(self)
+
+    def _deliver_qos_0(self, message: OutboundMessage, now_ms: int) -> None:
+        if self.is_open:
+            copy = self._subscriptions.shared_copy(
+                *self.group,
+                message.topic_name,
+                message.publisher,
+                message.partition,
+                message.offset,
+                can_wait=False,
+            )
+            if copy is not None:
+                copy.client.deliver(message, copy, now_ms)
+                return
+        if self._has_place:
+            self._put(message)
+        else:
+            self.drop(DropReason.QUEUE_FULL, message)
+
+    @property
+    def _has_place(self) -> bool:
+        return len(self._queue) < QUEUE_MESSAGES and self._queued_bytes < QUEUE_BYTES
+
+    def _put(self, message: OutboundMessage) -> None:
+        self._queue.append(message)
+        self._queued_bytes += len(message.payload)
+
+    def _pop(self) -> OutboundMessage:
+        message = self._queue.popleft()
+        self._queued_bytes -= len(message.payload)
+        return message
+
+    def take_back(self, messages: Iterable[OutboundMessage]) -> None:
+        """Take messages that came before those that wait here."""
+        queue = [*self._queue, *messages]
+        # A topic that has moved to another partition is in one of a higher number since.
+        queue.sort(key=lambda message: (message.partition, message.offset))
+        self._queue = deque(queue)
+        self._queued_bytes = sum(len(message.payload) for message in queue)
+        self.touch()
+
+    # Messages read from the log
+
+    def begin_to_read(self) -> set[Position]:
+        """Return positions to be read next; they stay in the membership's record."""
+        self._reading = self.unread.take_first(READ_AT_ONCE)
+        return set(self._reading)
+
+    def was_read(self, messages: Iterable[OutboundMessage]) -> int:
+        """Take the messages that were read; return how many of those asked for the log lacks."""
+        found = list(messages)
+        missing = len(self._reading) - len(found)
+        self._reading.clear()
+        self.take_back(found)
+        return missing
+
+    def was_not_read(self) -> None:
+        """Note that the log did not answer."""
+        self.unread.update(self._reading)
+        self._reading.clear()
+
+    def keep_missed(self, message: OutboundMessage) -> None:
+        """Take a message that the group has missed: the limits of an absent client apply."""
+        if self.is_ended:
+            return
+        settings, gap = self._context.settings, self.gaps[0]
+        if message.offset >= at(gap.end, message.partition):
+            return  # others are read further
+        if gap.chosen is not None:
+            self._keep_chosen(gap.chosen, message)
+        elif message.qos or settings.keep_qos_0_offline:
+            self._keep_nobodys(message)
+        advance(gap.start, message.partition, message.offset + 1)
+
+    def _keep_chosen(self, chosen: Chosen, message: OutboundMessage) -> None:
+        """Take a message if a gateway that is gone had been given it, or may have been.
+
+        Where nobody can tell, another member may have it: what comes at least once comes again.
+        """
+        partition, offset = message.partition, message.offset
+        is_given = chosen.has(
+            self.group.topic_filter, message.topic_name, message.publisher, partition, offset
+        )
+        if is_given is False or not message.qos:
+            return
+        if is_given is None and message.qos == EXACTLY_ONCE:
+            self.uncertain.add(partition, offset)
+            self.drop(DropReason.UNREADABLE, message)
+        elif len(self.unread) >= MAX_WAITING:
+            self.drop(DropReason.QUEUE_FULL, message)
+        else:
+            self.unread.add(partition, offset)
+
+    def _keep_nobodys(self, message: OutboundMessage) -> None:
+        settings = self._context.settings
+        self._missed.append(message)
+        if len(self._missed) > settings.max_offline_messages:
+            oldest = settings.drop_when_offline == "oldest"
+            dropped = self._missed.popleft() if oldest else self._missed.pop()
+            self.drop(DropReason.QUEUE_FULL, dropped)
+
+    def end_missed(self) -> None:
+        """Let missed messages wait like the rest: a gap has been read to its end."""
+        missed, self._missed = self._missed, deque()
+        self.take_back(missed)
+
+    def begin(self, starts: list[int]) -> None:
+        """Count from here on: messages before belong to the gap."""
+        super().begin(starts)
+        queue, self._queue = self._queue, deque()
+        self.take_back(one for one in queue if one.offset >= at(starts, one.partition))
+
+    # Messages out
+
+    def hand_out(self) -> None:
+        """Give waiting messages to the members, as far as they take them."""
+        subscriptions = self._subscriptions
+        now_ms = self._context.clock.now_ms()
+        while self.is_open and self._queue:
+            message = self._queue[0]
+            if message.is_expired(now_ms):
+                self.drop(DropReason.EXPIRED, self._pop())
+                continue
+            copy = subscriptions.shared_copy(
+                *self.group,
+                message.topic_name,
+                message.publisher,
+                message.partition,
+                ANY_MEMBER,
+                can_wait=message.qos > 0,
+            )
+            if copy is None:
+                break
+            copy.client.deliver(self._pop(), copy, now_ms)
+        self._read(self)
+
+    def member_moved(self, sender: Sender) -> None:
+        """Note that a member may be done with messages, and give it waiting ones.
+
+        While messages wait no other member has room.
+        """
+        self.touch()
+        if not self._queue or not self.is_open:
+            return
+        copy = self._subscriptions.copy_for_member(*self.group, sender)
+        if copy is None:
+            self.hand_out()
+            return
+        now_ms = self._context.clock.now_ms()
+        while self._queue and sender.has_room:
+            message = self._pop()
+            if message.is_expired(now_ms):
+                self.drop(DropReason.EXPIRED, message)
+            else:
+                sender.deliver(message, copy, now_ms)
+        self._read(self)
+
+    def drop(self, reason: DropReason, message: OutboundMessage) -> None:
+        self._context.drops.add(
+            reason, self.group.tenant, self.client_id, message.topic_name, message.qos
+        )
+
+    def give_up(self) -> None:
+        """Forget everything: another membership has it."""
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._missed.clear()
+        self.unread.clear()
+        self._reading.clear()
+        self.gaps.clear()
+        for sender in self._senders():
+            sender.take_shared(is_ended=False, shared_filter=self.group.topic_filter)
+
+    # Records for the log
+
+    def snapshot(self) -> MembershipRecord:
+        """Return the membership as it is now."""
+        if self.state is MembershipState.LIVE:
+            self.move_given()
+        next_delivery = self._delivered.next
+        if self.from_delivery != NOT_KNOWN:
+            next_delivery = max(next_delivery, self.from_delivery)
+        delivered = self._delivered.next_offsets()
+        return self.record(self._open(), next_delivery, delivered, self._context.clock.now_ms())
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the log may know of it."""
+        return self._number > 0
+
+    def new_answer(self) -> asyncio.Future[Any]:
+        """Return a future for the answer of the owner of the shard."""
+        self._answer = self._context.loop.create_future()
+        return self._answer
+
+    def answer(self, value: Any) -> None:
+        """Take the answer of the owner of the shard."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(value)
+
+    def move_given(self) -> None:
+        """Note that the router has come as far as this gateway has heard of it.
+
+        Only while the route is in force: then all messages before were given to some membership.
+        """
+        now = self._delivered.next_offsets()
+        self.given = latest(now, self.given)
+
+    def _open(self) -> OpenWork:
+        """Return messages that were given to this membership and are not dealt with.
+
+        A message sent with QoS 2 is the client's, with any outcome. [MQTT5-4.8.2-5]
+        """
+        work = self.unread.copy()
+        work.update(self._reading)
+        positions = [
+            (one.partition, one.offset)
+            for waiting in (self._queue, self._missed)
+            for one in waiting
+            if one.qos
+        ]
+        for sender in self._senders():
+            positions.extend(sender.shared_positions(self.group.topic_filter))
+        positions.sort()
+        for partition, offset in positions:
+            work.add(partition, offset)
+        return work
+
+    def _senders(self) -> list[Sender]:
+        return self._subscriptions.shared_members(*self.group)

@@ -1,0 +1,187 @@
+"""Deliveries of a dead gateway for share groups, from the log.
+
+Its routes of the groups are withdrawn first, and a barrier in its own name follows them through
+every partition: when all of them are in its delivery topic, the router writes no more there.
+Deliveries are not kept for long: which messages those were that are gone is told by the routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.share_acts import Deliveries, Given, GoneDeliveries
+from ingest.session.share_records import GroupKey
+from mqlake.errors import InvalidRecord
+from mqlake.record_versions import HEADER_MQTT, VERSION_HEADER, Headers
+from mqlake.records import (
+    BARRIER_KEY_PREFIX,
+    CONTROL_KEY_PREFIX,
+    FLAG_QOS,
+    HEADER_SOURCE,
+    INBOUND,
+    ROUTES,
+    Barrier,
+    Route,
+    Source,
+    barrier_key,
+    decode_barrier_key,
+    decode_source,
+    delivery_topic,
+    route_key,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.base.context import Context
+    from ingest.gateway.log.ends import Ends
+    from ingest.gateway.log.partitions import Partitions
+    from ingest.gateway.sharing.share_routes import ShareRoutes
+    from ingest.session.share_acts import Withdraw
+    from mqlake.log.contract import LogAccess
+    from mqlake.records import LogRecord
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.02
+"""How often it is looked whether the barriers have come."""
+
+_HEADERS: Final[Headers] = [VERSION_HEADER]
+
+
+class ShareSettler:
+    """Takes routes of dead gateways, and their deliveries.
+
+    Args:
+        context: Of the gateway that acts.
+        access: Reads deliveries, writes routes and barriers.
+        ends: Say how far deliveries go.
+        partitions: Of the log's topics.
+        routes: Tell which messages those were whose deliveries are gone.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        access: LogAccess,
+        ends: Ends,
+        partitions: Partitions,
+        routes: ShareRoutes,
+    ) -> None:
+        self._context = context
+        self._ends = ends
+        self._partitions = partitions
+        self._routes = routes
+        self._writer = access.writer
+        self._ranges = access.ranges
+        self._round = 0
+
+    async def withdraw(self, effect: Withdraw) -> Deliveries:
+        """Withdraw routes, and return the router's deliveries up to there.
+
+        Raises:
+            LogError: The log does not answer; to be tried again.
+        """
+        routes_offset = -1
+        for group in effect.groups:
+            key = route_key(Route(effect.gateway, *group))
+            _, offset = await self._writer.append_durably(ROUTES, key, None, _HEADERS, partition=0)
+            routes_offset = max(routes_offset, offset)
+        return await self._read_given(effect, routes_offset)
+
+    async def _read_given(self, effect: Withdraw, routes_offset: int) -> Deliveries:
+        self._round += 1
+        number, first = self._round, effect.first
+        # Not a run of any gateway: nobody else takes these barriers for its own.
+        ours = f"{self._context.me.incarnation}.share"
+        key = barrier_key(Barrier(effect.gateway, ours, number, routes_offset))
+        log_topic = delivery_topic(effect.gateway)
+        partitions = self._partitions.inbound
+        wanted = set(effect.groups)
+        given: dict[GroupKey, list[Given]] = {}
+        # Per partition of what the first delivery is that the log still has.
+        oldest: dict[int, int] = {}
+        answered: set[int] = set()
+
+        async def take(records: Sequence[LogRecord]) -> None:
+            for record in records:
+                source = _source(record)
+                if source is None:
+                    continue
+                partition = source.partition
+                oldest[partition] = min(source.offset, oldest.get(partition, source.offset))
+                barrier = _barrier(record)
+                if barrier is not None:
+                    if barrier.incarnation == ours and barrier.round == number:
+                        answered.add(partition)
+                    continue
+                for group, one in _given(record, source):
+                    if group in wanted:
+                        given.setdefault(group, []).append(one)
+
+        is_complete = True
+        ends = [0] * partitions
+        clock = self._context.clock
+        asked_at = float("-inf")
+        has_more = False
+        while len(answered) < partitions or has_more:
+            if clock.monotonic() - asked_at > self._context.settings.barrier_timeout_seconds:
+                asked_at = clock.monotonic()
+                for partition in range(partitions):
+                    _, ends[partition] = await self._writer.append_durably(
+                        INBOUND, key, b"", _HEADERS, partition=partition
+                    )
+            end = await self._ends.delivery(effect.gateway)
+            if first >= end:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            missing = await self._ranges.read_range(log_topic, {0: (first, end)}, take)
+            if missing:
+                # Again, from there on alone: what was read before has a hole behind it.
+                is_complete = False
+                given.clear()
+                oldest.clear()
+                first = missing[-1].end
+            else:
+                first = end
+            has_more = first < end
+        if is_complete:
+            return Deliveries(given)
+        before = [oldest.get(partition, ends[partition]) for partition in range(partitions)]
+        routes = await self._routes.read(effect.groups, effect.behind, before, routes_offset)
+        logger.warning(
+            "deliveries of a dead gateway are gone: share groups get its messages from the log",
+            extra={"fields": {"gateway": effect.gateway, "groups": len(effect.groups)}},
+        )
+        return Deliveries(given, GoneDeliveries(before, routes))
+
+
+def _source(record: LogRecord) -> Source | None:
+    """Return what the router says of a delivery; None of a record of others."""
+    if (record.key or b"").startswith(CONTROL_KEY_PREFIX):
+        return None
+    try:
+        return decode_source(dict(record.headers).get(HEADER_SOURCE, b""))
+    except InvalidRecord:
+        return None
+
+
+def _barrier(record: LogRecord) -> Barrier | None:
+    key = record.key or b""
+    if not key.startswith(BARRIER_KEY_PREFIX):
+        return None
+    try:
+        return decode_barrier_key(key)
+    except InvalidRecord:
+        return None
+
+
+def _given(record: LogRecord, source: Source) -> list[tuple[GroupKey, Given]]:
+    """Return for which groups a message was given."""
+    tenant = (record.key or b"").decode(errors="replace").partition("/")[0]
+    mqtt = dict(record.headers).get(HEADER_MQTT, b"")
+    qos = mqtt[2] & FLAG_QOS if len(mqtt) >= 3 else 0
+    one = Given(source.partition, source.offset, qos, record.offset)
+    return [(GroupKey(tenant, topic_filter), one) for topic_filter in source.shared_filters]
