@@ -238,7 +238,7 @@ async def test_a_forged_activation_makes_events_at_most(monkeypatch: pytest.Monk
         ]
         return replace(found, spans=tuple(spans))
 
-    monkeypatch.setattr("ingest.gateway.wanted_events.decode_activation", poisoned)
+    monkeypatch.setattr("ingest.gateway.sending.wanted_events.decode_activation", poisoned)
     bench = Bench(per_second=5)
     activate(bench.log, "message_delivered")
     await bench.wanted.open()
