@@ -28,7 +28,13 @@ from pathlib import Path
 from typing import Final
 
 from launcher.child import die_with_parent
-from launcher.java import installed_java_home, java_version, wheel_home, write_wheel_home
+from launcher.java import (
+    dump_base_archive,
+    installed_java_home,
+    java_version,
+    wheel_home,
+    write_wheel_home,
+)
 from launcher.paths import CHECKOUT
 from launcher.truststore import write_truststore
 from mqlake.errors import OperationalError
@@ -36,6 +42,9 @@ from mqlake.errors import OperationalError
 RUN_LOCK: Final = "requirements.lock"
 DEV_LOCK: Final = "requirements-dev.lock"
 JAVA_LOCK: Final = "requirements-java.lock"
+BASE_ARCHIVE: Final = "base archive"
+"""Member of Java's stamp: whether it has an archive of its own classes. One without the member was
+made before that was asked for."""
 JAR_SUMS: Final = "sha256sums"
 """In `conf/jars`."""
 _JAR_FOLDERS: Final = ("spark", "kafka", "build")
@@ -217,9 +226,9 @@ class Installation:
     # Java
 
     def _has_java(self) -> bool:
-        stamp = _read_json(self.runtime / "java.stamp")
-        home = wheel_home(self.runtime)
-        return stamp.get(JAVA_LOCK) == _digest(self._conf(JAVA_LOCK)) and bool(java_version(home))
+        stamp, home = _read_json(self.runtime / "java.stamp"), wheel_home(self.runtime)
+        is_same = stamp.get(JAVA_LOCK) == _digest(self._conf(JAVA_LOCK))
+        return is_same and BASE_ARCHIVE in stamp and bool(java_version(home))
 
     def _make_java(self) -> None:
         (self.runtime / "java.stamp").unlink(missing_ok=True)
@@ -236,7 +245,8 @@ class Installation:
                 f"the Java in {home} does not run on this machine: install Java 17 or newer "
                 "(Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
             )
-        _write_json(self.runtime / "java.stamp", {JAVA_LOCK: _digest(self._conf(JAVA_LOCK))})
+        stamp = {JAVA_LOCK: _digest(self._conf(JAVA_LOCK)), BASE_ARCHIVE: dump_base_archive(home)}
+        _write_json(self.runtime / "java.stamp", stamp)
 
     # Jars
 

