@@ -39,7 +39,7 @@ def command() -> None:
 @click.option(
     "--partitions",
     type=click.IntRange(1),
-    default=_OF_LOCAL["log_partitions"].default,
+    default=4,
     help="Partitions of a new log; `log grow` adds more and keeps the order of topics.",
 )
 @click.option(

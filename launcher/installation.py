@@ -245,7 +245,8 @@ class Installation:
                 f"the Java in {home} does not run on this machine: install Java 17 or newer "
                 "(Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
             )
-        stamp = {JAVA_LOCK: _digest(self._conf(JAVA_LOCK)), BASE_ARCHIVE: dump_base_archive(home)}
+        has_archive = "yes" if dump_base_archive(home) else "no"
+        stamp = {JAVA_LOCK: _digest(self._conf(JAVA_LOCK)), BASE_ARCHIVE: has_archive}
         _write_json(self.runtime / "java.stamp", stamp)
 
     # Jars

@@ -36,6 +36,8 @@ NEXT: Final = "{}-next"
 """Name of a process that is to take the place of another one."""
 QUERY: Final = query_application.NAME
 
+_MOST_USUAL_PARTITIONS: Final = 4
+
 STOP_ORDER: Final = (
     ("api", "balancer", "federation"),
     ("gateway", "rules", "query"),
@@ -178,7 +180,7 @@ class SystemPlan:
         command = (
             *_python("launcher.log_topics", self.servers),
             str(self.servers.security_file or ""),
-            str(settings.log_partitions),
+            str(settings.log_partitions or usual_partitions()),
             str(settings.session_shards),
             str(settings.log_retention_bytes),
             settings.durability,
@@ -355,6 +357,14 @@ class SystemPlan:
             stop_timeout_seconds=STOP_TIMEOUT_SECONDS[kind],
         )
         return Part(kind, program, lambda pid: probe_heartbeat(heartbeat, pid), needs_log_topics)
+
+
+def usual_partitions() -> int:
+    """Return how many partitions a new log has on this machine.
+
+    Each costs requests of its own, and is routed by one task at a time.
+    """
+    return min(_MOST_USUAL_PARTITIONS, max(1, (os.cpu_count() or 1) // 2))
 
 
 def probe_heartbeat(path: Path, pid: int) -> PartHealth:

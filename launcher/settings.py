@@ -65,12 +65,13 @@ class LocalSettings(ProcessSettings):
         "refused. Half as much is kept in reserve by a file that is deleted when the disk is full, "
         "so that the log can run and delete what is old.",
     )
-    log_partitions: int = Field(
-        default=4,
+    log_partitions: int | None = Field(
+        default=None,
         ge=1,
         le=64,
-        description="Partitions of a new log. `bin/mqlake log grow` adds partitions while the "
-        "system runs.",
+        description="Partitions of a new log. Default: half as many as processors, at most 4. "
+        "`bin/mqlake log grow` adds partitions while the system runs.",
+        examples=[4],
     )
     session_shards: int = Field(
         default=16,

@@ -1,9 +1,9 @@
-"""When the records of a writer are sent: at once, or, when there are many, in bursts.
+"""When the records of a log topic are sent: at once, or, when there are many, in bursts.
 
 A request costs its sender, the broker and every reader behind it about half a millisecond of
 processor, however few records it has. Records that are sent as soon as they come make requests of
-two or three, and from 2,000 a second on these fill two processors (decision 215). So a busy writer
-holds records for a few milliseconds; one that is not busy holds none.
+one to three, and from 1,000 a second on these take more than a processor (decision 215). So the
+records of a busy log topic are held for a few milliseconds, those of all others are not.
 """
 
 import sys
@@ -15,14 +15,17 @@ from typing import Any, Final
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
 
-BUSY_RECORDS: Final = 256
+BUSY_RECORDS: Final = 128
 BUSY_SECONDS: Final = 0.17
-"""A writer is busy when it was given so many records in such a time, 1,500 a second."""
-REST_RECORDS: Final = 205
+"""A log topic is busy when it was given so many records in such a time, 750 a second."""
+REST_RECORDS: Final = 102
 """It is so no more when it was given fewer, four fifths of them, in the same time."""
+MANY_RECORDS: Final = 256
+"""In the same time, 1,500 a second: from then on a burst is worth a longer wait."""
 TICK_SECONDS: Final = 0.002
+FEW_TICKS: Final = 2
 MOST_TICKS: Final = 4
-"""A record is held for at most so many ticks."""
+"""A record is held for at most so many ticks, with many records."""
 PROBE_BURSTS: Final = 16
 """One of so many bursts goes by the clock alone, and shows how many records come in that time."""
 _BUSY_TICKS: Final = round(BUSY_SECONDS / TICK_SECONDS)
@@ -30,11 +33,11 @@ _NEVER: Final = sys.maxsize
 
 
 class Bursts:
-    """Holds the records of a busy writer, in order, and sends them in bursts.
+    """Holds the records of a busy log topic, in order, and sends them in bursts.
 
-    A burst goes four ticks after the one before or when a tick has brought no record, and such a
-    one, a probe, shows how many come. The next ones go when they have as many: publishers
-    that send no more before they are answered shall not wait for nothing.
+    A burst goes two ticks after the one before, four with many records, or when a tick has brought
+    no record, and such a one, a probe, shows how many come. The next ones go when they have as
+    many: publishers that send no more before they are answered shall not wait for nothing.
 
     Args:
         loop: Of the writer.
@@ -60,6 +63,7 @@ class Bursts:
         self._since = float("-inf")
         self._seen = 0  # of the records held, at the last tick
         self._age = 0  # ticks since the last burst
+        self._most_age = FEW_TICKS
         self._ticks = 0
         self._bursts = 0  # since the last probe
         self._enough = _NEVER  # records; that it is not known makes the next burst a probe
@@ -70,8 +74,10 @@ class Bursts:
         self._counted += 1
         if self._counted == BUSY_RECORDS:
             now = self._loop.time()
-            self.is_busy = now - self._since < BUSY_SECONDS
+            took = now - self._since
+            self.is_busy = took < BUSY_SECONDS
             self._since, self._counted, self._ticks, self._enough = now, 0, 0, _NEVER
+            self._choose_age(BUSY_RECORDS * BUSY_SECONDS / took if took else MANY_RECORDS)
             if self.is_busy:
                 self._loop.call_later(TICK_SECONDS, self._tick)
 
@@ -127,13 +133,18 @@ class Bursts:
         is_over = self._ticks >= _BUSY_TICKS
         try:
             count = len(self._held)
-            if count == self._seen or self._age >= MOST_TICKS or is_over:
+            if count == self._seen or self._age >= self._most_age or is_over:
                 self.release()
             else:
                 self._seen = count
             if is_over:
                 self.is_busy = bool(self._held) or self._counted >= REST_RECORDS
+                self._choose_age(self._counted)
                 self._since, self._counted, self._ticks = self._loop.time(), 0, 0
         finally:
             if self.is_busy:
                 self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _choose_age(self, records: float) -> None:
+        """Choose for how long records are held, by how many came in `BUSY_SECONDS`."""
+        self._most_age = MOST_TICKS if records >= MANY_RECORDS else FEW_TICKS

@@ -3,7 +3,7 @@
 librdkafka works on threads of its own and calls back only inside `poll`. So a writer has one Python
 thread that does nothing but poll, and it crosses into the event loop with one
 `call_soon_threadsafe` per burst of reports, not per record: a wake-up costs more than all the rest
-of an append. Records of a busy writer are sent in bursts (`mqlake.log.bursts`).
+of an append. Records of a busy log topic are sent in bursts (`mqlake.log.bursts`).
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class KafkaLogWriter:
         self._fixed: dict[str, int] = {}  # log topic -> partitions that keys go to
         self._drain_scheduled = False
         self._queued = 0
-        self._bursts = Bursts(self._loop, self._send, self._report_unsent)
+        self._bursts: dict[str, Bursts] = {}  # by log topic
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -124,12 +124,26 @@ class KafkaLogWriter:
     ) -> None:
         if self._fixed and partition == ANY_PARTITION and log_topic in self._fixed:
             partition = partition_of(key or b"", self._fixed[log_topic])
-        if self._bursts.is_busy:
-            self._bursts.hold(log_topic, key, value, headers, on_appended, timestamp_ms, partition)
+        bursts = self._bursts.get(log_topic) or self._bursts_of(log_topic)
+        if bursts.is_busy:
+            bursts.hold(log_topic, key, value, headers, on_appended, timestamp_ms, partition)
         else:
             self._send(log_topic, key, value, headers, on_appended, timestamp_ms, partition)
-            self._bursts.count()
+            bursts.count()
         self._queued += 1
+
+    def _bursts_of(self, log_topic: str) -> Bursts:
+        """Make those of a log topic: one with few records does not wait behind one with many."""
+        bursts = self._bursts[log_topic] = Bursts(self._loop, self._send, self._report_unsent)
+        return bursts
+
+    def _release(self) -> None:
+        for bursts in self._bursts.values():
+            bursts.release()
+
+    def _close_bursts(self, error: LogError) -> None:
+        for bursts in self._bursts.values():
+            bursts.close(error)
 
     def _send(
         self,
@@ -161,7 +175,7 @@ class KafkaLogWriter:
 
     async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
         present = await asyncio.to_thread(self._await_partitions, log_topic, used)
-        self._bursts.release()  # by the partitions that were used when it was appended
+        self._release()  # by the partitions that were used when it was appended
         self._used[log_topic] = used
         self._least_used = min(self._used.values())
         if is_fixed:
@@ -213,7 +227,7 @@ class KafkaLogWriter:
         return self._round_trip_seconds
 
     async def flush(self, timeout_seconds: float) -> None:
-        self._bursts.release()
+        self._release()
         if not self._queued:
             return
         idle: asyncio.Future[None] = self._loop.create_future()
@@ -231,13 +245,13 @@ class KafkaLogWriter:
         try:
             await self.flush(timeout_seconds)
         except LogError as exc:
-            self._bursts.close(exc)
+            self._close_bursts(exc)
             self._producer.purge()
             with contextlib.suppress(LogError):  # a purge reports every record; close in any case
                 await self.flush(1.0)
         self._stop.set()
         self._produce = _refuse
-        self._bursts.close(LogError("the log writer is closed", definite=True))
+        self._close_bursts(LogError("the log writer is closed", definite=True))
         del self._producer
         for thread in self._threads:
             await asyncio.to_thread(thread.join)

@@ -168,7 +168,11 @@ def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> 
 
 @pytest.mark.campaign("the crash of all gateways has three as well")
 def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: Path) -> None:
-    environment = {"MQLAKE_ROUTER_MASTER": "local-cluster[2,1,1024]", **NO_STATE_TABLES}
+    environment = {
+        "MQLAKE_ROUTER_MASTER": "local-cluster[2,1,1024]",
+        "MQLAKE_LOCAL_LOG_PARTITIONS": "4",
+        **NO_STATE_TABLES,
+    }
     with running_system(tmp_path / "data", gateways=3, environment=environment) as system:
         ports = [system.mqtt_port + number for number in range(3)]
         subscribers = collect_at_once((port, "all/#") for port in ports)

@@ -30,6 +30,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     """A system that may delete from its log what is beyond 64 MiB."""
     environment = {
         "MQLAKE_LOCAL_LOG_RETENTION_BYTES": str(RETENTION_BYTES),
+        "MQLAKE_LOCAL_LOG_PARTITIONS": "4",  # some are emptied, others not
         "MQLAKE_ROUTER_BATCH_SECONDS": "5",
         "MQLAKE_LOCAL_HANG_SECONDS": "0",  # Spark stands still on purpose, for minutes
         **FEW_TABLE_BATCHES,

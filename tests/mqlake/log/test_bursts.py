@@ -8,6 +8,7 @@ from mqlake.errors import LogError
 from mqlake.log.bursts import (
     BUSY_RECORDS,
     BUSY_SECONDS,
+    FEW_TICKS,
     MOST_TICKS,
     PROBE_BURSTS,
     REST_RECORDS,
@@ -77,7 +78,7 @@ def make_busy(log: Log) -> None:
     assert log.bursts.is_busy
 
 
-@pytest.mark.parametrize("per_second", [1, 200, 1000, 1400])
+@pytest.mark.parametrize("per_second", [1, 200, 500, 700])
 def test_at_low_rates_each_record_is_sent_at_once_and_no_timer_runs(
     log: Log, per_second: float
 ) -> None:
@@ -86,6 +87,24 @@ def test_at_low_rates_each_record_is_sent_at_once_and_no_timer_runs(
         assert log.sent[-1] == (log.loop.now, number)
         assert not log.loop.timers
         log.loop.advance(1 / per_second)
+
+
+@pytest.mark.parametrize("per_second", [800, 1_000, 1_400])
+def test_of_some_records_one_is_held_for_two_ticks(log: Log, per_second: float) -> None:
+    log.append_all(3 * BUSY_RECORDS, per_second)
+    begin, first = log.loop.now, len(log.sent)
+    log.append_all(1000, per_second)
+    log.loop.advance(FEW_TICKS * TICK_SECONDS)
+    assert log.numbers() == list(range(1, 3 * BUSY_RECORDS + 1001))
+    late = [
+        at - (begin + (number - 3 * BUSY_RECORDS - 1) / per_second)
+        for at, number in log.sent[first:]
+        if number > 3 * BUSY_RECORDS
+    ]
+    assert max(late) <= FEW_TICKS * TICK_SECONDS + 1e-6
+    bursts = len({at for at, _ in log.sent[first:]})
+    # Some go earlier, as a tick has brought no record
+    assert bursts <= 1.2 * 1000 / per_second / (FEW_TICKS * TICK_SECONDS)
 
 
 @pytest.mark.parametrize("per_second", [2_000, 10_000, 100_000])
