@@ -1,4 +1,4 @@
-"""What `conf/` has for Prometheus and Grafana, as Prometheus itself reads it (promtool)."""
+"""Alerts and the dashboard of Grafana, as Prometheus itself reads it (promtool)."""
 
 import json
 import shutil
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from cli import grafana
 
 pytestmark = pytest.mark.tools
 
@@ -38,7 +40,7 @@ def test_prometheus_raises_each_alert_when_it_should_and_no_sooner(tmp_path: Pat
 
 
 def test_prometheus_takes_every_expression_of_the_dashboard(tmp_path: Path) -> None:
-    panels = json.loads((ROOT / "conf" / "grafana" / "mqlake.json").read_text("utf-8"))["panels"]
+    panels = json.loads(grafana.render())["panels"]
     asked = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     assert len(asked) > 30
     rules = [

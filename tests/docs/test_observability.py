@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from cli import grafana
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, TENANTS, Metric
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
-DASHBOARD: dict[str, Any] = json.loads(
-    (ROOT / "conf" / "grafana" / "mqlake.json").read_text(encoding="utf-8")
-)
+DASHBOARD: dict[str, Any] = json.loads(grafana.render())
 SUFFIXES = ("", "_bucket", "_sum", "_count")
 TARGET_LABELS = {"instance", "job", "le"}
 """That come from Prometheus itself."""
