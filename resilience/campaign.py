@@ -159,8 +159,6 @@ def promises_in(promises: Mapping[str, Any], faults: Iterable[str]) -> dict[str,
 
 def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     """Return why a scenario cannot be run against a target here; empty if it can."""
-    if definition.status == "template":
-        return f"a template, not run here: {definition.note}"
     unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
     if unpromised:
         return f"needs {', '.join(unpromised)}, not promised"

@@ -32,8 +32,6 @@ QUICK_JOBS = 2
 BATCH = 50
 """Runs of the double that a process does in one go."""
 
-STATES = {"works": "", "written": "written, not run yet: ", "template": "not run here: "}
-
 SEEDS_OF_A_DEFECT = 60
 """A defect that is not found by the runs of so many seeds counts as not found."""
 
@@ -215,8 +213,7 @@ def _list(_options: argparse.Namespace) -> int:
     lines.append("targets")
     for name in definitions.names():
         definition = definitions.load(name)
-        state = STATES[definition.status]
-        lines.append(f"  {name:20} {state}{definition.title}; {definition.note}")
+        lines.append(f"  {name:20} {definition.title}; {definition.note}")
     lines.append("faults")
     lines += [f"  {name:20} {FAULTS[name].text}" for name in sorted(FAULTS)]
     lines.append("checkers (and the promise of a target that each is for)")

@@ -130,14 +130,12 @@ class Definition:
     """A target as its file has it.
 
     Attributes:
-        status: "works"; "written", if nobody has run it yet; "template", if it is to be completed.
         note: Where the broker is to be had.
         disk_mebibytes: Size of the disk of each machine, in runs with a disk that can fail.
     """
 
     name: str
     title: str
-    status: str
     note: str
     promises: Mapping[str, Any]
     parts: Mapping[str, TargetPart]
@@ -194,7 +192,6 @@ def load(name: str) -> Definition:
         return Definition(
             name=path.stem,
             title=about.pop("title"),
-            status=about.pop("status"),
             note=about.pop("note", ""),
             disk_mebibytes=about.pop("disk_mebibytes", 256),
             version=tuple(about.pop("version", ())),

@@ -59,8 +59,6 @@ class LocalTarget:
         needs: Collection[str] = (),
         rng: random.Random | None = None,
     ) -> None:
-        if definition.status == "template":
-            raise TargetError(f"{definition.name} is a template, not run here: {definition.note}")
         self.name = definition.name
         self.promises = definition.promises
         self.parts = tuple(definition.parts)

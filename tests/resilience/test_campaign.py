@@ -110,7 +110,6 @@ def test_a_scenario_that_a_machine_cannot_give_is_not_run(monkeypatch: pytest.Mo
 SYSTEM = """
 [target]
 title = "Mosquitto, started as a system"
-status = "works"
 
 [system]
 start = ["/bin/sh", "-c", "/usr/sbin/mosquitto -d -c {dir}/mosquitto.conf && echo x >> DIR/started"]

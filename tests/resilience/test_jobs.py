@@ -55,7 +55,6 @@ def test_jobs_run_beside_each_other_and_their_results_are_kept(tmp_path: Path) -
     listing = """
 [target]
 title = "nothing"
-status = "works"
 
 [parts.broker]
 command = ["/bin/false"]

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.programs
 SYSTEM = """
 [target]
 title = "a part with a child"
-status = "works"
 
 [system]
 start = ["/bin/sh", "-c", '''
@@ -71,7 +70,6 @@ def test_what_a_part_has_started_stands_still_and_dies_with_it(tmp_path: Path) -
 KEPT = """
 [target]
 title = "a part that its system starts again"
-status = "works"
 
 [system]
 start = ["/bin/sh", "-c", '''
@@ -271,7 +269,6 @@ def test_tenants_are_a_document_and_a_client_has_the_user_name_of_its_own(tmp_pa
 RESTARTS = """
 [target]
 title = "a part that ends by itself once"
-status = "works"
 
 [parts.engine]
 command = ["/bin/sh", "-c", '''

@@ -176,7 +176,6 @@ def test_a_partition_is_one_way_and_ends() -> None:
 APART = f"""
 [target]
 title = "parts that ask each other"
-status = "works"
 
 [parts.server]
 command = ["{{python}}", "-c", '''{ECHO}''', "{{host:one}}"]
@@ -436,7 +435,6 @@ def test_a_wait_for_another_thread_takes_as_long_as_it_does_without_such_a_clock
 LOG = """
 [target]
 title = "a log in files"
-status = "works"
 
 [parts.log]
 command = ["/bin/sleep", "600"]
@@ -516,7 +514,6 @@ def test_the_bit_is_one_of_a_message(tmp_path: Path) -> None:
 STORE = """
 [target]
 title = "all in one file"
-status = "works"
 
 [parts.broker]
 command = ["/bin/sh", "-c", "cd {dir}; cp store new && mv new read; >up; exec sleep 600"]
