@@ -1,6 +1,5 @@
 """The control plane that places MQTT clients over gateways, by way of HAProxy.
 
 Pure: `weights`, `overload`, `health`, `placement`, `snapshot`, `fleet`, `loads`, `simulation`,
-`haproxy.configuration`, `haproxy.commands`, `discovery.dns_messages`. The others carry out their
-decisions.
+`haproxy.configuration`, `haproxy.commands`. The others carry out their decisions.
 """

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.balancer.discovery.addresses import Addresses
-from ingest.balancer.discovery.dns import DnsSource, Resolver
-from ingest.balancer.discovery.dns_messages import DnsError
+from ingest.balancer.discovery.dns import DnsError, DnsSource, Resolver
 from ingest.balancer.discovery.gateways import GatewaySource
 from ingest.balancer.drains import Drains
 from ingest.balancer.fleet import Fleet, Node

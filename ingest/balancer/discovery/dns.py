@@ -6,96 +6,67 @@ Asked by ourselves, not by the C library: that has no SRV, may cache, and blocks
 from __future__ import annotations
 
 import asyncio
-import secrets
-import socket
-import struct
 from ipaddress import ip_address
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ingest.balancer.discovery.dns_messages import (
-    Answer,
-    DnsError,
-    RecordType,
-    Truncated,
-    decode_answer,
-    encode_query,
-)
+from dns import asyncresolver
+from dns.exception import DNSException
+from dns.nameserver import Do53Nameserver
+from dns.resolver import NXDOMAIN, NoResolverConfiguration
+
 from ingest.balancer.fleet import Node
+from mqlake.errors import MqlakeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ATTEMPT_SECONDS: Final = 2.0
 LEAST_SECONDS: Final = 1.0
-_RESOLV_CONF: Final = Path("/etc/resolv.conf")
 
 
-def system_servers() -> list[str]:
-    """Return the servers of /etc/resolv.conf."""
-    try:
-        lines = _RESOLV_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return [line.split()[1] for line in lines if line.startswith("nameserver ")]
+class DnsError(MqlakeError):
+    """An answer that cannot be read, that says no, or none at all."""
 
 
 class Resolver:
-    """Asks name servers, one after the other.
+    """Asks name servers, one after the other; over TCP what does not fit into a datagram.
 
     Args:
-        servers: Addresses, each with or without a port; without any those of the system.
+        servers: Addresses, each with or without a port; without any those of /etc/resolv.conf.
     """
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
-        self._servers = [_server(one) for one in servers or system_servers()]
+        try:
+            self._asked = asyncresolver.Resolver(configure=not servers)
+        except NoResolverConfiguration:
+            self._asked = asyncresolver.Resolver(configure=False)
+        if servers:
+            self._asked.nameservers = [Do53Nameserver(*_server(one)) for one in servers]
+        self._asked.timeout = ATTEMPT_SECONDS
+        self._asked.lifetime = ATTEMPT_SECONDS * max(1, len(self._asked.nameservers))
 
-    async def ask(self, name: str, record_type: RecordType) -> Answer:
-        """Return the answer of the first server that gives one.
+    async def ask(
+        self, name: str, record_type: Literal["A", "AAAA", "SRV"]
+    ) -> tuple[list[Any], float | None]:
+        """Return the records of a name, of the first server that answers.
+
+        Returns:
+            Records as dnspython has them, and for how many seconds they are good; none without a
+            time, if the name has none or there is no such name.
 
         Raises:
-            DnsError: None does, or the answer is an error.
+            DnsError: No server answers, or the answer is an error.
         """
-        problem: Exception = DnsError("there is no name server")
-        for server in self._servers:
-            try:
-                async with asyncio.timeout(ATTEMPT_SECONDS):
-                    return await self._ask_one(server, name, record_type)
-            except TimeoutError:
-                problem = DnsError(f"{server[0]} does not answer for {name}")
-            except (OSError, DnsError) as exc:
-                problem = exc
-        raise DnsError(f"{name} {record_type.name}: {problem}") from problem
-
-    async def _ask_one(self, server: tuple[str, int], name: str, record_type: RecordType) -> Answer:
-        identifier = secrets.randbelow(65_536)
-        query = encode_query(identifier, name, record_type)
-        loop = asyncio.get_running_loop()
-        family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.setblocking(False)
-            # Connected: datagrams of others do not get here.
-            await loop.sock_connect(asking, server)
-            await loop.sock_sendall(asking, query)
-            while True:
-                data = await loop.sock_recv(asking, 65_535)
-                if data[:2] != query[:2]:
-                    continue
-                try:
-                    return decode_answer(data, identifier)
-                except Truncated:
-                    return await self._ask_over_tcp(server, query, identifier)
-
-    async def _ask_over_tcp(self, server: tuple[str, int], query: bytes, identifier: int) -> Answer:
-        reader, writer = await asyncio.open_connection(*server)
         try:
-            writer.write(struct.pack("!H", len(query)) + query)
-            (length,) = struct.unpack("!H", await reader.readexactly(2))
-            return decode_answer(await reader.readexactly(length), identifier)
-        except asyncio.IncompleteReadError as exc:
-            raise DnsError("the server has closed the connection") from exc
-        finally:
-            writer.close()
+            answer = await self._asked.resolve(name, record_type, raise_on_no_answer=False)
+        except NXDOMAIN:
+            return [], None
+        # OSError: a server that cannot be reached; UnicodeError: a name that none can have.
+        except (DNSException, OSError, UnicodeError) as exc:
+            raise DnsError(f"{name} {record_type}: {exc}") from exc
+        if answer.rrset is None:
+            return [], None
+        return list(answer.rrset), answer.chaining_result.minimum_ttl
 
 
 class DnsSource:
@@ -134,18 +105,19 @@ class DnsSource:
             addresses, ttl = await self._addresses(self._name)
             self.ttl_seconds = ttl
             return [self._node(address, address, self._port) for address in addresses]
-        answer = await self._resolver.ask(self._name, RecordType.SRV)
-        ttls = [float(answer.ttl_seconds or LEAST_SECONDS)]
+        services, ttl_seconds = await self._resolver.ask(self._name, "SRV")
+        ttls = [float(ttl_seconds or LEAST_SECONDS)]
         # Only the services of the lowest number are asked for clients (RFC 2782).
-        first = min((service.priority for service in answer.services), default=0)
+        first = min((service.priority for service in services), default=0)
         nodes: dict[str, Node] = {}
-        for service in answer.services:
+        for service in services:
             if service.priority != first:
                 continue
-            addresses, ttl = await self._addresses(service.target)
+            target = service.target.to_text(omit_final_dot=True)
+            addresses, ttl = await self._addresses(target)
             ttls.append(ttl)
             if addresses:
-                node = self._node(service.target, addresses[0], service.port)
+                node = self._node(target, addresses[0], service.port)
                 nodes[node.name] = node
         self.ttl_seconds = min(ttls)
         return list(nodes.values())
@@ -153,10 +125,10 @@ class DnsSource:
     async def _addresses(self, name: str) -> tuple[list[str], float]:
         """Return the addresses of a host, IPv4 first, and how long they are good for."""
         answers = await asyncio.gather(
-            self._resolver.ask(name, RecordType.A), self._resolver.ask(name, RecordType.AAAA)
+            self._resolver.ask(name, "A"), self._resolver.ask(name, "AAAA")
         )
-        ttls = [one.ttl_seconds for one in answers if one.ttl_seconds is not None]
-        addresses = {address for one in answers for address in one.addresses}
+        ttls = [ttl_seconds for _, ttl_seconds in answers if ttl_seconds is not None]
+        addresses = {record.address for records, _ in answers for record in records}
         ordered = sorted(
             addresses, key=lambda one: (ip_address(one).version, ip_address(one).packed)
         )
@@ -166,11 +138,6 @@ class DnsSource:
         name = f"{host.lower()}:{port}"
         url = self._metrics_url.format(address=_in_url(address), name=host)
         return Node(name, address, (("mqtt", port),), url)
-
-
-def _order(address: str) -> tuple[int, bytes]:
-    found = ip_address(address)
-    return found.version, found.packed
 
 
 def _server(place: str) -> tuple[str, int]:

@@ -105,4 +105,4 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 def _name(name: str) -> bytes:
-    return b"".join(bytes((len(one),)) + one.encode() for one in name.split(".")) + b"\0"
+    return b"".join(bytes((len(one),)) + one.encode() for one in name.split(".") if one) + b"\0"
