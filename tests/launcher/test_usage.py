@@ -4,15 +4,9 @@ import sys
 
 import pytest
 
-from launcher.usage import members_of_sessions, own_usage, parse_stat, usage_of_sessions
+from launcher.usage import members_of_sessions, own_usage, usage_of_sessions
 
 pytestmark = pytest.mark.programs
-
-
-def test_stat_of_a_program_with_an_awkward_name_is_read() -> None:
-    numbers = [str(number) for number in range(4, 53)]
-    stat = parse_stat("17 (a) b (c)) S " + " ".join(numbers))
-    assert (stat.state, stat.session, stat.cpu_ticks, stat.rss_pages) == ("S", 6, 14 + 15, 24)
 
 
 def test_session_counts_all_its_processes() -> None:
@@ -35,6 +29,13 @@ def test_session_counts_all_its_processes() -> None:
         assert usage.rss_bytes > 2e6
         leader.communicate("\n", timeout=60)
     assert members_of_sessions({leader.pid}) == []
+
+
+def test_one_that_only_awaits_reaping_is_no_member() -> None:
+    with subprocess.Popen(["true"], start_new_session=True) as leader:
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        assert os.getsid(leader.pid) == leader.pid
+        assert members_of_sessions({leader.pid}) == []
 
 
 def test_own_usage_is_that_of_this_process() -> None:
