@@ -3,8 +3,9 @@
     [ a gap: in the log alone )[ records in memory )  next
 
 They wait in memory up to a bound. One beyond it makes all of them a gap of the delivery topic, to
-be read from there once it is known. Reading goes on meanwhile: control records behind them may be
-what tells.
+be read from there once it is known; if the log has removed some by then, clients get the messages
+from where they were published. Reading goes on meanwhile: control records behind them may be what
+tells.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.ending import Ending
     from ingest.gateway.base.tasks import Tasks
     from ingest.gateway.limits.shared_limits import SharedLimits
+    from ingest.gateway.log.ends import Ends
     from ingest.gateway.log.lease import Lease
     from ingest.gateway.sharing.share_groups import ShareGroups
     from mqlake.log.contract import LogRangeReader
@@ -53,11 +54,11 @@ READ_AT_ONCE: Final = 500
 RETRY_SECONDS: Final = 0.5
 
 DELIVERIES_GONE: Final = (
-    "the log has removed deliveries of this gateway before it read them; sessions get those "
-    "messages when their clients are back"
+    "the log has removed deliveries of this gateway before it read them; share groups get those "
+    "messages from its next run"
 )
-"""Why a gateway ends: nothing that comes later may count. Sessions go on from where they are now,
-and the next run reads the messages that are gone here where they were published."""
+"""Why a gateway with members of share groups ends: which of these messages were for them is told by
+the settlement of its memberships alone."""
 
 ControlCallback = Callable[[str, bytes], None]
 """Takes an action and its value."""
@@ -88,8 +89,11 @@ class Delivery:
             taken: others may have taken over the sessions that the messages are for.
         limits: Count deliveries of messages that came by other gateways.
         ranges: Reads deliveries again for which there was no room while they waited.
+        ends: Say up to where messages may have been in deliveries that the log has removed.
+        on_gone: Told of such, before later ones count: per partition of `mqlake.inbound` the first
+            offset that the log has.
         tasks: Runs that.
-        ending: Told when the log does not have them any more.
+        ending: Told when this gateway cannot go on without them.
     """
 
     def __init__(
@@ -107,6 +111,8 @@ class Delivery:
         lease: "Lease",
         limits: "SharedLimits",
         ranges: "LogRangeReader",
+        ends: "Ends",
+        on_gone: Callable[[dict[int, int]], None],
         tasks: "Tasks",
         ending: "Ending",
     ) -> None:
@@ -129,11 +135,14 @@ class Delivery:
         self._origin = context.origin.encode()
         self._site = self._origin.partition(b"/")[0] + b"/"
         self._ranges = ranges
+        self._ends = ends
+        self._on_gone = on_gone
         self._tasks = tasks
         self._ending = ending
         self._log_topic = delivery_topic(context.me.gateway)
         self._withheld = Withheld()
         self._is_reading_again = False
+        self._are_gone = False
 
     @property
     def withheld_bytes(self) -> int:
@@ -142,7 +151,7 @@ class Delivery:
 
     def receive_records(self, records: list[LogRecord]) -> None:
         """Hand a batch to the clients; a record that cannot be read is counted and passed over."""
-        if self._withheld.is_empty and self._lease.may_deliver():
+        if self._withheld.is_empty and not self._are_gone and self._lease.may_deliver():
             self._receive_all(records)
             return
         self._withhold(records)
@@ -152,11 +161,16 @@ class Delivery:
         """Hand over waiting records, once the sessions that are here are this gateway's."""
         if self._is_reading_again or not self._lease.may_deliver():
             return
-        if self._withheld.gap is None:
+        if self._withheld.gap is None and not self._are_gone:
             self._receive_all(self._withheld.take())
         else:
             self._is_reading_again = True
             self._tasks.start(self._read_again())
+
+    def gone(self) -> None:
+        """Hear that the log has removed deliveries before this gateway was given them."""
+        self._are_gone = True
+        self.confirmed()
 
     def _withhold(self, records: list[LogRecord]) -> None:
         for record in records:
@@ -171,9 +185,15 @@ class Delivery:
     async def _read_again(self) -> None:
         """Hand over what is in the log alone, then what waits behind it."""
         try:
-            while (gap := self._withheld.gap) is not None and self._lease.may_deliver():
+            while self._lease.may_deliver():
+                gap = self._withheld.gap
                 try:
-                    await self._read_portion(gap[0], min(gap[1], gap[0] + READ_AT_ONCE))
+                    if self._are_gone:
+                        await self._go_on_behind(None if gap is None else gap[1])
+                    elif gap is not None:
+                        await self._read_portion(gap[0], min(gap[1], gap[0] + READ_AT_ONCE))
+                    else:
+                        break
                 except LogError as error:
                     logger.warning(
                         "deliveries cannot be read", extra={"fields": {"reason": str(error)}}
@@ -190,12 +210,39 @@ class Delivery:
             records.extend(batch)
 
         if await self._ranges.read_range(self._log_topic, {0: (start, end)}, keep):
-            self._ending.end(OperationalError(DELIVERIES_GONE))
-            await asyncio.get_running_loop().create_future()  # nothing behind them may count
-        if self._lease.may_deliver():
+            self._are_gone = True
+        elif self._lease.may_deliver():
             # Control records among them have acted when they came.
             self._receive_all([one for one in records if not _is_control(one)])
             self._withheld.passed(end)
+
+    async def _go_on_behind(self, gap_end: int | None) -> None:
+        """Have clients get from `mqlake.inbound` what the log has removed of the deliveries.
+
+        Nobody knows which messages those were: all that are in `mqlake.inbound` by now count as not
+        delivered, to anybody here. Deliveries of them that are left are repetitions then.
+
+        Args:
+            gap_end: Of the gap, which is not read any more; None: there is none.
+        """
+        ends, begins = await self._ends.inbound(), await self._ends.inbound_begins()
+        if not self._lease.may_deliver():
+            return  # others may have the sessions
+        if not self._share_groups.is_idle:
+            self._ending.end(OperationalError(DELIVERIES_GONE))
+            await asyncio.get_running_loop().create_future()  # nothing behind them may count
+        logger.warning(
+            "deliveries are gone: clients get their messages as if they had been away",
+            extra={"fields": {"marks": list(self._marks), "log_ends": ends}},
+        )
+        self._on_gone(begins)
+        self._delivered.grow(len(ends))
+        for partition, end in ends.items():
+            self._marks[partition] = max(self._marks[partition], end - 1)
+        if gap_end is not None:
+            self._delivered.next = gap_end
+            self._withheld.passed(gap_end)
+        self._are_gone = False
 
     def _receive_all(self, records: list[LogRecord]) -> None:
         self._counters.deliveries_received += len(records)

@@ -171,7 +171,7 @@ class Gateway(Foundation):
         known = self.delivered, subscriptions, self.share_groups, self.retained, self.routes
         asked = control.process, self.retained_answers.receive_question
         told = self.delivery_events, self.latencies, self.lease, self.shared_limits
-        again = self.log.ranges, self.tasks, self.ending
+        again = self.log.ranges, self.ends, self._deliveries_gone, self.tasks, self.ending
         outward = context, *known, *asked, *told, *again
         self.delivery = (
             Delivery(*outward) if tracer is None else TracingDelivery(*outward, tracer=tracer)
@@ -239,6 +239,11 @@ class Gateway(Foundation):
 
     def _suspend(self) -> None:
         self.shards.suspend()
+
+    def _deliveries_gone(self, log_begins: dict[int, int]) -> None:
+        """Have sessions, and copies of retained messages, get what deliveries do not bring."""
+        self.sessions.deliveries_gone([log_begins[one] for one in range(len(log_begins))])
+        self.retained_shards.begin_anew()
 
     def _clients_of(self, tenant: str) -> int:
         return self.shared_limits.connections_of(tenant)

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.process.delivery import DELIVERIES_GONE
 from mqlake.errors import (
     BatchNotTaken,
     InvalidRecord,
@@ -63,7 +62,7 @@ class Process:
 
         Raises:
             LogError: The log cannot be reached at the start.
-            OperationalError: The port cannot be opened, or deliveries are gone.
+            OperationalError: The port cannot be opened, or share groups need deliveries of before.
         """
         gateway = self._gateway
         gateway.loop.set_exception_handler(self._report_bug)
@@ -270,7 +269,7 @@ class Process:
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
         if isinstance(error, OffsetGone):
-            self._gateway.ending.end(OperationalError(DELIVERIES_GONE))
+            self._gateway.delivery.gone()
 
     # The end
 

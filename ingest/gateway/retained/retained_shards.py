@@ -85,6 +85,8 @@ class RetainedShards:
         self._clock = clock
         self._owners: list[str] = []
         self._held: set[int] = set()
+        # Copies that lack messages and are to be got anew.
+        self._stale: set[int] = set()
         self._again_at = 0.0
         self._change: asyncio.Task[None] | None = None
 
@@ -111,13 +113,19 @@ class RetainedShards:
             ]
         if self._change is not None:
             return
-        wanted = self._wanted
+        wanted = self._wanted - self._stale
         self._retained.incomplete &= wanted
         if self._clock.monotonic() < self._again_at:
             wanted -= self._retained.incomplete - self._held
         if wanted != self._held:
             self._change = asyncio.create_task(self._follow(wanted))
             self._change.add_done_callback(self._changed)
+
+    def begin_anew(self) -> None:
+        """Use no copy any more: deliveries are gone that may have changed it. Get all anew."""
+        self._stale = set(self._held)
+        for shard in self._stale:
+            self._retained.let_go(shard)
 
     async def close(self) -> None:
         if self._change is not None:
@@ -153,6 +161,7 @@ class RetainedShards:
         while has_more:
             has_more = self._retained.drop(shard)
             await asyncio.sleep(0)  # clients go first
+        self._stale.discard(shard)
         logger.info("shard of retained messages let go", extra={"fields": {"shard": shard}})
 
     async def _copy(self, shards: Sequence[int]) -> None:

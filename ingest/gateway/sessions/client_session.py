@@ -156,6 +156,10 @@ class ClientSession(SubscribedSession):
         """Go on from the log, from a message on that there is no room for; False: it cannot."""
         return self._context.slow_clients.fall_behind(self, partition, offset)
 
+    def miss(self, log_begins: Sequence[int]) -> None:
+        """Go on from the log, from where deliveries have come to, as some are gone behind that."""
+        self._context.slow_clients.miss(self, log_begins)
+
     def stored(self) -> None:
         """Note that the log has answered for a QoS 2 message, from the client or to it."""
         if self.connection is None:

@@ -25,11 +25,11 @@ from ingest.session.acts import CONFIRM, GRANT, LOST, REFUSE, RELEASE, REWRITE, 
 from ingest.session.checkpoint import Before, CheckpointKind, write
 from ingest.session.holder import Holder
 from ingest.session.holder_host import REASONS, Refusal
-from ingest.session.states import SessionState
+from ingest.session.states import IN_FORCE, SessionState
 from mqlake.shard_records import ANYBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingest.gateway.base.client import Client
     from ingest.gateway.base.context import Context
@@ -277,6 +277,16 @@ class Sessions:
 
     def confirmed(self) -> None:
         self._on_confirmed()
+
+    def deliveries_gone(self, begins: Sequence[int]) -> None:
+        """Have all sessions that are given deliveries read those messages from the log.
+
+        Args:
+            begins: Per partition of `mqlake.inbound` the first offset that the log has.
+        """
+        for session in (*self._sessions.values(), *self._leaving.values()):
+            if session.state in IN_FORCE:
+                session.miss(begins)
 
     # Called by openings
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ingest.gateway.base.drops import DropReason
 from ingest.gateway.base.outbound import deliver_copies
 from ingest.gateway.history.catching_up import Pages, match
 from ingest.gateway.history.gaps import LONG_AWAY_SECONDS
@@ -36,7 +37,7 @@ from ingest.session.fallen_behind import first_unread, recorded
 from ingest.session.subscriptions import Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import TopicFilterTrie
-from mqlake.offsets import latest
+from mqlake.offsets import have_reached, latest
 from mqlake.progress_records import HistoryRecord
 from mqlake.topics import is_system, split_shared
 
@@ -167,11 +168,47 @@ class SlowClients:
         Returns:
             Whether it does: not by setting, nor when none of its subscriptions can.
         """
-        context = self._context
-        filters = _to_be_read(session) if context.settings.when_queue_full == "catch_up" else []
+        catches_up = self._context.settings.when_queue_full == "catch_up"
+        filters = _to_be_read(session) if catches_up else []
         if not filters:
             return False
-        next_offsets, not_before = self._delivered.next_offsets(), context.loop.time()
+        next_offsets = self._delivered.next_offsets()
+
+        def cursor(floor: list[int]) -> list[int]:
+            return first_unread(next_offsets, floor, partition, offset)
+
+        self._begin(session, filters, cursor, LEAST_SECONDS)
+        return True
+
+    def miss(self, session: SlowSession, begins: Sequence[int]) -> None:
+        """Have a session go on from the log, from where deliveries have come to.
+
+        A subscription with QoS 0 that is not read for has a row in `drops`.
+
+        Args:
+            session: Which.
+            begins: Per partition the first offset that the log has; before that the table has it.
+        """
+        filters = _to_be_read(session)
+        next_offsets = self._delivered.next_offsets()
+        if filters:
+            self._begin(session, filters, lambda floor: latest(next_offsets, floor), 0.0, begins)
+        left = session.subscriptions.keys() - set(filters)
+        if any(_has_deliveries(name) and not session.is_catching_up(name) for name in left):
+            self._context.drops.add(DropReason.UNREADABLE, session.tenant, session.client_id, "", 0)
+        if session.progress is not None:
+            session.progress.touch()
+
+    def _begin(
+        self,
+        session: SlowSession,
+        filters: Sequence[str],
+        begin: Callable[[list[int]], list[int]],
+        least_seconds: float,
+        log_begins: Sequence[int] = (),
+    ) -> None:
+        context = self._context
+        not_before = context.loop.time() + least_seconds
         # Histories that are ahead of the gateway: what they have given is not read again.
         ahead = [one for one in session.histories() if one.is_live]
         floors = [(list(one.topic_filters), one.missed.cursor) for one in ahead]
@@ -180,16 +217,15 @@ class SlowClients:
         for names, given in floors:
             if not names:
                 continue
-            floor = latest(given, session.floor)
-            cursor = first_unread(next_offsets, floor, partition, offset)
+            cursor = begin(latest(given, session.floor))
             behind = _behind(session, names, cursor)
-            behind.not_before = not_before + LEAST_SECONDS
-            behind.read_at = context.clock.monotonic()
+            behind.not_before = not_before
+            if have_reached(cursor, log_begins):
+                behind.read_at = context.clock.monotonic()
             session.begin_history(behind)
             self.start(behind)
         context.counters.clients_fell_behind += 1
         context.events.add("client.fell_behind", session.tenant, session.client_id)
-        return True
 
     def restore(self, session: HistorySession, record: HistoryRecord) -> None:
         """Take a session up that was behind on an earlier connection."""
@@ -336,11 +372,7 @@ def _to_be_read(session: SlowSession) -> list[str]:
     with_qos_0: list[str] = []
     met: TopicFilterTrie[str] = TopicFilterTrie()
     for topic_filter, one in session.subscriptions.items():
-        if (
-            is_system(topic_filter)
-            or split_shared(topic_filter).share_name
-            or session.is_catching_up(topic_filter)
-        ):
+        if not _has_deliveries(topic_filter) or session.is_catching_up(topic_filter):
             continue
         if one.qos:
             wanted.append(topic_filter)
@@ -348,3 +380,8 @@ def _to_be_read(session: SlowSession) -> list[str]:
         else:
             with_qos_0.append(topic_filter)
     return wanted + [name for name in with_qos_0 if met.overlapping(name)]
+
+
+def _has_deliveries(topic_filter: str) -> bool:
+    """Tell whether a filter's messages come from the log, for its client alone."""
+    return not (is_system(topic_filter) or split_shared(topic_filter).share_name)

@@ -8,7 +8,7 @@ import pytest
 from ingest.gateway.log import withheld
 from ingest.gateway.log.withheld import Withheld
 from mqlake.errors import OperationalError
-from mqlake.records import CONTROL_KEY_PREFIX, LogRecord, delivery_topic
+from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, LogRecord, delivery_topic
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     NAME,
@@ -144,25 +144,103 @@ async def test_reading_again_stops_when_it_is_in_doubt_again() -> None:
         await client.expect_nothing()
 
 
-async def test_what_the_log_has_removed_meanwhile_ends_the_run_in_order() -> None:
-    with pytest.raises(OperationalError, match="the log has removed deliveries"):
-        await lose_deliveries()
-
-
-async def lose_deliveries() -> None:
+@pytest.mark.parametrize("left", [0, 1, MOST], ids=lambda left: f"{left} left")
+async def test_what_the_log_has_removed_meanwhile_comes_from_where_it_was_published(
+    left: int,
+) -> None:
+    """As for a client that was away, and the gateway goes on."""
     async with running_gateway() as harness:
         client = await subscriber(harness)
+        await publish(harness, range(1))
+        doubt(harness)
+        await publish(harness, range(1, 2 * MOST))
+        await harness_has_read(harness)
+        remove_deliveries(harness, left)
+        settle(harness)
+        await publish(harness, range(2 * MOST, 2 * MOST + 3))
+        assert await client.payloads(2 * MOST + 3) == numbers(2 * MOST + 3)
+        await client.expect_nothing()
+        assert not harness.task.done()
+        assert not harness.gateway.drops._counts
+        await until(lambda: not len(harness.gateway.slow_clients))
+        await publish(harness, range(3))  # live again
+        assert await client.payloads(3) == numbers(3)
+
+
+async def test_a_client_is_told_alone_of_what_is_nowhere_any_more() -> None:
+    async with running_gateway() as harness:
+        await subscriber(harness)
+        late = await Client.connect(harness.port, "without subscriptions")
         doubt(harness)
         await publish(harness, range(2 * MOST))
         await harness_has_read(harness)
-        topic = delivery_topic(NAME)
-        removed = harness.log.partitions(topic)[0].end - 1
-        harness.log.remove_before(topic, 0, removed)
+        remove_deliveries(harness, 1)
+        for partition, entry in enumerate(harness.log.partitions(INBOUND)):
+            harness.log.remove_before(INBOUND, partition, entry.end)
+        settle(harness)
+        await until(lambda: harness.counters.dropped_unreadable)
+        assert {kind.client_id for kind in harness.gateway.drops._counts} == {"alice"}
+        assert not harness.task.done()
+        await late.disconnect()
+
+
+async def test_a_subscription_of_qos_0_goes_on_and_is_told() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("a", 0)
+        doubt(harness)
+        await publish(harness, range(2 * MOST))
+        await harness_has_read(harness)
+        remove_deliveries(harness, 1)
+        settle(harness)
+        await until(lambda: harness.counters.dropped_unreadable)
+        await publish(harness, range(3))
+        assert await client.payloads(3) == numbers(3)
+
+
+async def test_retained_messages_are_read_anew() -> None:
+    async with running_gateway() as harness:
+        await subscriber(harness)
+        publisher = await Client.connect(harness.port)
+        await publisher.publish("r", b"old", 1, retain=True)
+        await harness.delivered()
+        doubt(harness)
+        await publisher.publish("r", b"new", 1, retain=True)
+        await publish(harness, range(2 * MOST))
+        await harness_has_read(harness)
+        remove_deliveries(harness, 0)
+        settle(harness)
+        await until(lambda: not harness.gateway.delivery._are_gone)
+        await until(lambda: harness.gateway.retained_shards.is_settled)
+        client = await Client.connect(harness.port, "late")
+        await client.subscribe("r", 1)
+        assert await client.payloads(1) == [b"new"]
+
+
+async def test_a_share_group_gets_them_from_the_next_run() -> None:
+    with pytest.raises(OperationalError, match="the log has removed deliveries"):
+        await lose_deliveries_of_a_group()
+
+
+async def lose_deliveries_of_a_group() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("$share/g/a", 1)
+        doubt(harness)
+        await publish(harness, range(2 * MOST))
+        await harness_has_read(harness)
+        remove_deliveries(harness, 1)
         settle(harness)
         await asyncio.wait([harness.task], timeout=DEADLINE_SECONDS)
         assert harness.gateway.ending.is_trusted
         assert harness.counters.messages_sent == 0  # not what stood behind them
         await client.expect_end()
+
+
+def remove_deliveries(harness: Harness, left: int) -> None:
+    """Have the log remove what waits for a gateway, but for so many records."""
+    topic = delivery_topic(NAME)
+    harness.log.remove_before(topic, 0, harness.log.partitions(topic)[0].end - left)
 
 
 async def subscriber(harness: Harness) -> Client:
@@ -188,7 +266,7 @@ async def harness_has_read(harness: Harness) -> None:
     topic = delivery_topic(NAME)
 
     def messages() -> int:
-        return sum((one.key or b"") == b"default/a" for one in harness.log.records(topic))
+        return sum((one.key or b"").startswith(b"default/") for one in harness.log.records(topic))
 
     await until(lambda: messages() == inbound)
     reader: Any = harness.gateway.reader
