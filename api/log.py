@@ -71,9 +71,18 @@ class LogAppender:
             LogDiskFull: They go where masses go, and the log is full; none is in it.
             LogError: It does not answer in time, or refuses; some may be in the log.
         """
-        if log_topic in MASSES and (problem := self._disk.why_full()):
-            raise LogDiskFull(problem)
+        if log_topic in MASSES:
+            self.check_room()
         return self._append(log_topic, records, what)
+
+    def check_room(self) -> None:
+        """Refuse what takes much of the disk while the log is full.
+
+        Raises:
+            LogDiskFull: It is.
+        """
+        if problem := self._disk.why_full():
+            raise LogDiskFull(problem)
 
     def _append(self, log_topic: str, records: Sequence[Append], what: str) -> list[int]:
         writer = self._writer_for(self.servers())

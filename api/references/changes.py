@@ -55,8 +55,10 @@ class ReferenceChanges(Repository[ReferenceKey, ReferenceRequest, MaterialisedRe
         Raises:
             InTheWay: There are as many as there may be.
             OperationalError: The rows cannot be kept.
+            LogDiskFull: The log is full: nothing is kept, as the rows would be on its disk.
             LogError: The log does not answer; the other methods raise it too.
         """
+        self._log.check_room()
         name, size = self._keep(upload)
         with self._lock:
             known = self._view.get(tenant, reference)

@@ -92,7 +92,7 @@ def get_references(
     responses={
         **_CHANGE,
         201: {"model": ReferenceView, "description": "created"},
-        **{code: {"model": ProblemDetails} for code in (409, 413, 415)},
+        **{code: {"model": ProblemDetails} for code in (409, 413, 415, 507)},
         422: {"model": UploadProblemDetails},
     },
 )
@@ -123,7 +123,7 @@ async def put_reference(
 
     The rows replace all earlier ones, as a new version, and are safe when this answers. It waits
     until they are in the table; 202 and `writing` if Spark, which writes it, takes longer or is
-    down.
+    down. 507: the log is full, and so is the disk that the rows would be on; nothing is kept.
     """
     format_ = _format(request)
     data = await _body(request)

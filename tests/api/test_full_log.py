@@ -12,7 +12,11 @@ from api.log import MASSES, LogAppender
 from api.messages import MessageMaker
 from api.pace import when_there_is_room
 from api.publishing import ApiPublisher, LogAddress
+from api.references.changes import ReferenceChanges
+from api.references.materialised import MaterialisedReferences
+from api.references.reading import Upload
 from api.replay.targets import Published
+from api.repository import NotThere
 from api.spark import Cancelled
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
@@ -20,9 +24,11 @@ from mqlake.log.blocking import Append
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.log_disk import LogDisk, LogDiskFull
 from mqlake.records import JOBS, RULES
+from mqlake.reference_records import UPLOADS
 from mqlake.settings import LogDiskSettings
 from tests.api.test_replay import Waits
 
+UPLOAD = Upload((("plant", "string"),), ("plant",), [("a",)])
 RECORD = Append(ANY_PARTITION, b"k", b"v", [])
 
 
@@ -53,6 +59,17 @@ def test_what_jobs_append_is_refused(full: LogDisk, log_topic: str) -> None:
 def test_a_single_record_may_free_the_disk(full: LogDisk, log_topic: str) -> None:
     with pytest.raises(OperationalError, match="asked for"):
         LogAppender(reach, disk=full).append(log_topic, b"k", b"v", what="a rule")
+
+
+def test_an_upload_is_refused_before_its_rows_are_kept(full: LogDisk, tmp_path: Path) -> None:
+    """They are on the same disk."""
+    view = MaterialisedReferences()
+    changes = ReferenceChanges(tmp_path, LogAppender(reach, disk=full), view, ManualClock())
+    with pytest.raises(LogDiskFull, match="the log is full"):
+        changes.put("default", "plants", UPLOAD, "")
+    assert not (tmp_path / UPLOADS).exists()
+    with pytest.raises(NotThere):  # it may free the disk
+        changes.delete("default", "plants")
 
 
 def test_a_replay_is_refused_as_a_whole(full: LogDisk) -> None:

@@ -1,6 +1,7 @@
 """Messages of neighbours that wait, unacknowledged, while the log of this site is full.
 
-The neighbour's cursor stays before them, and its window bounds what waits.
+The neighbour's cursor stays before them, and its window bounds what waits; that of this site bounds
+what the neighbour gives back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.events import LinkEvents
-    from ingest.protocol.packets import Publish
     from mqlake.log_disk import LogDisk
 
 _logger = logging.getLogger(__name__)
@@ -29,8 +29,7 @@ class FullLog:
 
     Args:
         disk: Of the site's log.
-        most_held: Messages of one neighbour: its window.
-        take: Takes a message when there is room again.
+        most_held: Messages of one neighbour.
         events: Of the site's links.
     """
 
@@ -38,17 +37,15 @@ class FullLog:
         self,
         disk: LogDisk,
         most_held: int,
-        take: Callable[[SiteConnection, Publish], None],
         events: LinkEvents,
     ) -> None:
         self._disk = disk
         self._most_held = most_held
-        self._take = take
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._held: dict[int, deque[tuple[SiteConnection, Publish]]] = {}
-        """By neighbour, in their order."""
+        self._held: dict[int, deque[Callable[[], None]]] = {}
+        """What takes them, by neighbour, in their order."""
         self._why = ""
 
     def held(self, site: int) -> int:
@@ -59,10 +56,15 @@ class FullLog:
         """Return why a neighbour is held back; empty: it is not."""
         return self._why if site in self._held else ""
 
-    def hold(self, site: int, connection: SiteConnection, publish: Publish) -> bool:
+    def hold(self, site: int, connection: SiteConnection, take: Callable[[], None]) -> bool:
         """Keep a message if it has to wait; return whether it does.
 
         A neighbour that does not keep to its window is cut off.
+
+        Args:
+            site: The neighbour.
+            connection: That the message came on.
+            take: Takes it, when there is room again.
         """
         if site not in self._held:
             why = self._disk.why_full()
@@ -72,9 +74,9 @@ class FullLog:
             self._held[site] = deque()
             self._tell(LINK_HELD, site, self._why)
         if self.held(site) >= self._most_held:
-            connection.close(f"more than {self._most_held} unacknowledged messages")
+            connection.close(f"more than {self._most_held} messages that wait for room in the log")
         else:
-            self._held[site].append((connection, publish))
+            self._held[site].append(take)
             if self._timer is None:
                 self._timer = self._loop.call_later(WAIT_SECONDS, self._look)
         return True
@@ -96,8 +98,8 @@ class FullLog:
         held, self._held = self._held, {}
         for site, waiting in held.items():
             self._tell(LINK_RESUMED, site, "")
-            for connection, publish in waiting:
-                self._take(connection, publish)
+            for take in waiting:
+                take()
 
     def _tell(self, event: str, site: int, reason: str) -> None:
         self._events.add(event, site, reason or None)

@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import logging
 from contextlib import suppress
+from functools import partial as bind
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.envelope import ROUTING, InvalidEnvelope
@@ -146,9 +147,8 @@ class SiteService:
             self._passing,
             self._events,
         )
-        self.full_log = FullLog(
-            LogDisk(settings.log_disk), settings.max_inflight, self._receive, self._events
-        )
+        # A window of the neighbour's messages, and one of those that it gives back.
+        self.full_log = FullLog(LogDisk(settings.log_disk), 2 * settings.max_inflight, self._events)
         parts = self.links, self.spreading, self.retaining, self.taking
         self._checkpoints = SiteCheckpoints(self.site, run, log, clock, *parts, growth, due)
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
@@ -340,6 +340,14 @@ class SiteService:
     def returned(self, connection: SiteConnection, packet_id: int) -> None:
         """Take a message of a share group back."""
         link = self._link_of(connection)
+        if link is None or link.connection is not connection:
+            return
+        take_back = bind(self._returned, connection, packet_id)
+        if not self.full_log.hold(link.site, connection, take_back):
+            take_back()
+
+    def _returned(self, connection: SiteConnection, packet_id: int) -> None:
+        link = self._link_of(connection)
         if link is not None and link.connection is connection:
             link.returned(packet_id, self.handing.take_back)
 
@@ -349,8 +357,9 @@ class SiteService:
         if link is None or link.connection is not connection:
             return
         is_message = publish.topic_name.startswith((self._messages, self._for_groups))
-        if not (is_message and self.full_log.hold(link.site, connection, publish)):
-            self._receive(connection, publish)
+        receive = bind(self._receive, connection, publish)
+        if not (is_message and self.full_log.hold(link.site, connection, receive)):
+            receive()
 
     def _receive(self, connection: SiteConnection, publish: Publish) -> None:
         link = self._link_of(connection)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +11,6 @@ import pytest
 
 from ingest.federation.sites import checkpoints, full_log
 from ingest.federation.sites.full_log import FullLog
-from ingest.protocol.packets import Publish
 from mqlake import log_disk
 from mqlake.log_disk import LogDisk
 from mqlake.settings import LogDiskSettings
@@ -97,17 +97,38 @@ async def test_what_waited_comes_again_after_a_crash(
     await until(lambda: other.payloads("f/a") == [b"x"])
 
 
+async def test_what_comes_back_waits_for_room_too(
+    pair: tuple[Site, Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message for a share group that a neighbour has no member for."""
+    _, other = pair
+    assert other.service is not None
+    link = other.service.links[1]
+    taken: list[int] = []
+    monkeypatch.setattr(link, "returned", lambda packet_id, _take_back: taken.append(packet_id))
+    connection = link.connection
+    assert connection is not None
+    other.service.returned(connection, 7)
+    assert taken == [7]
+    file = fill(tmp_path)
+    other.service.returned(connection, 8)
+    other.service.returned(connection, 9)
+    assert (taken, figures_of_link(other)["held_because"]) == ([7], WHY)
+    file.unlink()
+    await until(lambda: taken == [7, 8, 9])
+
+
 async def test_who_does_not_keep_to_its_window_is_cut_off(tmp_path: Path) -> None:
     fill(tmp_path)
     closed: list[str] = []
     told: list[tuple[Any, ...]] = []
-    taken: list[Publish] = []
+    taken: list[int] = []
     connection = cast("SiteConnection", SimpleNamespace(close=closed.append))
     events = cast("Any", SimpleNamespace(add=lambda *event: told.append(event)))
-    held = FullLog(LogDisk(disk_in(tmp_path)), 2, lambda _, one: taken.append(one), events)
+    held = FullLog(LogDisk(disk_in(tmp_path)), 2, events)
     for number in range(3):
-        assert held.hold(7, connection, Publish(f"{number}", b""))
-    assert closed == ["more than 2 unacknowledged messages"]
+        assert held.hold(7, connection, partial(taken.append, number))
+    assert closed == ["more than 2 messages that wait for room in the log"]
     assert (held.held(7), held.reason(7), held.reason(8)) == (2, WHY, "")
     assert told == [("federation.link_held", 7, WHY)]
     held.close(7)
