@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from api.access.authenticator import ApiAuthenticator
 from api.access.callers import Callers
@@ -51,6 +52,7 @@ from api.tenants import MaterialisedTenants, TenantChanges
 from api.tracing.scan import KafkaScan, Scan
 from mqlake.clock import Clock, SystemClock
 from mqlake.log_disk import LogDisk
+from mqlake.rule_tables import written_tables
 from mqlake.tables import RETAINED
 from mqlake.tracing import open_tracer
 
@@ -186,10 +188,13 @@ class RuleParts:
     @classmethod
     def make(cls, settings: ApiSettings, edges: Edges) -> "RuleParts":
         view, references = MaterialisedRules(), MaterialisedReferences()
+        tables = settings.data_dir / "tables"
         log, clock = edges.log, edges.clock
         return cls(
             view=view,
-            changes=RuleChanges(log, view, clock, edges.answer_seconds),
+            changes=RuleChanges(
+                log, view, clock, partial(written_tables, tables), edges.answer_seconds
+            ),
             schema_changes=SchemaChanges(log, view, clock),
             references=references,
             reference_changes=ReferenceChanges(settings.data_dir, log, references, clock),

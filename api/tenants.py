@@ -7,8 +7,10 @@ from api.repository import InTheWay, RecordKind, Repository
 from mqlake.records import GATEWAYS
 from mqlake.rule_facts import keep
 from mqlake.tenants import (
+    NO_LIMITS,
     KeptTenant,
     Tenant,
+    TenantLimits,
     decode_tenant,
     encode_tenant,
     tenant_key,
@@ -36,6 +38,11 @@ class MaterialisedTenants(MaterialisedView):
 
     def get(self, name: str) -> KeptTenant | None:
         return self._tenants.get(name)
+
+    def limits(self, name: str) -> TenantLimits:
+        """Return the limits of a tenant."""
+        kept = self.get(name)
+        return NO_LIMITS if kept is None else kept.limits
 
 
 class TenantChanges(Repository[str, KeptTenant, MaterialisedTenants]):

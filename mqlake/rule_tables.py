@@ -17,6 +17,8 @@ TENANT_PROPERTY: Final = "mqlake.tenant"
 MOST_COLUMNS: Final = 1_000
 """Of a table, those that all tables of rules have among them. Columns never go, and each file,
 checkpoint and query has them all."""
+MOST_TABLES: Final = 1_000
+"""Of a tenant, also if its limits allow more. Tables never go with their rules."""
 _OF_OTHERS: Final = re.compile(rf"{RULE_TABLE_PREFIX}_[0-9a-f]{{12}}_([a-z][a-z0-9_]{{0,62}})")
 
 
@@ -42,6 +44,13 @@ def shown_name(table: str) -> str:
     """Undo `rule_table`: return the name as its users write it."""
     found = _OF_OTHERS.fullmatch(table)
     return RULE_TABLE_PREFIX + found[1] if found else table
+
+
+def written_tables(folder: Path, tenant: str) -> list[str]:
+    """Return the tables that a tenant's rules have written, as their action `table` names them."""
+    return [
+        shown_name(name).removeprefix(RULE_TABLE_PREFIX) for name in rule_tables(folder, tenant)
+    ]
 
 
 def rule_tables(folder: Path, tenant: str | None = None) -> list[str]:

@@ -77,6 +77,12 @@ class TenantLimits(BaseModel):
         default=0, ge=0, description="payloads, topic names and properties of retained messages"
     )
     rules: int = Field(default=0, ge=0, description="running or not; the API refuses more")
+    rule_tables: int = Field(
+        default=0,
+        ge=0,
+        description="that the tenant's rules write, those of deleted rules included; the API "
+        "refuses rules that write more",
+    )
     rule_ms_per_second: int = Field(
         default=0,
         ge=0,

@@ -3,6 +3,7 @@
 Field names are those of EMQX's `/api/v5/rules`, so that definitions can be carried over.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +31,12 @@ class ActionSpec(BaseModel):
     fallback: tuple["ActionSpec", ...] = Field(
         default=(), max_length=4, description="run instead, in order, when this one has given up"
     )
+
+    def tables(self) -> Iterator[str]:
+        """Yield the names of tables that it writes, or that its fallbacks write."""
+        for one in (self, *self.fallback):
+            if one.function == "table" and isinstance(name := one.args.get("name"), str):
+                yield name
 
 
 class RuleBody(BaseModel):

@@ -17,7 +17,6 @@ from mqlake.reference_records import REFERENCE_TABLE_PREFIX
 from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
 from mqlake.tenants import DEFAULT_TENANT
 from rules.errors import RuleError
-from rules.model import ActionSpec
 
 router = APIRouter(tags=["sql"], responses={code: {"model": ProblemDetails} for code in (422, 503)})
 
@@ -80,7 +79,7 @@ def _rule_tables(entries: list[Entry]) -> list[Relation]:
     """Return the tables that rules write to: columns of ours, then those of all their outputs."""
     found: dict[str, dict[str, str]] = {}
     for entry in entries:
-        names = {name for action in entry.rule.actions for name in _written(action)}
+        names = {name for action in entry.rule.actions for name in action.tables()}
         if not names:
             continue
         try:
@@ -104,12 +103,6 @@ def _rule_tables(entries: list[Entry]) -> list[Relation]:
         )
         for name, columns in found.items()
     ]
-
-
-def _written(action: ActionSpec) -> Iterator[str]:
-    for one in (action, *action.fallback):
-        if one.function == "table" and isinstance(name := one.args.get("name"), str):
-            yield name
 
 
 def _column(name: str, type_: str | None, comment: str) -> RelationColumn:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 
 from api.access.callers import Caller
 from api.authentication import CurrentCaller, for_topics
-from api.dependencies import ChangeRules, KnownReferences, KnownRules
+from api.dependencies import ChangeRules, KnownReferences, KnownRules, KnownTenants
 from api.pages import Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rules import (
@@ -108,6 +108,7 @@ def post_rollback(
     rules: KnownRules,
     changes: ChangeRules,
     references: KnownReferences,
+    tenants: KnownTenants,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     version: Number,
@@ -121,7 +122,9 @@ def post_rollback(
     """
     body = body_of(find_version(rules, caller, tenant, rule_id, version))
     check_for(caller, tenant, rules, references, body)
-    rule = changes.replace(*(tenant, rule_id, body, caller.name), read_etag(if_match))
+    rule = changes.replace(
+        *(tenant, rule_id, body, caller.name), read_etag(if_match), tenants.limits(tenant)
+    )
     response.status_code = HTTPStatus.OK
     return answer_change(response, changes, rule, wait)
 

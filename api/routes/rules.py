@@ -132,9 +132,7 @@ def post_rule(
     """
     body = new.body()
     check_for(caller, tenant, rules, references, body)
-    kept = tenants.get(tenant)
-    most = 0 if kept is None else kept.limits.rules
-    rule = changes.create(tenant, new.id, body, caller.name, most)
+    rule = changes.create(tenant, new.id, body, caller.name, tenants.limits(tenant))
     return answer_change(response, changes, rule, wait)
 
 
@@ -193,6 +191,7 @@ def put_rule(
     rules: KnownRules,
     changes: ChangeRules,
     references: KnownReferences,
+    tenants: KnownTenants,
     caller: CurrentCaller,
     rule_id: RuleIdPath,
     changed: ChangedRule,
@@ -211,7 +210,9 @@ def put_rule(
     existing(rules, caller, tenant, rule_id)
     check_for(caller, tenant, rules, references, body)
     expected = read_etag(if_match)
-    rule = changes.replace(*(tenant, rule_id, body, caller.name), expected or changed.version)
+    rule = changes.replace(
+        *(tenant, rule_id, body, caller.name), expected or changed.version, tenants.limits(tenant)
+    )
     response.status_code = HTTPStatus.OK
     return answer_change(response, changes, rule, wait)
 

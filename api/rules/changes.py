@@ -5,6 +5,7 @@ of a message it tells an output from all others.
 """
 
 import secrets
+from collections.abc import Callable, Collection
 from typing import Final
 
 from api.log import LogAppender
@@ -14,6 +15,8 @@ from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
 from mqlake.records import RULES
 from mqlake.rule_records import RulesKey, rules_key
+from mqlake.rule_tables import MOST_TABLES
+from mqlake.tenants import NO_LIMITS, TenantLimits
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
@@ -33,6 +36,7 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         log: As of all.
         view: As of all.
         clock: As of all.
+        tables: Returns the names of the tables that a tenant's rules have written.
         answer_seconds: How long a change waits for the engine, where nobody says.
     """
 
@@ -43,13 +47,20 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         log: LogAppender,
         view: MaterialisedRules,
         clock: Clock,
+        tables: Callable[[str], Collection[str]],
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         super().__init__(log, view, clock)
+        self._tables = tables
         self._answer_seconds = answer_seconds
 
     def create(
-        self, tenant: str, rule_id: str | None, body: RuleBody, by: str, most: int = 0
+        self,
+        tenant: str,
+        rule_id: str | None,
+        body: RuleBody,
+        by: str,
+        limits: TenantLimits = NO_LIMITS,
     ) -> Rule:
         """Make a rule.
 
@@ -58,11 +69,11 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             rule_id: None: it is given one.
             body: Its content.
             by: Name of its maker.
-            most: Rules that its tenant may have; 0: any number.
+            limits: Of its tenant.
 
         Raises:
             InTheWay: There is one with this identifier.
-            InTheWay: There are as many as there may be.
+            InTheWay: There are as many rules, or tables of rules, as there may be.
             LogError: The log does not answer; the other methods raise it too.
         """
         with self._lock:
@@ -70,9 +81,10 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
                 rule_id = f"rule_{secrets.token_hex(4)}"
             if self._view.get(tenant, rule_id) is not None:
                 raise InTheWay(f"there is a rule {rule_id!r}: change it with PUT")
-            most = min(most or MAX_RULES, MAX_RULES)
+            most = min(limits.rules or MAX_RULES, MAX_RULES)
             if len(self._view.all(tenant)) >= most:
                 raise InTheWay(f"there are {most} rules, which is the limit")
+            self._check_tables(tenant, rule_id, body, limits.rule_tables)
             earlier = self._view.versions(tenant, rule_id)  # of a deleted one
             now_ms = self._clock.now_ms()
             rule = Rule(
@@ -88,7 +100,13 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             return rule
 
     def replace(
-        self, tenant: str, rule_id: str, body: RuleBody, by: str, expected: int | None
+        self,
+        tenant: str,
+        rule_id: str,
+        body: RuleBody,
+        by: str,
+        expected: int | None,
+        limits: TenantLimits = NO_LIMITS,
     ) -> Rule:
         """Give a rule another content, as a new version; without a difference nothing happens.
 
@@ -101,13 +119,16 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             body: The content.
             by: Name of the user who gives it.
             expected: The version that the caller knows; None: any.
+            limits: Of the tenant.
 
         Raises:
             NotThere: There is none.
             VersionConflict: The newest version is another.
+            InTheWay: There are as many tables of rules as there may be.
         """
         with self._lock:
             entry = self._existing(tenant, rule_id, expected)
+            self._check_tables(tenant, rule_id, body, limits.rule_tables)
             old = entry.rule
             is_same = body_of(old) == body and old.made_by == by
             if is_same and entry.state not in ("paused", "failed"):
@@ -159,6 +180,25 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         """Forget the numbers of versions, too, of a tenant that has no rules any more."""
         with self._lock:
             self._delete(self._view.left_of(tenant), f"rule {tenant!r}")
+
+    def _check_tables(self, tenant: str, rule_id: str, body: RuleBody, most: int) -> None:
+        """Refuse a rule that writes tables beyond the limit; those that are known may stay."""
+        wanted = {name for action in body.actions for name in action.tables()}
+        if not wanted:
+            return
+        own: set[str] = set()
+        others = set(self._tables(tenant))
+        for entry in self._view.all(tenant):
+            tables = own if entry.rule.id == rule_id else others
+            tables.update(name for action in entry.rule.actions for name in action.tables())
+        new = wanted - own - others
+        most = min(most or MOST_TABLES, MOST_TABLES)
+        if new and len(others | wanted) > most:
+            names = ", ".join(repr(name) for name in sorted(new))
+            raise InTheWay(
+                f"rules write {len(others)} tables, and {names} would be new: {most} is the limit, "
+                "tables of deleted rules included"
+            )
 
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
         entry = self._view.get(tenant, rule_id)

@@ -28,7 +28,7 @@ from mqlake.reference_records import UPLOADS
 from mqlake.settings import LogDiskSettings
 from tests.api.test_replay import Waits
 
-UPLOAD = Upload((("plant", "string"),), ("plant",), [("a",)])
+UPLOAD = Upload((("plant", "STRING"),), ("plant",), [("a",)])
 RECORD = Append(ANY_PARTITION, b"k", b"v", [])
 
 

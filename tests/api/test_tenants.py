@@ -7,6 +7,7 @@ import pytest
 
 from api.tenants import MaterialisedTenants
 from mqlake.records import GATEWAYS
+from mqlake.rule_tables import rule_table
 from mqlake.tenants import TenantLimits, decode_tenant, tenant_key
 from tests.api.conftest import Api, take
 from tests.api.test_access import bearer, make_key
@@ -115,6 +116,37 @@ def test_a_record_of_another_form_is_refused() -> None:
     (refused,) = take(view, tenant_key("acme"), b"{}")
     assert "tenant" in str(refused)
     assert view.all() == {}
+
+
+def test_a_tenant_has_no_more_tables_of_rules_than_it_may(api: Api) -> None:
+    made = api.request("PUT", "/tenants/acme", json={"limits": {"rule_tables": 2}})
+    assert made.status_code == 200, made.text
+
+    def put(rule: str, *tables: str, tenant: str = "acme", method: str = "POST") -> Any:
+        asked = {"tenant": tenant, "wait": 0}
+        actions = [{"function": "table", "args": {"name": one}} for one in tables]
+        body = {"id": rule, "sql": "SELECT * FROM 'a'", "actions": actions}
+        if method == "PUT":
+            del body["id"]
+        path = "/rules" if method == "POST" else f"/rules/{rule}"
+        return api.request(method, path, json=body, params=asked)
+
+    assert put("r0", "a").status_code == 202
+    assert put("r1", "a", "b").status_code == 202
+    refused = put("r2", "b", "c")
+    assert refused.status_code == 409
+    assert "write 2 tables" in refused.json()["detail"], refused.text
+    assert "'c'" in refused.json()["detail"]
+    assert put("r2", "c", tenant="beta").status_code == 202, "of another tenant"
+    assert put("r0", "d", method="PUT").status_code == 409, "r1 has a and b"
+    assert put("r1", "c", method="PUT").status_code == 202, "in the place of b"
+    folder = api.data_dir / "tables" / rule_table("acme", "rule_c") / "_delta_log"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020}.json").write_text("{}")
+    assert put("r1", "d", method="PUT").status_code == 409, "a table stays when no rule writes it"
+    smaller = api.request("PUT", "/tenants/acme", json={"limits": {"rule_tables": 1}})
+    assert smaller.status_code == 200
+    assert put("r3", "a").status_code == 202, "nothing is taken away"
 
 
 def test_a_tenant_has_no_more_rules_than_it_may(api: Api) -> None:
