@@ -4,16 +4,16 @@ Only the time since the last heartbeat counts, by our own clock: clocks of machi
 much a gateway's differs from the log's says the log, which puts its own time to each heartbeat.
 """
 
-import json
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from api.following import Followed, KeptInMemory
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
+from mqlake.gateway_heartbeat import GatewayHeartbeat, decode_gateway_heartbeat
 from mqlake.latency import since
 from mqlake.records import NO_GATEWAY
 
@@ -35,9 +35,7 @@ class Presence:
     """The last heartbeat of a gateway."""
 
     name: str
-    said: dict[str, Any]
-    at_ms: int
-    """Time of the heartbeat, by its own clock."""
+    heartbeat: GatewayHeartbeat
     is_alive: bool
     per_second: dict[str, float] = field(default_factory=dict)
     """Of each of its counters, over its last few heartbeats."""
@@ -49,8 +47,7 @@ class Presence:
 
 @dataclass(slots=True)
 class _Heard:
-    said: dict[str, Any]
-    at_ms: int
+    heartbeat: GatewayHeartbeat
     heard_at: float
     counted: "deque[tuple[int, dict[str, int]]]"
     """When, by its own clock, and how much; of this run of it."""
@@ -107,25 +104,23 @@ class Gateways(KeptInMemory):
             with self._lock:
                 self._words.pop(name, None)
             return
-        try:
-            said = json.loads(value)
-            at_ms = int(said["at"])
-        except (ValueError, KeyError, TypeError) as exc:
-            raise InvalidRecord(f"gateway record is of another form: {exc}") from exc
+        said = decode_gateway_heartbeat(value)
+        if not said.at:
+            raise InvalidRecord("gateway record does not say when it was written")
         heard_at = self._clock.monotonic()
         if is_old:
-            heard_at -= max(0.0, (self._clock.now_ms() - at_ms) / 1000)
+            heard_at -= max(0.0, (self._clock.now_ms() - said.at) / 1000)
         with self._lock:
             before = self._words.get(name)
-            is_same = before and before.said.get("incarnation") == said.get("incarnation")
+            is_same = before and before.heartbeat.incarnation == said.incarnation
             counted = before.counted if before and is_same else deque(maxlen=RATE_WORDS)
-            counted.append((at_ms, said.get("counters", {})))
+            counted.append((said.at, said.counters))
             timed = before.timed if before and is_same else deque(maxlen=LATENCY_WORDS)
-            timed.append(said.get("latency", {}))
+            timed.append(said.latency)
             ahead = before.ahead_ms if before and is_same else deque(maxlen=CLOCK_WORDS)
             if logged_at_ms:
-                ahead.append(at_ms - logged_at_ms)
-            self._words[name] = _Heard(said, at_ms, heard_at, counted, timed, ahead)
+                ahead.append(said.at - logged_at_ms)
+            self._words[name] = _Heard(said, heard_at, counted, timed, ahead)
 
     def all(self) -> list[Presence]:
         """Return them by name."""
@@ -134,8 +129,7 @@ class Gateways(KeptInMemory):
             return [
                 Presence(
                     name,
-                    heard.said,
-                    heard.at_ms,
+                    heard.heartbeat,
                     is_alive=now - heard.heard_at < DEAD_SECONDS,
                     per_second=_rates(heard.counted),
                     latency=_latency(heard.timed),

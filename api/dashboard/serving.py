@@ -107,7 +107,7 @@ def websocket_sources(
         entrances: Of a balancer.
     """
     found = set()
-    urls = [str(url) for gateway in gateways for url in gateway.said.get("listeners", ())]
+    urls = [url for gateway in gateways for url in gateway.heartbeat.listeners]
     for url in (*urls, *entrances):
         address = urlsplit(url)
         if address.scheme in ("ws", "wss"):

@@ -18,6 +18,7 @@ from api.presence import Gateways, Presence
 from api.rules.materialised import MaterialisedRules
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
+from mqlake.gateway_heartbeat import ShownGateway
 from mqlake.latency import STAGES, added_up, percentile
 from mqlake.status import read_state, report
 
@@ -69,19 +70,10 @@ class SystemLatency(BaseModel):
     )
 
 
-class GatewayRates(BaseModel):
+class GatewayRates(ShownGateway):
     name: str
     alive: bool
-    state: str
     overload_level: int = Field(description="0 to 10; above 4 it is overloaded")
-    overload_step: int = Field(
-        description="its response: 0 nothing, 1 slows publishers down, 2 stops reading from them, "
-        "3 refuses new clients, 4 disconnects those that use most memory"
-    )
-    clients: int = Field(description="connected")
-    sessions: int = Field(description="in its memory, connected or not")
-    subscriptions: int
-    counters: dict[str, int] = Field(description="since its start")
     per_second: dict[str, float] = Field(description="of each counter, over about two seconds")
     latency: SystemLatency
 
@@ -300,17 +292,12 @@ def _copies(gateways: list[GatewayRates]) -> float | None:
 
 
 def _gateway(found: Presence) -> GatewayRates:
-    said = found.said
+    shown = {name: getattr(found.heartbeat, name) for name in ShownGateway.model_fields}
     return GatewayRates(
+        **shown,
         name=found.name,
         alive=found.is_alive,
-        state=said.get("state", "serving"),
-        overload_level=said.get("overload", 0),
-        overload_step=said.get("overload_step", 0),
-        clients=said.get("clients", 0),
-        sessions=said.get("sessions", 0),
-        subscriptions=said.get("subscriptions", 0),
-        counters=said.get("counters", {}),
+        overload_level=found.heartbeat.overload or 0,
         per_second=found.per_second if found.is_alive else {},
         latency=_latency([found.latency] if found.is_alive else []),
     )

@@ -83,9 +83,7 @@ class MaterialisedTenantMetrics(KeptInMemory):
 
     def current(self) -> dict[TenantMetricsKey, TenantMetrics]:
         """Return the metrics of live gateways, of their present runs."""
-        runs = {
-            one.name: one.said.get("incarnation") for one in self._gateways.all() if one.is_alive
-        }
+        runs = {one.name: one.heartbeat.incarnation for one in self._gateways.all() if one.is_alive}
         with self._lock:
             said = dict(self._said)
         return {key: one for key, one in said.items() if runs.get(key.gateway) == one.incarnation}

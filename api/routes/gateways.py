@@ -99,12 +99,12 @@ def get_placement(gateways: Heard) -> Placement:
     hops fewer through the log.
     """
     alive = [one for one in gateways.all() if one.is_alive]
-    count = max((one.said.get("shard_count", 0) for one in alive), default=0)
-    owners = {shard: one for one in alive for shard in one.said.get("shards", [])}
+    count = max((one.heartbeat.shard_count for one in alive), default=0)
+    owners = {shard: one for one in alive for shard in one.heartbeat.shards}
     items = []
     for shard in range(count):
         owner = owners.get(shard)
-        addresses = {} if owner is None else owner.said.get("addresses", {})
+        addresses = {} if owner is None else owner.heartbeat.addresses
         name = None if owner is None else owner.name
         items.append(ShardView(shard=shard, gateway=name, addresses=addresses))
     return Placement(shards=count, items=items)
@@ -167,18 +167,18 @@ def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> GatewayA
 
 
 def _gateway(found: Presence) -> GatewayView:
-    said = found.said
+    said = found.heartbeat
     return GatewayView(
         name=found.name,
-        site=said.get("site", ""),
+        site=said.site,
         alive=found.is_alive,
-        state=said.get("state", "serving"),
-        clients=said.get("clients", 0),
-        listeners=said.get("listeners", []),
-        last_seen=datetime.fromtimestamp(found.at_ms / 1000, tz=UTC),
+        state=said.state,
+        clients=said.clients,
+        listeners=said.listeners,
+        last_seen=datetime.fromtimestamp(said.at / 1000, tz=UTC),
         clock_ahead_seconds=None if found.clock_ahead_ms is None else found.clock_ahead_ms / 1000,
-        rights_version=said.get("rights", 0),
-        incarnation=said.get("incarnation", ""),
+        rights_version=said.rights,
+        incarnation=said.incarnation,
     )
 
 

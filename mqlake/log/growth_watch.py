@@ -5,7 +5,6 @@ and then. All functions here block for no longer than they are told to.
 """
 
 import contextlib
-import json
 import threading
 import time
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.gateway_heartbeat import decode_gateway_heartbeat
 from mqlake.growth import Growth, Heard, decode_growth
 from mqlake.log.admin import REQUEST_SECONDS, LogAdmin, partition_counts
 from mqlake.log.options import consumer_options
@@ -130,16 +130,13 @@ class GrowthWatch:
 
     def _hear(self, name: str, value: bytes | None) -> None:
         try:
-            found = json.loads(value or b"null")
-        except ValueError:
+            found = None if value is None else decode_gateway_heartbeat(value)
+        except InvalidRecord:
             return
-        if not isinstance(found, dict) or found.get("state") == RETIRING:
+        if found is None or found.state == RETIRING:
             self._heard.pop(name, None)
             return
-        partitions, lease = found.get("partitions"), found.get("lease")
+        lease = LEASE_SECONDS if found.lease is None else found.lease
         self._heard[name] = Heard(
-            partitions if isinstance(partitions, int) else None,
-            found.get("fixed") is True,
-            (lease if isinstance(lease, int | float) else LEASE_SECONDS) + GRACE_SECONDS,
-            time.monotonic(),
+            found.partitions, found.fixed, lease + GRACE_SECONDS, time.monotonic()
         )

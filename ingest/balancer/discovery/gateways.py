@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from ingest.balancer.fleet import Node
 from mqlake.errors import InvalidRecord
+from mqlake.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
 from mqlake.log.contract import BEGINNING
 from mqlake.record_versions import check_version
 from mqlake.records import GATEWAYS, NO_GATEWAY
@@ -93,10 +93,10 @@ class GatewaySource:
                 continue
             name = (record.key or b"").decode(errors="replace")
             try:
-                said = None if record.value is None else json.loads(record.value)
+                said = None if record.value is None else decode_gateway_heartbeat(record.value)
                 # One that is retired has no listeners any more.
-                node = None if said is None or not said["listeners"] else self._read(name, said)
-            except (InvalidRecord, ValueError, KeyError, TypeError, AttributeError) as exc:
+                node = None if said is None or not said.listeners else self._read(name, said)
+            except (InvalidRecord, ValueError) as exc:
                 fields = {"gateway": name, "reason": repr(exc)}
                 logger.warning("gateway record ignored", extra={"fields": fields})
                 continue
@@ -113,11 +113,11 @@ class GatewaySource:
     def _report(self, error: LogError) -> None:
         logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})
 
-    def _read(self, name: str, found: dict[str, Any]) -> Node:
-        check_version(found.get("v"), "word of a gateway")
+    def _read(self, name: str, found: GatewayHeartbeat) -> Node:
+        check_version(found.v, "gateway record")
         ports: dict[str, int] = {}
         host = ""
-        for url in found["listeners"]:
+        for url in found.listeners:
             parts = urlsplit(url)
             if parts.port is None:
                 continue  # a Unix socket
@@ -127,16 +127,16 @@ class GatewaySource:
             raise ValueError("it listens nowhere")
         if host in _EVERYWHERE:
             host = self._host.format(name=name)
-        level, metrics_port = found.get("overload"), found.get("metrics_port")
         metrics_url = self._metrics_url.format(address=host, name=name)
-        if not metrics_url and isinstance(metrics_port, int) and metrics_port:
-            metrics_url = f"http://{f'[{host}]' if ':' in host else host}:{metrics_port}/metrics"
+        if not metrics_url and found.metrics_port:
+            at = f"[{host}]" if ":" in host else host
+            metrics_url = f"http://{at}:{found.metrics_port}/metrics"
         return Node(
             name,
             host,
             tuple(sorted(ports.items())),
             metrics_url,
-            serves=found.get("state") == "serving",
-            overload_level=level if isinstance(level, int) else None,
+            serves=found.state == SERVING,
+            overload_level=found.overload,
             is_gateway=True,
         )

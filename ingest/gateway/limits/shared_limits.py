@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from ingest.gateway.limits.shares import Shares
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS
-from ingest.gateway.peers.shared_words import to_word
+from ingest.gateway.peers.shared_words import to_members
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.fan_out import FanOut, HeardFanOut
 from mqlake.tenants import RETAINED, STOCKS, limits_in
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.peers.shared_words import Told
+    from mqlake.gateway_heartbeat import GatewayHeartbeat
     from mqlake.settings import SettingsGroup
     from mqlake.tenants import TenantLimits
 
@@ -103,7 +104,8 @@ class SharedLimits:
         # Of clients that are away, by tenant: they count where their sessions are kept.
         self._absent: dict[str, int] = {}
         self._waiting: dict[str, WaitingForLimits] = {}
-        self._word: dict[str, Any] = {"shared": {}, "shared_more": {}}
+        self._told: Told = {}
+        self._fan_out: dict[str, Any] | None = None
         self._measured_at = loop.time()
 
     def of(self, tenant: str, user: str | None, listener: ListenerInfo) -> tuple[Shares, ...]:
@@ -281,14 +283,16 @@ class SharedLimits:
 
     # Figures for others
 
-    def word(self) -> dict[str, Any]:
-        """Return figures for others; work out anew, twice a second, how much is left here."""
+    def add_to(self, heartbeat: GatewayHeartbeat) -> None:
+        """Set what others need; work out anew, twice a second, how much is left here."""
         now = self._loop.time()
         seconds = now - self._measured_at
         if seconds >= HEARTBEAT_SECONDS:
             self._measured_at = now
             self._measure(seconds, now)
-        return self._word
+        heartbeat.shared, heartbeat.shared_more = to_members(self._told)
+        if self._fan_out is not None:
+            heartbeat.fan_out = self._fan_out
 
     def _measure(self, seconds: float, now: float) -> None:
         others = list(self._others())
@@ -310,8 +314,8 @@ class SharedLimits:
         if GATEWAY in self._local:
             self._count_anew(GATEWAY, self._local[GATEWAY], [], now)
         wanted.sort(key=lambda one: one[:2], reverse=True)
-        told = always | {name: wants for _, name, wants in wanted[:MAX_TOLD]}
-        self._word = to_word(told) | {"fan_out": self.fan_out.word()}
+        self._told = always | {name: wants for _, name, wants in wanted[:MAX_TOLD]}
+        self._fan_out = self.fan_out.word()
 
     def _count_anew(
         self, name: str, shares: Shares, others: Sequence[Told], now: float

@@ -16,22 +16,15 @@ force, for good, and a gateway that does not know it ends, or does not start.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS, SILENT_SECONDS
-from ingest.gateway.peers.heartbeats import (
-    SERVING,
-    Peer,
-    decode_heartbeat,
-    decode_version,
-    encode_heartbeat,
-    encode_version,
-)
+from ingest.gateway.peers.heartbeats import Peer, decode_peer, decode_version, encode_version
 from mqlake.clock import LogClock
 from mqlake.errors import InvalidRecord, LogError, OperationalError
+from mqlake.gateway_heartbeat import SERVING, decode_gateway_heartbeat
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogWriter
 from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION, Headers
 from mqlake.records import GATEWAYS, NO_GATEWAY, RETIRING, VERSION_KEY, LogRecord
@@ -44,6 +37,7 @@ if TYPE_CHECKING:
     from ingest.gateway.peers.hosts import Host
     from ingest.gateway.peers.shared_words import Told
     from mqlake.clock import Clock
+    from mqlake.gateway_heartbeat import GatewayHeartbeat
     from mqlake.log.contract import LogReader
 
 logger = logging.getLogger(__name__)
@@ -152,24 +146,27 @@ class Peers:
     async def close(self) -> None:
         await self._reader.close()
 
-    def send_heartbeat(self, figures: dict[str, Any]) -> None:
-        """Say that this gateway is there, when it is time to and it has not left."""
+    def send_heartbeat(self, heartbeat: GatewayHeartbeat) -> None:
+        """Say that this gateway is there, when it is time to and it has not left.
+
+        Args:
+            heartbeat: Its state; members about this run are set here.
+        """
         now = self._clock.monotonic()
         if self._has_left or now - self._spoke_at < HEARTBEAT_SECONDS:
             return
         self._spoke_at = now
-        self._state = figures.get("state", "")
+        self._state = heartbeat.state
         self._number += 1
-        value = encode_heartbeat(
-            self._me,
-            gateway_epoch=self.gateway_epoch,
-            number=self._number,
-            identity=self._host.identity,
-            records=self._records,
-            now_ms=self._clock.now_ms(),
-            figures=figures,
-        )
-        has_room = self._append(self._me.gateway.encode(), value)
+        heartbeat.v = RECORD_VERSION
+        heartbeat.gateway = self._me.gateway
+        heartbeat.incarnation = self._me.incarnation
+        heartbeat.epoch = self.gateway_epoch
+        heartbeat.number = self._number
+        heartbeat.process = self._host.identity
+        heartbeat.records = self._records
+        heartbeat.at = self._clock.now_ms()
+        has_room = self._append(self._me.gateway.encode(), heartbeat.encode())
         self._said[self._number] = _Said(now, has_room)
         self._raise_version()
 
@@ -200,7 +197,9 @@ class Peers:
     @property
     def are_there(self) -> bool:
         """Whether there is any other gateway."""
-        return any(self.is_alive(name, peer.incarnation) for name, peer in self._peers.items())
+        return any(
+            self.is_alive(name, one.heartbeat.incarnation) for name, one in self._peers.items()
+        )
 
     def log_now_ms(self) -> int:
         """Return the time by the log's clock, which is the same for all gateways."""
@@ -215,9 +214,9 @@ class Peers:
         """Return which gateways can own shards, this one included: they are heard, and serve."""
         now = self._now()
         heard = {
-            name: peer.state
+            name: peer.heartbeat.state
             for name, peer in self._peers.items()
-            if now - peer.heard_at < SILENT_SECONDS and peer.state != RETIRING
+            if now - peer.heard_at < SILENT_SECONDS and peer.heartbeat.state != RETIRING
         }
         if not self._has_left:
             heard[self._me.gateway] = self._state
@@ -227,16 +226,16 @@ class Peers:
     def address(self, gateway: str, listener_kind: str) -> str:
         """Return where clients reach a listener of a gateway that is heard, "" if nobody knows."""
         peer = self._peers.get(gateway)
-        if peer is None or self.is_silent(Run(gateway, peer.incarnation)):
+        if peer is None or self.is_silent(Run(gateway, peer.heartbeat.incarnation)):
             return ""
-        return peer.addresses.get(listener_kind, "")
+        return peer.heartbeat.addresses.get(listener_kind, "")
 
     def shared(self) -> list[Told]:
         """Return the demand of each other gateway that is heard on the limits that all share."""
         return [
             peer.shared
             for name, peer in self._peers.items()
-            if not self.is_silent(Run(name, peer.incarnation))
+            if not self.is_silent(Run(name, peer.heartbeat.incarnation))
         ]
 
     def is_alive(self, gateway: str, incarnation: str) -> bool:
@@ -252,7 +251,7 @@ class Peers:
             return False
         if self._is_unheard(run, self._lease.seconds + GRACE_SECONDS):
             return True
-        return self._host.is_gone(self._peers[run.gateway].identity)
+        return self._host.is_gone(self._peers[run.gateway].heartbeat.process)
 
     def is_spent(self, run: Run) -> bool:
         """Tell whether nothing of a dead run can come into the log any more.
@@ -264,10 +263,10 @@ class Peers:
         if not self._is_unheard(run, self._lease.seconds + GRACE_SECONDS):
             return False
         peer = self._peers.get(run.gateway)
-        if peer is None or peer.incarnation != run.incarnation:
+        if peer is None or peer.heartbeat.incarnation != run.incarnation:
             return True  # it has left, or another run has its name, which had waited for that
         last = self._lease.seconds + GRACE_SECONDS + DELIVERY_SECONDS
-        return self._host.is_gone(peer.identity) or self._is_unheard(run, last)
+        return self._host.is_gone(peer.heartbeat.process) or self._is_unheard(run, last)
 
     def is_silent(self, run: Run) -> bool:
         """Tell whether a run was not heard for so long that its shards go to others."""
@@ -279,7 +278,7 @@ class Peers:
         if not self._is_read:
             return False
         peer = self._peers.get(run.gateway)
-        if peer is None or peer.incarnation != run.incarnation:
+        if peer is None or peer.heartbeat.incarnation != run.incarnation:
             return True
         return self._now() - peer.heard_at >= seconds
 
@@ -301,9 +300,9 @@ class Peers:
         before = None if found is None else self._decode(found)
         if before is None:
             return
-        self.gateway_epoch = before.gateway_epoch + 1
+        self.gateway_epoch = before.heartbeat.epoch + 1
         began_at = self._clock.monotonic()
-        while not self._host.is_gone(before.identity):
+        while not self._host.is_gone(before.heartbeat.process):
             if self._clock.monotonic() - began_at >= self._lease.seconds + GRACE_SECONDS:
                 return
             await asyncio.sleep(HEARTBEAT_SECONDS / 2)
@@ -320,22 +319,20 @@ class Peers:
         """Let time go on; after a silence of all, living ones have most of their time again."""
         now = self._clock.monotonic()
         try:
-            found = json.loads(record.value or b"null")
-        except ValueError:
+            found = decode_gateway_heartbeat(record.value)
+        except InvalidRecord:
             return
-        if not isinstance(found, dict):
-            return
-        if found.get("incarnation") != self._me.incarnation:
+        if found.incarnation != self._me.incarnation:
             # Of two that took the name at once the first one to say so has it.
             least = self.gateway_epoch if self._is_read else self.gateway_epoch - 1
-            if record.offset >= self._named_from and found.get("epoch", 0) > least:
+            if record.offset >= self._named_from and found.epoch > least:
                 name = self._me.gateway
                 self._fail(OperationalError(f"another gateway named {name} has started"))
             return
-        said = self._said.pop(found.get("number", 0), None)
+        said = self._said.pop(found.number, None)
         if said is None:
             return
-        for number in [one for one in self._said if one < found["number"]]:
+        for number in [one for one in self._said if one < found.number]:
             del self._said[number]
         if now - self._echo_at >= CUT_OFF_SECONDS:
             for peer in self._peers.values():
@@ -343,7 +340,7 @@ class Peers:
                     peer.heard_at = max(peer.heard_at, now - HEARTBEAT_SECONDS)
         self._echo_at = now
         self._log_clock.heard(record.timestamp_ms)
-        self._clock_ahead_ms.append(found["at"] - record.timestamp_ms)
+        self._clock_ahead_ms.append(found.at - record.timestamp_ms)
         self._lease.renew(said.at, record.timestamp_ms, can_write=said.has_room)
         if not self._is_read:
             self._is_read = True
@@ -359,9 +356,9 @@ class Peers:
         if not self._is_read:
             return
         known = [
-            peer.records
+            peer.heartbeat.records
             for name, peer in self._peers.items()
-            if self.is_alive(name, peer.incarnation)
+            if self.is_alive(name, peer.heartbeat.incarnation)
         ]
         version = min([self._records, *known])
         if version > self.version:
@@ -420,10 +417,11 @@ class Peers:
             if peer is None:
                 continue
             known = self._peers.get(name)
-            if known is None or peer.gateway_epoch >= known.gateway_epoch:
+            said = peer.heartbeat
+            if known is None or said.epoch >= known.heartbeat.epoch:
                 self._peers[name] = peer
                 if self._is_read:
-                    self.on_word(name, peer.incarnation, peer.fan_out)
+                    self.on_word(name, said.incarnation, said.fan_out)
 
     def _tell_others(self, record: LogRecord) -> None:
         for take in self.on_other:
@@ -432,7 +430,7 @@ class Peers:
     def _decode(self, record: LogRecord) -> Peer | None:
         read_at_ms = None if self._is_read else record.timestamp_ms
         try:
-            return decode_heartbeat(record.value, self._clock.monotonic(), read_at_ms)
+            return decode_peer(record.value, self._clock.monotonic(), read_at_ms)
         except InvalidRecord as exc:
             logger.warning("gateway record ignored", extra={"fields": {"reason": str(exc)}})
             return None

@@ -14,15 +14,15 @@ _FIRST_TOLD: Final = ("messages", "bytes", "connections")
 """Kinds in the member `shared` of a heartbeat, as every release reads them."""
 
 
-def to_word(told: Told) -> dict[str, Any]:
-    """Return members of a heartbeat: the one that every release reads, and the later one."""
+def to_members(told: Told) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return `shared` of a heartbeat, as every release reads it, and the later `shared_more`."""
     first, more = {}, {}
     for name, amounts in told.items():
         if any(kind in amounts for kind in _FIRST_TOLD):
             first[name] = [amounts.get(kind, 0.0) for kind in _FIRST_TOLD]
         if rest := {kind: one for kind, one in amounts.items() if kind not in _FIRST_TOLD}:
             more[name] = rest
-    return {"shared": first, "shared_more": more}
+    return first, more
 
 
 def read_told(first: object, more: object) -> Told:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.growth import GrowthStep, decode_growth
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ingest.gateway.log.partitions import Partitions
     from ingest.gateway.routing.publishing import Publisher
     from ingest.gateway.routing.routes import Routes
+    from mqlake.gateway_heartbeat import GatewayHeartbeat
     from mqlake.growth import Growth
     from mqlake.log.contract import LogWriter
     from mqlake.records import LogRecord
@@ -82,13 +83,11 @@ class Growing:
         self._following = self._tasks.start(self._follow_all())
         await self._following
 
-    def word(self) -> dict[str, Any]:
-        """Return this gateway's state of growth, for its heartbeat."""
-        return {
-            "partitions": self._written,
-            "fixed": self._is_fixed,
-            "lease": self._lease_seconds,
-        }
+    def add_to(self, heartbeat: GatewayHeartbeat) -> None:
+        """Set this gateway's state of growth."""
+        heartbeat.partitions = self._written
+        heartbeat.fixed = self._is_fixed
+        heartbeat.lease = self._lease_seconds
 
     def receive(self, record: LogRecord) -> None:
         """Take a record of `mqlake.gateways`."""

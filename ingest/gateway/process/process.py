@@ -250,7 +250,9 @@ class Process:
     def send_heartbeat(self) -> None:
         """Say that this gateway is there, when it is time to."""
         gateway = self._gateway
-        gateway.peers.send_heartbeat(gateway.status.word() | gateway.growing.word())
+        heartbeat = gateway.status.heartbeat()
+        gateway.growing.add_to(heartbeat)
+        gateway.peers.send_heartbeat(heartbeat)
 
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Report an unexpected exception: the work that it interrupted is not done.

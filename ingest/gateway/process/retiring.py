@@ -22,10 +22,10 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS, Lease
-from ingest.gateway.peers.heartbeats import SERVING, decode_heartbeat
 from ingest.gateway.peers.peers import NameInUseError, Peers
 from ingest.session.acts import CONFIRM
 from mqlake.errors import InvalidRecord, LogError, OperationalError
+from mqlake.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
 from mqlake.log.contract import END
 from mqlake.log.versioned_writer import VersionedWriter
 from mqlake.record_versions import VERSION_HEADER, Headers
@@ -110,7 +110,7 @@ def _has_ended(word: LogRecord | None, host: Host) -> bool:
     if word is None:
         return True  # it has said so itself
     try:
-        return host.is_gone(decode_heartbeat(word.value, 0.0, None).identity)
+        return host.is_gone(decode_gateway_heartbeat(word.value).process)
     except InvalidRecord:
         return False
 
@@ -264,11 +264,11 @@ class Retirement:
         finally:
             await reader.close()
         others = (
-            json.loads(word.value or b"{}")
+            decode_gateway_heartbeat(word.value)
             for key, word in words.items()
             if key != name and not key.startswith(NO_GATEWAY)
         )
-        if not any(one.get("state", SERVING) == SERVING for one in others):
+        if not any(one.state == SERVING for one in others):
             raise OperationalError(
                 f"no other gateway is there: one has to settle what {self._gateway} held"
             )
@@ -288,7 +288,7 @@ class Retirement:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            self._peers.send_heartbeat({"state": RETIRING, "listeners": []})
+            self._peers.send_heartbeat(GatewayHeartbeat(state=RETIRING, listeners=[]))
             if self._peers.is_read:  # nobody else has the name once our own heartbeat is read
                 self._has_name.set()
             await asyncio.sleep(HEARTBEAT_SECONDS / 5)

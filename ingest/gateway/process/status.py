@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.base.counters import GatewayCounters
 from ingest.gateway.clients.draining import SERVING
 from ingest.gateway.settings.listeners import address_of, advertised, is_open
+from mqlake.gateway_heartbeat import GatewayHeartbeat
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.authorizer import Authorizer
@@ -161,25 +162,28 @@ class Status:
             "route_wait_seconds": self._routes.oldest_wait_seconds,
         }
 
-    def word(self) -> dict[str, Any]:
-        """Return the members of the heartbeat that goes to other gateways twice a second."""
-        settings = self._settings
-        return {
-            "site": settings.site,
-            "state": self._draining.state,
-            "listeners": self._listeners.addresses,
-            "addresses": advertised(settings.all_listeners, settings.advertised_host),
-            "overload": self._overload.level,
-            "overload_step": self._overload.step,
-            "rights": self._authorizer.version,
-            **self._shared_limits.word(),
-            "metrics_port": settings.metrics.port,
-            "shards": self._shards.owned,
-            "shard_count": self._shards.count,
-            **self._load(),
-            "counters": self._counts(),
-            "latency": self.latencies.counts(),
-        }
+    def heartbeat(self) -> GatewayHeartbeat:
+        """Return the state of this gateway that others are told twice a second."""
+        settings, has = self._settings, self._counted
+        heartbeat = GatewayHeartbeat(
+            site=settings.site,
+            state=self._draining.state,
+            listeners=list(self._listeners.addresses),
+            addresses=advertised(settings.all_listeners, settings.advertised_host),
+            overload=self._overload.level,
+            overload_step=self._overload.step,
+            rights=self._authorizer.version,
+            metrics_port=settings.metrics.port,
+            shards=self._shards.owned,
+            shard_count=self._shards.count,
+            clients=has.sessions.connected_count,
+            sessions=len(has.sessions),
+            subscriptions=len(has.subscriptions),
+            counters=self._counts(),
+            latency=self.latencies.counts(),
+        )
+        self._shared_limits.add_to(heartbeat)
+        return heartbeat
 
     @property
     def ignored_session_records(self) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from ingest.gateway.peers.peers import Peers
 from ingest.protocol.packets import Publish
+from mqlake.gateway_heartbeat import GatewayHeartbeat
 from mqlake.growth import Growth, GrowthStep, encode_growth
 from mqlake.log.contract import Missing, RangeConsumer
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
@@ -51,6 +52,12 @@ def the_last_partition_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryRangeReader, "read_range", read_range)
 
 
+def said_by(one: Harness) -> GatewayHeartbeat:
+    said = GatewayHeartbeat()
+    one.gateway.growing.add_to(said)
+    return said
+
+
 class Growing:
     """A site whose log grows, step by step."""
 
@@ -80,7 +87,7 @@ class Growing:
         """Wait until every gateway would say so with its next word."""
         await until(
             lambda: all(
-                one.gateway.growing.word()[name] == value
+                getattr(said_by(one), name) == value
                 for one in self.gateways
                 for name, value in members.items()
             )
@@ -280,6 +287,8 @@ async def test_a_gateway_that_starts_in_between_follows_before_it_takes_a_messag
             words = await growing.words()
             assert words["two"]["partitions"] == 2 * PARTITIONS
             assert words["two"]["fixed"]
+            # It says all that a heartbeat has; the fan-out once it has measured.
+            assert {*words["two"], "fan_out"} == set(GatewayHeartbeat.model_fields)
             assert words["two"]["lease"] == two.gateway.settings.lease_seconds
 
 
@@ -314,13 +323,13 @@ async def test_a_gateway_says_that_it_has_moved_when_the_log_has_what_it_wrote_b
         publisher.send(Publish(TOPICS[0], b"1", 1, packet_id=1))
         await growing.say(growing.growth.moved())
         await until(lambda: one.gateway.partitions.inbound == 2 * PARTITIONS)
-        assert one.gateway.growing.word()["partitions"] == PARTITIONS
+        assert said_by(one).partitions == PARTITIONS
         growing.log.release_reports()
-        await until(lambda: one.gateway.growing.word()["partitions"] == 2 * PARTITIONS)
-        assert one.gateway.growing.word()["fixed"]
+        await until(lambda: said_by(one).partitions == 2 * PARTITIONS)
+        assert said_by(one).fixed
         await growing.say(growing.cut())
         await growing.say(growing.growth.finished())
-        await until(lambda: not one.gateway.growing.word()["fixed"])
+        await until(lambda: not said_by(one).fixed)
         assert growing.growth.step is GrowthStep.DONE
 
 

@@ -9,6 +9,7 @@ from ingest.gateway.log.lease import SILENT_SECONDS, SURE_SECONDS, Lease
 from ingest.gateway.peers.peers import GRACE_SECONDS, Peers
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
+from mqlake.gateway_heartbeat import GatewayHeartbeat
 from mqlake.log.contract import DELIVERY_SECONDS
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.records import INBOUND
@@ -58,7 +59,7 @@ class Gateway:
 
     async def send_heartbeat(self, state: str = "serving") -> None:
         """Say that it is there, until it has heard that."""
-        self.peers.send_heartbeat({"state": state})
+        self.peers.send_heartbeat(GatewayHeartbeat(state=state))
         await until(lambda: self.peers.is_heard)
 
 
@@ -171,7 +172,7 @@ async def test_a_lease_is_lost_once_and_counts_from_when_the_word_was_said() -> 
     async with gateways(ONE) as (clock, _, (one,)):
         one.reader.pause()
         clock.advance(0.5)
-        one.peers.send_heartbeat({"state": "serving"})  # said now, heard later
+        one.peers.send_heartbeat(GatewayHeartbeat(state="serving"))  # said now, heard later
         clock.advance(LEASE_SECONDS - 0.5)
         assert not one.lease.holds()
         assert one.lost == 1
@@ -233,7 +234,7 @@ async def test_a_name_is_taken_from_who_is_gone_with_a_higher_epoch() -> None:
         clock.advance(0.5)
         await again.send_heartbeat()
         await until(lambda: one.superseded)
-        one.peers.send_heartbeat({"state": "serving"})
+        one.peers.send_heartbeat(GatewayHeartbeat(state="serving"))
         clock.advance(0.5)
         await again.send_heartbeat()
         assert not again.superseded

@@ -315,7 +315,7 @@ async def test_no_word_tells_of_another_tenant() -> None:
         GatewayMetrics(harness.gateway.status).add(families)
         heard += [repr(one) for family in families for one in family.samples]
         heard += [
-            repr(harness.gateway.status.word()["counters"]),
+            repr(harness.gateway.status.heartbeat().counters),
             harness.gateway.status.health()[1],
         ]
         assert HUSH not in " ".join(heard)
