@@ -26,7 +26,7 @@ class ActionSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    function: str = Field(description="republish, table, log, http, sql or console")
+    function: str = Field(description="its name, one of those of GET /rule_actions")
     args: dict[str, Any] = Field(default_factory=dict, description="arguments of the function")
     fallback: tuple["ActionSpec", ...] = Field(
         default=(), max_length=4, description="run instead, in order, when this one has given up"

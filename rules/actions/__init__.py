@@ -1,47 +1,28 @@
 """The functions that a rule's actions can name, and the check of their arguments.
 
-One module each: `Args`, the model of `args`, and `make`, which the process that runs actions calls.
+One module each, whose `FUNCTION` has all that there is to say of it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, ValidationError
 
 from rules.actions import console, log, republish, sql, table, webhook
-from rules.actions.contract import Action, ActionServices, Arguments
+from rules.actions.contract import Action, ActionFunction, ActionServices, Arguments
 from rules.errors import RuleError
 from rules.model import ActionSpec
 from rules.sql.errors import did_you_mean
 
+_MODULES: Final = (republish, table, log, webhook, sql, console)
 
-@dataclass(frozen=True, slots=True)
-class ActionFunction:
-    """An entry of `FUNCTIONS`."""
-
-    arguments: type[Arguments]
-    make: Callable[[Any, ActionServices], Action] | None
-    """None for a function that another process carries out."""
-    summary: str
-    make_fallback: Callable[[Any, ActionServices], Action] | None = None
-    """Set where a fallback is made otherwise."""
-
-
-FUNCTIONS: Final = {
-    "republish": ActionFunction(
-        republish.RepublishArgs, republish.make, "publishes an MQTT message"
-    ),
-    "table": ActionFunction(
-        table.TableArgs, None, "appends a row to a Delta table", table.make_fallback
-    ),
-    "log": ActionFunction(log.LogArgs, log.make, "appends a record to a Kafka topic"),
-    "http": ActionFunction(webhook.WebhookArgs, webhook.make, "sends an HTTP request"),
-    "sql": ActionFunction(sql.SqlArgs, sql.make, "runs a statement in PostgreSQL"),
-    "console": ActionFunction(
-        console.ConsoleArgs, console.make, "writes a line into the process's log"
-    ),
+FUNCTIONS: Final[dict[str, ActionFunction]] = {
+    module.FUNCTION.name: module.FUNCTION for module in _MODULES
 }
+
+CONNECTION_KINDS: Final = tuple(
+    dict.fromkeys(one.connection for one in FUNCTIONS.values() if one.connection is not None)
+)
 
 
 def check_actions(specs: Sequence[ActionSpec]) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field
 from rules.actions.contract import (
     NO_PROBLEMS,
     NO_RETRY,
+    ActionFunction,
     ActionServices,
     Arguments,
     Problems,
@@ -58,3 +59,8 @@ class Console:
 
     async def close(self) -> None:
         pass
+
+
+FUNCTION: Final = ActionFunction(
+    "console", ConsoleArgs, make, "writes a line into the process's log"
+)

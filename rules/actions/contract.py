@@ -5,7 +5,7 @@ client library. An action reaches the world only by `ActionServices`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mqlake.errors import LogError, MqlakeError
 from mqlake.output_records import Output
 from mqlake.record_versions import Headers
+from rules.actions.connections import Client, ConnectionKind
 
 
 class Failure(Enum):
@@ -231,47 +232,20 @@ class HttpClient(Protocol):
     async def close(self) -> None: ...
 
 
-class SqlDatabase(Protocol):
-    """Runs statements in one SQL database."""
-
-    async def execute(
-        self,
-        statement: str,
-        rows: Sequence[Sequence[Any]],
-        *,
-        timeout_seconds: float,
-        done_table: str | None = None,
-        done_ids: Sequence[str] = (),
-    ) -> None:
-        """Run a statement for each row, all in one transaction.
-
-        Args:
-            statement: With $1, $2, … for the values of a row.
-            rows: JSON values.
-            timeout_seconds: For the whole of it.
-            done_table: Table in which this transaction keeps the identifiers of done rows; rows
-                whose identifier is there are left out.
-            done_ids: Identifier of each row, for `done_table`.
-
-        Raises:
-            ActionError: Nothing was done.
-        """
-        ...
-
-
 class ActionServices(Protocol):
     """Services for actions. A connection is a name in the settings of the process."""
 
-    def log(self, connection: str | None) -> LogTarget:
-        """Return a cluster by its connection, None for mqlake's own.
-
-        Raises:
-            ActionError: There is no such connection.
-        """
+    @property
+    def log(self) -> LogTarget:
+        """Mqlake's own cluster."""
         ...
 
-    def database(self, connection: str) -> SqlDatabase:
-        """Likewise for a database."""
+    def connection(self, kind: ConnectionKind[Client], name: str) -> Client:
+        """Return the client of a connection.
+
+        Raises:
+            ActionError: There is no connection of this name, or it is of another kind.
+        """
         ...
 
     def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient: ...
@@ -315,3 +289,18 @@ class ActionServices(Protocol):
     def stop(self, reason: str) -> None:
         """End the process: only a new one can find out the outcome."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFunction:
+    """A function that a rule's actions can name: `FUNCTION` of its module."""
+
+    name: str
+    arguments: type[Arguments]
+    make: Callable[[Any, ActionServices], Action] | None
+    """None for a function that another process carries out."""
+    summary: str
+    make_fallback: Callable[[Any, ActionServices], Action] | None = None
+    """Set where a fallback is made otherwise."""
+    connection: ConnectionKind[Any] | None = None
+    """What its argument `connection` names."""

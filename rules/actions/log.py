@@ -4,16 +4,20 @@ At least once: the header `output` is the same when a record comes again.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from mqlake.records import HEADER_OUTPUT
+from rules.actions.connections import ConnectionKind, ForTenants
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
+    ActionFunction,
     ActionServices,
     Arguments,
+    LogTarget,
     NewRecord,
     Problems,
     Retry,
@@ -60,8 +64,42 @@ class LogArgs(Arguments):
         return headers
 
 
-def make(args: LogArgs, services: ActionServices) -> "Log":
-    return Log(args, services)
+class KafkaConnection(ForTenants):
+    """A cluster for the action `log`."""
+
+    kind: Literal["kafka"] = "kafka"
+    bootstrap_servers: str = Field(
+        min_length=1,
+        description="Kafka bootstrap servers, host:port[,host:port…].",
+        examples=["kafka.example.org:9092"],
+    )
+    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
+        default="plaintext", description="Security protocol of the Kafka listener."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="SCRAM-SHA-512", description="SASL mechanism."
+    )
+    user: str = Field(default="", description="User to log in with.")
+    password: SecretStr | None = Field(
+        default=None,
+        description="Password of that user: set this, or password_file, or neither.",
+        examples=["…"],
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the password.",
+        examples=[Path("/etc/mqlake/kafka-password")],
+    )
+    ca_certificates: Path | None = Field(
+        default=None,
+        description="PEM file of certificate authorities to trust instead of the system's.",
+        examples=[Path("/etc/mqlake/ca.pem")],
+    )
+
+
+KAFKA: Final = ConnectionKind[LogTarget](
+    KafkaConnection, "rules.runner.cluster:open_cluster", example="analytics"
+)
 
 
 class Log:
@@ -74,7 +112,8 @@ class Log:
 
     def __init__(self, args: LogArgs, services: ActionServices) -> None:
         self.retry = args.retry
-        self._target = services.log(args.connection)
+        name = args.connection
+        self._target = services.log if name is None else services.connection(KAFKA, name)
         self._log_topic = args.topic
         self._key = None if args.key is None else Template.parse(args.key)
         self._value = Template.parse(args.value)
@@ -103,3 +142,8 @@ class Log:
         headers += [(name, template.render(work).encode()) for name, template in self._headers]
         key = None if self._key is None else self._key.render(work, needs_all=True).encode()
         return NewRecord(self._log_topic, key, value, headers)
+
+
+FUNCTION: Final = ActionFunction(
+    "log", LogArgs, Log, "appends a record to a Kafka topic", connection=KAFKA
+)

@@ -32,6 +32,7 @@ from mqlake.topics import is_system, validate_levels, validate_topic_name
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
+    ActionFunction,
     ActionServices,
     Arguments,
     Failure,
@@ -126,10 +127,6 @@ def _check_topic_name(topic_name: str) -> None:
         raise ArgumentError("topic name lies below $SYS, which is the gateways' own")
 
 
-def make(args: RepublishArgs, services: ActionServices) -> "Republish":
-    return Republish(args, services)
-
-
 class Republish:
     """Appends to `mqlake.inbound`."""
 
@@ -141,7 +138,7 @@ class Republish:
 
     def __init__(self, args: RepublishArgs, services: ActionServices) -> None:
         self._services = services
-        self._log = services.log(None)
+        self._log = services.log
         self._topic = Template.parse(args.topic)
         self._payload = Template.parse(args.payload)
         self._qos = Template.parse(args.qos) if isinstance(args.qos, str) else args.qos
@@ -285,3 +282,6 @@ def _property(name: str, text: str) -> Any:
     if type(number) is not int or not 0 <= number <= _NUMBERS[name]:
         raise ActionError(f"{name} is {text[:40]!r}, expected 0 to {_NUMBERS[name]}")
     return number
+
+
+FUNCTION: Final = ActionFunction("republish", RepublishArgs, Republish, "publishes an MQTT message")

@@ -7,12 +7,15 @@ the outputs that it has done.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Final, Protocol
 
 from pydantic import AfterValidator, Field, field_validator
 
+from mqlake.settings import PostgresSettings
+from rules.actions.connections import ConnectionKind, ForTenants
 from rules.actions.contract import (
     NO_PROBLEMS,
+    ActionFunction,
     ActionServices,
     Arguments,
     Problems,
@@ -61,8 +64,41 @@ class SqlArgs(Arguments):
         return statement
 
 
-def make(args: SqlArgs, services: ActionServices) -> "Sql":
-    return Sql(args, services)
+class PostgresConnection(ForTenants, PostgresSettings):
+    """A database for the action `sql`."""
+
+
+class SqlDatabase(Protocol):
+    """Runs statements in one SQL database."""
+
+    async def execute(
+        self,
+        statement: str,
+        rows: Sequence[Sequence[Any]],
+        *,
+        timeout_seconds: float,
+        done_table: str | None = None,
+        done_ids: Sequence[str] = (),
+    ) -> None:
+        """Run a statement for each row, all in one transaction.
+
+        Args:
+            statement: With $1, $2, … for the values of a row.
+            rows: JSON values.
+            timeout_seconds: For the whole of it.
+            done_table: Table in which this transaction keeps the identifiers of done rows; rows
+                whose identifier is there are left out.
+            done_ids: Identifier of each row, for `done_table`.
+
+        Raises:
+            ActionError: Nothing was done.
+        """
+        ...
+
+
+POSTGRES: Final = ConnectionKind[SqlDatabase](
+    PostgresConnection, "rules.runner.database:open_database", example="warehouse"
+)
 
 
 class Sql:
@@ -75,7 +111,7 @@ class Sql:
     def __init__(self, args: SqlArgs, services: ActionServices) -> None:
         self.max_batch = args.batch
         self.retry = args.retry
-        self._database = services.database(args.connection)
+        self._database = services.connection(POSTGRES, args.connection)
         self._statement = check_statement(args.statement)
         self._done_table = args.done_table
         self._timeout_seconds = args.timeout_seconds
@@ -92,3 +128,8 @@ class Sql:
 
     async def close(self) -> None:
         pass
+
+
+FUNCTION: Final = ActionFunction(
+    "sql", SqlArgs, Sql, "runs a statement in PostgreSQL", connection=POSTGRES
+)

@@ -6,7 +6,7 @@ adds each once, by its identifier.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from mqlake.output_records import rule_record_key, table_row_headers
 from mqlake.records import DEAD_LETTERS
 from rules.actions.contract import (
     NO_PROBLEMS,
+    ActionFunction,
     ActionServices,
     Arguments,
     NewRecord,
@@ -32,10 +33,6 @@ class TableArgs(Arguments):
     name: TableName = Field(description="the table is called rule_<name>")
 
 
-def make_fallback(args: TableArgs, services: ActionServices) -> "TableFallback":
-    return TableFallback(args, services)
-
-
 class TableFallback:
     """Hands outputs to the lake."""
 
@@ -47,7 +44,7 @@ class TableFallback:
 
     def __init__(self, args: TableArgs, services: ActionServices) -> None:
         self._table = args.name
-        self._log = services.log(None)
+        self._log = services.log
 
     async def run(self, batch: Sequence[Work]) -> Problems:
         records = [self._record(work) for work in batch]
@@ -64,3 +61,8 @@ class TableFallback:
         return NewRecord(
             DEAD_LETTERS, rule_record_key(output.tenant, output.rule), output.row, headers
         )
+
+
+FUNCTION: Final = ActionFunction(
+    "table", TableArgs, None, "appends a row to a Delta table", TableFallback
+)

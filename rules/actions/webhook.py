@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,
+    ActionFunction,
     ActionServices,
     Arguments,
     Problems,
@@ -126,10 +127,6 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and not re.search(r"[ \"<>\\^`{|}]", text)
 
 
-def make(args: WebhookArgs, services: ActionServices) -> "Webhook":
-    return Webhook(args, services)
-
-
 class Webhook:
     """Sends one request for each output."""
 
@@ -208,3 +205,6 @@ def _escape(value: Any) -> str:
     # A value cannot become a step up the path either.
     escaped = quote(value, safe="", errors="replace")
     return escaped.replace(".", "%2E") if escaped in (".", "..") else escaped
+
+
+FUNCTION: Final = ActionFunction("http", WebhookArgs, Webhook, "sends an HTTP request")

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mqlake.clock import Clock
 from mqlake.log.admin import record_limit
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.options import BATCH_BYTES
-from rules.runner.target import MAX_RECORD_BYTES
+from rules.actions.log import KafkaConnection
+from rules.runner.target import MAX_RECORD_BYTES, KafkaTarget
 
 ASK_SECONDS: Final = 5.0
 
@@ -47,3 +49,32 @@ class KafkaCluster:
         return await asyncio.to_thread(
             record_limit, self._servers, log_topic, ASK_SECONDS, self._options
         )
+
+
+CLUSTER_SECONDS: Final = 10.0
+"""A cluster that is away must be reported in time for the lane to fall behind."""
+
+
+def open_cluster(_name: str, settings: KafkaConnection, clock: Clock) -> KafkaTarget:
+    cluster = KafkaCluster(
+        settings.bootstrap_servers, "mqlake-rules", CLUSTER_SECONDS, _login(settings)
+    )
+    return KafkaTarget(cluster.open_writer(), cluster, clock)
+
+
+def _login(settings: KafkaConnection) -> dict[str, Any]:
+    options: dict[str, Any] = {"security.protocol": settings.security_protocol}
+    if settings.ca_certificates is not None:
+        options["ssl.ca.location"] = str(settings.ca_certificates)
+    if settings.security_protocol.startswith("sasl"):
+        password = ""
+        if settings.password_file is not None:
+            password = settings.password_file.read_text(encoding="utf-8").strip()
+        elif settings.password is not None:
+            password = settings.password.get_secret_value()
+        options |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.username": settings.user,
+            "sasl.password": password,
+        }
+    return options

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import asyncpg
 
+from mqlake.clock import Clock
 from mqlake.postgresql import PostgresPool
 from rules.actions.contract import ActionError, Failure
-from rules.runner.settings import PostgresConnection
+from rules.actions.sql import PostgresConnection
 from rules.templates import to_text
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
@@ -32,6 +33,10 @@ _UNAVAILABLE: Final = frozenset({"08", "53", "57", "58", "25", "28", "3D"})
 system, a server that only reads for the moment, a user or database that it does not know (yet)."""
 _AGAIN: Final = frozenset({"40", "55"})
 """Classes after which the same may work: rolled back, object in use."""
+
+
+def open_database(name: str, settings: PostgresConnection, _clock: Clock) -> "PostgresDatabase":
+    return PostgresDatabase(name, settings)
 
 
 class PostgresDatabase:

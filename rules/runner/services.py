@@ -1,28 +1,23 @@
 """Services of the process for actions: by tenant the contract `ActionServices`."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from mqlake.clock import Clock
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from rules.actions.contract import ActionError, HttpClient, LogTarget, SqlDatabase
-from rules.runner.cluster import KafkaCluster
-from rules.runner.database import PostgresDatabase
+from rules.actions import CONNECTION_KINDS
+from rules.actions.connections import Client, ConnectionKind, ForTenants
+from rules.actions.contract import ActionError, HttpClient, LogTarget
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import Secrets
-from rules.runner.settings import (
-    KafkaConnection,
-    PostgresConnection,
-    RulesSettings,
-    find_for,
-)
-from rules.runner.target import KafkaTarget
+from rules.runner.settings import RulesSettings, find_for
 
 
 class RunnerServices:
     """Make it inside the event loop.
 
     Attributes:
+        log: As given.
         published: Action identifiers of messages that an earlier run has published and may not have
             noted; see `is_published`.
     """
@@ -31,7 +26,7 @@ class RunnerServices:
         self, settings: RulesSettings, target: LogTarget, clock: Clock, stop: Callable[[str], None]
     ) -> None:
         self._settings = settings
-        self._target = target
+        self.log = target
         self._clock = clock
         self._stop = stop
         self.max_topic_levels = settings.max_topic_levels
@@ -39,8 +34,8 @@ class RunnerServices:
         self._identifiers = MessageIdentifiers(
             clock, datacenter=settings.datacenter, machine=machine_number()
         )
-        self._clusters: dict[str, KafkaTarget] = {}
-        self._databases: dict[str, PostgresDatabase] = {}
+        self._openers = {kind: kind.load() for kind in CONNECTION_KINDS}
+        self._clients: dict[str, Any] = {}
         self.published: set[bytes] = set()
 
     def of(self, tenant: str, may_publish: Callable[[str], bool]) -> "TenantServices":
@@ -53,23 +48,14 @@ class RunnerServices:
         secrets = Secrets(self._settings.secrets, tenant)
         return TenantServices(self, tenant, secrets, may_publish)
 
-    def log(self, tenant: str, connection: str | None) -> LogTarget:
-        if connection is None:
-            return self._target
-        name, settings = self._connection(tenant, connection)
-        if not isinstance(settings, KafkaConnection):
-            raise ActionError(f"connection {connection} is no Kafka cluster")
-        if name not in self._clusters:
-            self._clusters[name] = _cluster(settings, self._clock)
-        return self._clusters[name]
-
-    def database(self, tenant: str, connection: str) -> SqlDatabase:
-        name, settings = self._connection(tenant, connection)
-        if not isinstance(settings, PostgresConnection):
-            raise ActionError(f"connection {connection} is no database")
-        if name not in self._databases:
-            self._databases[name] = PostgresDatabase(connection, settings)
-        return self._databases[name]
+    def connection(self, tenant: str, kind: ConnectionKind[Client], name: str) -> Client:
+        full, settings = self._settings_of(tenant, name)
+        if not isinstance(settings, kind.settings):
+            raise ActionError(f"connection {name} is not of kind {kind.name}")
+        if full not in self._clients:
+            self._clients[full] = self._openers[kind](name, settings, self._clock)
+        client: Client = self._clients[full]
+        return client
 
     def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient:
         return HttpClientPool(
@@ -94,14 +80,10 @@ class RunnerServices:
         self._stop(reason)
 
     async def close(self) -> None:
-        for cluster in self._clusters.values():
-            await cluster.close()
-        for database in self._databases.values():
-            await database.close()
+        for client in self._clients.values():
+            await client.close()
 
-    def _connection(
-        self, tenant: str, name: str
-    ) -> tuple[str, PostgresConnection | KafkaConnection]:
+    def _settings_of(self, tenant: str, name: str) -> tuple[str, ForTenants]:
         found = find_for(tenant, name, self._settings.connections)
         if found is None:
             raise ActionError(
@@ -130,6 +112,7 @@ class TenantServices:
     ) -> None:
         self._services = services
         self._tenant = tenant
+        self.log = services.log
         self.http = services.http
         self.check_secret = secrets.check
         self.read_secret = secrets.read
@@ -139,41 +122,9 @@ class TenantServices:
         self.max_topic_levels = services.max_topic_levels
         self.stop = services.stop
 
-    def log(self, connection: str | None) -> LogTarget:
-        return self._services.log(self._tenant, connection)
-
-    def database(self, connection: str) -> SqlDatabase:
-        return self._services.database(self._tenant, connection)
+    def connection(self, kind: ConnectionKind[Client], name: str) -> Client:
+        return self._services.connection(self._tenant, kind, name)
 
     @property
     def origin(self) -> bytes:
         return self._services.origin
-
-
-CLUSTER_SECONDS: Final = 10.0
-"""A cluster that is away must be reported in time for the lane to fall behind."""
-
-
-def _cluster(settings: KafkaConnection, clock: Clock) -> KafkaTarget:
-    cluster = KafkaCluster(
-        settings.bootstrap_servers, "mqlake-rules", CLUSTER_SECONDS, _login(settings)
-    )
-    return KafkaTarget(cluster.open_writer(), cluster, clock)
-
-
-def _login(settings: KafkaConnection) -> dict[str, Any]:
-    options: dict[str, Any] = {"security.protocol": settings.security_protocol}
-    if settings.ca_certificates is not None:
-        options["ssl.ca.location"] = str(settings.ca_certificates)
-    if settings.security_protocol.startswith("sasl"):
-        password = ""
-        if settings.password_file is not None:
-            password = settings.password_file.read_text(encoding="utf-8").strip()
-        elif settings.password is not None:
-            password = settings.password.get_secret_value()
-        options |= {
-            "sasl.mechanism": settings.sasl_mechanism,
-            "sasl.username": settings.user,
-            "sasl.password": password,
-        }
-    return options

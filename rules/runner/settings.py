@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, Union
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -12,14 +12,15 @@ from pydantic_settings import SettingsConfigDict
 from mqlake.settings import (
     LogDiskSettings,
     LogSettings,
-    PostgresSettings,
     ProcessSettings,
     SettingsGroup,
     TopicLevels,
     TracingSettings,
 )
-from mqlake.tenants import DEFAULT_TENANT, TENANT_PATTERN, TenantName
+from mqlake.tenants import TENANT_PATTERN
 from mqlake.topics import DEFAULT_MAX_LEVELS
+from rules.actions import CONNECTION_KINDS
+from rules.actions.connections import ForTenants
 from rules.actions.webhook import server_of
 from rules.templates import SECRET_NAME
 
@@ -41,54 +42,6 @@ class HttpSettings(SettingsGroup):
     ca_certificates: Path | None = Field(
         default=None,
         description="PEM file of certificate authorities to trust in addition to the system's.",
-        examples=[Path("/etc/mqlake/ca.pem")],
-    )
-
-
-class ForTenants(SettingsGroup):
-    """Something that rules name; one whose name begins with a tenant is that tenant's alone."""
-
-    tenants: tuple[TenantName | Literal["*"], ...] = Field(
-        default=(DEFAULT_TENANT,),
-        min_length=1,
-        description='Tenants whose rules may use it; "*" stands for all. Has no effect on a name '
-        '"<tenant>/<name>": only rules of that tenant may use it, as <name>.',
-    )
-
-
-class PostgresConnection(ForTenants, PostgresSettings):
-    """A database for the action `sql`."""
-
-
-class KafkaConnection(ForTenants):
-    """A cluster for the action `log`."""
-
-    kind: Literal["kafka"] = "kafka"
-    bootstrap_servers: str = Field(
-        min_length=1,
-        description="Kafka bootstrap servers, host:port[,host:port…].",
-        examples=["kafka.example.org:9092"],
-    )
-    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
-        default="plaintext", description="Security protocol of the Kafka listener."
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        default="SCRAM-SHA-512", description="SASL mechanism."
-    )
-    user: str = Field(default="", description="User to log in with.")
-    password: SecretStr | None = Field(
-        default=None,
-        description="Password of that user: set this, or password_file, or neither.",
-        examples=["…"],
-    )
-    password_file: Path | None = Field(
-        default=None,
-        description="File with the password.",
-        examples=[Path("/etc/mqlake/kafka-password")],
-    )
-    ca_certificates: Path | None = Field(
-        default=None,
-        description="PEM file of certificate authorities to trust instead of the system's.",
         examples=[Path("/etc/mqlake/ca.pem")],
     )
 
@@ -128,7 +81,13 @@ class SecretSettings(ForTenants):
         return self
 
 
-Connection = Annotated[PostgresConnection | KafkaConnection, Field(discriminator="kind")]
+if TYPE_CHECKING:
+    Connection = ForTenants
+else:
+    Connection = Annotated[
+        Union[tuple(kind.settings for kind in CONNECTION_KINDS)],  # noqa: UP007 - of any number
+        Field(discriminator="kind"),
+    ]
 
 _OWNER: Final = TENANT_PATTERN.strip("^$")
 OwnedSecretName = Annotated[str, Field(pattern=rf"^({_OWNER}/)?{SECRET_NAME}$")]
@@ -237,9 +196,8 @@ class RulesSettings(ProcessSettings):
     http: HttpSettings = HttpSettings()
     connections: Annotated[dict[str, Connection], AfterValidator(_owned)] = Field(
         default_factory=dict,
-        description="Databases and clusters for the actions sql and log, so that rules contain no "
-        "passwords.",
-        examples=["warehouse", "analytics"],
+        description="Databases and clusters that actions use, so that rules contain no passwords.",
+        examples=[kind.example for kind in CONNECTION_KINDS],
     )
     secrets: Annotated[dict[OwnedSecretName, SecretSettings], AfterValidator(_owned)] = Field(
         default_factory=dict,

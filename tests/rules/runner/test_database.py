@@ -12,10 +12,9 @@ from pydantic import SecretStr
 
 from mqlake.output_records import Position
 from rules.actions.contract import ActionError, Failure
-from rules.actions.sql import SqlArgs, make
+from rules.actions.sql import PostgresConnection, Sql, SqlArgs
 from rules.runner import database as database_module
 from rules.runner.database import PostgresDatabase
-from rules.runner.settings import PostgresConnection
 from tests.rules.runner.postgres import PASSWORD, USER, Postgres, running_postgres
 from tests.rules.test_templates import work_for
 
@@ -46,7 +45,7 @@ class Services:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def database(self, _connection: str) -> PostgresDatabase:
+    def connection(self, _kind: object, _name: str) -> PostgresDatabase:
         return self._database
 
 
@@ -55,7 +54,7 @@ async def run(postgres: Postgres, statement: str, *rows: Any, **more: Any) -> No
     opened = database(postgres)
     try:
         args = SqlArgs.model_validate({"connection": "warehouse", "statement": statement, **more})
-        action = make(args, Services(opened))  # type: ignore[arg-type]
+        action = Sql(args, Services(opened))  # type: ignore[arg-type]
         works = [
             work_for(row, position=Position("i", 0, number, 0)) for number, row in enumerate(rows)
         ]

@@ -12,7 +12,7 @@ import trustme
 
 from mqlake.clock import ManualClock, SystemClock
 from rules.actions.contract import ActionError, Failure, Request
-from rules.actions.webhook import WebhookArgs, make
+from rules.actions.webhook import Webhook, WebhookArgs
 from rules.runner.http_client import HttpClientPool
 from rules.runner.settings import HttpSettings
 from tests.cases import case
@@ -64,7 +64,7 @@ async def test_request_is_made_of_the_templates(web: Web) -> None:
             "body": '{"n": ${n}}',
         }
     )
-    action = make(args, Services())  # type: ignore[arg-type]
+    action = Webhook(args, Services())  # type: ignore[arg-type]
     await action.run([work_for({"site": "../x", "q": "a&b=c#d e", "n": 1})])
     await action.run([work_for({"site": "..", "q": "ü", "n": 2})])
     await action.close()
@@ -80,7 +80,7 @@ async def test_request_is_made_of_the_templates(web: Web) -> None:
 
 async def test_a_row_cannot_add_a_header(web: Web) -> None:
     args = WebhookArgs.model_validate({"url": web.url, "headers": {"X-A": "${a}"}})
-    action = make(args, Services())  # type: ignore[arg-type]
+    action = Webhook(args, Services())  # type: ignore[arg-type]
     for text in ("x\r\nX-B: y", "x\nX-B: y", "x\0y"):
         with pytest.raises(ActionError, match="control character"):
             await action.run([work_for({"a": text})])
@@ -89,7 +89,7 @@ async def test_a_row_cannot_add_a_header(web: Web) -> None:
 
 
 async def test_get_sends_no_body(web: Web) -> None:
-    action = make(WebhookArgs.model_validate({"url": web.url, "method": "GET"}), Services())  # type: ignore[arg-type]
+    action = Webhook(WebhookArgs.model_validate({"url": web.url, "method": "GET"}), Services())  # type: ignore[arg-type]
     await action.run([work_for({"a": 1})])
     await action.close()
     assert (web.asked[0].method, web.asked[0].body) == ("GET", b"")

@@ -10,7 +10,9 @@ from pydantic import SecretStr, ValidationError
 
 from mqlake.clock import SystemClock
 from rules.actions.contract import ActionError, Failure
-from rules.actions.webhook import Webhook, WebhookArgs, make
+from rules.actions.log import KAFKA
+from rules.actions.sql import POSTGRES
+from rules.actions.webhook import Webhook, WebhookArgs
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import MAX_SECRET_BYTES, Secrets
 from rules.runner.services import RunnerServices
@@ -40,7 +42,7 @@ def webhook(secrets: dict[str, SecretSettings], tenant: str = "default", **args:
         def http(self, **options: Any) -> HttpClientPool:
             return HttpClientPool(LOOPBACK, SystemClock(), **options)
 
-    return make(WebhookArgs.model_validate(args), Services())  # type: ignore[arg-type]
+    return Webhook(WebhookArgs.model_validate(args), Services())  # type: ignore[arg-type]
 
 
 async def test_a_request_holds_the_secrets_that_its_rule_names(web: Web) -> None:
@@ -132,17 +134,18 @@ async def test_connections_are_for_tenants_as_secrets_are() -> None:
     )
     target: Any = object()
     services = RunnerServices(settings, target, SystemClock(), print)
-    assert services.of("acme", nowhere).log(None) is target
+    assert services.of("acme", nowhere).log is target
     for tenant, name in (("default", "first"), ("acme", "own"), ("beta", "open")):
-        assert services.of(tenant, nowhere).database(name)
-    assert services.of("acme", nowhere).database("open") is services.of("beta", nowhere).database(
-        "open"
-    )
+        assert services.of(tenant, nowhere).connection(POSTGRES, name)
+    opened = [services.of(who, nowhere).connection(POSTGRES, "open") for who in ("acme", "beta")]
+    assert opened[0] is opened[1]
     for tenant, name in (("acme", "first"), ("beta", "own"), ("beta", "acme/own")):
         with pytest.raises(ActionError, match=f"no connection {name} for rules of .* {tenant};"):
-            services.of(tenant, nowhere).database(name)
+            services.of(tenant, nowhere).connection(POSTGRES, name)
     with pytest.raises(ActionError, match="no connection cluster"):
-        services.of("acme", nowhere).log("cluster")
+        services.of("acme", nowhere).connection(KAFKA, "cluster")
+    with pytest.raises(ActionError, match="connection cluster is not of kind postgresql"):
+        services.of("beta", nowhere).connection(POSTGRES, "cluster")
     await services.close()
 
 
