@@ -69,8 +69,6 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "gateway's tree, 10,000 subscriptions, match of a topic seen before": (0.5, False),
     "gateway's tree, 10,000 subscriptions, match while others subscribe": (1.5, False),
     "gateway's tree, 10,000 subscriptions, match while others subscribe with #": (1.5, False),
-    "balancing by predicted, deviation of CPU, all three": (14, False),
-    "placing by predicted, deviation of CPU, all three": (14, False),
     "CONNECT to CONNACK, HAProxy adds, p50": (1, False),
     "idle CPU, control plane of the balancer, 100 nodes": (2, False),
     "ready": (30, False),

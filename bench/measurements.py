@@ -6,17 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from bench import balancing, placing
 from bench.api import measure_api_publish, measure_live_feed
 from bench.balancer import measure_balancer
-from bench.balancing import measure_balancing
 from bench.budget import measure_budget
 from bench.codec import measure_codec
 from bench.connections import measure_connection_memory, measure_connects
 from bench.figures import Figures, figure, percentiles
 from bench.loader import Latency, Load
 from bench.painting import measure_first_paint
-from bench.placing import measure_placing
 from bench.processes import cpu_percent_of, processes_of, usage_of
 from bench.querying import measure_sql_day, measure_sql_point
 from bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
@@ -245,14 +242,8 @@ WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
     "codec": lambda: [measure_codec() for _ in range(CODEC_REPETITIONS)],
     "gateway-match": lambda: [measure_gateway_match() for _ in range(CODEC_REPETITIONS)],
     "route-match": lambda: [measure_route_match()],
-    "balancing": lambda: [measure_balancing(seed) for seed in range(balancing.RUNS)],
 }
 """Taken before a system is started."""
-
-ON_REQUEST: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
-    "placing": lambda: [measure_placing(seed) for seed in range(placing.RUNS)],
-}
-"""Without a system too; they take so long that they are taken only when they are asked for."""
 
 COLD: Final = frozenset({"ready", "idle"})
 """Of a system that has just started."""

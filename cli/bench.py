@@ -21,7 +21,6 @@ from bench.flood import measure_flood
 from bench.measurements import (
     COLD,
     MEASUREMENTS,
-    ON_REQUEST,
     WITHOUT_SYSTEM,
     Measurement,
     warm_up,
@@ -69,13 +68,13 @@ FILE_COLUMNS = 160
     "--only",
     type=click.Choice(
         (
-            *(*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS),
+            *(*WITHOUT_SYSTEM, *MEASUREMENTS),
             *(AUTHENTICATION, DURABILITY, FLOOD, OVERLOAD, SESSIONS),
         )
     ),
     multiple=True,
     help="Run only this measurement; repeatable.  [default: all but authentication, durability, "
-    "flood, overload, placing and sessions]",
+    "flood, overload and sessions]",
 )
 @click.option(
     "--stored-sessions",
@@ -99,8 +98,7 @@ def command(
     Takes about half an hour per run; figures under load are measured after a minute of messages.
     The load generator runs on the same machine and shares its cores; it needs a C compiler. The
     measurements authentication, durability, flood, overload and sessions start their own logs and
-    gateways and run only on request; so does placing, for 45 minutes, with HAProxy and clients in
-    front of nodes with simulated processors.
+    gateways and run only on request.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -150,7 +148,6 @@ def _alone(
 ) -> dict[str, Callable[[], Sequence["Figures"]]]:
     """Return what is measured without a system, or with one of its own."""
     alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
-    alone |= {name: take for name, take in ON_REQUEST.items() if name in only}
     if DURABILITY in only:
         alone[DURABILITY] = partial(measure_durability, programs, note)
     if AUTHENTICATION in only:

@@ -7,11 +7,11 @@ from typing import Final
 
 import grimp
 
-from tests.gate.classes import ROOT, Class, class_of, files_of_tests
+from tests.gate.classes import LAB, ROOT, Class, class_of, files_of_tests
 
 _PACKAGES: Final = (
     *("mqlake", "rules", "ingest", "streaming", "api", "launcher", "bench", "resilience", "cli"),
-    "tests",
+    *("lab", "tests"),
 )
 _CHEAP_SECONDS: Final = 1.0
 """Of a test file whose cost is not on record, collecting included."""
@@ -34,7 +34,10 @@ def concerned(changed: Iterable[str]) -> list[Path]:
     module concerns the tests in the folder of the same name, and those that name it.
     """
     graph = grimp.build_graph(*_PACKAGES, cache_dir=None)
-    files = {_module(file.relative_to(ROOT)): file for file in files_of_tests()}
+    files = {
+        _module(file.relative_to(ROOT)): file
+        for file in (*files_of_tests(), *sorted(LAB.rglob("test_*.py")))
+    }
     begins = [name for path in changed for name in _concerns(PurePosixPath(path), files)]
     found = dict.fromkeys(name for name in begins if name in graph.modules)
     own = {f"tests.{name.rpartition('.')[0]}" for name in found}

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+LAB: Final = ROOT / "tests" / "lab"
+"""Tests of experiments: they run when a change concerns them, and in no gate."""
 _MARK: Final = re.compile(r"pytest\.mark\.(programs|kafka|spark|system)\b")
 _TOOLS: Final = re.compile(r"pytest\.mark\.tools\b")
 _ASKS: Final = r"(?:def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*"
@@ -39,8 +41,8 @@ class Lane(StrEnum):
 
 
 def files_of_tests() -> list[Path]:
-    """Return all files of tests."""
-    return sorted((ROOT / "tests").rglob("test_*.py"))
+    """Return all files of tests but those of the laboratory."""
+    return sorted(file for file in (ROOT / "tests").rglob("test_*.py") if LAB not in file.parents)
 
 
 def class_of(file: Path) -> Class:

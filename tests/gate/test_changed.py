@@ -1,7 +1,7 @@
 from pathlib import PurePosixPath
 
 from tests.gate.changed import as_many_as, concerned
-from tests.gate.classes import ROOT
+from tests.gate.classes import ROOT, files_of_tests
 
 DECODER = ROOT / "tests/ingest/protocol/test_decoder.py"
 
@@ -42,3 +42,9 @@ def test_no_more_are_run_than_the_budget_allows_and_no_systems() -> None:
     relative = [PurePosixPath(file.relative_to(ROOT)).as_posix() for file in taken]
     assert relative == [names[0], names[3]]
     assert others == [files[1], files[2]]
+
+
+def test_tests_of_the_laboratory_run_when_a_change_concerns_them_alone() -> None:
+    experiments = ROOT / "tests" / "lab" / "test_experiments.py"
+    assert experiments in concerned(["ingest/balancer/placement.py"])
+    assert experiments not in files_of_tests()

@@ -18,25 +18,25 @@ from typing import Final, cast
 
 import uvloop
 
-from bench.balancing import NAMES
 from bench.figures import Figures, figure
-from bench.modelled_nodes import CPU_METRIC, LEVEL, ModelledNodes
 from bench.proxied import await_ready, control_plane, is_ready, running
-from ingest.balancer.experiments import ARRIVAL_SECONDS, LOOK_SECONDS
-from ingest.balancer.load_model import LoadModel, PlacingOutcome
 from ingest.balancer.placement import STRATEGIES, Strategy
-from ingest.balancer.waves import (
+from ingest.open_files import raise_open_files
+from ingest.protocol.decoder import NEED_DATA, Decoder
+from ingest.protocol.encoder import encode
+from ingest.protocol.fixed_header import Role
+from ingest.protocol.packets import Connack, Connect, Puback, Publish, Subscribe, Subscription
+from lab.balancing import NAMES
+from lab.experiments import ARRIVAL_SECONDS, LOOK_SECONDS
+from lab.load_model import LoadModel, PlacingOutcome
+from lab.modelled_nodes import CPU_METRIC, LEVEL, ModelledNodes
+from lab.waves import (
     EXPERIMENTS,
     PUBLISHED,
     WaveClient,
     expected_lines,
     waves_of,
 )
-from ingest.open_files import raise_open_files
-from ingest.protocol.decoder import NEED_DATA, Decoder
-from ingest.protocol.encoder import encode
-from ingest.protocol.fixed_header import Role
-from ingest.protocol.packets import Connack, Connect, Puback, Publish, Subscribe, Subscription
 from launcher.balancing import find_haproxy
 from launcher.ports import free_ports
 

@@ -3,16 +3,16 @@
 from typing import Final
 
 from bench.figures import Figures, figure
-from ingest.balancer.experiments import run
 from ingest.balancer.placement import STRATEGIES, Strategy
-from ingest.balancer.waves import EXPERIMENTS, PUBLISHED
+from lab.experiments import run
+from lab.waves import EXPERIMENTS, PUBLISHED
 
 RUNS: Final = 5
 NAMES: Final[dict[Strategy, str]] = {one: one.replace("_", " ") for one in STRATEGIES}
 
 
 def measure_balancing(seed: int, scale: float = 1.0) -> Figures:
-    """Repeat the published experiments; `ingest.balancer.experiments` says how.
+    """Repeat the published experiments; `lab.experiments` says how.
 
     Args:
         seed: Of all chance.

@@ -14,12 +14,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from ingest.balancer.fleet import Fleet, Node, Policy
-from ingest.balancer.load_model import LoadModel, PlacingOutcome
 from ingest.balancer.loads import read_expected
 from ingest.balancer.placement import bucket_of
 from ingest.balancer.snapshot import Snapshot
 from ingest.balancer.talks import key_of
-from ingest.balancer.waves import (
+from lab.load_model import LoadModel, PlacingOutcome
+from lab.waves import (
     TENANT,
     expected_lines,
     waves_of,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ingest.balancer.placement import Strategy
-    from ingest.balancer.waves import ClientWave, WaveClient
+    from lab.waves import ClientWave, WaveClient
 
 ARRIVAL_SECONDS: Final = 300
 """In which the clients of one wave come."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from statistics import pstdev
 from typing import TYPE_CHECKING, Final
 
-from ingest.balancer.waves import COPY, DELIVERY, IDLE, PUBLISH, core_speed
+from lab.waves import COPY, DELIVERY, IDLE, PUBLISH, core_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ingest.balancer.waves import ClientWave, WaveClient
+    from lab.waves import ClientWave, WaveClient
 
 QUEUE_SECONDS: Final = 10.0
 SERVICE_SECONDS: Final = 0.001

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bench.balancing import measure_balancing
-from ingest.balancer.experiments import run
 from ingest.balancer.placement import STRATEGIES, Strategy
-from ingest.balancer.waves import EXPERIMENTS, PUBLISHED, waves_of
+from lab.balancing import measure_balancing
+from lab.experiments import run
+from lab.waves import EXPERIMENTS, PUBLISHED, waves_of
 
 SCALE = 0.2
 
@@ -33,7 +33,7 @@ def test_the_same_seed_is_the_same_run_and_loses_nothing(strategy: Strategy) -> 
 
 
 def test_a_node_with_too_much_to_do_loses_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.balancer.waves.FULL", 2.0)
+    monkeypatch.setattr("lab.waves.FULL", 2.0)
     outcome = run(1, "round_robin", scale=SCALE, seed=1)
     assert outcome.lost_percent > 1
     assert outcome.p99_ms > 1_000
@@ -61,5 +61,3 @@ def test_groups_that_talk_are_together_with_predicted_alone() -> None:
 def test_the_benchmark_names_all_of_it() -> None:
     names = [figure.name for figure in measure_balancing(1, scale=0.02)]
     assert len(names) == len(set(names)) == len(STRATEGIES) * (5 * len(EXPERIMENTS) + 1)
-    (with_goal,) = [one for one in measure_balancing(1, scale=0.02) if one.goal is not None]
-    assert with_goal.name == "balancing by predicted, deviation of CPU, all three"

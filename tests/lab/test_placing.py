@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench import placing
-from bench.placing import measure_placing
-from ingest.balancer.waves import EXPERIMENTS
+from lab import placing
+from lab.placing import measure_placing
+from lab.waves import EXPERIMENTS
 
 pytestmark = [pytest.mark.campaign("it measures"), pytest.mark.programs]
 

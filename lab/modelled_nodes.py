@@ -1,7 +1,7 @@
 """MQTT nodes whose processor is made up: real connections, messages and metrics, modelled load.
 
 A node takes clients and gives subscribers the messages of publishers at any node. The CPU that it
-reports is computed by `ingest.balancer.load_model` from the clients that it has.
+reports is computed by `lab.load_model` from the clients that it has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ingest.protocol.reason_codes import SubackReasonCode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from ingest.balancer.load_model import LoadModel
-    from ingest.balancer.waves import WaveClient
+    from lab.load_model import LoadModel
+    from lab.waves import WaveClient
 
 LEVEL: Final = 4
 """Of the protocol: 3.1.1."""

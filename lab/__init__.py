@@ -1,0 +1,1 @@
+"""Experiments of papers, repeated: not installed, and in no gate."""
