@@ -30,6 +30,12 @@ def have_reached(offsets: Sequence[int], goals: Sequence[int]) -> bool:
     return all(offset >= goal for offset, goal in zip_longest(offsets, goals, fillvalue=0))
 
 
+def cut(offsets: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Return the offsets that are not behind the ends, and these ends; others have no end."""
+    ended = [min(offset, end) for offset, end in zip(offsets, ends, strict=False)]
+    return [*ended, *offsets[len(ended) :]]
+
+
 def advance(offsets: list[int], partition: int, offset: int) -> None:
     """Move a partition on to an offset, unless it is beyond it; changes the list."""
     if partition >= len(offsets):

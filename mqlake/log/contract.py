@@ -337,7 +337,8 @@ class LogRangeReader(Protocol):
 
         Raises:
             LogError: The log gave nothing for too long, there is no such topic or partition, or the
-                reader was closed.
+                reader was closed. Of a start that was behind the log's end all that time it says
+                that the log has lost its end.
         """
         ...
 

@@ -23,6 +23,7 @@ from mqlake.log.contract import Missing, RangeConsumer
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.kafka_reader import to_record
 from mqlake.log.options import UNKNOWN_CODES, consumer_options
+from mqlake.log.shorter import lost_end
 from mqlake.records import LogRecord
 
 POLL_SECONDS: Final = 0.1
@@ -296,7 +297,7 @@ class KafkaRangeReader:
     def _skip_removed(self, consumer: Consumer, read: _Read, partition: int) -> None:
         """Go on at the oldest record when retention has overtaken the read, else ask again."""
         offset, end = read.unread[partition]
-        oldest = self._oldest(consumer, read, partition)
+        oldest, newest = self._bounds(consumer, read, partition)
         if oldest > offset:
             read.silent_seconds = 0.0
             read.missing.append(Missing(partition, offset, min(oldest, end)))
@@ -305,6 +306,8 @@ class KafkaRangeReader:
                 return
         else:
             read.problem = f"offset {offset} of partition {partition} is not there"
+            if 0 <= newest < offset:
+                read.problem = lost_end(offset, newest)
             time.sleep(RETRY_SECONDS)
         # Fetching has stopped there; a seek is refused in that state, a new assignment is not.
         position = TopicPartition(read.log_topic, partition, max(oldest, offset))
@@ -328,15 +331,15 @@ class KafkaRangeReader:
                 definite=True,
             )
 
-    def _oldest(self, consumer: Consumer, read: _Read, partition: int) -> int:
-        """Return the oldest offset of a partition, -1 when the log does not say."""
+    def _bounds(self, consumer: Consumer, read: _Read, partition: int) -> tuple[int, int]:
+        """Return begin and end of a partition, -1 when the log does not say."""
         position = TopicPartition(read.log_topic, partition)
         try:
-            oldest, _ = consumer.get_watermark_offsets(position, timeout=QUESTION_SECONDS)
+            begin, end = consumer.get_watermark_offsets(position, timeout=QUESTION_SECONDS)
         except KafkaException as exc:
             read.problem = error_of(exc).str()
-            return -1
-        return oldest
+            return -1, -1
+        return begin, end
 
     def _offer(self, read: _Read) -> bool:
         """Hand over ready records; False when there is no room: the read is then parked."""

@@ -27,6 +27,7 @@ from mqlake.log.contract import (
     RecordsCallback,
     queue,
 )
+from mqlake.log.shorter import lost_end
 from mqlake.record_versions import Headers
 from mqlake.records import GATEWAYS, SESSIONS, LogRecord
 
@@ -574,9 +575,11 @@ class MemoryRangeReader:
             await asyncio.wait_for(self._changed.wait(), timeout_seconds)
         except TimeoutError as exc:
             partition, (offset, end) = next(iter(unread.items()))
+            there_is = self._log.partitions(log_topic)[partition].end
+            cause = f": {lost_end(offset, there_is)}" if offset > there_is else ""
             raise LogError(
                 f"reading {log_topic}: nothing for {timeout_seconds:g} s at offset {offset} "
-                f"of partition {partition}, expected offsets up to {end}",
+                f"of partition {partition}, expected offsets up to {end}{cause}",
                 definite=False,
             ) from exc
 

@@ -10,6 +10,14 @@ from collections.abc import Mapping
 from mqlake.errors import OperationalError
 
 
+def lost_end(offset: int, end: int) -> str:
+    """Return in words why nothing comes from an offset on that is behind the end of a partition."""
+    return (
+        f"the partition ends at offset {end}, so the log has lost its end: bring back the brokers "
+        f"that have records up to {offset} (docs/durability.md)"
+    )
+
+
 def check_not_shorter(
     reader: str, log_topic: str, positions: Mapping[int, int], ends: Mapping[int, int]
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.base.client import Newcomer
+from ingest.gateway.base.drops import DropReason
 from ingest.gateway.sessions.client_session import ClientSession
 from ingest.gateway.sessions.session_context import StoredSession
 from ingest.gateway.sessions.sessions import PAUSED_BY_SESSION
@@ -30,7 +32,7 @@ from ingest.session.opening import (
 )
 from ingest.session.states import SessionState
 from mqlake.errors import LogError
-from mqlake.offsets import latest
+from mqlake.offsets import cut, latest
 from mqlake.progress_records import to_progress
 from mqlake.session_records import (
     FULL_CLAIMS_SINCE,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from ingest.session.effects import Work
     from ingest.session.holder_host import Grant
     from mqlake.shard_records import Key
+
+logger = logging.getLogger(__name__)
 
 _LATER: Final = object()
 """An effect that is not over: `proceed` tells of its end."""
@@ -82,6 +86,7 @@ class OpeningContext:
 
     __slots__ = (
         "delivered",
+        "drops",
         "events",
         "histories",
         "max_expiry_interval",
@@ -97,6 +102,7 @@ class OpeningContext:
         self, context: Context, of_session: SessionContext, sessions: Sessions, resumer: Resumer
     ) -> None:
         self.max_expiry_interval = context.settings.max_session_expiry_interval
+        self.drops = context.drops
         self.events = context.events
         self.of_session = of_session
         self.delivered = of_session.delivered
@@ -314,10 +320,38 @@ class Opening:
     def _catch_up(self, catch_up: CatchUp) -> Any:
         assert self._stored is not None
         self.connection.hear_in(PAUSED_BY_SESSION)
+        self._check_not_shorter(catch_up.ends)
         self._context.resumer.resume(
             self._loaded, self._stored, self._cursor, catch_up.ends, self.proceed
         )
         return _LATER
+
+    def _check_not_shorter(self, log_ends: Sequence[int]) -> None:
+        """Go on at the end of a log that has lost messages which the session knows, and say so.
+
+        Other messages have their offsets, or get them: they would be passed over as had.
+
+        Args:
+            log_ends: Per partition an offset that was given after all that the session knows.
+        """
+        session = self._loaded
+        cursor = cut(self._cursor, log_ends)
+        if cursor == list(self._cursor):
+            return
+        logger.error(
+            "the log has lost its end: a session has read further, it goes on at the end "
+            "(docs/durability.md)",
+            extra={
+                "fields": {
+                    "client_id": session.client_id,
+                    "read_up_to": list(self._cursor),
+                    "log_ends": list(log_ends),
+                }
+            },
+        )
+        self._context.drops.add(DropReason.UNREADABLE, *session.key, "", 1)
+        self._cursor = cursor
+        session.cut(log_ends)
 
     def _go_live(self, go_live: GoLive) -> Any:
         session, connection = self._loaded, self.connection

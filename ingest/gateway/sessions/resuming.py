@@ -54,6 +54,7 @@ class _Resume(Gap):
     """A session on its way back."""
 
     session: ClientSession
+    log_ends: Sequence[int]
     outgoing: list[StoredOutgoing]
     shared: dict[int, str]
     """Packet identifier -> the shared subscription that a message in flight came for."""
@@ -110,6 +111,7 @@ class Resumer:
             session,
             self._gaps.missed(cursor, ends, stored.session.disconnected_at_ms or 0),
             session,
+            ends,
             [] if progress is None else progress.outgoing,
             {} if progress is None else progress.shared,
             on_caught_up,
@@ -147,7 +149,7 @@ class Resumer:
             (one.partition, one.offset)
             for resume in batch
             for one in resume.outgoing
-            if not one.released
+            if not one.released and _is_in_log(one, resume.log_ends)
         }
         messages = dict(await self._lookup.messages(wanted)) if wanted else {}
         for resume in batch:
@@ -217,6 +219,11 @@ class Resumer:
             ranges = {partition: (ends[partition], end) for partition, (_, end) in ranges.items()}
             has_more = page.has_more
         return records
+
+
+def _is_in_log(one: StoredOutgoing, log_ends: Sequence[int]) -> bool:
+    """Tell whether the log may have a message: not if it has lost its end."""
+    return one.partition >= len(log_ends) or one.offset < log_ends[one.partition]
 
 
 def _outgoing(

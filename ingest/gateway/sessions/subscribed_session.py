@@ -11,7 +11,7 @@ from ingest.session.incoming import IncomingMessages
 from ingest.session.share_records import GroupKey
 from ingest.session.states import IN_FORCE, OVER, ROUTED, SessionState, step
 from ingest.session.subscription_records import SubscriptionRecords
-from mqlake.offsets import have_reached
+from mqlake.offsets import cut, have_reached
 from mqlake.records import Route
 from mqlake.rights.grants import NO_GRANTS
 from mqlake.session_records import OWN_RECORDS_SINCE, StoredWill
@@ -278,6 +278,16 @@ class SubscribedSession:
     def histories(self) -> list[SubscribeHistory]:
         """Return each history once."""
         return list(dict.fromkeys((self._histories or {}).values()))
+
+    def cut(self, log_ends: Sequence[int]) -> None:
+        """Count from the end of a log that has lost messages which this session knows."""
+        for one in self.subscriptions.values():
+            one.starts = None if one.starts is None else cut(one.starts, log_ends)
+        restored = self._restored_starts or {}
+        for topic_filter, starts in restored.items():
+            restored[topic_filter] = None if starts is None else cut(starts, log_ends)
+        for history in self.histories():
+            history.missed.cursor = cut(history.missed.cursor, log_ends)
 
     def settle_histories(self, next_offsets: Sequence[int]) -> bool:
         """Forget those that are live and that the gateway has come past; whether there were any."""

@@ -198,6 +198,37 @@ async def test_what_the_log_removed_before_the_gateway_read_it_comes_after_all()
         await client.expect_nothing()
 
 
+@pytest.mark.parametrize("is_acknowledged", [True, False], ids=["all had", "one in flight"])
+async def test_a_session_that_knows_more_than_the_log_goes_on_and_is_told(
+    is_acknowledged: bool,
+) -> None:
+    """The log has lost its end: its offsets are given to other messages now."""
+    async with site() as (log, router), running_gateway(log=log, router=router) as harness:
+        client, _ = await resume(harness)
+        await client.subscribe("a/#", 1)
+        await publish(harness, *(b"%d" % number for number in range(50)))
+        for _ in range(50):
+            message = await client.expect(Publish)
+            if is_acknowledged or message.payload != b"49":
+                client.send(Puback(message.packet_id))
+        await client.expect_nothing()
+    for entry in log.partitions(INBOUND):
+        entry.records.clear()
+        entry.begin = entry.end = 0
+    router = MemoryRouter(log)
+    await router.start()
+    try:
+        async with running_gateway(log=log, router=router) as harness:
+            client, connack = await resume(harness)
+            assert connack.session_present
+            await publish(harness, b"new")
+            assert await client.payloads(1) == [b"new"]
+            await client.expect_nothing()
+            assert harness.counters.dropped_unreadable == 1 + (not is_acknowledged)
+    finally:
+        await router.close()
+
+
 async def test_messages_of_the_time_without_any_gateway_come() -> None:
     """Another gateway of the site takes messages while nobody holds the session."""
     async with site() as (log, router):
