@@ -39,6 +39,8 @@ class TargetPart:
         store: Pattern of files in which it keeps all that there is, each written anew as a whole
             while it runs; it reads them when it starts.
         restarts: Whether it is started again when it ends by itself, as by a service manager.
+        fill: Takes all the room that its log may have; `empty` gives it back.
+        expire: Deletes what waits for the part while it is away, as happens in time.
         second: Starts a second process of its name, which has to fail and to print `refusal`.
     """
 
@@ -49,6 +51,9 @@ class TargetPart:
     segments: str = ""
     store: str = ""
     restarts: bool = False
+    fill: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    expire: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
     refusal: str = ""
 

@@ -22,7 +22,16 @@ from resilience.history import Writer
 from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, LocalMachine
 from resilience.machines.switch import Switch
 from resilience.ports import free_port
-from resilience.processes import PartKeeper, gone, is_alive, kill_at_once, leave_no_room, send
+from resilience.processes import (
+    PartKeeper,
+    gone,
+    is_alive,
+    kill_at_once,
+    leave_no_room,
+    send,
+    stop_at_once,
+    stopped,
+)
 from resilience.proxy import FaultProxy
 from resilience.target import Hold
 from resilience.usage import others_of_session, stored_in, taken_by, with_descendants
@@ -78,6 +87,8 @@ class LocalTarget:
         self._ended: dict[str, int] = {}
         """The former process of a part that its system starts again."""
         self._stopped: dict[str, list[int]] = {}
+        self._frozen: dict[str, tuple[float, list[int]]] = {}
+        """By machine: since when, and its processes."""
         self._taken: dict[tuple[str, str, str], None] = {}
         """Rights that clients do not have: client, action and filter, in the order they went."""
         self._tenants: dict[str, bool] = {}
@@ -411,6 +422,27 @@ class LocalTarget:
     async def resume(self, part: str) -> None:
         send(self._stopped.pop(part, ()), signal.SIGCONT)
 
+    async def freeze(self, part: str) -> None:
+        machine = self.machine(part)
+        pids = stop_at_once(await self._leaders(machine.name))
+        loop = asyncio.get_running_loop()
+        self._frozen[machine.name] = loop.time(), pids
+        try:
+            await stopped(pids, STOP_SECONDS)
+        except TargetError:
+            await self.thaw(part)
+            raise
+        # From now on nobody reads a clock: so none goes back.
+        self._frozen[machine.name] = loop.time(), pids
+
+    async def thaw(self, part: str) -> None:
+        machine = self.machine(part)
+        since, pids = self._frozen.pop(machine.name)
+        try:
+            machine.hold_clock(asyncio.get_running_loop().time() - since)
+        finally:
+            send(pids, signal.SIGCONT)
+
     async def fill_files(self, part: str, seconds: float) -> None:
         pid = await self._pid(part)
         pids = [pid, *others_of_session(pid)]
@@ -420,6 +452,19 @@ class LocalTarget:
         except TargetError:
             leave_no_room(pids, room=True)
             raise
+
+    async def fill_log(self, part: str) -> None:
+        definition = self._definition.parts[part]
+        if not (definition.fill and definition.empty):
+            raise TargetError(f"{self.name} does not say how the log of {part} is filled")
+        await self._command(definition.fill, START_SECONDS)
+
+    async def empty_log(self, part: str) -> None:
+        await self._command(self._definition.parts[part].empty, START_SECONDS)
+
+    async def expire(self, part: str) -> None:
+        if command := self._definition.parts[part].expire:
+            await self._command(command, START_SECONDS)
 
     async def start_second(self, part: str) -> None:
         definition = self._definition.parts[part]
@@ -450,6 +495,12 @@ class LocalTarget:
 
     async def crash(self, part: str) -> None:
         machine = self.machine(part).name
+        leaders = await self._leaders(machine)
+        await gone(kill_at_once(leaders), STOP_SECONDS, f"all of {self.name}")
+        await self._forget_all(machine)
+
+    async def _leaders(self, machine: str) -> list[int]:
+        """Return the processes of a machine that have started all its others, the keeper first."""
         leaders = [
             process.pid
             for name, process in self._processes.items()
@@ -460,8 +511,7 @@ class LocalTarget:
             pids = await self._pids_of_system()
             keeper = pids.pop(system.keeper, None)
             leaders += [*([keeper] if keeper else []), *pids.values()]
-        await gone(kill_at_once(leaders), STOP_SECONDS, f"all of {self.name}")
-        await self._forget_all(machine)
+        return leaders
 
     async def _forget_all(self, machine: str) -> None:
         """Note that all processes of a machine have ended."""

@@ -105,6 +105,7 @@ class RunPlan:
         late_seconds: When something is missing once it is quiet, the run waits for so much longer.
         limit_seconds: The clients' steps may take so long.
         unbroken: No connection may break: the clients are not to notice the faults.
+        may_refuse: Clients whose messages may be refused.
     """
 
     clients: tuple[ClientPlan, ...]
@@ -114,6 +115,7 @@ class RunPlan:
     late_seconds: float = 0.0
     limit_seconds: float = 600.0
     unbroken: bool = False
+    may_refuse: tuple[str, ...] = ()
 
     def scaled(self, factor: float) -> "RunPlan":
         """Return the plan with all counts of messages multiplied, to at least 1."""
@@ -282,6 +284,8 @@ def parse(data: dict[str, Any], name: str) -> Scenario:
     plan = dict(data.pop("plan", {}))
     clients = tuple(_client(dict(client)) for client in data.pop("client", ()))
     strikes = tuple(_strike(dict(fault)) for fault in data.pop("fault", ()))
+    if "may_refuse" in plan:
+        plan["may_refuse"] = tuple(plan["may_refuse"])
     random_faults = data.pop("random_faults", None)
     published = tuple(data.pop("published", ()))
     header = data.pop("header", {})

@@ -49,16 +49,46 @@ async def gone(pids: Iterable[int], seconds: float, what: str) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
+def stop_at_once(leaders: Iterable[int]) -> list[int]:
+    """Stop processes with all that they have started (SIGSTOP); return them."""
+    pids: list[int] = []
+    while more := [pid for pid in with_descendants(leaders) if pid not in pids]:
+        send(more, signal.SIGSTOP)
+        pids += more
+    return pids
+
+
+async def stopped(pids: Iterable[int], seconds: float) -> None:
+    """Wait until no thread of these processes runs any more.
+
+    Raises:
+        TargetError: Not within so many seconds.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    left = list(pids)
+    while left := [pid for pid in left if not _stands_still(pid)]:
+        if loop.time() > end:
+            raise TargetError(f"processes {left} have not stopped after {seconds:g} s")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _stands_still(pid: int) -> bool:
+    states = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            stat = path.read_text(encoding="utf-8", errors="replace")
+            states.append(stat.rpartition(") ")[2][0])
+    return set(states) <= set("TtZX")
+
+
 def kill_at_once(leaders: Iterable[int]) -> list[int]:
     """Kill processes with all that they have started; return them.
 
     They are stopped first: a large process that dies takes the processor from us, and the others
     would go on without it for some milliseconds, which is another accident than that of all.
     """
-    pids: list[int] = []
-    while more := [pid for pid in with_descendants(leaders) if pid not in pids]:
-        send(more, signal.SIGSTOP)
-        pids += more
+    pids = stop_at_once(leaders)
     send(pids, signal.SIGKILL)
     return pids
 

@@ -87,7 +87,7 @@ class PlanRunner:
                 self.problems += [
                     f"{actor.refused} messages of {name} were refused"
                     for name, actor in self.actors.items()
-                    if actor.refused
+                    if actor.refused and name not in self.plan.may_refuse
                 ]
             for actor in self.actors.values():
                 await actor.leave()

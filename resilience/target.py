@@ -89,6 +89,11 @@ class Target(Protocol):
 
     async def resume(self, part: str) -> None: ...
 
+    async def freeze(self, part: str) -> None:
+        """Let all processes of its machine stand still, and their monotonic clocks with them."""
+
+    async def thaw(self, part: str) -> None: ...
+
     def network(self, part: str) -> Network: ...
 
     def machine(self, part: str) -> Machine: ...
@@ -108,6 +113,19 @@ class Target(Protocol):
         Raises:
             TargetError: It goes on for longer than so many seconds.
         """
+
+    async def fill_log(self, part: str) -> None:
+        """Let its log be as large as it may be.
+
+        Raises:
+            TargetError: The target does not say how.
+        """
+
+    async def empty_log(self, part: str) -> None:
+        """Give the room back that `fill_log` took."""
+
+    async def expire(self, part: str) -> None:
+        """Delete what waits for a part that is away, if the target keeps it for a time only."""
 
     async def start_second(self, part: str) -> None:
         """Start a second process of its name.

@@ -21,6 +21,12 @@ FOREVER: Final = 0xFFFF_FFFF
 WINDOW: Final = 20
 
 
+QUOTA_EXCEEDED: Final = 0x97
+"""The reason code of a message for which there is no room."""
+
+UNAWARE_SECONDS: Final = 0.5
+"""So long a node that was frozen takes its clients for its own, if it has a defect of that kind."""
+
 BANNED: Final = 0x8A
 """The reason code of a client that is not let in."""
 
@@ -95,8 +101,14 @@ class Double:
         self._rng = rng
         self.nodes = tuple(nodes)
         self.defects = frozenset(defects)
+        self.is_full = False
+        """Whether there is no room for messages."""
         self._down: set[str] = set()
         self._frozen: set[str] = set()
+        self._held: dict[str, list[_Session]] = {}
+        """The sessions of the clients that a node had when it went down."""
+        self._woken: dict[str, float] = {}
+        """When a node went on whose machine had been frozen."""
         self._links: dict[DoubleLink, None] = {}
         self._sessions: dict[Key, _Session] = {}
         self._retained: dict[tuple[str, str], _Message] = {}
@@ -130,6 +142,11 @@ class Double:
     def crash(self, node: str) -> None:
         self._down.add(node)
         self._frozen.discard(node)
+        self._held[node] = [
+            link.state.session
+            for link in self._links
+            if link.node == node and link.state is not None
+        ]
         for link in [link for link in self._links if link.node == node]:
             link.crash()
             self._lost(link)
@@ -140,6 +157,14 @@ class Double:
 
     def recover(self, node: str) -> None:
         self._down.discard(node)
+
+    def expire(self, node: str) -> None:
+        """Delete what waits for a node that is down: sessions have it, unless that is a defect."""
+        if "share-gone" not in self.defects:
+            return
+        for session in self._held.get(node, []):
+            session.queue = [one for one in session.queue if not one.group]
+            session.inflight = {key: one for key, one in session.inflight.items() if not one.group}
 
     def freeze(self, node: str) -> None:
         self._frozen.add(node)
@@ -152,6 +177,24 @@ class Double:
         for link in list(self._links):
             if link.node == node:
                 link.thaw()
+
+    def wake(self, node: str) -> None:
+        """Let a node go on whose clock has stood still: others may have taken its clients for lost.
+
+        A correct one finds that out before it answers anybody.
+        """
+        self._woken[node] = asyncio.get_running_loop().time()
+        if "frozen-will" in self.defects:
+            for link in self._links:
+                if link.node == node and link.state is not None and link.state.has_will:
+                    self._publish_will(link)
+        self.thaw(node)
+
+    def _is_unaware(self, link: DoubleLink, defect: str) -> bool:
+        """Tell whether a node with this defect has not noticed yet that it was frozen."""
+        since = self._woken.get(link.node)
+        now = asyncio.get_running_loop().time()
+        return defect in self.defects and since is not None and now < since + UNAWARE_SECONDS
 
     def cut(self, node: str) -> None:
         """Break every connection of a node; the node itself stays."""
@@ -342,23 +385,29 @@ class Double:
         options = connection.options
         code = 0
         again = frame.qos == 2 and frame.packet_id in session.incoming
+        twice = frame.qos == 2 and self._is_unaware(link, "frozen-qos2")
         if self._is_denied(options.client_id, "publish", frame.topic):
             code = 0x87 if options.version == 5 else 0
+        elif self.is_full and not again and options.version < 5:
+            self._lost(link, close=True)
+            return
+        elif self.is_full and not again:
+            code = 0 if "full-acknowledged" in self.defects else QUOTA_EXCEEDED
         elif not again or "forget-pubrec" in self.defects:
             expiry = frame.fields.get("expiry")
             now = asyncio.get_running_loop().time()
-            self._route(
-                _Message(
-                    frame.topic,
-                    frame.payload,
-                    frame.qos,
-                    frame.retain,
-                    session.key[0],
-                    session.key,
-                    link.node,
-                    None if expiry is None else now + expiry,
-                )
+            message = _Message(
+                frame.topic,
+                frame.payload,
+                frame.qos,
+                frame.retain,
+                session.key[0],
+                session.key,
+                link.node,
+                None if expiry is None else now + expiry,
             )
+            for _ in range(1 + twice):
+                self._route(message)
         if frame.qos == 2 and not code:
             session.incoming.add(frame.packet_id)
         if frame.qos and not self._bad("mute-publish"):
@@ -386,14 +435,15 @@ class Double:
         share, bare = split_share(frame.topic)
         early = "early-suback" in self.defects
         since = asyncio.get_running_loop().time()
-        session.subscriptions[frame.topic] = _Subscription(
-            bare,
-            share,
-            frame.qos,
-            frame.fields.get("no_local", False),
-            link.node,
-            since + (self._rng.uniform(0.1, 0.5) if early else 0.0),
-        )
+        if not self._is_unaware(link, "frozen-suback"):
+            session.subscriptions[frame.topic] = _Subscription(
+                bare,
+                share,
+                frame.qos,
+                frame.fields.get("no_local", False),
+                link.node,
+                since + (self._rng.uniform(0.1, 0.5) if early else 0.0),
+            )
         if not self._bad("mute-subscribe"):
             link.answer(Frame("suback", frame.packet_id, code=frame.qos))
         if not share and not frame.fields.get("retain_handling", 0):

@@ -13,11 +13,13 @@ class Defect:
 
     Attributes:
         found_by: The checker and the kind of its violation.
+        scenario: The one in which it shows itself; empty: in the random workload.
     """
 
     text: str
     found_by: tuple[str, str]
     chance: float = 1.0
+    scenario: str = ""
 
 
 DEFECTS: Final[dict[str, Defect]] = {
@@ -81,6 +83,31 @@ DEFECTS: Final[dict[str, Defect]] = {
     "share-none": Defect("a shared message reaches no member", ("share-group", "none"), 0.1),
     "share-two": Defect("a shared message reaches two members", ("share-group", "two"), 0.2),
     "share-dead": Defect("a group keeps a member that has left", ("share-group", "dead member")),
+    "share-gone": Defect(
+        "what a dead node was given for a group goes while it is away",
+        ("share-group", "none"),
+        scenario="deliveries-gone",
+    ),
+    "full-acknowledged": Defect(
+        "messages for which there is no room are acknowledged",
+        ("lost", "lost"),
+        scenario="full-log",
+    ),
+    "frozen-will": Defect(
+        "a node that was frozen serves on clients whose wills others have published",
+        ("will", "of a served client"),
+        scenario="freeze",
+    ),
+    "frozen-suback": Defect(
+        "a node that was frozen acknowledges subscriptions that nobody has",
+        ("lost", "lost"),
+        scenario="freeze",
+    ),
+    "frozen-qos2": Defect(
+        "a node that was frozen stores a message of QoS 2 that another one has stored",
+        ("duplicate-qos2", "doubled"),
+        scenario="freeze",
+    ),
     "no-takeover": Defect(
         "the first connection of a client identifier stays", ("two-holders", "both served")
     ),

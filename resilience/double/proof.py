@@ -4,14 +4,14 @@ import asyncio
 import random
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from resilience.checkers import Judgement, check
 from resilience.double.defects import DEFECTS
 from resilience.double.loop import run
 from resilience.double.target import DoubleTarget
 from resilience.history import Recorder
-from resilience.plan import RandomFaults, RunPlan, Strike
+from resilience.plan import RandomFaults, RunPlan, Strike, fit, load
 from resilience.runner import PlanRunner, execute
 from resilience.schedule import draw
 from resilience.workload import GROUPS, features
@@ -63,7 +63,7 @@ def history(
         if rng.random() < 0.2:
             wanted = RandomFaults(("reset",), 10, 3.0)
         strikes = draw(wanted, target.parts, target.nodes, rng)
-    plan = replace(plan, strikes=strikes, quiet_seconds=4.0)
+    plan = fit(replace(plan, strikes=strikes, quiet_seconds=4.0), target.nodes)
     return run(_record(plan, target, rng, seed))
 
 
@@ -97,6 +97,16 @@ def groups_for(defect: str) -> tuple[str, ...]:
     return (FEEDS.get(checker, "flow"),)
 
 
+def in_scenario(name: str) -> dict[str, Any]:
+    """Return the arguments of `history` for a scenario of the tool, whose faults hit a node."""
+    plan = load(name).plan
+    strikes = tuple(
+        strike if strike.part.startswith("@") else replace(strike, part="@1")
+        for strike in plan.strikes
+    )
+    return {"plan": replace(plan, strikes=()), "strikes": strikes}
+
+
 def seeds_until_found(defects: Iterable[str], seeds: Iterable[int]) -> tuple[int | None, list[str]]:
     """Run seeds until the checkers of all these defects have found them.
 
@@ -106,8 +116,12 @@ def seeds_until_found(defects: Iterable[str], seeds: Iterable[int]) -> tuple[int
     defects = tuple(defects)
     groups = {group for defect in defects for group in groups_for(defect)}
     missing = {defect: DEFECTS[defect].found_by for defect in defects}
+    scenarios = sorted({DEFECTS[defect].scenario for defect in defects})
     for count, seed in enumerate(seeds, start=1):
-        judgement = judge(seed, defects, groups=groups, share=1.0)
+        # One scenario after the other, if there are several.
+        scenario = scenarios[seed % len(scenarios)]
+        how = in_scenario(scenario) if scenario else {"groups": groups, "share": 1.0}
+        judgement = judge(seed, defects, **how)
         for defect, (checker, kind) in list(missing.items()):
             if judgement[checker].kinds.get(kind):
                 del missing[defect]

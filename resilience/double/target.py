@@ -77,6 +77,12 @@ class DoubleTarget:
     async def resume(self, part: str) -> None:
         self.double.thaw(part)
 
+    async def freeze(self, part: str) -> None:
+        self.double.freeze(part)
+
+    async def thaw(self, part: str) -> None:
+        self.double.wake(part)
+
     def network(self, part: str) -> DoubleNetwork:
         return DoubleNetwork(self.double, part)
 
@@ -96,6 +102,15 @@ class DoubleTarget:
 
     async def fill_files(self, part: str, seconds: float) -> None:
         self.closed_files(part)
+
+    async def fill_log(self, part: str) -> None:
+        self.double.is_full = True
+
+    async def empty_log(self, part: str) -> None:
+        self.double.is_full = False
+
+    async def expire(self, part: str) -> None:
+        self.double.expire(part)
 
     async def start_second(self, part: str) -> None:
         raise TargetError(f"{part} of the double is no process")

@@ -19,7 +19,7 @@ DISK: Final = "disk"
 CLOCK: Final = "clock"
 NEEDS: Final = (PROXY, PACKETS, DISK, CLOCK)
 """Needs of faults: a proxy before the part, a network of packets, a disk that can fail, a
-clock that can be set."""
+clock that can be set and stand still."""
 
 DIRECTIONS: Final[dict[str, tuple[bool, bool]]] = {
     "both": (True, True),
@@ -113,6 +113,16 @@ class LocalMachine:
         if self._clock is None:
             raise TargetError(f"{self.name} has no clock that can be set in this run")
         self._clock.set(seconds)
+
+    def hold_clock(self, seconds: float) -> None:
+        """Take so many seconds off its monotonic clocks, while all its processes are stopped.
+
+        Raises:
+            TargetError: It has no clock of its own in this run.
+        """
+        if self._clock is None:
+            raise TargetError(f"{self.name} has no clock that can stand still in this run")
+        self._clock.hold(seconds)
 
     def degrade(self, direction: str, conditions: Conditions, other: str = CLIENTS) -> None:
         """Change the conditions of packets between it and the clients, or another machine.

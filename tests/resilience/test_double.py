@@ -2,12 +2,13 @@
 
 import pytest
 
-from resilience.checkers import CHECKERS
+from resilience.checkers import CHECKERS, check
 from resilience.double.defects import DEFECTS
 from resilience.double.proof import (
     COMBINATIONS,
     false_alarms,
     history,
+    in_scenario,
     judge,
     seeds_until_found,
 )
@@ -48,3 +49,11 @@ def test_a_clean_run_decides_what_the_checkers_ask() -> None:
 
 def test_plans_of_the_double_come_to_their_end() -> None:
     assert [history(seed).header["problems"] for seed in range(20)] == [[]] * 20
+
+
+@pytest.mark.parametrize("name", sorted({one.scenario for one in DEFECTS.values()} - {""}))
+def test_a_correct_broker_is_not_blamed_in_a_scenario(name: str) -> None:
+    for seed in range(4):
+        recorder = history(seed, **in_scenario(name))
+        assert recorder.header["problems"] == []
+        assert check(recorder.header, recorder.operations).violated == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import random
 import socket
 import subprocess
@@ -430,6 +431,76 @@ def test_a_wait_for_another_thread_takes_as_long_as_it_does_without_such_a_clock
         machine.command([str(folder / "wait")]), capture_output=True, text=True, check=True
     )
     assert 1 <= float(done.stdout) < 60
+
+
+STEADY = """
+[target]
+title = "a part that tells its clocks"
+status = "works"
+
+[parts.teller]
+command = ["{python}", "-u", "-c", '''
+import time
+while True:
+    time.sleep(0.005)
+    print(time.time(), time.monotonic(), flush=True)
+''']
+"""
+
+
+@pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
+def test_a_frozen_machine_goes_on_as_if_no_time_had_passed(tmp_path: Path) -> None:
+    """Its monotonic clock goes on where it was, its wall clock is right again at once."""
+    (tmp_path / "steady.toml").write_text(STEADY)
+
+    async def main() -> list[tuple[float, float]]:
+        target = LocalTarget(load(str(tmp_path / "steady.toml")), needs=[CLOCK])
+        await target.start()
+        try:
+            told = target.folder / "teller.log"
+
+            async def lines(least: int) -> None:
+                async with asyncio.timeout(60):
+                    while told.read_text().count("\n") < least:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+
+            await lines(5)
+            await strike(target, "freeze", "teller", {"seconds": 2.0})
+            await lines(told.read_text().count("\n") + 5)
+            return [
+                (float(wall), float(steady))
+                for wall, steady in map(str.split, told.read_text().splitlines()[:-1])
+            ]
+        finally:
+            await target.stop()
+
+    told = asyncio.run(main())
+    steps = [
+        (later[0] - former[0], later[1] - former[1]) for former, later in itertools.pairwise(told)
+    ]
+    wall, steady = max(steps)
+    assert wall >= 2.0
+    assert wall - steady >= 1.9
+    assert all(step >= 0 for _, step in steps)
+
+
+@pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
+def test_a_wait_until_a_time_takes_as_long_after_a_freeze(folder: Path) -> None:
+    """As Java and Python wait: told to the kernel in its own time, else it ends at once."""
+    (folder / "wait.c").write_text(WAIT)
+    subprocess.run(
+        [COMPILER, "-o", folder / "wait", folder / "wait.c", "-lpthread"], check=True, timeout=60
+    )
+    machine = LocalMachine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine.start()
+    machine.hold_clock(3600.0)
+    code = (
+        "import threading, time; lock = threading.Lock(); lock.acquire(); a = time.monotonic(); "
+        "lock.acquire(timeout=1); time.sleep(0.5); print(time.monotonic() - a)"
+    )
+    for words in ([str(folder / "wait")], [sys.executable, "-c", code]):
+        done = subprocess.run(machine.command(words), capture_output=True, text=True, check=True)
+        assert 1 <= float(done.stdout) < 60
 
 
 LOG = """
