@@ -375,7 +375,10 @@ def probe_heartbeat(path: Path, pid: int) -> PartHealth:
     if not beat.is_fresh():
         detail = f"no heartbeat since it said: {beat.detail}"
         return PartHealth(False, detail, beat.figures, beat.written_at)
-    return PartHealth(beat.healthy, beat.detail, beat.figures, beat.written_at)
+    detail = beat.detail
+    if ahead := beat.ahead_seconds():
+        detail += f"; its heartbeat is {ahead:.0f} s in the future: the clock went back"
+    return PartHealth(beat.healthy, detail, beat.figures, beat.written_at)
 
 
 def ensure_token(path: Path) -> str:

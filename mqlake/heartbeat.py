@@ -15,6 +15,10 @@ INTERVAL_SECONDS: Final = 1.0
 STALE_SECONDS: Final = 10.0
 """A heartbeat older than this no longer counts; well above a garbage collection's pause."""
 
+AHEAD_SECONDS: Final = 2.0
+"""A heartbeat that is further in the future was written by another clock, or before ours was set
+back: how old it is cannot be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
@@ -27,6 +31,11 @@ class Heartbeat:
     """Seconds since the UTC epoch."""
     figures: dict[str, Any] = field(default_factory=dict)
     """Counters and addresses worth showing, by name."""
+
+    def ahead_seconds(self, now: float | None = None) -> float:
+        """Return how far it is in the future, beyond doubt; else 0."""
+        ahead = self.written_at - (time.time() if now is None else now)
+        return ahead if ahead > AHEAD_SECONDS else 0.0
 
     def is_fresh(self, now: float | None = None) -> bool:
         return (time.time() if now is None else now) - self.written_at < STALE_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from launcher.doctor import access, machine, processes, rules, traffic
+from launcher.doctor import access, clocks, machine, processes, rules, traffic
 from launcher.doctor.contract import Check, Finding, Level, Patient, error
 from launcher.paths import DataDirectory
 from mqlake.errors import OperationalError
@@ -37,7 +37,7 @@ CHECKS: Final = (
     Check("access", access.look_at_access),
     Check("balancer", traffic.look_at_balancer),
     Check("federation", traffic.look_at_federation),
-    Check("clock", traffic.look_at_clock),
+    Check("clock", clocks.look_at_clocks),
     Check("metrics", traffic.look_at_metrics),
 )
 

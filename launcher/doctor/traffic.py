@@ -1,4 +1,4 @@
-"""The log, the API, a message through each gateway, and whether clocks agree."""
+"""The log, the API, and a message through each gateway."""
 
 import json
 import secrets
@@ -22,10 +22,6 @@ from mqlake.records import INBOUND, delivery_topic
 from mqlake.status import GatewayAddress
 
 ANSWER_SECONDS: Final = 5.0
-AHEAD_SECONDS: Final = 2.0
-"""The supervisor's last heartbeat may not be further in the future."""
-SKEW_SECONDS: Final = 1.0
-"""The API judges a clock by the fastest of several heartbeats; more than this is no delay."""
 SLOW_SECONDS: Final = 1.0
 BEHIND_RECORDS: Final = 10_000
 """A neighbour that is there and has so many records to get does not keep up."""
@@ -180,7 +176,7 @@ def look_at_gateways(patient: Patient) -> Iterator[Finding]:
 def look_at_gone_gateways(patient: Patient) -> Iterator[Finding]:
     """Is any gateway away that nobody starts again?"""
     here = {gateway.name for gateway in patient.running.gateways}
-    for gateway in _gateways(patient):
+    for gateway in gateways_of(patient):
         if not gateway["alive"] and gateway["name"] not in here:
             yield warning(
                 "gone gateways",
@@ -268,34 +264,7 @@ def look_at_federation(patient: Patient) -> Iterator[Finding]:
         yield ok("federation", f"{there} of {len(links)} neighbours there")
 
 
-def look_at_clock(patient: Patient) -> Iterator[Finding]:
-    """Do the gateways' clocks agree with the log's, and did ours not go back?"""
-    ahead = patient.running.written_at - time.time()
-    if ahead > AHEAD_SECONDS:
-        yield error(
-            "clock",
-            f"the supervisor's last heartbeat is {ahead:.0f} s in the future: the clock went back",
-            "set the clock by NTP; message expiry and retention go by it",
-        )
-    agreeing = 0
-    for gateway in _gateways(patient):
-        skew = gateway["clock_ahead_seconds"]
-        if not gateway["alive"] or skew is None:
-            continue
-        if abs(skew) > SKEW_SECONDS:
-            yield warning(
-                "clock",
-                f"the clock of {gateway['name']} is {abs(skew):.1f} s "
-                f"{'ahead of' if skew > 0 else 'behind'} the log's",
-                "set the clocks of both machines by NTP; message expiry and latencies go by them",
-            )
-        else:
-            agreeing += 1
-    if agreeing:
-        yield ok("clock", f"{agreeing} gateways agree with the log within {SKEW_SECONDS:g} s")
-
-
-def _gateways(patient: Patient) -> list[dict[str, Any]]:
+def gateways_of(patient: Patient) -> list[dict[str, Any]]:
     """Return the API's list; nothing when it does not answer: that is another check."""
     try:
         token = patient.data.api_token.read_text(encoding="ascii").strip()

@@ -37,6 +37,13 @@ def test_a_heartbeat_goes_stale() -> None:
     assert not beat.is_fresh(1000.0 + STALE_SECONDS)
 
 
+def test_a_heartbeat_in_the_future_is_told() -> None:
+    beat = Heartbeat("api", 1, healthy=True, detail="", written_at=1000.0)
+    assert beat.ahead_seconds(1000.0) == 0.0
+    assert beat.ahead_seconds(998.5) == 0.0
+    assert beat.ahead_seconds(940.0) == 60.0
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"name": "x"}', '{"unknown": 1}'])
 def test_a_damaged_heartbeat_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "api.json"

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.doctor import command
-from launcher.doctor import access, machine, processes, rules, traffic
+from launcher.doctor import access, clocks, machine, processes, rules, traffic
 from launcher.doctor.contract import Finding, Level, Patient
 from launcher.doctor.examination import CHECKS, examine, new_patient, worst
 from launcher.log_room import LogRoomFinding
@@ -26,7 +26,7 @@ from mqlake.growth import Growth
 from mqlake.heartbeat import write_heartbeat
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
 from mqlake.query_application import SOCKET_FILE
-from mqlake.records import INBOUND, OUTPUTS
+from mqlake.records import GATEWAYS, INBOUND, OUTPUTS, SESSIONS
 from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
 from streaming.figures import Heap
 from tests.ingest.balancer.serving import served_plane
@@ -374,19 +374,14 @@ def test_ports_where_nobody_listens_are_found(tmp_path: Path) -> None:
     }
 
 
-def test_a_state_from_the_future_is_found(tmp_path: Path) -> None:
-    one = patient(tmp_path)
-    assert one.state is not None
-    late = replace(one, state=replace(one.state, written_at=time.time() + 60))
-    assert "60 s in the future" in found(traffic.look_at_clock, late)[Level.ERROR][0]
-
-
 @pytest.mark.parametrize(
     ("seconds", "level", "detail"),
     [
         (0.9, Level.OK, "1 gateways agree with the log within 1 s"),
         (1.2, Level.WARNING, "the clock of gateway-1 is 1.2 s ahead of the log's"),
-        (-30.0, Level.WARNING, "the clock of gateway-1 is 30.0 s behind the log's"),
+        (-9.0, Level.WARNING, "the clock of gateway-1 is 9.0 s behind the log's"),
+        (-30.0, Level.ERROR, "the clock of gateway-1 is 30.0 s behind the log's"),
+        (540.0, Level.ERROR, "the clock of gateway-1 is 540.0 s ahead of the log's"),
     ],
 )
 def test_a_gateway_with_a_wrong_clock_is_found(
@@ -397,10 +392,57 @@ def test_a_gateway_with_a_wrong_clock_is_found(
         {"name": "gateway-2", "alive": False, "clock_ahead_seconds": 99.0},
         {"name": "gateway-3", "alive": True, "clock_ahead_seconds": None},
     ]
-    monkeypatch.setattr(traffic, "ask", lambda *_: {"items": gateways})
+    monkeypatch.setattr(clocks, "gateways_of", lambda _: gateways)
+    monkeypatch.setattr(clocks, "_newest", lambda _: {})
+    assert found(clocks.look_at_clocks, patient(tmp_path))[level] == [detail]
+
+
+@pytest.mark.parametrize(
+    ("topic", "seconds", "alive", "level", "detail"),
+    [
+        (GATEWAYS, -0.4, True, Level.OK, "the log's broker 1 is not ahead of this machine"),
+        (GATEWAYS, 1.5, True, Level.WARNING, "the clock of the log's broker 1 is 1.5 s ahead of"),
+        (GATEWAYS, -9.0, True, Level.WARNING, "the clock of the log's broker 1 is 7.0 s behind"),
+        (SESSIONS, 60.0, True, Level.ERROR, "the clock of the log's broker 1 is 60.0 s ahead of"),
+        (GATEWAYS, -600.0, True, Level.ERROR, "the clock of the log's broker 1 is 598.0 s behind"),
+        # What is old where nobody has to write is no sign.
+        (SESSIONS, -600.0, True, Level.OK, "the log's broker 1 is not ahead of this machine"),
+        (GATEWAYS, -600.0, False, Level.OK, "the log's broker 1 is not ahead of this machine"),
+    ],
+)
+def test_a_broker_with_a_wrong_clock_is_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    topic: str,
+    seconds: float,
+    alive: bool,
+    level: Level,
+    detail: str,
+) -> None:
+    gateway = {"name": "gateway-1", "alive": alive, "clock_ahead_seconds": None}
+    monkeypatch.setattr(clocks, "gateways_of", lambda _: [gateway])
+    monkeypatch.setattr(clocks, "_newest", lambda _: {(topic, "1"): 1_000.0 + seconds})
     one = patient(tmp_path)
-    one.data.api_token.write_text("secret")
-    assert found(traffic.look_at_clock, one)[level] == [detail]
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(time=lambda: 1_000.0))
+    one = replace(one, state=replace(one.running, written_at=1_000.0))
+    (first,) = found(clocks.look_at_clocks, one)[level]
+    assert first.startswith(detail)
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(5.0, Level.WARNING), (90.0, Level.ERROR)])
+def test_a_heartbeat_in_the_future_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, level: Level
+) -> None:
+    monkeypatch.setattr(clocks, "gateways_of", lambda _: [])
+    monkeypatch.setattr(clocks, "_newest", lambda _: {})
+    one = patient(tmp_path, ProcessReport("api", os.getpid(), True, ""))
+    one.data.run.mkdir()
+    write_heartbeat(one.data.heartbeat("api"), "api", healthy=True, detail="")
+    assert not any(found(clocks.look_at_clocks, one).values())
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(time=lambda: time.time() - ahead))
+    (detail,) = found(clocks.look_at_clocks, one)[level]
+    assert detail.startswith("the last heartbeat of supervisor, api is ")
+    assert detail.endswith(" in the future: the clock went back")
 
 
 def test_a_gateway_that_nobody_starts_again_is_found(
