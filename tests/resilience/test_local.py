@@ -328,3 +328,38 @@ def test_a_part_that_is_struck_while_it_is_started_again_is_away(
         assert "engine" not in target._processes
 
     asyncio.run(use(target, test))
+
+
+FILLED = KEPT.replace(
+    'process = "engine"\n',
+    """process = "engine"
+fill = ["/bin/sh", "-c", "echo full >> {dir}/told"]
+empty = ["/bin/sh", "-c", "echo empty >> {dir}/told"]
+expire = ["/bin/sh", "-c", "echo gone >> {dir}/told"]
+""",
+)
+
+
+def test_a_log_is_full_and_what_waits_goes_as_the_target_says(tmp_path: Path) -> None:
+    text = FILLED.replace("WORK", ":").replace("SECOND", "1")
+    target = defined(tmp_path / "filled.toml", text)
+
+    async def test() -> None:
+        former = pid_of(target, "engine")
+        await FAULTS["log-full"].strike(target, "engine", seconds=0.0)
+        await FAULTS["outlive"].strike(target, "engine", after_seconds=0.0, away_seconds=0.0)
+        assert (target.folder / "told").read_text().split() == ["full", "empty", "gone"]
+        assert pid_of(target, "engine") != former
+
+    asyncio.run(use(target, test))
+
+
+def test_a_target_that_does_not_say_how_its_log_is_filled_says_so(tmp_path: Path) -> None:
+    target = kept(tmp_path, ":")
+
+    async def test() -> None:
+        with pytest.raises(TargetError, match="how the log of engine is filled"):
+            await FAULTS["log-full"].strike(target, "engine", seconds=0.0)
+        await FAULTS["outlive"].strike(target, "engine", after_seconds=0.0, away_seconds=0.0)
+
+    asyncio.run(use(target, test))

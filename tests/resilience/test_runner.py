@@ -95,6 +95,7 @@ def test_messages_that_were_refused_are_a_problem() -> None:
 
     assert play(RunPlan((PUBLISHER,)))[0] == []
     assert play(RunPlan((PUBLISHER,)), prepare=forbid)[0] == ["3 messages of pub were refused"]
+    assert play(RunPlan((PUBLISHER,), may_refuse=("pub",)), prepare=forbid)[0] == []
 
 
 class Wire:
