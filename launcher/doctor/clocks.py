@@ -20,12 +20,11 @@ from launcher.doctor.traffic import ANSWER_SECONDS, gateways_of
 from mqlake.heartbeat import AHEAD_SECONDS, read_heartbeat
 from mqlake.log.security import client_config
 from mqlake.records import GATEWAYS, SESSIONS
-from rules.language.windows import PAYLOAD_LATENESS_MS
 
 SKEW_SECONDS: Final = 1.0
 """The API judges a clock by the fastest of several heartbeats; more than this is no delay."""
-WRONG_SECONDS: Final = PAYLOAD_LATENESS_MS / 1000
-"""So long windows wait for late messages unless a rule says otherwise."""
+WRONG_SECONDS: Final = 10.0
+"""So long windows wait for messages unless a rule says otherwise (`rules/language/windows.py`)."""
 SILENT_SECONDS: Final = 2.0
 """Gateways append a heartbeat more often: the newest one is no older, by a clock that agrees."""
 WITH_LOG_TIME: Final = (GATEWAYS, SESSIONS)

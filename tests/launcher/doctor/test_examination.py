@@ -28,6 +28,7 @@ from mqlake.log.log_topics import SHARED_LOG_TOPICS
 from mqlake.query_application import SOCKET_FILE
 from mqlake.records import GATEWAYS, INBOUND, OUTPUTS, SESSIONS
 from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
+from rules.language.windows import PAYLOAD_LATENESS_MS
 from streaming.figures import Heap
 from tests.ingest.balancer.serving import served_plane
 from tests.ingest.gateway.harness import running_gateway
@@ -427,6 +428,10 @@ def test_a_broker_with_a_wrong_clock_is_found(
     one = replace(one, state=replace(one.running, written_at=1_000.0))
     (first,) = found(clocks.look_at_clocks, one)[level]
     assert first.startswith(detail)
+
+
+def test_a_clock_is_wrong_once_windows_do_not_wait_for_it() -> None:
+    assert clocks.WRONG_SECONDS * 1000 == PAYLOAD_LATENESS_MS
 
 
 @pytest.mark.parametrize(("ahead", "level"), [(5.0, Level.WARNING), (90.0, Level.ERROR)])
