@@ -32,30 +32,15 @@ from mqlake.log.durability import CLEAN, COPIES, Durability, Keeping, topic_sett
 from mqlake.log.kafka_errors import CONNECTION_CODES, error_of
 from mqlake.log.log_topics import (
     ACKNOWLEDGED_LOG_TOPICS,
-    COMPACTED,
-    COMPACTED_LATER,
-    COMPACTED_LOG_TOPICS,
     DELIVERY,
     INBOUND_SEGMENT_BYTES,
-    KEPT_A_WEEK,
-    KEPT_UNTIL_READ,
-    LOG_TIME,
-    LOG_TOPICS_KEPT_A_WEEK,
+    LOG_TOPICS,
     MIB,
-    NOTES,
-    PARTITIONED_LOG_TOPICS,
     SHARED_LOG_TOPICS,
 )
 from mqlake.log.options import BATCH_BYTES, consumer_options
 from mqlake.log.security import client_config
-from mqlake.records import (
-    GATEWAYS,
-    INBOUND,
-    ROUTES,
-    ROUTES_IN_FORCE,
-    SESSIONS,
-    delivery_topic,
-)
+from mqlake.records import INBOUND, delivery_topic
 
 BEGIN_OFFSETS: Final = OFFSET_BEGINNING
 END_OFFSETS: Final = OFFSET_END
@@ -101,18 +86,13 @@ def ensure_log_topics(
     existing = admin.partitions(INBOUND)
     if not existing:
         admin.check_brokers(durability)
-    _ensure_partitioned(admin, existing or inbound_partitions, retention_bytes)
-    admin.create(SESSIONS, session_shards, {**COMPACTED_LATER, **LOG_TIME})
-    admin.create(GATEWAYS, 1, {**COMPACTED, **LOG_TIME})
-    admin.create(ROUTES, 1, COMPACTED_LATER)
-    admin.configure([ROUTES], COMPACTED_LATER)
-    admin.create(ROUTES_IN_FORCE, 1, NOTES)
-    admin.configure([ROUTES_IN_FORCE], NOTES)
-    for log_topic in COMPACTED_LOG_TOPICS:
-        admin.create(log_topic, 1, COMPACTED)
-    for log_topic in LOG_TOPICS_KEPT_A_WEEK:
-        admin.create(log_topic, 1, KEPT_A_WEEK)
-        admin.configure([log_topic], KEPT_A_WEEK)
+    counts = {"one": 1, "inbound": existing or inbound_partitions, "shards": session_shards}
+    for one in LOG_TOPICS:
+        config = dict(one.keeping)
+        if one.partitions == "inbound":
+            config["segment.bytes"] = str(_segment_bytes(retention_bytes // counts["inbound"]))
+        admin.create(one.name, counts[one.partitions], config)
+        admin.configure([one.name], config)
     admin.configure(SHARED_LOG_TOPICS, CLEAN)
     if durability is not Durability.D1:
         admin.until_clean(ACKNOWLEDGED_LOG_TOPICS)
@@ -125,18 +105,9 @@ def ensure_log_topics(
         admin.until_flushed(ACKNOWLEDGED_LOG_TOPICS)
 
 
-def _ensure_partitioned(admin: "_Admin", partitions: int, retention_bytes: int) -> None:
-    """Create the log topics that are partitioned as `mqlake.inbound` is."""
-    per_partition = max(retention_bytes // partitions, MIB)
-    config = {
-        **KEPT_UNTIL_READ,
-        "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
-    }
-    for log_topic in PARTITIONED_LOG_TOPICS:
-        if admin.partitions(log_topic):
-            admin.configure([log_topic], config)
-        else:
-            admin.create(log_topic, partitions, config)
+def _segment_bytes(retention_bytes: int) -> int:
+    """Return the size of segments of a partition that is to keep so much."""
+    return max(MIB, min(INBOUND_SEGMENT_BYTES, retention_bytes // 4))
 
 
 def check_durability(

@@ -1,7 +1,8 @@
 """The log topics: which there are, and how each is configured."""
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from mqlake.records import (
     ACCESS,
@@ -77,25 +78,44 @@ NOTES: Final[Mapping[str, str]] = {
 """Of what is in force: the last one of each partition, however old it is, and those of a day for a
 router that begins where it was not long ago."""
 
-COMPACTED_LOG_TOPICS: Final = (RULES, METRICS, JOBS, ACCESS, ALARMS)
-LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
-PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
-SHARED_LOG_TOPICS: Final = (
-    *PARTITIONED_LOG_TOPICS,
-    SESSIONS,
-    GATEWAYS,
-    ROUTES,
-    ROUTES_IN_FORCE,
-    *COMPACTED_LOG_TOPICS,
-    *LOG_TOPICS_KEPT_A_WEEK,
-)
-"""All that are not of one gateway."""
-ACKNOWLEDGED_LOG_TOPICS: Final = (
-    *PARTITIONED_LOG_TOPICS,
-    *(SESSIONS, GATEWAYS, ROUTES, ROUTES_IN_FORCE, RULES, JOBS, ACCESS, ALARMS, DEAD_LETTERS),
-)
-"""Of those, the ones with records that were acknowledged, that are made of these, or that fence.
 
-The others are written again, like metrics, or made again of these: a gateway that comes back reads
-from `mqlake.inbound` messages that its delivery topic does not have.
-"""
+@dataclass(frozen=True, slots=True)
+class LogTopic:
+    """A log topic that is not of one gateway.
+
+    Attributes:
+        name: Of the log topic.
+        keeping: Its configuration, by Kafka's names.
+        is_acknowledged: It has records that were acknowledged, that are made of these, or that
+            fence. The others are written again, like metrics, or made again of these: a gateway
+            that comes back reads from `mqlake.inbound` messages that its delivery topic lacks.
+        partitions: One; as many as `mqlake.inbound`, in segments that go by its retention; or as
+            many as there are shards of sessions.
+    """
+
+    name: str
+    keeping: Mapping[str, str]
+    is_acknowledged: bool = True
+    partitions: Literal["one", "inbound", "shards"] = "one"
+
+
+LOG_TOPICS: Final = (
+    LogTopic(INBOUND, KEPT_UNTIL_READ, partitions="inbound"),
+    LogTopic(OUTPUTS, KEPT_UNTIL_READ, partitions="inbound"),
+    LogTopic(SESSIONS, {**COMPACTED_LATER, **LOG_TIME}, partitions="shards"),
+    LogTopic(GATEWAYS, {**COMPACTED, **LOG_TIME}),
+    LogTopic(ROUTES, COMPACTED_LATER),
+    LogTopic(ROUTES_IN_FORCE, NOTES),
+    LogTopic(RULES, COMPACTED),
+    LogTopic(METRICS, COMPACTED, is_acknowledged=False),
+    LogTopic(JOBS, COMPACTED),
+    LogTopic(ACCESS, COMPACTED),
+    LogTopic(ALARMS, COMPACTED),
+    LogTopic(EVENTS, KEPT_A_WEEK, is_acknowledged=False),
+    LogTopic(DEAD_LETTERS, KEPT_A_WEEK),
+)
+SHARED_LOG_TOPICS: Final = tuple(one.name for one in LOG_TOPICS)
+ACKNOWLEDGED_LOG_TOPICS: Final = tuple(one.name for one in LOG_TOPICS if one.is_acknowledged)
+COMPACTED_LOG_TOPICS: Final = tuple(
+    one.name for one in LOG_TOPICS if one.keeping["cleanup.policy"] == "compact"
+)

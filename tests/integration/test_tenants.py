@@ -12,7 +12,6 @@ from launcher.testing import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.log_topics import COMPACTED_LOG_TOPICS
-from mqlake.records import GATEWAYS, ROUTES, SESSIONS
 from tests.integration.test_rules_api import Rest
 
 pytestmark = [pytest.mark.promise, pytest.mark.system]
@@ -265,7 +264,7 @@ def keys_of(system: LocalSystem, tenant: str) -> set[bytes]:
         try:
             return {
                 key
-                for log_topic in (*COMPACTED_LOG_TOPICS, SESSIONS, ROUTES, GATEWAYS)
+                for log_topic in COMPACTED_LOG_TOPICS
                 for key in await reader.read_compacted(log_topic, 60)
                 if tenant.encode() in key
             }

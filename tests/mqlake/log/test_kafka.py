@@ -24,23 +24,13 @@ from mqlake.log.durability import Durability, Keeping
 from mqlake.log.kafka_errors import to_log_error
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.log.log_topics import SHARED_LOG_TOPICS
+from mqlake.log.log_topics import LOG_TOPICS, SHARED_LOG_TOPICS
 from mqlake.log.options import BATCH_BYTES
 from mqlake.log.partitioning import partition_of
 from mqlake.records import (
-    ACCESS,
-    ALARMS,
-    DEAD_LETTERS,
     EVENTS,
-    GATEWAYS,
     INBOUND,
-    JOBS,
     METRICS,
-    OUTPUTS,
-    ROUTES,
-    ROUTES_IN_FORCE,
-    RULES,
-    SESSIONS,
     LogRecord,
 )
 
@@ -263,32 +253,15 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
                 retention_bytes=retention_bytes,
                 timeout_seconds=DEADLINE_SECONDS,
             )
-            assert admin.partition_count(bootstrap_servers, INBOUND, DEADLINE_SECONDS) == 4
-            assert admin.partition_count(bootstrap_servers, OUTPUTS, DEADLINE_SECONDS) == 4
-            assert admin.partition_count(bootstrap_servers, SESSIONS, DEADLINE_SECONDS) == 4
-            for log_topic in (
-                ROUTES,
-                EVENTS,
-                GATEWAYS,
-                RULES,
-                METRICS,
-                JOBS,
-                DEAD_LETTERS,
-            ):
-                assert admin.partition_count(bootstrap_servers, log_topic, DEADLINE_SECONDS) == 1
-        inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
-        assert (inbound["retention.bytes"], inbound["retention.ms"]) == ("-1", "-1")
-        assert inbound["cleanup.policy"] == "delete"
-    compacted = (ROUTES, ROUTES_IN_FORCE, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS, ALARMS)
-    for log_topic in compacted:
-        config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
-        assert config["cleanup.policy"] == "compact"
-        assert config["delete.retention.ms"] == "86400000"
-    for log_topic in (SESSIONS, GATEWAYS):
-        config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
-        assert config["message.timestamp.type"] == "LogAppendTime"
-    events = admin.topic_config(bootstrap_servers, EVENTS, DEADLINE_SECONDS)
-    assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", "-1")
+            for one in LOG_TOPICS:
+                count = admin.partition_count(bootstrap_servers, one.name, DEADLINE_SECONDS)
+                assert count == (1 if one.partitions == "one" else 4), one.name
+    for one in LOG_TOPICS:
+        config = admin.topic_config(bootstrap_servers, one.name, DEADLINE_SECONDS)
+        expected = dict(one.keeping)
+        if one.partitions == "inbound":
+            expected["segment.bytes"] = str((2 << 30) // 4 // 4)
+        assert {name: config[name] for name in expected} == expected, one.name
 
 
 @pytest.mark.kafka
