@@ -12,20 +12,22 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto.utilities import LocalProtocolError
 
 from api import openapi, problems, refusals
+from api.audit.states import check_states
 from api.audit.trail import AuditTrail
-from api.authentication import authorize
+from api.authentication import authorize, is_audited
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
+from api.edges import NAME
 from api.entrance import Entrance, TimedProtocol
-from api.following import LogFollower
+from api.following import Followable, LogFollower
 from api.host_names import HostNames
 from api.job_journal import JobsTaker
 from api.middleware import RequestContext
-from api.parts import NAME
 from api.routes import (
     accounts,
     alarms,
@@ -69,7 +71,7 @@ from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.records import ACCESS, ALARMS, GATEWAYS, JOBS, METRICS, RULES, SESSIONS
+from mqlake.records import GATEWAYS, JOBS, METRICS, RULES, SESSIONS
 
 _logger = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(session.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
     app.include_router(sign_on.router, prefix=PREFIX)
     app.include_router(live.sockets, prefix=PREFIX)
+    check_states(_audited())
     for module in _FOR_CALLERS:
         app.include_router(
             module.router,
@@ -119,6 +122,17 @@ def create_app(services: Services) -> FastAPI:
             max_body_size=settings.max_body_bytes,
         )
     return app
+
+
+def _audited() -> set[str]:
+    """Return the paths of all operations that are audited."""
+    return {
+        route.path_format
+        for module in _FOR_CALLERS
+        for route in module.router.routes
+        if isinstance(route, APIRoute)
+        and any(is_audited(method, route.openapi_extra) for method in route.methods or ())
+    }
 
 
 def _add_middleware(app: FastAPI, services: Services) -> None:
@@ -238,20 +252,15 @@ def _add_metrics(services: Services, families: Families) -> None:
 
 def _followers(services: Services) -> tuple[LogFollower, ...]:
     """Return the followers that keep the parts as the log has them."""
-    data_dir, gateways, rules = services.settings.data_dir, services.gateways, services.rules
-    said = gateways.bans, gateways.rights, gateways.tenants, gateways.heard
-    ruled, counted = (rules.view, rules.references), (rules.metrics, services.metrics.tenants)
+    data_dir, gateways = services.settings.data_dir, services.gateways
+    kept: dict[str, tuple[Followable, ...]] = {**services.kept.followed()}
+    said = {GATEWAYS: (*kept.pop(GATEWAYS), gateways.heard), SESSIONS: (gateways.sessions,)}
+    counted = services.rules.metrics, services.metrics.tenants
+    kept[JOBS] = (JobsTaker(services.runs.jobs),)
     return (
-        LogFollower(
-            data_dir,
-            "sessions",
-            {GATEWAYS: said, SESSIONS: (gateways.sessions,)},
-            pace_seconds=SESSION_PACE_SECONDS,
-        ),
-        LogFollower(data_dir, "rules", {RULES: ruled, METRICS: counted}),
-        LogFollower(data_dir, "jobs", {JOBS: (JobsTaker(services.runs.jobs),)}),
-        LogFollower(data_dir, "access", {ACCESS: (services.access.view,)}),
-        LogFollower(data_dir, "alarms", {ALARMS: (services.alarms.view,)}),
+        LogFollower(data_dir, "sessions", said, pace_seconds=SESSION_PACE_SECONDS),
+        LogFollower(data_dir, "rules", {RULES: kept.pop(RULES), METRICS: counted}),
+        *(LogFollower(data_dir, log_topic, {log_topic: kept[log_topic]}) for log_topic in kept),
     )
 
 

@@ -21,6 +21,7 @@ from api.completeness import Completeness
 from api.federation import FederationLink
 from api.history import Deleter
 from api.jobs import Jobs
+from api.kept import Resource
 from api.live.messages import MessageFeed
 from api.live.metrics import MetricsSource
 from api.log import LogAppender
@@ -34,6 +35,17 @@ from api.publishing import ApiPublisher
 from api.references.changes import ReferenceChanges
 from api.references.materialised import MaterialisedReferences
 from api.references.tables import ReferenceTables
+from api.resources import (
+    ACCESS,
+    ALARMS,
+    BANS,
+    REFERENCES,
+    RESOURCES,
+    RIGHTS,
+    RULES,
+    SCHEMAS,
+    TENANTS,
+)
 from api.retained import RetainedTable
 from api.rights import MaterialisedRights, RightsChanges
 from api.rules.changes import RuleChanges
@@ -47,7 +59,7 @@ from api.sql.running import QueryRunner
 from api.sql.warming import WarmUp
 from api.tenants import MaterialisedTenants, TenantChanges
 from api.tracing.traces import Traces
-from mqlake.records import ACCESS, ALARMS, GATEWAYS, RULES, SESSIONS
+from mqlake.records import SESSIONS
 from mqlake.status import SystemState, read_state
 
 
@@ -87,31 +99,44 @@ def _view(choose: Choose, log_topic: str) -> Any:
     return _part(choose, choose, log_topic)
 
 
+def known(resource: Resource[Any, Any]) -> Any:
+    """Return the dependency that gives the view of a resource.
+
+    Raises:
+        TypeError: It is not listed; `changes` raises it too.
+    """
+    return _view(_kept(resource), resource.log_topic)
+
+
+def changes(resource: Resource[Any, Any]) -> Any:
+    """Return the dependency that gives the changes of a resource, when its view has been read."""
+    view = _kept(resource)
+    return _part(lambda its: its.kept[resource].changes, view, resource.log_topic)
+
+
+def _kept(resource: Resource[Any, Any]) -> Choose:
+    if resource not in RESOURCES:
+        raise TypeError(f"RESOURCES of api/resources.py lacks what {resource.log_topic} keeps")
+    return lambda its: its.kept[resource].view
+
+
 Settings = Annotated[ApiSettings, _part(lambda its: its.settings)]
 Log = Annotated[LogAppender, _part(lambda its: its.log)]
 
-KnownAccess = Annotated[MaterialisedAccess, _view(lambda its: its.access.view, ACCESS)]
-ChangeAccess = Annotated[AccessChanges, _part(lambda its: its.access.changes)]
+KnownAccess = Annotated[MaterialisedAccess, known(ACCESS)]
+ChangeAccess = Annotated[AccessChanges, _part(lambda its: its.kept[ACCESS].changes)]
+"""Somebody may log out before all is read."""
 LoggingIn = Annotated[Logins, _part(lambda its: its.access.logins)]
 Oidc = Annotated[Provider | None, _part(lambda its: its.access.provider)]
 
 Heard = Annotated[Gateways, _part(lambda its: its.gateways.heard)]
 Cache = Annotated[SessionCache, _view(lambda its: its.gateways.sessions, SESSIONS)]
-KnownBans = Annotated[MaterialisedBans, _view(lambda its: its.gateways.bans, GATEWAYS)]
-ChangeBans = Annotated[
-    BanChanges,
-    _part(lambda its: its.gateways.ban_changes, lambda its: its.gateways.bans, GATEWAYS),
-]
-KnownRights = Annotated[MaterialisedRights, _view(lambda its: its.gateways.rights, GATEWAYS)]
-ChangeRights = Annotated[
-    RightsChanges,
-    _part(lambda its: its.gateways.rights_changes, lambda its: its.gateways.rights, GATEWAYS),
-]
-KnownTenants = Annotated[MaterialisedTenants, _view(lambda its: its.gateways.tenants, GATEWAYS)]
-ChangeTenants = Annotated[
-    TenantChanges,
-    _part(lambda its: its.gateways.tenant_changes, lambda its: its.gateways.tenants, GATEWAYS),
-]
+KnownBans = Annotated[MaterialisedBans, known(BANS)]
+ChangeBans = Annotated[BanChanges, changes(BANS)]
+KnownRights = Annotated[MaterialisedRights, known(RIGHTS)]
+ChangeRights = Annotated[RightsChanges, changes(RIGHTS)]
+KnownTenants = Annotated[MaterialisedTenants, known(TENANTS)]
+ChangeTenants = Annotated[TenantChanges, changes(TENANTS)]
 Balancing = Annotated[BalancerLink, _part(lambda its: its.gateways.balancer)]
 Federated = Annotated[FederationLink, _part(lambda its: its.gateways.federation)]
 
@@ -121,11 +146,11 @@ Retained = Annotated[RetainedTable, _part(lambda its: its.messages.retained)]
 Completed = Annotated[Completeness, _part(lambda its: its.messages.completeness)]
 Tracing = Annotated[Traces, _part(lambda its: its.traces)]
 
-KnownRules = Annotated[MaterialisedRules, _view(lambda its: its.rules.view, RULES)]
-ChangeRules = Annotated[RuleChanges, _part(lambda its: its.rules.changes)]
-ChangeSchemas = Annotated[SchemaChanges, _part(lambda its: its.rules.schema_changes)]
-KnownReferences = Annotated[MaterialisedReferences, _view(lambda its: its.rules.references, RULES)]
-ChangeReferences = Annotated[ReferenceChanges, _part(lambda its: its.rules.reference_changes)]
+KnownRules = Annotated[MaterialisedRules, known(RULES)]
+ChangeRules = Annotated[RuleChanges, changes(RULES)]
+ChangeSchemas = Annotated[SchemaChanges, changes(SCHEMAS)]
+KnownReferences = Annotated[MaterialisedReferences, known(REFERENCES)]
+ChangeReferences = Annotated[ReferenceChanges, changes(REFERENCES)]
 Tables = Annotated[ReferenceTables, _part(lambda its: its.rules.reference_tables)]
 Metrics = Annotated[MaterialisedMetrics, _part(lambda its: its.rules.metrics)]
 
@@ -142,8 +167,8 @@ Figures = Annotated[TenantFigures, _part(lambda its: its.metrics.figures)]
 Live = Annotated[LiveParts, _part(lambda its: its.live)]
 Feed = Annotated[MessageFeed, _part(lambda its: its.live.messages)]
 
-KnownAlarms = Annotated[MaterialisedAlarms, _view(lambda its: its.alarms.view, ALARMS)]
-ChangeAlarms = Annotated[AlarmChanges, _part(lambda its: its.alarms.changes)]
+KnownAlarms = Annotated[MaterialisedAlarms, known(ALARMS)]
+ChangeAlarms = Annotated[AlarmChanges, changes(ALARMS)]
 Watch = Annotated[AlarmWatch, _part(lambda its: its.alarms.watch)]
 
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 from api.alarms.checks import looking_at
 from api.audit_log import AuditLog
+from api.edges import Edges
 from api.history import Deleter
 from api.job_journal import LogJournal
 from api.jobs import Jobs
+from api.kept import Kept
 from api.live.metrics import MetricsTicker
 from api.live.readers import LiveReaders
 from api.log import LogAppender
 from api.parts import (
     AccessParts,
     AlarmParts,
-    Edges,
     GatewayParts,
     LiveParts,
     MessageParts,
@@ -26,6 +27,7 @@ from api.parts import (
     RuleParts,
 )
 from api.replay.work import ReplayParts
+from api.resources import REFERENCES, RESOURCES, RULES
 from api.rules.work import RuleWorks
 from api.runs import LongRuns
 from api.served_certificate import ServedCertificate
@@ -42,6 +44,7 @@ class Services:
     certificate: ServedCertificate | None
     log: LogAppender
     audit_log: AuditLog
+    kept: Kept
     access: AccessParts
     gateways: GatewayParts
     messages: MessageParts
@@ -65,38 +68,40 @@ def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services
         OperationalError: The token file or the certificate cannot be used.
     """
     edges = edges or Edges.of(settings)
-    access = AccessParts.make(settings, edges)
+    kept = Kept(RESOURCES, settings, edges)
+    access = AccessParts.make(settings, edges, kept)
     gateways = GatewayParts.make(settings, edges)
     messages = MessageParts.make(settings, edges)
     rules = RuleParts.make(settings, edges)
     queries = QueryParts.make(settings)
-    metrics = MetricParts.make(settings, edges, gateways, rules)
+    metrics = MetricParts.make(settings, edges, kept, gateways, rules)
     jobs = Jobs(edges.clock, LogJournal(edges.log))
-    look = looking_at(metrics.source, gateways.sessions, rules.view, jobs)
-    alarms = AlarmParts.make(settings, edges, look)
+    known_rules = kept[RULES].view
+    look = looking_at(metrics.source, gateways.sessions, known_rules, jobs)
+    alarms = AlarmParts.make(settings, edges, kept, look)
     log, spark, sessions, heard = edges.log, queries.spark, gateways.sessions, gateways.heard
     return Services(
         settings=settings,
         certificate=ServedCertificate(settings) if settings.certificate else None,
         log=log,
         audit_log=AuditLog(log, edges.clock),
+        kept=kept,
         access=access,
         gateways=gateways,
         messages=messages,
         rules=rules,
         queries=queries,
-        traces=Traces(edges.open_scan, spark, sessions, rules.view, heard),
+        traces=Traces(edges.open_scan, spark, sessions, known_rules, heard),
         runs=LongRuns(
             jobs,
-            RuleWorks(spark, log, rules.view, rules.references),
+            RuleWorks(spark, log, known_rules, kept[REFERENCES].view),
             ReplayParts(
                 *(log, messages.maker, sessions, heard, queries.runner, settings),
                 access.authenticator.callers,
             ),
             Deleter(spark, log, edges.clock),
             DeletionParts(
-                *(settings.data_dir, log, access, gateways, messages, rules, metrics, alarms),
-                *(jobs, spark),
+                *(settings.data_dir, log, kept, gateways, messages, rules, metrics, jobs, spark)
             ),
         ),
         metrics=metrics,

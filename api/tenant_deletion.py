@@ -16,10 +16,12 @@ from api.cache import ClientFilter, SessionCache
 from api.control import clear_retained, disconnect
 from api.history import SETTINGS, append_event, delete_rows, vacuum
 from api.jobs import Job, JobElsewhere, Jobs, Work
+from api.kept import Kept, Step
 from api.log import LogAppender
 from api.metrics.rules import forget_metrics
 from api.metrics.tenants import forget_tenant_metrics
-from api.parts import AccessParts, AlarmParts, GatewayParts, MessageParts, MetricParts, RuleParts
+from api.parts import GatewayParts, MessageParts, MetricParts, RuleParts
+from api.resources import REFERENCES, RESOURCES, TENANTS
 from api.spark import SparkConnect
 from mqlake.errors import OperationalError
 from mqlake.rule_tables import rule_tables
@@ -49,12 +51,11 @@ class DeletionParts:
 
     data_dir: Path
     log: LogAppender
-    access: AccessParts
+    kept: Kept
     gateways: GatewayParts
     messages: MessageParts
     rules: RuleParts
     metrics: MetricParts
-    alarms: AlarmParts
     jobs: Jobs
     spark: SparkConnect
 
@@ -87,7 +88,7 @@ def is_being_deleted(jobs: Jobs, tenant: str) -> bool:
 
 
 def _suspend(parts: DeletionParts, _job: Job, tenant: str) -> None:
-    parts.gateways.tenant_changes.suspend(tenant)
+    parts.kept[TENANTS].changes.suspend(tenant)
 
 
 def _end_jobs(parts: DeletionParts, job: Job, tenant: str) -> None:
@@ -99,21 +100,24 @@ def _end_jobs(parts: DeletionParts, job: Job, tenant: str) -> None:
                 raise OperationalError(str(exc)) from exc
 
 
+def _forget_kept(parts: DeletionParts, step: Step, tenant: str) -> dict[str, int]:
+    """Have each resource do its part of a step."""
+    counts: dict[str, int] = {}
+    for resource in RESOURCES:
+        if forget := resource.forget_tenant.get(step):
+            counts |= forget(parts.kept[resource], tenant)
+    return counts
+
+
 def _delete_definitions(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
-    rules, schemas = parts.rules.view.all(tenant), parts.rules.view.schemas(tenant).names()
-    for entry in rules:
-        parts.rules.changes.delete(tenant, entry.rule.id, None)
-    for name in schemas:
-        parts.rules.schema_changes.delete(tenant, name)
-    references = [name for name, one in parts.rules.references.all(tenant) if one.exists]
-    for name in references:
-        parts.rules.reference_changes.delete(tenant, name)
+    counts = _forget_kept(parts, "definitions", tenant)
+    references = parts.kept[REFERENCES].view
     _wait(
         job,
-        lambda: sum(not one.is_answered for _, one in parts.rules.references.all(tenant)),
+        lambda: sum(not one.is_answered for _, one in references.all(tenant)),
         "reference tables are not deleted yet",
     )
-    return {"rules": len(rules), "schemas": len(schemas), "references": len(references)}
+    return counts
 
 
 def _end_sessions(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
@@ -158,8 +162,7 @@ def _clear_retained(parts: DeletionParts, job: Job, tenant: str) -> dict[str, in
 
 
 def _revoke(parts: DeletionParts, _job: Job, tenant: str) -> dict[str, int]:
-    parts.alarms.changes.forget_tenant(tenant)
-    return {"keys_and_accounts": parts.access.changes.forget_tenant(tenant)}
+    return _forget_kept(parts, "access", tenant)
 
 
 def _delete_rows(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
@@ -186,13 +189,11 @@ def _delete_rows(parts: DeletionParts, job: Job, tenant: str) -> dict[str, int]:
 
 def _forget(parts: DeletionParts, _job: Job, tenant: str) -> None:
     """Let no key of the log name it; the engine forgets where its rules counted in minutes."""
-    parts.rules.changes.forget(tenant)
-    parts.rules.reference_changes.forget(tenant)
     for rule_id in parts.rules.metrics.rules_of(tenant):
         forget_metrics(parts.log, parts.rules.metrics, tenant, rule_id)
     forget_tenant_metrics(parts.log, parts.metrics.tenants, tenant)
     parts.jobs.drop_ended(tenant)
-    parts.gateways.tenant_changes.delete(tenant)
+    _forget_kept(parts, "last", tenant)
 
 
 _STEPS: Final[dict[str, Callable[[DeletionParts, Job, str], dict[str, int] | None]]] = {

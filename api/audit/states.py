@@ -1,18 +1,15 @@
 """State of the resource at a path, as it is shown to callers who may not see secrets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from api.references.views import view_reference
-from api.rules.changes import body_of
-from api.rules.views import masked_body
+from api.kept import Resource
+from api.resources import RESOURCES
 from api.services import Services
-from mqlake.access_records import Account, ApiKey
 from mqlake.errors import MqlakeError
-from mqlake.reference_records import reference_table
 from mqlake.retention import read_policies
 
 Reader = Callable[[Services, Mapping[str, str], str], Any]
@@ -56,92 +53,39 @@ def masked_request(annotation: Any, body: bytes) -> Any:
     return found
 
 
-def _rule(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
-    entry = services.rules.view.get(tenant, parameters["id"])
-    if entry is None:
-        return None
-    shown = masked_body(body_of(entry.rule)).model_dump(mode="json")
-    return {"version": entry.rule.version, **shown}
+def check_states(changed: Set[str]) -> None:
+    """Check that it is said what the state at each path is, or that there is none.
+
+    Args:
+        changed: Paths of audited operations.
+
+    Raises:
+        TypeError: Of a path with parameters it is not said, or it is said of one that is not there.
+    """
+    said = {*_READERS, *_NO_STATE}
+    if unsaid := {path for path in changed if "{" in path} - said:
+        raise TypeError(f"no resource in api/resources.py says the state at {sorted(unsaid)}")
+    if gone := said - changed:
+        raise TypeError(f"a state is said of {sorted(gone)}, where no route changes anything")
 
 
-def _schema(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
-    versions = services.rules.view.schemas(tenant).versions(parameters["name"])
-    return {"versions": [one.version for one in versions]} if versions else None
-
-
-def _reference(services: Services, parameters: Mapping[str, str], tenant: str) -> Any:
-    found = services.rules.references.get(tenant, parameters["id"])
-    if found is None or not found.exists:
-        return None
-    table = reference_table(tenant, parameters["id"])
-    return view_reference(parameters["id"], table, found).model_dump(mode="json")
-
-
-def _key(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    key = services.access.view.key(parameters["id"])
-    if key is None:
-        return None
-    return {
-        "role": key.role,
-        "description": key.description,
-        **_rights_of(key),
-    }
-
-
-def _rights_of(subject: ApiKey | Account) -> dict[str, list[str] | None]:
-    found = {"topic_filters": subject.topic_filters, "tenants": subject.tenants}
-    return {name: None if one is None else list(one) for name, one in found.items()}
-
-
-def _account(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    account = services.access.view.account(parameters["name"])
-    if account is None:
-        return None
-    return {
-        "role": account.role,
-        "password_changed_at": account.password_changed_at,
-        **_rights_of(account),
-    }
-
-
-def _session(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    session = services.access.view.session(parameters["id"])
-    if session is None:
-        return None
-    # Of the token it has a hash.
-    subject = None if session.subject_kind == "token" else session.subject
-    return {"subject_kind": session.subject_kind, "subject": subject}
-
-
-def _ban(services: Services, parameters: Mapping[str, str], _tenant: str) -> Any:
-    ban = services.gateways.bans.get(parameters["id"])
-    return None if ban is None else ban.model_dump(mode="json")
-
-
-def _rights(services: Services, _parameters: Mapping[str, str], _tenant: str) -> Any:
-    rights = services.gateways.rights.current
-    return None if rights is None else rights.model_dump(mode="json", exclude_defaults=True)
-
-
-def _tenant(services: Services, parameters: Mapping[str, str], _of: str) -> Any:
-    tenant = services.gateways.tenants.get(parameters["name"])
-    return None if tenant is None else tenant.model_dump(mode="json")
-
-
-def _retention(services: Services, _parameters: Mapping[str, str], _tenant: str) -> Any:
+def _retention(services: Services) -> Any:
     return [asdict(one) for one in read_policies(services.settings.data_dir)]
 
 
+def _of(resource: Resource[Any, Any], path: str) -> Reader:
+    read = resource.states[path]
+    return lambda services, *place: read(services.kept[resource].view, *place)
+
+
 _READERS: Final[Mapping[str, Reader]] = {
-    **dict.fromkeys(("/rules/{id}", "/rules/{id}/versions/{version}/rollback"), _rule),
-    **dict.fromkeys(("/schemas/{name}", "/schemas/{name}/versions/{version}"), _schema),
-    "/references/{id}": _reference,
-    "/references/{id}/versions/{version}/rollback": _reference,
-    "/keys/{id}": _key,
-    "/accounts/{name}": _account,
-    "/sessions/{id}": _session,
-    "/bans/{id}": _ban,
-    "/rights": _rights,
-    "/tenants/{name}": _tenant,
-    "/retention": _retention,
+    **{path: _of(resource, path) for resource in RESOURCES for path in resource.states},
+    "/retention": lambda services, *_: _retention(services),
 }
+_NO_STATE: Final = {
+    *("/balancer/nodes/{name}/drain", "/gateways/{name}/drain", "/gateways/{name}/reload"),
+    *("/clients/{client_id}", "/retained/{topic}", "/alarms/{id}/acknowledge"),
+    *("/jobs/{id}", "/jobs/{id}/resume", "/rules/{id}/backfill", "/rules/{id}/dry_run"),
+    *("/rules/{id}/dead_letters/rerun", "/rules/{id}/metrics/reset", "/rules/{id}/resume"),
+}
+"""Paths where something is asked for that is no definition."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from api.resources import ACCESS, ALARMS
 from api.services import Services
 from mqlake.access_records import Account, ApiKey
 from mqlake.tenants import DEFAULT_TENANT, TENANT_PATTERN
@@ -81,15 +82,15 @@ def _new(_services: Services, subject: Subject) -> Tenants:
 
 
 def _key(services: Services, subject: Subject) -> Tenants:
-    return _of(services.access.view.key(subject.parameters["id"]))
+    return _of(services.kept[ACCESS].view.key(subject.parameters["id"]))
 
 
 def _account(services: Services, subject: Subject) -> Tenants:
-    return _of(services.access.view.account(subject.parameters["name"]))
+    return _of(services.kept[ACCESS].view.account(subject.parameters["name"]))
 
 
 def _session(services: Services, subject: Subject) -> Tenants:
-    view = services.access.view
+    view = services.kept[ACCESS].view
     session = view.session(subject.parameters["id"])
     if session is None:
         return ()
@@ -100,7 +101,7 @@ def _session(services: Services, subject: Subject) -> Tenants:
 
 
 def _alarm(services: Services, subject: Subject) -> Tenants:
-    known = services.alarms.view.get(subject.parameters["id"])
+    known = services.kept[ALARMS].view.get(subject.parameters["id"])
     if known is None:
         return ()
     return None if known.alarm.tenant is None else (known.alarm.tenant,)
@@ -123,7 +124,7 @@ def _login(services: Services, subject: Subject) -> Tenants:
     """Return the tenants of who has logged in, or of the account by whose name somebody tries."""
     if subject.caller_tenants is not None:
         return subject.caller_tenants
-    account = services.access.view.account(subject.caller)
+    account = services.kept[ACCESS].view.account(subject.caller)
     return None if account is None else account.tenants
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from api.problems import ProblemDetails
 from api.references.materialised import Reference
 from api.references.tables import Version
 from mqlake.reference_records import Columns
@@ -42,13 +41,6 @@ class ReferenceVersionView(BaseModel):
     key: list[str]
     description: str
     created_at: datetime
-
-
-class UploadProblemDetails(ProblemDetails):
-    """The body of an error answer that may be about the rows of an upload."""
-
-    line: int | None = Field(default=None, description="1-based, in the upload")
-    column: str | None = Field(default=None, description="name of the column")
 
 
 class RowsPage(BaseModel):

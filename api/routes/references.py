@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ChangeReferences, KnownReferences, Tables
@@ -18,7 +19,6 @@ from api.references.views import (
     ReferenceVersionView,
     ReferenceView,
     RowsPage,
-    UploadProblemDetails,
     view_reference,
     view_version,
 )
@@ -65,6 +65,13 @@ _BODY: Final[dict[str, Any]] = {
 
 IdPath = Annotated[ReferenceId, Path(alias="id", description="identifier of a reference table")]
 Wait = Annotated[float, Query(ge=0, le=60, description="maximum seconds to wait for the table")]
+
+
+class UploadProblemDetails(ProblemDetails):
+    """The body of an error answer that may be about the rows of an upload."""
+
+    line: int | None = Field(default=None, description="1-based, in the upload")
+    column: str | None = Field(default=None, description="name of the column")
 
 
 @router.get("/references")

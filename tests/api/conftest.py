@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from api.access.materialised import MaterialisedAccess
 from api.audit_log import AuditLog
 from api.cache import CacheWriter
+from api.edges import Edges
 from api.following import Followed
 from api.live.messages import MessageFeed
 from api.live.outputs import OutputFeed
@@ -22,10 +23,10 @@ from api.log import LogAppender
 from api.materialised import MaterialisedView
 from api.messages import MadeMessage
 from api.metrics.rules import MaterialisedMetrics
-from api.parts import Edges
 from api.presence import Gateways
 from api.publishing import ApiPublisher, LogAddress, Placed
 from api.references.materialised import MaterialisedReferences
+from api.resources import ACCESS, REFERENCES, RULES
 from api.rules.materialised import MaterialisedRules
 from api.services import Services, make_services
 from api.settings import ApiSettings
@@ -264,16 +265,13 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     services = replace(services, audit_log=AuditLog(audited, clock))
     app = application(services)
     app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
-    gateways, rules = services.gateways, services.rules
+    gateways, kept = services.gateways, services.kept
     with gateways.sessions.taking() as writer:
-        for read in (
-            *(writer, gateways.bans, gateways.rights, gateways.tenants, services.access.view),
-            *(rules.view, rules.references, services.alarms.view),
-        ):
+        for read in (writer, *chain.from_iterable(kept.followed().values())):
             read.complete()
         yield Api(
-            *(Client(app), tmp_path, writer, gateways.heard, log, clock, services.access.view),
-            *(rules.view, rules.metrics, rules.references, audited),
+            *(Client(app), tmp_path, writer, gateways.heard, log, clock, kept[ACCESS].view),
+            *(kept[RULES].view, services.rules.metrics, kept[REFERENCES].view, audited),
         )
 
 

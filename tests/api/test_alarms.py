@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from api import resources
 from api.alarms.checks import Found, of_jobs, of_system
 from api.alarms.materialised import MaterialisedAlarms
 from api.alarms.notify import AlarmWebhook, Mail, Notice, channels
@@ -52,7 +53,7 @@ class Watched:
         self.found: list[Found] | None = []
         self.ears = Ears()
         self.api = api
-        alarms = api.services.alarms
+        alarms = api.services.kept[resources.ALARMS]
         self.view = alarms.view
         parts = (alarms.view, alarms.changes, lambda: self.found, api.clock)
         self.watch = AlarmWatch(*parts, [self.ears], **options)
@@ -158,7 +159,9 @@ def test_an_alarm_is_told_once_when_it_lasts_and_when_it_is_over(api: Api) -> No
     one.look(AWAY)
     one.look()
     assert len(one.ears.heard) == 2, "it was over before anybody had to know"
-    assert one.view.get(AWAY.id).alarm.times == 2  # type: ignore[union-attr]
+    again = one.view.get(AWAY.id)
+    assert again is not None
+    assert again.alarm.times == 2
 
 
 def test_warnings_are_told_when_they_are_asked_for(api: Api) -> None:
@@ -256,7 +259,7 @@ def test_alarms_of_other_tenants_are_not_shown(api: Api) -> None:
         path = f"/alarms/{found.id}/acknowledge"
         assert api.request("POST", path, key, json={}).status_code == status
         assert api.request("DELETE", path, key).status_code == status
-    api.services.alarms.changes.forget_tenant("acme")
+    api.services.kept[resources.ALARMS].changes.forget_tenant("acme")
     assert {known.id for known in one.view.all()} == {AWAY.id, other.id}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.bans import MaterialisedBans
+from api.resources import BANS
 from mqlake.bans import ban_key, decode_ban
 from mqlake.records import GATEWAYS
 from tests.api.conftest import Api, take
@@ -118,7 +119,7 @@ def test_what_another_process_of_the_api_says_counts() -> None:
 
 
 def test_nobody_is_told_of_part_of_the_bans(api: Api) -> None:
-    api.services.gateways.bans.forget()
+    api.services.kept[BANS].view.forget()
     for method in ("GET", "POST"):
         answer = api.request(method, "/bans", json={"users": ["a"]})
         assert answer.status_code == 503

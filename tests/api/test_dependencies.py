@@ -23,6 +23,7 @@ PARTS = {
 READ = {
     *("KnownRules", "Cache", "KnownAccess", "KnownAlarms", "KnownBans", "KnownReferences"),
     *("KnownRights", "KnownTenants", "ChangeBans", "ChangeRights", "ChangeTenants"),
+    *("ChangeRules", "ChangeSchemas", "ChangeReferences", "ChangeAlarms"),
 }
 """Those of which a part would look like all."""
 

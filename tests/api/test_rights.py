@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from api import resources
 from api.rights import KEPT_VERSIONS, MaterialisedRights
 from mqlake.records import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import decode_rights, rights_version_key
@@ -125,7 +126,7 @@ def test_rights_are_for_administrators(api: Api, role: str) -> None:
 
 
 def test_part_of_the_versions_is_shown_to_nobody(api: Api) -> None:
-    api.services.gateways.rights.forget()
+    api.services.kept[resources.RIGHTS].view.forget()
     for method, path in (("GET", "/rights"), ("PUT", "/rights"), ("POST", "/rights/plan")):
         assert api.request(method, path, json={"rules": []}).status_code == 503
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from api.resources import TENANTS
 from api.tenants import MaterialisedTenants
 from mqlake.records import GATEWAYS
 from mqlake.rule_tables import rule_table
@@ -105,7 +106,7 @@ def test_a_change_is_audited_with_what_was_before(api: Api) -> None:
 
 
 def test_nothing_is_said_before_all_was_read(api: Api) -> None:
-    api.services.gateways.tenants.forget()
+    api.services.kept[TENANTS].view.forget()
     assert api.request("GET", "/tenants").status_code == 503
     assert api.request("PUT", "/tenants/acme", json={}).status_code == 503
 

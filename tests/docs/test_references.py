@@ -8,7 +8,7 @@ import pytest
 
 from api.app import create_app
 from api.references.reading import UploadError, read_schema, read_upload
-from api.references.views import UploadProblemDetails
+from api.routes.references import UploadProblemDetails
 from api.services import make_services
 from api.settings import ApiSettings
 from cli.references import command

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from api.rules.materialised import MaterialisedRules
+from api.resources import RULES
 from cli.app import mqlake
 from launcher.ports import free_ports
 from launcher.testing import await_condition
@@ -63,8 +63,8 @@ def test_lists_come_page_by_page(served: Api, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_about_to_be_ready_is_asked_again(
     served: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = MaterialisedRules()
-    served.put_in("rules", view=view)
+    view = served.services.kept[RULES].view
+    view.forget()
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -75,7 +75,7 @@ def test_what_is_about_to_be_ready_is_asked_again(
     monkeypatch.setattr("mqlake.api_client.time", clock)
     assert ApiClient(served.data_dir).get("/rules")["items"] == []
     assert slept == [1], "as Retry-After says"
-    served.put_in("rules", view=MaterialisedRules())
+    view.forget()
     monkeypatch.setattr("mqlake.api_client.FOLLOW_SECONDS", 0.5)
     with pytest.raises(ApiError, match=r"the API is reading mqlake\.rules: ask again"):
         ApiClient(served.data_dir).get("/rules")

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.following import Followed
+from api.resources import REFERENCES
 from mqlake.clock import ManualClock
 from mqlake.records import RULES
 from mqlake.reference_records import (
@@ -234,7 +235,7 @@ def test_a_table_of_a_deleted_tenant_leaves_no_number(system: System, is_restart
     assert system.api.request("DELETE", path, params={"wait": 0}).status_code == 202
     system.references.step(0)
     written = len(system.log.written)
-    system.api.services.rules.reference_changes.forget("default")
+    system.api.services.kept[REFERENCES].changes.forget("default")
     if is_restarted:
         system.start()
     system.references.step(0)

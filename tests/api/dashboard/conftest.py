@@ -53,7 +53,7 @@ def served_api(folder: Path) -> Iterator[Served]:
         gateways, rules = api.services.gateways, api.services.rules
         # Pages follow figures by a clock that goes.
         figures = MetricsSource(
-            *(folder, gateways.heard, rules.view, rules.metrics),
+            *(folder, gateways.heard, api.rules, rules.metrics),
             *(gateways.balancer, gateways.federation, SystemClock()),
         )
         api.put_in("live", ticker=MetricsTicker(figures.read))
