@@ -260,7 +260,7 @@ def _followers(services: Services) -> tuple[LogFollower, ...]:
     return (
         LogFollower(data_dir, "sessions", said, pace_seconds=SESSION_PACE_SECONDS),
         LogFollower(data_dir, "rules", {RULES: kept.pop(RULES), METRICS: counted}),
-        *(LogFollower(data_dir, log_topic, {log_topic: kept[log_topic]}) for log_topic in kept),
+        *(LogFollower(data_dir, one.removeprefix("mqlake."), {one: kept[one]}) for one in kept),
     )
 
 
