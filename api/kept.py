@@ -19,7 +19,7 @@ OF_ALL_TENANTS: Final[Mapping[Step, Callable[[object, str], Mapping[str, int]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[View, Changes]):
+class KeptPart(Generic[View, Changes]):
     """The parts of a resource."""
 
     view: View
@@ -44,7 +44,7 @@ class Resource(Generic[View, Changes]):
     view: "Callable[[], View] | Resource[View, Any]"
     changes: Callable[[ApiSettings, Edges, View], Changes]
     states: Mapping[str, Callable[[View, Mapping[str, str], str], Any]]
-    forget_tenant: Mapping[Step, Callable[[Part[View, Changes], str], Mapping[str, int]]]
+    forget_tenant: Mapping[Step, Callable[[KeptPart[View, Changes], str], Mapping[str, int]]]
 
 
 class Kept:
@@ -59,12 +59,12 @@ class Kept:
     def __init__(
         self, resources: Sequence[Resource[Any, Any]], settings: ApiSettings, edges: Edges
     ) -> None:
-        self._parts: dict[Resource[Any, Any], Part[Any, Any]] = {}
+        self._parts: dict[Resource[Any, Any], KeptPart[Any, Any]] = {}
         for one in resources:
             view = self[one.view].view if isinstance(one.view, Resource) else one.view()
-            self._parts[one] = Part(view, one.changes(settings, edges, view))
+            self._parts[one] = KeptPart(view, one.changes(settings, edges, view))
 
-    def __getitem__(self, resource: Resource[View, Changes]) -> Part[View, Changes]:
+    def __getitem__(self, resource: Resource[View, Changes]) -> KeptPart[View, Changes]:
         return self._parts[resource]
 
     def followed(self) -> dict[str, tuple[MaterialisedView, ...]]:

@@ -14,7 +14,7 @@ from api.alarms.changes import AlarmChanges
 from api.alarms.materialised import MaterialisedAlarms
 from api.bans import BanChanges, MaterialisedBans
 from api.edges import Edges
-from api.kept import OF_ALL_TENANTS, Changes, Part, Resource, View
+from api.kept import OF_ALL_TENANTS, Changes, KeptPart, Resource, View
 from api.log import LogAppender
 from api.references.changes import ReferenceChanges
 from api.references.materialised import MaterialisedReferences
@@ -75,7 +75,7 @@ def _session(view: MaterialisedAccess, parameters: Parameters, _tenant: str) -> 
     return {"subject_kind": session.subject_kind, "subject": subject}
 
 
-def _forget_access(its: Part[MaterialisedAccess, AccessChanges], tenant: str) -> Counts:
+def _forget_access(its: KeptPart[MaterialisedAccess, AccessChanges], tenant: str) -> Counts:
     return {"keys_and_accounts": its.changes.forget_tenant(tenant)}
 
 
@@ -90,7 +90,7 @@ ACCESS: Final = Resource(
 )
 
 
-def _forget_alarms(its: Part[MaterialisedAlarms, AlarmChanges], tenant: str) -> Counts:
+def _forget_alarms(its: KeptPart[MaterialisedAlarms, AlarmChanges], tenant: str) -> Counts:
     its.changes.forget_tenant(tenant)
     return {}
 
@@ -140,14 +140,14 @@ def _rule(view: MaterialisedRules, parameters: Parameters, tenant: str) -> Any:
     return {"version": entry.rule.version, **shown}
 
 
-def _delete_rules(its: Part[MaterialisedRules, RuleChanges], tenant: str) -> Counts:
+def _delete_rules(its: KeptPart[MaterialisedRules, RuleChanges], tenant: str) -> Counts:
     rules = its.view.all(tenant)
     for entry in rules:
         its.changes.delete(tenant, entry.rule.id, None)
     return {"rules": len(rules)}
 
 
-def _forget_rules(its: Part[MaterialisedRules, RuleChanges], tenant: str) -> Counts:
+def _forget_rules(its: KeptPart[MaterialisedRules, RuleChanges], tenant: str) -> Counts:
     its.changes.forget(tenant)
     return {}
 
@@ -172,7 +172,7 @@ def _schema(view: MaterialisedRules, parameters: Parameters, tenant: str) -> Any
     return {"versions": [one.version for one in versions]} if versions else None
 
 
-def _delete_schemas(its: Part[MaterialisedRules, SchemaChanges], tenant: str) -> Counts:
+def _delete_schemas(its: KeptPart[MaterialisedRules, SchemaChanges], tenant: str) -> Counts:
     names = its.view.schemas(tenant).names()
     for name in names:
         its.changes.delete(tenant, name)
@@ -197,14 +197,18 @@ def _reference(view: MaterialisedReferences, parameters: Parameters, tenant: str
     return view_reference(parameters["id"], table, found).model_dump(mode="json")
 
 
-def _delete_references(its: Part[MaterialisedReferences, ReferenceChanges], tenant: str) -> Counts:
+def _delete_references(
+    its: KeptPart[MaterialisedReferences, ReferenceChanges], tenant: str
+) -> Counts:
     names = [name for name, one in its.view.all(tenant) if one.exists]
     for name in names:
         its.changes.delete(tenant, name)
     return {"references": len(names)}
 
 
-def _forget_references(its: Part[MaterialisedReferences, ReferenceChanges], tenant: str) -> Counts:
+def _forget_references(
+    its: KeptPart[MaterialisedReferences, ReferenceChanges], tenant: str
+) -> Counts:
     its.changes.forget(tenant)
     return {}
 
@@ -227,7 +231,7 @@ def _tenant(view: MaterialisedTenants, parameters: Parameters, _tenant: str) -> 
     return None if tenant is None else tenant.model_dump(mode="json")
 
 
-def _forget_tenant(its: Part[MaterialisedTenants, TenantChanges], tenant: str) -> Counts:
+def _forget_tenant(its: KeptPart[MaterialisedTenants, TenantChanges], tenant: str) -> Counts:
     its.changes.delete(tenant)
     return {}
 
