@@ -2,7 +2,7 @@
 
 A request costs its sender, the broker and every reader behind it about half a millisecond of
 processor, however few records it has. Records that are sent as soon as they come make requests of
-one to three, and from 1,000 a second on these take more than a processor (decision 215). So the
+one to three, and from 1,000 a second on these take more than a processor (design: log, 215). So the
 records of a busy log topic are held for a few milliseconds, those of all others are not.
 """
 
