@@ -10,7 +10,7 @@ only.
 3 and 4 turn clients away: they need a queue to the log, or a memory, that has been full for
 seconds, and 4 the memory, for clients that wait for the log hold none. Nothing that was
 acknowledged is lost by any of them
-([decision 120](docs/decisions/0120-who-publishes-pays-with-credits.md)).
+([design: gateway, 120](docs/design/gateway.md)).
 """
 
 from __future__ import annotations
