@@ -10,4 +10,4 @@ COMPILER_OPTIONS: Final = (
     "-XX:Tier4BackEdgeThreshold=160000",
 )
 """Both compilers, the second one late: it takes code that has run four times as often as it usually
-asks for, and nothing is slowed by counting while it has other work (docs/decisions/0017)."""
+asks for, and nothing is slowed by counting while it has other work (docs/design/routing.md)."""

@@ -21,7 +21,7 @@ _SHARED_SYSTEM: Final = re.compile(rf"{_ASKS}\bsystem: LocalSystem\b")
 _SHARED_ENGINE: Final = re.compile(rf"{_ASKS}\bengine: Engine\b")
 _FIRST: Final = "test_lossless.py"
 """Its programs live long enough, or are the first to end in order: they write the archives of their
-classes, by which each later start takes half the work (decision 15)."""
+classes, by which each later start takes half the work (design: routing, 15)."""
 
 
 class Class(StrEnum):
