@@ -1,8 +1,8 @@
 """Which messages the router has given a gateway for a share group, by what its choice depends on.
 
 The choice depends on the log alone: on the message, and on the group's routes in force at its place
-(design: share-groups, 50). So when the deliveries of a gateway are gone, the messages that it was given can be
-told from the others (`share_routes.py` reads how the group was).
+(design: share-groups, 50). So when the deliveries of a gateway are gone, the messages that it was
+given can be told from the others (`share_routes.py` reads how the group was).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The ways to members at other sites, as the router of this site knows them.
 
 Each way is a route of last resort in `mqlake.routes`, in the name of its neighbour. The router
-counts a change of a share group from the next barrier on (design: share-groups, 50), so barriers follow: they
-are sent again until the router has answered, to the log topic that is in this federator's own name.
+counts a change of a share group from the next barrier on (design: share-groups, 50), so barriers
+follow: they are sent again until the router has answered, to the log topic that is in this
+federator's own name.
 """
 
 from __future__ import annotations
