@@ -1,7 +1,7 @@
 """Merge changes into a table of Delta, which is written anew while it is small.
 
 Delta's own merge runs several jobs, two of which compute which files the table has: to plan them
-takes longer than to write a small table (docs/decisions/0219).
+takes longer than to write a small table (docs/design/tables.md, 219).
 """
 
 from collections.abc import Iterable, Mapping
