@@ -6,6 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from streaming.checkpoints import query_id
+from streaming.jvm.bridge import java_class, java_rows
 
 
 class BatchAppends:
@@ -28,10 +29,9 @@ class BatchAppends:
         append = self._by_path.get(path)
         if append is None:
             append = self._by_path[path] = batch_append(rows.sparkSession, path)
-        append.append(rows._jdf, query_id(self._checkpoint), batch_id)
+        append.append(java_rows(rows), query_id(self._checkpoint), batch_id)
 
 
 def batch_append(spark: SparkSession, path: Path) -> Any:
     """Return Java's function for foreachBatch that appends to the table in a folder."""
-    jvm: Any = spark.sparkContext._jvm
-    return jvm.mqlake.spark.BatchAppend(str(path))
+    return java_class(spark, "mqlake.spark.BatchAppend")(str(path))

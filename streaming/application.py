@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
@@ -24,6 +23,7 @@ from mqlake.log.admin import LogAdmin
 from mqlake.logs import set_up_logging
 from streaming.calendar_watch import CalendarWatch
 from streaming.figures import QueryFigures, Watched, read_heap, read_positions
+from streaming.jvm.bridge import CALL_LOGGER, JvmError, java_class
 from streaming.jvm.process import Jvm
 from streaming.log_topics import partition_counts
 from streaming.poison import PoisonGuard
@@ -211,8 +211,8 @@ class Engine:
             is_calm = healthy and not waits
             self.stopping.wait(INTERVAL_SECONDS if is_calm else INTERVAL_SECONDS / 5)
         self.heart.beat(healthy=False, detail="stopping", figures=figures)
-        # A batch that is refused from here on is no error to report, as py4j would.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        # A batch that is refused from here on is no error to report.
+        CALL_LOGGER.setLevel(logging.CRITICAL)
         return 0
 
     def _write_archive(self, figures: dict[str, Any]) -> None:
@@ -220,12 +220,12 @@ class Engine:
         archive = self.jvm.archive
         if archive is None or archive.is_written:
             return
-        java = getattr(self.spark.sparkContext._jvm, _CLASS_DUMP)
+        java = java_class(self.spark, _CLASS_DUMP)
 
         def write() -> None:
             try:
                 java.write(str(archive.unfinished))
-            except Py4JError as error:
+            except JvmError as error:
                 _logger.warning("no archive", extra={"fields": {"reason": str(error)}})
 
         writing = threading.Thread(target=write, name="archive", daemon=True)
@@ -248,7 +248,7 @@ def run(settings: StreamingSettings, heart: Heart, begin: Callable[[Stop], int])
         OperationalError: The machine or the settings do not allow it to run.
     """
     set_up_logging(settings.log_level, settings.log_file, settings.log_format, heart.name)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    CALL_LOGGER.setLevel(logging.WARNING)
     stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -288,7 +288,7 @@ def run_engine(
     except StoppedEarly:
         code = 0
         raise
-    except (Py4JError, OSError):
+    except (JvmError, OSError):
         if not stop.asked.is_set():
             raise
         code = 0  # the end took too long
@@ -306,6 +306,6 @@ def _limit_end(stop: Stop, jvm: Jvm) -> None:
         jvm.process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         _logger.warning("the end took too long, so Java is killed")
-        # py4j logs unanswered calls by the root logger itself, as nobody else does.
+        # Unanswered calls of Java are logged by the root logger itself, as nobody else does.
         logging.getLogger().addFilter(lambda _record: False)
         jvm.kill()

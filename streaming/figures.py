@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from streaming.checkpoints import Offsets, by_number, committed, furthest
+from streaming.jvm.bridge import JvmError, java_class, last_progress
 from streaming.sinks import Waiting
 
 _logger = logging.getLogger(__name__)
@@ -273,15 +273,15 @@ def _lag(ends: Offsets, positions: Offsets) -> int:
 
 
 def progress_of(query: StreamingQuery | None) -> Callable[[], Progress | None] | None:
-    """Return the reader of a query's last progress, in one call; pyspark's own takes a hundred."""
+    """Return the reader of a query's last progress."""
     if query is None:
         return None
 
     def read() -> Progress | None:
         try:
-            found = query._jsq.lastProgress()
-            progress: Progress | None = None if found is None else json.loads(found.json())
-        except (Py4JError, PySparkException):
+            found = last_progress(query)
+            progress: Progress | None = None if found is None else json.loads(found)
+        except (JvmError, PySparkException):
             return None  # it is just being stopped
         return progress
 
@@ -290,23 +290,17 @@ def progress_of(query: StreamingQuery | None) -> Callable[[], Progress | None] |
 
 def read_positions(spark: SparkSession) -> dict[str, Offsets]:
     """Return by query how far the functions of real-time queries have come in this JVM."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    return parse_positions(getattr(jvm, _POSITIONS_CLASS).reached())
+    return parse_positions(java_class(spark, _POSITIONS_CLASS).reached())
 
 
 def read_done(spark: SparkSession) -> dict[str, Offsets]:
     """Return by query the offsets before which the log has all that comes of a record."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    return parse_positions(getattr(jvm, _POSITIONS_CLASS).done())
+    return parse_positions(java_class(spark, _POSITIONS_CLASS).done())
 
 
 def read_heap(spark: SparkSession) -> Heap:
     """Return how much of the Java heap is in use."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    runtime = jvm.java.lang.Runtime.getRuntime()
+    runtime = java_class(spark, "java.lang.Runtime").getRuntime()
     return Heap(runtime.totalMemory() - runtime.freeMemory(), runtime.maxMemory())
 
 

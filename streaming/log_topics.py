@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mqlake.errors import LogError
+from streaming.jvm.bridge import JavaError, java_class, reason_of
 
 _TIMEOUT_MS: Final = 5000
 
@@ -18,14 +18,12 @@ def partition_counts(
     Raises:
         LogError: The log does not answer.
     """
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    properties = jvm.java.util.Properties()
+    properties = java_class(spark, "java.util.Properties")()
     for key, value in client_config.items():
         properties.setProperty(key, value)
     for key in ("request.timeout.ms", "default.api.timeout.ms"):
         properties.setProperty(key, str(_TIMEOUT_MS))
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    admin = java_class(spark, "org.apache.kafka.clients.admin.AdminClient").create(properties)
     counts: dict[str, int] = {}
     try:
         names = admin.listTopics().names().get()
@@ -33,9 +31,8 @@ def partition_counts(
             if names.contains(topic):
                 described = admin.describeTopics([topic]).allTopicNames().get()
                 counts[topic] = described.get(topic).partitions().size()
-    except Py4JJavaError as exc:
-        reason = exc.java_exception.getMessage()
-        raise LogError(f"the log does not answer: {reason}", definite=True) from exc
+    except JavaError as exc:
+        raise LogError(f"the log does not answer: {reason_of(exc)}", definite=True) from exc
     finally:
-        admin.close(jvm.java.time.Duration.ofSeconds(1))
+        admin.close(java_class(spark, "java.time.Duration").ofSeconds(1))
     return counts

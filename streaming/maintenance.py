@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -28,6 +27,7 @@ from mqlake.log_disk import LogDisk
 from mqlake.retention import TABLES_WITH_TOPIC, read_policies
 from mqlake.rule_tables import rule_tables
 from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table
+from streaming.jvm.bridge import JvmError
 from streaming.retained import commits_saying, delete_expired, first_expiry
 from streaming.retention import expired
 from streaming.settings.lake import LakeSettings
@@ -125,7 +125,7 @@ class Maintenance:
                 continue
             try:
                 duty.do()
-            except (PySparkException, Py4JError, OSError, SettingsError) as error:
+            except (PySparkException, JvmError, OSError, SettingsError) as error:
                 if not is_stopping():
                     _logger.warning(
                         "maintenance failed", extra={"fields": {"duty": name, "reason": str(error)}}

@@ -6,11 +6,13 @@ takes longer than to write a small table (docs/design/tables.md, 219).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+
+from streaming.jvm.bridge import java_class, java_rows, java_session, python_rows
 
 SMALL_BYTES: Final = 256 << 10
 """A table of no more is small. VACUUM takes its old files within a day and a half: 7 GB at most, as
@@ -68,12 +70,13 @@ class Merge:
             changes: Rows of any columns.
         """
         spark = changes.sparkSession
-        jvm: Any = spark.sparkContext._jvm
-        small = jvm.mqlake.spark.SmallTable.begin(spark._jsparkSession, table, SMALL_BYTES)
+        small_table = java_class(spark, "mqlake.spark.SmallTable")
+        small = small_table.begin(java_session(spark), table, SMALL_BYTES)
         if small is None:
             self._merge_by_delta(table, changes)
         else:
-            small.write(self._merged(DataFrame(small.rows(), spark), changes)._jdf)
+            rows = python_rows(spark, small.rows())
+            small.write(java_rows(self._merged(rows, changes)))
 
     def _merge_by_delta(self, table: str, changes: DataFrame) -> None:
         merge = (

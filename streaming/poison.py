@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
+from streaming.jvm.bridge import java_class
 from streaming.poison_file import DEATHS_TO_SKIP, PLACES_FILE, Poison, PoisonEntry, forget_places
 
 _CLASS: Final = "mqlake.rules.Places"
@@ -53,7 +54,7 @@ class PoisonGuard:
 
     def open(self, spark: SparkSession) -> None:
         """Let the engine note its places, and skip those that are known for it."""
-        java = getattr(spark.sparkContext._jvm, _CLASS)
+        java = java_class(spark, _CLASS)
         java.open(str(self._places))
         self.look(spark)
 
@@ -66,7 +67,7 @@ class PoisonGuard:
             return []
         places = frozenset(str(entry.place) for entry in skipped)
         if places != self._known:
-            java = getattr(spark.sparkContext._jvm, _CLASS)
+            java = java_class(spark, _CLASS)
             if not self._known <= places:
                 java.forget()
             for place in places:

@@ -25,6 +25,7 @@ from rules.sql.quoting import quoted, quoted_name
 from streaming import queries
 from streaming.appends import batch_append
 from streaming.checkpoints import checkpoint, query_id
+from streaming.jvm.bridge import ddl_of, delta_log, java_rows, java_session
 from streaming.settings.spark import StreamingSettings
 from streaming.tables import make_rule_table
 
@@ -53,7 +54,7 @@ def tidy_rule_tables(spark: SparkSession, settings: StreamingSettings) -> None:
         if shown_name(name) != name and _newest_state(folder / name).get("numFiles") == 0:
             _remove(folder / name)
     # Other tables are now where Delta knows these.
-    _delta_log(spark).clearCache()
+    delta_log(spark).clearCache()
 
 
 def _give(spark: SparkSession, settings: StreamingSettings, path: Path) -> None:
@@ -85,10 +86,10 @@ def _divide(
     for tenant, columns in columns_of.items():
         made = work / _place(path, tenant).name
         rows = common.where(_whose() == tenant).select(*map(quoted_name, columns))
-        make_rule_table(spark, made, tenant, rows._jdf.schema().toDDL())
+        make_rule_table(spark, made, tenant, ddl_of(rows))
         # The last batch may come again: the query of outputs had not noted it when it was killed.
         append = batch_append(spark, made)
-        append.append(rows._jdf, *_last_batch(spark, settings, path))
+        append.append(java_rows(rows), *_last_batch(spark, settings, path))
     os.sync()  # what was copied is on the disk before the common table goes
     path.rename(work / _COMMON)
     finish_division(work)
@@ -144,7 +145,7 @@ def _last_batch(spark: SparkSession, settings: StreamingSettings, path: Path) ->
         query = query_id(checkpoint(settings.data_dir, queries.OUTPUTS))
     except FileNotFoundError:
         return _DIVISION, 0
-    log = _delta_log(spark).forTable(spark._jsparkSession, str(path))
+    log = delta_log(spark).forTable(java_session(spark), str(path))
     batch = log.startTransaction().txnVersion(query)
     return (query, batch) if batch >= 0 else (_DIVISION, 0)
 
@@ -175,8 +176,3 @@ def _remove(path: Path) -> None:
     grave = path.with_name(f".{path.name}")
     path.rename(grave)
     shutil.rmtree(grave)
-
-
-def _delta_log(spark: SparkSession) -> Any:
-    jvm: Any = spark.sparkContext._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog

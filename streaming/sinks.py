@@ -11,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from mqlake.log.admin import LogAdmin
 from mqlake.log.log_topics import KEPT_UNTIL_READ
 from mqlake.records import EVENTS, undelivered_topic
+from streaming.jvm.bridge import java_class
 from streaming.settings.spark import StreamingSettings
 from streaming.sources import client_config
 
@@ -100,9 +101,7 @@ class Waiting:
 
 def read_undelivered(spark: SparkSession) -> list[Waiting]:
     """Return records that wait in the driver's JVM, where all tasks are with a local master."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    return parse_undelivered(getattr(jvm, _SENDERS_CLASS).waiting())
+    return parse_undelivered(java_class(spark, _SENDERS_CLASS).waiting())
 
 
 def parse_undelivered(text: str) -> list[Waiting]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from streaming.jvm.bridge import java_class
 from streaming.jvm.process import Jvm, start_jvm
 from streaming.settings.spark import StreamingSettings
 from streaming.spark_conf import java_options, local_environment, spark_conf, spark_jars
@@ -58,7 +59,7 @@ def start_spark(
         for key, value in spark_conf(settings, jars.extra, has_tables=has_tables).items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
-        getattr(session.sparkContext._jvm, _FATAL_ERRORS_CLASS).watch()
+        java_class(session, _FATAL_ERRORS_CLASS).watch()
         return session, jvm
     except BaseException:
         jvm.kill()

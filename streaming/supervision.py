@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from streaming.figures import Watched, progress_of
+from streaming.jvm.bridge import CALL_LOGGER, JvmError
 from streaming.slots import IN_BATCHES, QueryMode
 
 _logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class QuerySupervisor:
                 try:
                     self._use_pool(one.job.pool)
                     one.query = one.job.start()
-                except (PySparkException, Py4JError, LogError) as error:
+                except (PySparkException, JvmError, LogError) as error:
                     self._failed(name, one, str(error))
                 else:
                     one.started_at = now
@@ -194,17 +194,16 @@ class QuerySupervisor:
 def _interrupt(name: str, one: _Supervised, query: StreamingQuery) -> None:
     """End a query that goes on later; a batch that was under way comes again.
 
-    That this batch fails is no error to report, as py4j would. A query that did not stop may be
+    That this batch fails is no error to report. A query that did not stop may be
     asked again.
     """
-    reports = logging.getLogger("py4j")
     with _interrupting:
-        level = reports.level
-        reports.setLevel(logging.CRITICAL)
+        level = CALL_LOGGER.level
+        CALL_LOGGER.setLevel(logging.CRITICAL)
         try:
             has_ended = _end(name, query)
         finally:
-            reports.setLevel(level)
+            CALL_LOGGER.setLevel(level)
     if not has_ended:
         one.is_ending = False
 
@@ -212,7 +211,7 @@ def _interrupt(name: str, one: _Supervised, query: StreamingQuery) -> None:
 def _end(name: str, query: StreamingQuery) -> bool:
     try:
         query.stop()
-    except (PySparkException, Py4JError, OSError) as error:
+    except (PySparkException, JvmError, OSError) as error:
         fields = {"query": name, "reason": first_line(str(error))}
         _logger.warning("query did not stop", extra={"fields": fields})
         return False

@@ -9,6 +9,7 @@ from streaming import queries
 from streaming.appends import batch_append
 from streaming.checkpoints import checkpoint
 from streaming.history import messages
+from streaming.jvm.bridge import for_each_batch
 from streaming.settings.lake import LakeSettings
 from streaming.sources import read_log
 from streaming.tables import table_path
@@ -30,11 +31,10 @@ def start(spark: SparkSession, settings: LakeSettings, skipped: int = 0) -> Stre
     rows = messages(read_log(spark, settings, [INBOUND], **options))
     # One file for each append: small files make a table slow.
     writer = rows.coalesce(1).writeStream.queryName(queries.HISTORY)
-    # A function of Java, for which PySpark has no method.
     append = batch_append(spark, table_path(settings, MESSAGES))
-    writer._jwrite = writer._jwrite.foreachBatch(append)
     return (
-        writer.option("checkpointLocation", str(checkpoint(settings.data_dir, queries.HISTORY)))
+        for_each_batch(writer, append)
+        .option("checkpointLocation", str(checkpoint(settings.data_dir, queries.HISTORY)))
         .trigger(processingTime=f"{round(settings.history_interval_seconds * 1000)} milliseconds")
         .start()
     )

@@ -20,6 +20,7 @@ from streaming.checkpoints import (
     finished,
     watermark_ms,
 )
+from streaming.jvm.bridge import for_each_batch, java_class, java_context
 from streaming.rules.plans import Detect, FindReference, Relations, StatefulRun, output_rows
 from streaming.rules.run_marks import forget_tries, is_ended, note_end, note_failure, note_try
 from streaming.rules.signatures import rules_client_config
@@ -29,6 +30,7 @@ from streaming.spark import STATEFUL_POOL, use_pool
 
 QUIET_SECONDS: Final = 5.0
 """Without a new batch for so long, none is to come of records taken."""
+_TASK_TIME_CLASS: Final = "mqlake.stateful.TaskTime"
 _TICKS: Final = {"rowsPerSecond": "1", "numPartitions": "1"}
 _CONF: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -101,7 +103,7 @@ def start(
         .outputMode("append")
         .trigger(processingTime=f"{round(interval_seconds * 1000)} milliseconds")
     )
-    writer._jwrite.foreachBatch(relations.writer(session))
+    for_each_batch(writer, relations.writer(session))
     use_pool(session, STATEFUL_POOL)
     with tasks_of(session, run):
         return writer.start()
@@ -109,15 +111,14 @@ def start(
 
 def count_task_time(spark: SparkSession) -> None:
     """Count for each rule, from now on, the processor time that tasks of its queries take."""
-    context: Any = spark.sparkContext
-    context._jvm.mqlake.stateful.TaskTime.watch(context._jsc.sc())
+    java_class(spark, _TASK_TIME_CLASS).watch(java_context(spark))
 
 
 @contextmanager
 def tasks_of(spark: SparkSession, run: StatefulRun) -> Iterator[None]:
     """Have the tasks of a query that this thread starts count for the rule of a run."""
     context: Any = spark.sparkContext
-    name = context._jvm.mqlake.stateful.TaskTime.RULE
+    name = java_class(spark, _TASK_TIME_CLASS).RULE
     context.setLocalProperty(name, f"{run.tenant}/{run.rule}")
     try:
         yield

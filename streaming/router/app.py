@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -51,6 +50,7 @@ from streaming.checkpoints import (
 from streaming.figures import read_done, read_positions
 from streaming.growth import Cut, LogGrowth
 from streaming.jobs import router, rules
+from streaming.jvm.bridge import JvmError
 from streaming.log_topics import partition_counts
 from streaming.lost_end import pass_over_lost_end
 from streaming.metrics import add_queries
@@ -289,7 +289,7 @@ class _Router:
         if self._counted_before is None:
             return
         running = [name for name in (queries.RULES,) if self._runs(name)]
-        with suppress(Py4JError):
+        with suppress(JvmError):
             if self._are_past(self._counted_before, running):
                 count_from_now(self._engine.spark)
                 self._counted_before = None
@@ -335,7 +335,7 @@ class _Router:
     def _look_beside(self, trouble: str) -> Look:
         self._engine.guard.look(self._engine.spark)
         flows = False
-        with suppress(Py4JError):
+        with suppress(JvmError):
             flows = not trouble and self._flows()
         now = self._engine.clock.monotonic()
         if not flows:
@@ -361,7 +361,7 @@ class _Router:
         return self._positions[query].noted
 
     def _note(self) -> None:
-        with suppress(Py4JError):  # Java is just ending: the next look at it says so
+        with suppress(JvmError):  # Java is just ending: the next look at it says so
             done = read_done(self._engine.spark)
             for name, positions in self._positions.items():
                 positions.note(done.get(name, {}), self._last_batch(name))
@@ -451,6 +451,6 @@ class _Router:
 def _begin_with_rules(spark: SparkSession, settings: RouterSettings) -> None:
     """Let rules be compiled while the rest starts: hundreds of them take seconds."""
     # The log may not be there yet, or Spark is being stopped: then they are compiled later.
-    with suppress(LogError, Py4JError):
+    with suppress(LogError, JvmError):
         if RULES in partition_counts(spark, client_config(settings), (RULES,)):
             follow_rules(spark, rules_client_config(settings))

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rules.detections import KEEP_MS, STATES, batch_query
 from rules.language.plan import EVENT_TIME, Detection
-from streaming.jvm.functions import java_map
+from streaming.jvm.bridge import java_class, java_map, java_rows, python_rows
 
 
 def detected(
@@ -33,12 +33,10 @@ def detected(
     if not dataframe.isStreaming:
         query = batch_query(detection, dataframe.columns, "{messages}", until, keep_ms)
         return spark.sql(query, messages=dataframe)
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    told = jvm.mqlake.stateful.Detections.detected(
-        dataframe._jdf, java_map(spark, _options(detection, keep_ms))
+    told = java_class(spark, "mqlake.stateful.Detections").detected(
+        java_rows(dataframe), java_map(spark, _options(detection, keep_ms))
     )
-    return DataFrame(told, spark)
+    return python_rows(spark, told)
 
 
 def _options(detection: Detection, keep_ms: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
 from mqlake.records import RULES
-from streaming.jvm.functions import java_map, register
+from streaming.jvm.bridge import java_class, java_map, register
 
 _FILTER: Final = "mqlake_has_rules"
 _FILTER_CLASS: Final = "mqlake.rules.RuleFilter"
@@ -36,12 +36,10 @@ def register_rule_functions(
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
         output_partitions: Of `mqlake.outputs`.
     """
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
     config = java_map(spark, client_config)
-    filter_ = getattr(jvm, _FILTER_CLASS)(config, begun)
+    filter_ = java_class(spark, _FILTER_CLASS)(config, begun)
     register(spark, _FILTER, filter_, 5, "boolean")
-    function = getattr(jvm, _FUNCTION_CLASS)(config, output_partitions)
+    function = java_class(spark, _FUNCTION_CLASS)(config, output_partitions)
     register(spark, _FUNCTION, function, 8, _RETURN_TYPE)
 
 
@@ -50,9 +48,7 @@ def follow_rules(spark: SparkSession, client_config: dict[str, str]) -> None:
 
     Where tasks run in the same one, as with a local master, the query then finds them ready.
     """
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    getattr(jvm, _FOLLOWER_CLASS).of(java_map(spark, client_config), RULES)
+    java_class(spark, _FOLLOWER_CLASS).of(java_map(spark, client_config), RULES)
 
 
 def count_nothing(spark: SparkSession) -> None:
@@ -60,12 +56,12 @@ def count_nothing(spark: SparkSession) -> None:
 
     Of the driver's JVM: executors elsewhere count all.
     """
-    getattr(spark.sparkContext._jvm, _METRICS_CLASS).standBeside()
+    java_class(spark, _METRICS_CLASS).standBeside()
 
 
 def count_from_now(spark: SparkSession) -> None:
     """Count evaluations from now on."""
-    getattr(spark.sparkContext._jvm, _METRICS_CLASS).takeOver()
+    java_class(spark, _METRICS_CLASS).takeOver()
 
 
 def rule_outputs(records: DataFrame) -> DataFrame:

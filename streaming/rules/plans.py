@@ -31,7 +31,7 @@ from rules.language.plan import (
 )
 from rules.sql.confined import FUNCTIONS_OPTION, Confined, listed
 from rules.sql.functions import RULE_FUNCTIONS
-from streaming.jvm.functions import java_map, register
+from streaming.jvm.bridge import java_class, java_map, java_strings, register
 from streaming.jvm.vocabulary import STATEFUL_SENDER
 
 _FILTER_CLASS: Final = "mqlake.stateful.StreamFilter"
@@ -116,16 +116,10 @@ def compile_stream(spark: SparkSession, stream: StatefulStream) -> None:
     """Compile the expressions over a message; the layouts of schemas in them are known then.
 
     Raises:
-        Py4JJavaError: Spark does not take it.
+        JavaError: Spark does not take it.
     """
-    jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
-    assert jvm is not None
-    assert gateway is not None
-    texts = [stream.condition, *expressions(stream)]
-    array = gateway.new_array(jvm.java.lang.String, len(texts))
-    for at, text in enumerate(texts):
-        array[at] = text
-    getattr(jvm, COMPILER_CLASS).compileColumns(array)
+    texts = java_strings(spark, [stream.condition, *expressions(stream)])
+    java_class(spark, COMPILER_CLASS).compileColumns(texts)
 
 
 def output_rows(
@@ -231,9 +225,7 @@ class Relations:
 
     def writer(self, spark: SparkSession) -> Any:
         """Return the Java object that writes a batch of output rows to the log."""
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
-        return getattr(jvm, _WRITER_CLASS)(
+        return java_class(spark, _WRITER_CLASS)(
             java_map(spark, self._config),
             self._spec(self._run.plan.streams[0]),
             self._run.has_receive_time,
@@ -241,13 +233,11 @@ class Relations:
 
     def _rows(self, stream: StatefulStream) -> DataFrame:
         spark = self._records.sparkSession
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
         spec = self._spec(stream)
         filter_name, function_name = f"mqlake_filter_{stream.name}", f"mqlake_{stream.name}"
-        filter_ = getattr(jvm, _FILTER_CLASS)(spec)
+        filter_ = java_class(spark, _FILTER_CLASS)(spec)
         register(spark, filter_name, filter_, 3, "boolean")
-        function = getattr(jvm, _FUNCTION_CLASS)(java_map(spark, self._config), spec)
+        function = java_class(spark, _FUNCTION_CLASS)(java_map(spark, self._config), spec)
         # Text travels as bytes: it is UTF-8 on both sides of the function.
         types = [
             (one.name, "BINARY" if one.type == "STRING" else one.type) for one in stream.columns

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -18,6 +17,7 @@ from rules.model import ActionSpec, Rule
 from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
 from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows, listed
 from rules.sql.functions import RULE_FUNCTIONS
+from streaming.jvm.bridge import JavaError, analyzed_plan, java_class, reason_of
 from streaming.rules.changes import RuleProgram
 from streaming.rules.plans import (
     COMPILER_CLASS,
@@ -56,7 +56,7 @@ class Programs:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._compiler = getattr(spark.sparkContext._jvm, COMPILER_CLASS)
+        self._compiler = java_class(spark, COMPILER_CLASS)
         self._code: dict[tuple[str, str], Any] = {}
         """Java objects; the compiler forgets those that nobody holds."""
 
@@ -106,9 +106,8 @@ class Programs:
             self._code[rule.tenant, rule.id] = code
             schema: str | None = code.schema()
             return schema
-        except Py4JJavaError as exc:
-            reason = exc.java_exception.getMessage()
-            raise RuleError(f"Spark does not take the statement: {reason}") from exc
+        except JavaError as exc:
+            raise RuleError(f"Spark does not take the statement: {reason_of(exc)}") from exc
         except AnalysisException as exc:
             reason = str(exc).partition("\n")[0]
             raise RuleError(f"Spark does not take the statement: {reason}") from exc
@@ -120,7 +119,7 @@ class Programs:
         session = self._spark.newSession()
         session.conf.set(FUNCTIONS_OPTION, listed(RULE_FUNCTIONS))
         rows = session.sql(_over_nothing(plan, references).text)
-        found: str | None = self._compiler.querySchema(rows._jdf.queryExecution().analyzed())
+        found: str | None = self._compiler.querySchema(analyzed_plan(rows))
         return found
 
 

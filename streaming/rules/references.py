@@ -11,11 +11,9 @@ import shutil
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -39,6 +37,7 @@ from mqlake.rule_facts import Fact, keep, read_fact
 from mqlake.rule_records import Kind
 from rules.errors import RuleError
 from rules.sql.quoting import quoted
+from streaming.jvm.bridge import JvmError, forget_delta_table
 from streaming.rules.log import RuleRecord
 from streaming.settings.spark import StreamingSettings
 from streaming.spark import HISTORY_POOL, small_session, use_pool
@@ -238,7 +237,7 @@ class References:
                 if request.kind == "delete":
                     return self._delete(request)
                 return self._write(request, before)
-            except (PySparkException, Py4JError, OSError) as error:
+            except (PySparkException, JvmError, OSError) as error:
                 reason = _first_line(error)
                 fields = {"reference": request.reference, "attempt": attempt, "reason": reason}
                 logger.warning("reference table not written", extra={"fields": fields})
@@ -322,16 +321,8 @@ class References:
         if path.exists():
             path.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
-        self._forget_path(path)
+        forget_delta_table(self._spark, path)
         return ReferenceState(request.tenant, request.reference, request.number, "deleted")
-
-    def _forget_path(self, path: Path) -> None:
-        """Make Delta forget a table: another one may come to be at its place."""
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
-            self._spark._jsparkSession, jvm.org.apache.hadoop.fs.Path(str(path))
-        )
 
     def _last_commit(self, path: str) -> dict[str, Any] | None:
         """Return the metadata of a table's newest commit; None without a table."""
@@ -355,7 +346,7 @@ class References:
             if state.version is not None:
                 try:
                     self._spark.sql(f"VACUUM {reference_table(tenant, reference)}")
-                except (PySparkException, Py4JError) as error:
+                except (PySparkException, JvmError) as error:
                     fields = {"reference": reference, "reason": _first_line(error)}
                     logger.warning("reference table not tidied", extra={"fields": fields})
 

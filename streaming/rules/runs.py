@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,6 +19,7 @@ from mqlake.errors import LogError
 from mqlake.rule_records import LeftUnread
 from rules.errors import RuleError
 from streaming.figures import Watched, progress_of
+from streaming.jvm.bridge import JvmError
 from streaming.rules.plans import StatefulRun
 from streaming.supervision import (
     FIRST_BACK_OFF_SECONDS,
@@ -255,7 +255,7 @@ class Runs:
             self._give_up(kept, str(error))
         except LogError as error:
             self._failed(kept, f"{_LOG_AWAY} a request: {error}")
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, JvmError) as error:
             self._failed(kept, str(error))
         else:
             kept.started_at = now
@@ -291,7 +291,7 @@ class Runs:
             return
         try:
             kept.query.stop()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, JvmError) as error:
             fields = {"run": kept.run.name, "reason": first_line(str(error))}
             logger.warning("query did not stop", extra={"fields": fields})
         kept.query = None

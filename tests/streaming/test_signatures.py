@@ -8,7 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from mqlake.records import HEADER_RULE
 from mqlake.rule_records import DECIDED_KEY, RulesKey, rules_key
-from streaming.jvm.functions import java_map
+from streaming.jvm.bridge import java_map
 from streaming.jvm.vocabulary import KEY_OPTION
 from streaming.rules.signatures import Signatures, rules_client_config
 from streaming.settings.lake import LakeSettings

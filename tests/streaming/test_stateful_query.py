@@ -57,7 +57,7 @@ from rules.sql.confined import FUNCTIONS_OPTION, GivenRows, listed
 from rules.sql.functions import RULE_FUNCTIONS
 from streaming.checkpoints import watermark_ms
 from streaming.jobs import stateful
-from streaming.jvm.functions import java_map
+from streaming.jvm.bridge import java_map
 from streaming.rules.detections import detected
 from streaming.rules.plans import SENDER, Relations, StatefulRun, output_rows
 from streaming.settings.lake import LakeSettings
