@@ -18,7 +18,7 @@ FIRST_CLASS_VERSION = 44
 """Of a class for Java 1.0; each release counts one on."""
 
 
-PACKAGES = ("spark", "log", "routing", "bounds", "decoding", "rules", "stateful")
+PACKAGES = ("spark", "log", "routing", "decoding", "rules", "stateful")
 """Each uses only those before it."""
 
 

@@ -2,7 +2,8 @@ package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
-import org.apache.spark.types.variant.VariantBuilder;
+import mqlake.spark.VariantOutput;
+
 import org.apache.spark.unsafe.types.VariantVal;
 
 import java.util.ArrayList;
@@ -140,7 +141,7 @@ final class AvroDecoder implements PayloadDecoder.Format {
 
     private static void record(Type type, WireReader in, VariantWriter out, int depth) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(type.names.length);
+        VariantOutput.Fields fields = new VariantOutput.Fields(type.names.length);
         for (int i = 0; i < type.names.length; i++) {
             out.key(type.names[i], start, fields);
             value(type.parts[i], in, out, depth + 1);
@@ -162,7 +163,7 @@ final class AvroDecoder implements PayloadDecoder.Format {
 
     private static void map(Type type, WireReader in, VariantWriter out, int depth) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        VariantOutput.Fields fields = new VariantOutput.Fields();
         for (long count = block(in); count > 0; count = block(in)) {
             for (long i = 0; i < count; i++) {
                 out.key(in.text(in.length(in.zigzag())), start, fields);

@@ -4,7 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 
 import mqlake.Vocabulary;
-import mqlake.bounds.Failures;
+import mqlake.spark.Failures;
 
 import org.apache.spark.unsafe.types.VariantVal;
 

@@ -2,7 +2,8 @@ package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
-import org.apache.spark.types.variant.VariantBuilder;
+import mqlake.spark.VariantOutput;
+
 import org.apache.spark.unsafe.types.VariantVal;
 
 import java.time.DateTimeException;
@@ -299,7 +300,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
             return;
         }
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(type.fields.length);
+        VariantOutput.Fields fields = new VariantOutput.Fields(type.fields.length);
         for (Field field : type.fields) {
             boolean isThere = message.has(field.index);
             if (!isThere && field.presence.equals("optional")) {
@@ -338,7 +339,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
             last.put(mapKey(key, entry), entry.get(value.index));
         }
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        VariantOutput.Fields fields = new VariantOutput.Fields();
         last.forEach(
                 (name, found) -> {
                     out.key(name, start, fields);

@@ -2,7 +2,8 @@ package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
 
-import org.apache.spark.types.variant.VariantBuilder;
+import mqlake.spark.VariantOutput;
+
 import org.apache.spark.unsafe.types.VariantVal;
 
 import java.io.IOException;
@@ -137,7 +138,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         VariantWriter out = new VariantWriter();
         ProtobufMessage values = ProtobufDecoder.read(root, new WireReader(payload), out, -1, 0);
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(6);
+        VariantOutput.Fields fields = new VariantOutput.Fields(6);
         unsigned("timestamp", values, 0, start, fields, out);
         unsigned("seq", values, 2, start, fields, out);
         text("uuid", values, 3, start, fields, out);
@@ -165,7 +166,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     private static void named(List<ProtobufMessage> metrics, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        VariantOutput.Fields fields = new VariantOutput.Fields();
         for (ProtobufMessage metric : metrics) {
             if (metric.has(0)) {
                 out.key(metric.text(0), start, fields);
@@ -177,7 +178,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     private static void metric(ProtobufMessage metric, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(9);
+        VariantOutput.Fields fields = new VariantOutput.Fields(9);
         text("name", metric, 0, start, fields, out);
         unsigned("alias", metric, 1, start, fields, out);
         unsigned("timestamp", metric, 2, start, fields, out);
@@ -315,7 +316,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     private static void dataSet(ProtobufMessage set, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(3);
+        VariantOutput.Fields fields = new VariantOutput.Fields(3);
         List<String> columns = set.all(1);
         List<Long> types = set.all(2);
         List<ProtobufMessage> rows = set.all(3);
@@ -359,7 +360,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     private static void template(ProtobufMessage template, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(6);
+        VariantOutput.Fields fields = new VariantOutput.Fields(6);
         text("version", template, 0, start, fields, out);
         text("template_ref", template, 3, start, fields, out);
         flag("is_definition", template, 4, start, fields, out);
@@ -367,7 +368,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         metrics(template.all(1), out);
         out.key("parameters", start, fields);
         int begin = out.position();
-        ArrayList<VariantBuilder.FieldEntry> named = new ArrayList<>();
+        VariantOutput.Fields named = new VariantOutput.Fields();
         List<ProtobufMessage> parameters = template.all(2);
         for (ProtobufMessage parameter : parameters) {
             out.key(parameter.has(0) ? parameter.text(0) : "", begin, named);
@@ -379,7 +380,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     private static void properties(ProtobufMessage set, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        VariantOutput.Fields fields = new VariantOutput.Fields();
         List<String> keys = set.all(0);
         List<ProtobufMessage> values = set.all(1);
         for (int i = 0; i < keys.size(); i++) {
@@ -414,7 +415,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
 
     private static void metadata(ProtobufMessage metadata, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(8);
+        VariantOutput.Fields fields = new VariantOutput.Fields(8);
         flag("is_multi_part", metadata, 0, start, fields, out);
         text("content_type", metadata, 1, start, fields, out);
         unsigned("size", metadata, 2, start, fields, out);
@@ -441,7 +442,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
             ProtobufMessage from,
             int field,
             int start,
-            ArrayList<VariantBuilder.FieldEntry> fields,
+            VariantOutput.Fields fields,
             VariantWriter out) {
         if (from.has(field)) {
             out.key(name, start, fields);
@@ -454,7 +455,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
             ProtobufMessage from,
             int field,
             int start,
-            ArrayList<VariantBuilder.FieldEntry> fields,
+            VariantOutput.Fields fields,
             VariantWriter out) {
         if (from.has(field)) {
             out.key(name, start, fields);
@@ -467,7 +468,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
             ProtobufMessage from,
             int field,
             int start,
-            ArrayList<VariantBuilder.FieldEntry> fields,
+            VariantOutput.Fields fields,
             VariantWriter out) {
         if (from.has(field)) {
             out.key(name, start, fields);

@@ -1,7 +1,7 @@
 package mqlake.decoding;
 
-import org.apache.spark.types.variant.Variant;
-import org.apache.spark.types.variant.VariantBuilder;
+import mqlake.spark.VariantOutput;
+
 import org.apache.spark.unsafe.types.VariantVal;
 
 import java.math.BigDecimal;
@@ -34,13 +34,12 @@ final class VariantWriter {
     private static final int VALUE_BYTES = 40;
     private static final int POINTER_BYTES = 4;
 
-    private final VariantBuilder builder = new VariantBuilder(true);
+    private final VariantOutput out = new VariantOutput();
     private int left = MOST_VALUES;
     private long bytesLeft = MOST_BYTES;
 
     VariantVal result() {
-        Variant made = builder.result();
-        return new VariantVal(made.getValue(), made.getMetadata());
+        return out.result();
     }
 
     /** Count a value before memory is spent on it. */
@@ -65,63 +64,62 @@ final class VariantWriter {
     }
 
     int position() {
-        return builder.getWritePos();
+        return out.position();
     }
 
     /** Begin a field of the object that began at a position. */
-    void key(String name, int start, ArrayList<VariantBuilder.FieldEntry> fields) {
+    void key(String name, int start, VariantOutput.Fields fields) {
         count();
         take(name.length());
-        int id = builder.addKey(name);
-        fields.add(new VariantBuilder.FieldEntry(name, id, builder.getWritePos() - start));
+        out.key(name, start, fields);
     }
 
     /** Begin an element of the array that began at a position. */
     void element(int start, ArrayList<Integer> offsets) {
         count();
-        offsets.add(Integer.valueOf(builder.getWritePos() - start));
+        offsets.add(Integer.valueOf(out.position() - start));
     }
 
-    void endObject(int start, ArrayList<VariantBuilder.FieldEntry> fields) {
-        builder.finishWritingObject(start, fields);
+    void endObject(int start, VariantOutput.Fields fields) {
+        out.endObject(start, fields);
     }
 
     void endArray(int start, ArrayList<Integer> offsets) {
-        builder.finishWritingArray(start, offsets);
+        out.endArray(start, offsets);
     }
 
     void nothing() {
-        builder.appendNull();
+        out.nothing();
     }
 
     void bool(boolean value) {
-        builder.appendBoolean(value);
+        out.bool(value);
     }
 
     void integer(long value) {
-        builder.appendLong(value);
+        out.integer(value);
     }
 
     void unsigned(long value) {
         if (value >= 0) {
-            builder.appendLong(value);
+            out.integer(value);
         } else {
-            builder.appendDecimal(new BigDecimal(new BigInteger(Long.toUnsignedString(value))));
+            out.decimal(new BigDecimal(new BigInteger(Long.toUnsignedString(value))));
         }
     }
 
     void number(double value) {
         if (Double.isNaN(value) || Double.isInfinite(value)) {
-            builder.appendString(Double.toString(value));
+            out.text(Double.toString(value));
         } else {
-            builder.appendDouble(value);
+            out.number(value);
         }
     }
 
     /** The number that people would write: 0.1, not 0.10000000149011612. */
     void number(float value) {
         if (value == (int) value) {
-            builder.appendDouble(value);
+            out.number(value);
         } else {
             number(Double.parseDouble(Float.toString(value)));
         }
@@ -148,17 +146,17 @@ final class VariantWriter {
         if (value.precision() > DECIMAL_DIGITS) {
             text(value.toPlainString());
         } else {
-            builder.appendDecimal(value);
+            out.decimal(value);
         }
     }
 
     void text(String value) {
         take(value.length());
-        builder.appendString(value);
+        out.text(value);
     }
 
     void bytes(byte[] value) {
         take(value.length * 2L);
-        builder.appendString(Base64.getEncoder().encodeToString(value));
+        out.text(Base64.getEncoder().encodeToString(value));
     }
 }

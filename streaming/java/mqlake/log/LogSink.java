@@ -1,5 +1,7 @@
 package mqlake.log;
 
+import mqlake.spark.AppendedUpdates;
+
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -14,7 +16,6 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
-import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -97,8 +98,7 @@ public class LogSink implements TableProvider, SupportsWrite {
     }
 
     /** Replayed rows are appended again; readers drop those that they have seen. */
-    static final class Builder
-            implements WriteBuilder, SupportsStreamingUpdateAsAppend, Write, StreamingWrite {
+    static final class Builder implements AppendedUpdates, Write, StreamingWrite {
         private final WriterFactory factory;
 
         Builder(WriterFactory factory) {

@@ -1,6 +1,6 @@
 package mqlake.routing;
 
-import org.apache.spark.unsafe.Platform;
+import mqlake.spark.Words;
 
 import java.security.SecureRandom;
 
@@ -34,8 +34,7 @@ public final class KeyedHash {
         }
         for (int at = from; at <= whole; at += 8) {
             // In the order of this machine's bytes: no other machine is told a hash.
-            long word =
-                    at < whole ? Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + at) : last;
+            long word = at < whole ? Words.at(bytes, at) : last;
             v3 ^= word;
             v0 += v1;
             v1 = v1 << 13 | v1 >>> 51;

@@ -18,16 +18,16 @@ public final class CompiledColumns {
     }
 
     /** Evaluate all of them on a lane's row; values are as Catalyst has them. */
-    public GenericInternalRow evaluate(Lane lane) {
+    public Object[] evaluate(Lane lane) {
         MutableProjection[] current = evaluators;
         MutableProjection evaluator = lane.number < current.length ? current[lane.number] : null;
         if (evaluator == null) {
             evaluator = evaluator(lane.number);
         }
-        GenericInternalRow found = new GenericInternalRow(expressions.length);
-        evaluator.target(found);
+        Object[] values = new Object[expressions.length];
+        evaluator.target(new GenericInternalRow(values));
         evaluator.apply(lane.row);
-        return found;
+        return values;
     }
 
     private MutableProjection evaluator(int number) {

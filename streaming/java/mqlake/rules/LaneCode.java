@@ -1,6 +1,6 @@
 package mqlake.rules;
 
-import mqlake.bounds.Failures;
+import mqlake.spark.Failures;
 
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.MutableProjection;

@@ -1,10 +1,10 @@
 package mqlake.rules;
 
 import mqlake.Vocabulary;
-import mqlake.bounds.Bounds;
-import mqlake.bounds.Failures;
 import mqlake.decoding.DecodingFunctions;
 import mqlake.decoding.PayloadDecoder;
+import mqlake.spark.Bounds;
+import mqlake.spark.Failures;
 import mqlake.spark.NamesCheck;
 import mqlake.spark.Scala;
 

@@ -1,10 +1,10 @@
 package mqlake.rules;
 
 import mqlake.Vocabulary;
-import mqlake.bounds.Budget;
-import mqlake.bounds.Failures;
 import mqlake.log.LogLimits;
 import mqlake.log.RecordLimits;
+import mqlake.spark.Budget;
+import mqlake.spark.Failures;
 
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;

@@ -1,8 +1,6 @@
 package mqlake.stateful;
 
 import mqlake.Vocabulary;
-import mqlake.bounds.Budget;
-import mqlake.bounds.Failures;
 import mqlake.log.LogLimits;
 import mqlake.log.LogSender;
 import mqlake.log.LogSenders;
@@ -17,12 +15,13 @@ import mqlake.rules.RuleEvaluation;
 import mqlake.rules.RuleFilter;
 import mqlake.rules.RuleFollower;
 import mqlake.rules.RuleVersion;
+import mqlake.spark.Budget;
+import mqlake.spark.Failures;
 
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.TaskCompletionListener;
@@ -129,7 +128,7 @@ final class StreamEvaluation {
                                 + new String(row.chain, StandardCharsets.UTF_8));
             }
             Places.begin(lane.number, version, row.event != null, row.partition, row.offset);
-            if (condition != null && !Boolean.TRUE.equals(condition.evaluate(lane).genericGet(0))) {
+            if (condition != null && !Boolean.TRUE.equals(condition.evaluate(lane)[0])) {
                 counters.noResult.increment();
             } else {
                 found = timely(row, columns.evaluate(lane), chain.length);
@@ -143,8 +142,8 @@ final class StreamEvaluation {
         return found;
     }
 
-    private Row[] timely(MessageRow row, GenericInternalRow values, int hops) {
-        Object micros = values.genericGet(0);
+    private Row[] timely(MessageRow row, Object[] values, int hops) {
+        Object micros = values[0];
         if (micros == null) {
             throw new IllegalStateException("the message has no time");
         }
@@ -166,9 +165,9 @@ final class StreamEvaluation {
             return NOTHING;
         }
         counters.passed.increment();
-        Object[] external = new Object[values.numFields()];
+        Object[] external = new Object[values.length];
         for (int i = 0; i < external.length; i++) {
-            Object value = values.genericGet(i);
+            Object value = values[i];
             if (value instanceof UTF8String text) {
                 external[i] = text.getBytes(); // the column is declared as binary
             } else if (value instanceof Decimal decimal) {

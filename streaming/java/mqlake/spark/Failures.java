@@ -1,4 +1,4 @@
-package mqlake.bounds;
+package mqlake.spark;
 
 import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.catalyst.util.ArrayBasedMapData;

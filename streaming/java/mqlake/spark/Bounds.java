@@ -1,6 +1,4 @@
-package mqlake.bounds;
-
-import mqlake.spark.Scala;
+package mqlake.spark;
 
 import org.apache.spark.sql.catalyst.expressions.ArrayInsert;
 import org.apache.spark.sql.catalyst.expressions.ArrayJoin;

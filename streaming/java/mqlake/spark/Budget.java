@@ -1,4 +1,4 @@
-package mqlake.bounds;
+package mqlake.spark;
 
 /**
  * The bytes that a rule may make of one message, counted before memory is taken: when memory has
