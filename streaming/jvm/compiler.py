@@ -27,7 +27,7 @@ _STRICT: Final = (
     "-err:+suppress,raw,unchecked,uselessTypeCheck,allOver-ann,unusedImport,unusedLocal,unusedPrivate",
 )
 """Held in all our sources: no raw type, no unchecked or useless cast, nothing that is not used."""
-_TIMEOUT_SECONDS: Final = 180
+TIMEOUT_SECONDS: Final = 180
 """Three on two processors that have nothing else to do."""
 
 
@@ -69,7 +69,7 @@ def build_jar(
     compiler = compiler_jar(jars_dir)
     # All of them: a class is read with all that it mentions.
     class_path = [*sorted(PYSPARK_JARS.glob("*.jar")), *extra_jars(jars_dir), *beside]
-    options = (*_release(java), "-encoding", "UTF-8", "-g", "-proc:none", *_STRICT)
+    options = (*release_options(java), "-encoding", "UTF-8", "-g", "-proc:none", *_STRICT)
     made_from = [*(jar.name for jar in (compiler, *class_path)), *options]
     digest = hashlib.sha256("\0".join(made_from).encode())
     for source in sources:
@@ -89,7 +89,7 @@ def build_jar(
     return jar
 
 
-def _release(java: str) -> tuple[str, ...]:
+def release_options(java: str) -> tuple[str, ...]:
     """Return the options that make classes for `RELEASE`.
 
     With the interfaces of that release where this Java knows them: a runtime alone leaves out the
@@ -104,11 +104,11 @@ def _release(java: str) -> tuple[str, ...]:
 def _compile(name: str, command: list[str]) -> None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as exc:
         raise OperationalError(
-            f"{name}: the classes were not compiled in {_TIMEOUT_SECONDS} s"
+            f"{name}: the classes were not compiled in {TIMEOUT_SECONDS} s"
         ) from exc
     if done.returncode:
         raise OperationalError(f"{name}: the classes do not compile: {done.stderr.strip()}")

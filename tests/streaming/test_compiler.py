@@ -10,6 +10,8 @@ from launcher.paths import RUNTIME
 from mqlake.errors import OperationalError
 from streaming.jvm import compiler
 from streaming.jvm.compiler import RELEASE, SOURCES, build_jar
+from streaming.jvm.jars import PYSPARK_JARS
+from streaming.jvm.other_spark import breaks
 
 pytestmark = pytest.mark.spark
 
@@ -82,8 +84,25 @@ def test_a_runtime_without_older_interfaces_makes_the_same_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = tmp_path / "runtime" / "bin" / "java"
-    assert compiler._release(str(java)) == ("-source", RELEASE, "-target", RELEASE)
-    monkeypatch.setattr(compiler, "_release", lambda java: ("-source", RELEASE, "-target", RELEASE))
+    assert compiler.release_options(str(java)) == ("-source", RELEASE, "-target", RELEASE)
+    monkeypatch.setattr(
+        compiler, "release_options", lambda java: ("-source", RELEASE, "-target", RELEASE)
+    )
     jar = build_jar("tried", write_class(tmp_path, ""), tmp_path, JARS)
     with zipfile.ZipFile(jar) as archive:
         assert archive.read("tried/Greeting.class")[7] == FIRST_CLASS_VERSION + int(RELEASE)
+
+
+def test_what_another_spark_lacks_is_told_by_class(tmp_path: Path) -> None:
+    body = "    org.apache.spark.sql.Row row;\n    org.apache.spark.sql.NotYet later;"
+    sources = write_class(tmp_path, body)
+    found = breaks(sources, JARS, [PYSPARK_JARS])
+    assert found == {sources[0]: ["5: org.apache.spark.sql.NotYet cannot be resolved to a type"]}
+    (tmp_path / "without").mkdir()
+    without = breaks(sources, JARS, [tmp_path / "without"])
+    assert [problem.partition(":")[0] for problem in without[sources[0]]] == ["4", "5"]
+
+
+def test_nothing_is_told_of_what_another_spark_has(tmp_path: Path) -> None:
+    sources = write_class(tmp_path, "    org.apache.spark.sql.Row row;")
+    assert breaks(sources, JARS, [PYSPARK_JARS]) == {}
