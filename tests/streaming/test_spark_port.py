@@ -92,7 +92,6 @@ VALUES = re.compile(
 """As which the public connector API hands over rows and takes results (the Javadoc of its
 `ScalarFunction` and `DataWriter`): to wrap them would be a call more for each value."""
 NOT_YET = {
-    "decoding/DecodingFunctions.java",
     "rules/CompiledColumns.java",
     "rules/CompiledRule.java",
     "rules/FieldKind.java",

@@ -105,7 +105,7 @@ public final class RuleCompiler {
 
     static {
         // Only what is in this one registry counts as built in.
-        DecodingFunctions.register(FunctionRegistry$.MODULE$.builtin());
+        DecodingFunctions.register();
     }
 
     private RuleCompiler() {}
