@@ -5,6 +5,7 @@ of growth decode it. Members are only added: one that this release does not know
 that an earlier release did not write has its default.
 """
 
+import json
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -88,8 +89,9 @@ class GatewayHeartbeat(ShownGateway):
     """Messages of each stage since its start, by class of `mqlake.latency`."""
 
     def encode(self) -> bytes:
-        """Return the record's value: the members that were set."""
-        return self.model_dump_json(exclude_unset=True).encode()
+        """Return the record's value: its version first, as of all records, and what was set."""
+        members = {"v": self.v} | self.model_dump(mode="json", exclude_unset=True)
+        return json.dumps(members, separators=(",", ":")).encode()
 
 
 def decode_gateway_heartbeat(value: bytes | None) -> GatewayHeartbeat:

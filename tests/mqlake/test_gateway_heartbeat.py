@@ -5,6 +5,7 @@ import pytest
 
 from mqlake.errors import InvalidRecord
 from mqlake.gateway_heartbeat import GatewayHeartbeat, decode_gateway_heartbeat
+from mqlake.record_versions import RECORD_VERSION, in_version
 
 WRITTEN: dict[str, Any] = {
     "v": 3,
@@ -62,10 +63,13 @@ def test_members_of_a_later_release_are_ignored() -> None:
     }
 
 
-def test_only_members_that_were_set_are_written() -> None:
+def test_only_members_that_were_set_are_written_and_the_version_comes_first() -> None:
     said = GatewayHeartbeat(state="retiring", listeners=[])
-    said.number = 1
-    assert json.loads(said.encode()) == {"state": "retiring", "listeners": [], "number": 1}
+    said.number, said.v = 1, RECORD_VERSION
+    written = {"v": RECORD_VERSION, "state": "retiring", "listeners": [], "number": 1}
+    assert json.loads(said.encode()) == written
+    before, _ = in_version(said.encode(), [], RECORD_VERSION - 1)
+    assert json.loads(before or b"") == {**written, "v": RECORD_VERSION - 1}
 
 
 @pytest.mark.parametrize(
