@@ -83,11 +83,38 @@ SESSION_PACE_SECONDS = 0.2
 """Of sessions there are records by the thousand, and a page shows them a moment later."""
 
 _FOR_CALLERS: Final = (
-    *(session, keys, accounts, logins, bans, rights, processes, gateways, balancer, federation),
-    *(clients, retained, publish, topics, tenants, metrics, live, alarms),
+    session,
+    keys,
+    accounts,
+    logins,
+    bans,
+    rights,
+    processes,
+    gateways,
+    balancer,
+    federation,
+    clients,
+    retained,
+    publish,
+    topics,
+    tenants,
+    metrics,
+    live,
+    alarms,
     # Fixed paths go before those with an identifier: the first match counts.
-    *(rule_trials, rule_backfills, rule_versions, dead_letters, rules),
-    *(references, schemas, jobs, relations, sql, history, replay, tracing),
+    rule_trials,
+    rule_backfills,
+    rule_versions,
+    dead_letters,
+    rules,
+    references,
+    schemas,
+    jobs,
+    relations,
+    sql,
+    history,
+    replay,
+    tracing,
 )
 """Modules whose routes answer a caller who is known."""
 
@@ -236,10 +263,14 @@ async def _lifespan(services: Services) -> AsyncIterator[None]:
     services.access.passwords.close()
     await services.messages.publisher.close()
     for end in (
-        *(served.close, services.runs.jobs.close, services.log.close),
-        *(live.messages.close, live.outputs.close),
+        served.close,
+        services.runs.jobs.close,
+        services.log.close,
+        live.messages.close,
+        live.outputs.close,
         *(one.stop for one in followers),
-        *(services.queries.warm_up.close, services.queries.runner.close),
+        services.queries.warm_up.close,
+        services.queries.runner.close,
         services.queries.spark.close,
     ):
         await asyncio.to_thread(end)

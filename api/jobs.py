@@ -184,7 +184,11 @@ class Jobs:
             state = "not known" if old is None else old.state
             raise NotResumable(f"job {job_id!r} is {state}: it cannot be resumed")
         job = Job(
-            *(old.id, old.kind, old.tenant, old.rule_id, old.created_at_ms),
+            old.id,
+            old.kind,
+            old.tenant,
+            old.rule_id,
+            old.created_at_ms,
             progress=old.progress,
             request=old.request,
             place=old.place,

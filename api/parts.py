@@ -171,8 +171,13 @@ class MetricParts:
         rules: RuleParts,
     ) -> "MetricParts":
         source = MetricsSource(
-            *(settings.data_dir, gateways.heard, kept[RULES].view, rules.metrics),
-            *(gateways.balancer, gateways.federation, edges.clock),
+            settings.data_dir,
+            gateways.heard,
+            kept[RULES].view,
+            rules.metrics,
+            gateways.balancer,
+            gateways.federation,
+            edges.clock,
         )
         references = kept[REFERENCES].view
         storage = Storage(settings.data_dir / "tables", references.names, edges.clock)
@@ -195,7 +200,10 @@ class AlarmParts:
     def make(cls, settings: ApiSettings, edges: Edges, kept: Kept, look: Look) -> "AlarmParts":
         alarms = kept[ALARMS]
         watch = AlarmWatch(
-            *(alarms.view, alarms.changes, look, edges.clock),
+            alarms.view,
+            alarms.changes,
+            look,
+            edges.clock,
             channels(settings.alarms, settings.site),
             wait_seconds=settings.alarms.wait_seconds,
             has_warnings=settings.alarms.warnings,

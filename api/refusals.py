@@ -39,8 +39,13 @@ STATUS: Final[Mapping[type[MqlakeError], HTTPStatus]] = {
     **dict.fromkeys((NotThere, UnknownVersion), HTTPStatus.NOT_FOUND),
     **dict.fromkeys(
         (
-            *(InTheWay, RightsChanged),
-            *(BackfillError, RerunError, ReplayError, NotResumable, JobElsewhere),
+            InTheWay,
+            RightsChanged,
+            BackfillError,
+            RerunError,
+            ReplayError,
+            NotResumable,
+            JobElsewhere,
         ),
         HTTPStatus.CONFLICT,
     ),

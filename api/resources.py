@@ -245,7 +245,13 @@ TENANTS: Final = Resource(
 )
 
 RESOURCES: Final[tuple[Resource[Any, Any], ...]] = (
-    *(ACCESS, ALARMS, BANS, RIGHTS, RULES, SCHEMAS, REFERENCES),
+    ACCESS,
+    ALARMS,
+    BANS,
+    RIGHTS,
+    RULES,
+    SCHEMAS,
+    REFERENCES,
     TENANTS,  # the last one that a tenant's deletion forgets
 )
 """All; a step of a tenant's deletion goes through them in this order."""

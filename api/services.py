@@ -96,18 +96,25 @@ def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services
             jobs,
             RuleWorks(spark, log, known_rules, kept[REFERENCES].view),
             ReplayParts(
-                *(log, messages.maker, sessions, heard, queries.runner, settings),
+                log,
+                messages.maker,
+                sessions,
+                heard,
+                queries.runner,
+                settings,
                 access.authenticator.callers,
             ),
             Deleter(spark, log, edges.clock),
             DeletionParts(
-                *(settings.data_dir, log, kept, gateways, messages, rules, metrics, jobs, spark)
+                settings.data_dir, log, kept, gateways, messages, rules, metrics, jobs, spark
             ),
         ),
         metrics=metrics,
         live=LiveParts(
             LiveReaders(settings.live_seconds),
-            *(edges.messages, edges.outputs, MetricsTicker(metrics.source.read)),
+            edges.messages,
+            edges.outputs,
+            MetricsTicker(metrics.source.read),
         ),
         alarms=alarms,
     )

@@ -106,7 +106,13 @@ async def _flood(address: str, connections: int, kind: str, seen: FloodSeen) -> 
     each = connections // PROCESSES
     flooders = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "bench.flooder", address, str(each), kind),
+            sys.executable,
+            "-P",
+            "-m",
+            "bench.flooder",
+            address,
+            str(each),
+            kind,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

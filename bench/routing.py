@@ -35,8 +35,13 @@ def measure_route_match(sizes: tuple[int, ...] = FILTERS, messages: int = MESSAG
     bench = build_jar("route-bench", [_SOURCE], folder, jars_dir, (classes,))
     jars = [bench, *extra_jars(jars_dir), classes]
     command = [
-        *(java_executable(), *COMPILER_OPTIONS, "-XX:+UseSerialGC", "-Xmx1g"),
-        *("-cp", os.pathsep.join([*map(str, jars), str(PYSPARK_JARS / "*")]), _MAIN_CLASS),
+        java_executable(),
+        *COMPILER_OPTIONS,
+        "-XX:+UseSerialGC",
+        "-Xmx1g",
+        "-cp",
+        os.pathsep.join([*map(str, jars), str(PYSPARK_JARS / "*")]),
+        _MAIN_CLASS,
     ]
     figures: Figures = {}
     for filters in sizes:

@@ -8,7 +8,9 @@ def progress_bar(console: Console, *, quiet: bool = False) -> Progress:
     """Return a bar for a `with` block; there is none where nobody looks, as in a file."""
     columns = (
         TextColumn("{task.description}"),
-        *(BarColumn(), TaskProgressColumn(), TimeElapsedColumn()),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
     )
     unseen = quiet or not console.is_terminal
     return Progress(*columns, console=console, disable=unseen, transient=True)

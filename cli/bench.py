@@ -68,8 +68,13 @@ FILE_COLUMNS = 160
     "--only",
     type=click.Choice(
         (
-            *(*WITHOUT_SYSTEM, *MEASUREMENTS),
-            *(AUTHENTICATION, DURABILITY, FLOOD, OVERLOAD, SESSIONS),
+            *WITHOUT_SYSTEM,
+            *MEASUREMENTS,
+            AUTHENTICATION,
+            DURABILITY,
+            FLOOD,
+            OVERLOAD,
+            SESSIONS,
         )
     ),
     multiple=True,

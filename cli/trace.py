@@ -62,8 +62,12 @@ def command(
 def _subscriber(one: dict[str, Any]) -> tuple[str, ...]:
     outcome = one["outcome"] if one["reason"] is None else f"{one['outcome']}: {one['reason']}"
     return (
-        *(one["client_id"], one["topic_filter"], outcome, one["basis"]),
-        *(one["at"] or "", one["detail"]),
+        one["client_id"],
+        one["topic_filter"],
+        outcome,
+        one["basis"],
+        one["at"] or "",
+        one["detail"],
     )
 
 

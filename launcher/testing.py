@@ -60,10 +60,14 @@ class LocalSystem:
     def up_arguments(self) -> list[str]:
         """Return the options of `up`, beside the data directory."""
         return [
-            *("--gateways", str(self.gateways)),
-            *("--mqtt-port", str(self.mqtt_port)),
-            *("--websocket-port", str(self.websocket_port)),
-            *("--api-port", str(self.api_port)),
+            "--gateways",
+            str(self.gateways),
+            "--mqtt-port",
+            str(self.mqtt_port),
+            "--websocket-port",
+            str(self.websocket_port),
+            "--api-port",
+            str(self.api_port),
             *(("--balanced",) if self.balanced else ()),
             *(("--federation", str(self.federation)) if self.federation is not None else ()),
             *self.options,

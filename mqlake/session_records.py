@@ -478,8 +478,21 @@ _USUAL_SESSION: Final = re.compile(
     rb'(?:,"more":%b)?(?:,"principal":%b)?\}'
     % (
         VERSION,
-        *(_GROUP, _GROUP, _GROUP, TEXT, _UINT16, _FLAG, _UINT32, _GROUP, _GROUP),
-        *(NUMBER, NUMBER, TEXT, list_of(_USUAL_SUBSCRIPTION), NUMBER, _GROUP),
+        _GROUP,
+        _GROUP,
+        _GROUP,
+        TEXT,
+        _UINT16,
+        _FLAG,
+        _UINT32,
+        _GROUP,
+        _GROUP,
+        NUMBER,
+        NUMBER,
+        TEXT,
+        list_of(_USUAL_SUBSCRIPTION),
+        NUMBER,
+        _GROUP,
     )
 )
 _new: Final = tuple.__new__  # half the cost of a call of the named tuple

@@ -39,7 +39,9 @@ _LAST_MS: Final = 253_402_300_799_999
 _CHANGE: Final = ", ".join(
     (
         *(f"{one.name} {'bigint' if one.name in _TIMES else one.type}" for one in RULES.columns),
-        *("is_defined boolean", "is_deleted boolean", "is_answered boolean"),
+        "is_defined boolean",
+        "is_deleted boolean",
+        "is_answered boolean",
     )
 )
 

@@ -279,7 +279,10 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
                 else:
                     there.append(held)
             new = HeldSession(
-                *(secret.id, begins, (caller.kind, caller.subject), caller.tenants),
+                secret.id,
+                begins,
+                (caller.kind, caller.subject),
+                caller.tenants,
                 is_root=caller.role == "admin" and caller.tenants is None,
             )
             old += sessions_to_end(new, there)

@@ -239,8 +239,15 @@ EXPIRED: Final = Audit(
 )
 
 AUDITS: Final = (
-    *(LOST, PHANTOM, DUPLICATE, ORDER, RETAINED),
-    *(WILL, SESSION_PRESENT, EXPIRED, TWO_HOLDERS),
+    LOST,
+    PHANTOM,
+    DUPLICATE,
+    ORDER,
+    RETAINED,
+    WILL,
+    SESSION_PRESENT,
+    EXPIRED,
+    TWO_HOLDERS,
 )
 
 _BEGINNING: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - formatted as UTC below

@@ -90,7 +90,10 @@ class Replay:
         )
         try:
             run = self._queries.run(
-                *(query, "parquet", self._limits, job.cancelling.is_set),
+                query,
+                "parquet",
+                self._limits,
+                job.cancelling.is_set,
                 caller=self._order.username,
             )
             with run as result:

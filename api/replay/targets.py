@@ -127,7 +127,8 @@ class OneClient:
         record = Append(0, CONTROL_KEY_PREFIX + DELIVER.encode(), self._value(messages), headers=[])
         for gateway in self._names():
             self._log.append_all(
-                *(delivery_topic(gateway), [record]),
+                delivery_topic(gateway),
+                [record],
                 what=f"messages for client {self._client_id!r}",
             )
 

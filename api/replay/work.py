@@ -41,11 +41,13 @@ class ReplayParts:
             ReplayError: The client that is to get them is not connected.
         """
         if order.client_id is not None:
-            return OneClient(
-                *(self.log, self.cache, self.gateways), *(order.tenant, order.client_id)
-            )
+            return OneClient(self.log, self.cache, self.gateways, order.tenant, order.client_id)
         return Published(
-            *(self.log, self.maker, order.tenant, order.username, job_id),
+            self.log,
+            self.maker,
+            order.tenant,
+            order.username,
+            job_id,
             keep_retain=order.keep_retain,
         )
 
@@ -60,7 +62,12 @@ def replay_work(parts: ReplayParts, order: ReplayOrder) -> Work:
     def work(job: Job) -> dict[str, Any]:
         target = parts.target(order, job.id)
         return Replay(
-            *(job, order, parts.queries, limits, target, most),
+            job,
+            order,
+            parts.queries,
+            limits,
+            target,
+            most,
             partial(check_rights, parts.callers, order),
         ).run()
 

@@ -145,7 +145,7 @@ def post_resume_rule(
         check_missed(entry)
     expected = read_etag(if_match)
     rule = changes.replace(
-        *(tenant, rule_id, body_of(entry.rule), caller.name), expected or entry.rule.version
+        tenant, rule_id, body_of(entry.rule), caller.name, expected or entry.rule.version
     )
     view = answer_change(response, changes, rule, wait)
     entry = existing(rules, caller, tenant, rule_id)

@@ -123,7 +123,7 @@ def post_rollback(
     body = body_of(find_version(rules, caller, tenant, rule_id, version))
     check_for(caller, tenant, rules, references, body)
     rule = changes.replace(
-        *(tenant, rule_id, body, caller.name), read_etag(if_match), tenants.limits(tenant)
+        tenant, rule_id, body, caller.name, read_etag(if_match), tenants.limits(tenant)
     )
     response.status_code = HTTPStatus.OK
     return answer_change(response, changes, rule, wait)

@@ -211,7 +211,7 @@ def put_rule(
     check_for(caller, tenant, rules, references, body)
     expected = read_etag(if_match)
     rule = changes.replace(
-        *(tenant, rule_id, body, caller.name), expected or changed.version, tenants.limits(tenant)
+        tenant, rule_id, body, caller.name, expected or changed.version, tenants.limits(tenant)
     )
     response.status_code = HTTPStatus.OK
     return answer_change(response, changes, rule, wait)

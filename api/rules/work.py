@@ -73,7 +73,8 @@ class RuleWorks:
             made = compiled(other.sql, schemas, columns)
             is_alike = stored_of(made) == stored and (made.plan is None) == (rule.plan is None)
             is_same = (made.expression, made.plan, made.filters) == (
-                *(rule.expression, rule.plan),
+                rule.expression,
+                rule.plan,
                 rule.filters,
             )
             if is_alike and not is_same:
@@ -123,7 +124,11 @@ class RuleWorks:
                 f"{request['version']}"
             )
         order = BackfillOrder(
-            *(rule.tenant, rule.id, rule.version, _without_memory(entry), live_range(entry)),
+            rule.tenant,
+            rule.id,
+            rule.version,
+            _without_memory(entry),
+            live_range(entry),
             from_ms=request["from_ms"],
             rate=request["rate"],
             # Jobs of before have it not.
@@ -149,13 +154,17 @@ class RuleWorks:
             raise rerun.RerunError(problem)
         tenant, rule_id = entry.rule.tenant, entry.rule.id
         wanted = Wanted(
-            *(tenant, rule_id, "evaluate", request["error"], request["from_ms"], request["to_ms"])
+            tenant, rule_id, "evaluate", request["error"], request["from_ms"], request["to_ms"]
         )
         order = rerun.RerunOrder(entry.rule.version, made, wanted, request["rate"])
 
         def work(job: Job) -> dict[str, Any]:
             return rerun.rerun(
-                *(job, order, self.connect, self.log, KafkaRerunLog(self.log.servers())),
+                job,
+                order,
+                self.connect,
+                self.log,
+                KafkaRerunLog(self.log.servers()),
                 self.view.rerun_begin(tenant, rule_id),
                 partial(self._keep, tenant, rule_id),
                 partial(self.view.get, tenant, rule_id),

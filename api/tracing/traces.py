@@ -44,7 +44,12 @@ class Traces:
         """
         with closing(self.open_scan()) as scan:
             tracer = MessageTracer(
-                *(scan, TraceTables(self.connect, tenant), self.cache, self.view),
-                *([one.name for one in self.gateways.all()], tenant, caller),
+                scan,
+                TraceTables(self.connect, tenant),
+                self.cache,
+                self.view,
+                [one.name for one in self.gateways.all()],
+                tenant,
+                caller,
             )
             return tracer.trace(message_id, client_id, limit)

@@ -31,7 +31,13 @@ _BEFORE_PATH: Final = re.compile(r"(https?)://([^/?#]*)(.*)", re.DOTALL)
 _NO_LINE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _RESERVED_HEADERS: Final = frozenset(
     {
-        *("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"),
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "upgrade",
+        "te",
+        "trailer",
         IDEMPOTENCY_KEY.lower(),
     }
 )

@@ -15,8 +15,16 @@ from rules.sql.reading import Reading
 
 _KINDS: Final[frozenset[type[exp.Expr]]] = frozenset(
     (
-        *(nodes.Statement, nodes.Item, nodes.Filter, nodes.Decoding, nodes.JoinedTable),
-        *(nodes.Join, nodes.Interval, nodes.Named, exp.Star, exp.If),
+        nodes.Statement,
+        nodes.Item,
+        nodes.Filter,
+        nodes.Decoding,
+        nodes.JoinedTable,
+        nodes.Join,
+        nodes.Interval,
+        nodes.Named,
+        exp.Star,
+        exp.If,
         *Expressions.NODES,
     )
 )

@@ -83,7 +83,15 @@ TABLE_FUNCTIONS: Final = GENERATORS | {"range"}
 ALLOWED: Final = frozenset(
     word
     for words in (
-        *(_AGGREGATES, _WINDOWS, _CONDITIONS, _NUMBERS, _TEXTS, _TIMES, _NESTED, _JSON, _CASTS),
+        _AGGREGATES,
+        _WINDOWS,
+        _CONDITIONS,
+        _NUMBERS,
+        _TEXTS,
+        _TIMES,
+        _NESTED,
+        _JSON,
+        _CASTS,
         _OTHERS,
     )
     for word in words.split()

@@ -80,8 +80,16 @@ def build_jar(
     target_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target_dir) as classes:
         command = [
-            *(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", str(compiler)),
-            *(*options, "-d", classes, "-cp", os.pathsep.join(map(str, class_path))),
+            java,
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-jar",
+            str(compiler),
+            *options,
+            "-d",
+            classes,
+            "-cp",
+            os.pathsep.join(map(str, class_path)),
             *map(str, sources),
         ]
         _compile(name, command)

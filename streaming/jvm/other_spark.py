@@ -39,9 +39,20 @@ def breaks(
     java = java_executable()
     class_path = [str(jar) for folder in folders for jar in sorted(folder.glob("*.jar"))]
     command = [
-        *(java, "-jar", str(compiler_jar(jars_dir))),
-        *(*release_options(java), "-encoding", "UTF-8", "-proc:none", "-warn:none"),
-        *("-Xemacs", "-proceedOnError", "-d", "none", "-cp", os.pathsep.join(class_path)),
+        java,
+        "-jar",
+        str(compiler_jar(jars_dir)),
+        *release_options(java),
+        "-encoding",
+        "UTF-8",
+        "-proc:none",
+        "-warn:none",
+        "-Xemacs",
+        "-proceedOnError",
+        "-d",
+        "none",
+        "-cp",
+        os.pathsep.join(class_path),
         *map(str, sources),
     ]
     done = subprocess.run(

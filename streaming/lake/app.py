@@ -106,8 +106,11 @@ def main(settings: LakeSettings) -> int:
 
 def _start(settings: LakeSettings, heart: Heart, stop: Stop) -> int:
     urgency = Urgency(
-        *(SystemClock(), SessionPriority(), settings.niceness),
-        *(settings.history_interval_seconds, settings.history_max_records),
+        SystemClock(),
+        SessionPriority(),
+        settings.niceness,
+        settings.history_interval_seconds,
+        settings.history_max_records,
     )
     urgency.begin()
     folder = settings.data_dir.absolute() / NAME
@@ -118,13 +121,21 @@ def _start(settings: LakeSettings, heart: Heart, stop: Stop) -> int:
     guard.find()
     start = partial(
         start_spark,
-        *(settings, NAME, folder, settings.heap_mb),
+        settings,
+        NAME,
+        folder,
+        settings.heap_mb,
         java=JAVA,
         inherited_fds=(lock.descriptor,),
     )
     made = make_tables(settings)  # readers need not wait for Spark
     return run_engine(
-        *(settings, start, guard, heart, stop, clock),
+        settings,
+        start,
+        guard,
+        heart,
+        stop,
+        clock,
         lambda engine: _Lake(engine, settings, made, urgency).run(),
     )
 

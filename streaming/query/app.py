@@ -116,7 +116,8 @@ class _Process:
         while file is not None:
             write = partial(
                 write_heartbeat,
-                *(file, NAME),
+                file,
+                NAME,
                 healthy=self._is_healthy(),
                 detail=self._detail(),
                 figures=self._figures(),

@@ -117,7 +117,10 @@ def _start(settings: RouterSettings, heart: Heart, beside: bool, stop: Stop) -> 
     guard.find(seat.ended)
     start = partial(
         start_spark,
-        *(settings, NAME, seat.folder, settings.heap_mb),
+        settings,
+        NAME,
+        seat.folder,
+        settings.heap_mb,
         java=JAVA,
         has_tables=False,
         inherited_fds=(succession.lock.descriptor, seat.lock.descriptor),

@@ -456,7 +456,13 @@ class RuleController:
             logger.warning("a rule does not run", extra={"fields": {"rule": rule, "reason": why}})
             return ChangeStep(rule, "failed", version, updated_at, None, why, noted.newest_used())
         return ChangeStep(
-            *(rule, "running", version, updated_at, program, None, noted.newest_used()),
+            rule,
+            "running",
+            version,
+            updated_at,
+            program,
+            None,
+            noted.newest_used(),
             created_at=definition.created_at,
         )
 

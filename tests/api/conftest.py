@@ -270,8 +270,17 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
         for read in (writer, *chain.from_iterable(kept.followed().values())):
             read.complete()
         yield Api(
-            *(Client(app), tmp_path, writer, gateways.heard, log, clock, kept[ACCESS].view),
-            *(kept[RULES].view, services.rules.metrics, kept[REFERENCES].view, audited),
+            Client(app),
+            tmp_path,
+            writer,
+            gateways.heard,
+            log,
+            clock,
+            kept[ACCESS].view,
+            kept[RULES].view,
+            services.rules.metrics,
+            kept[REFERENCES].view,
+            audited,
         )
 
 

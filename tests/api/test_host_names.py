@@ -30,16 +30,20 @@ def asked(api: Api, host: str, path: str = "/session") -> int:
 @pytest.mark.parametrize(
     ("host", "is_known"),
     [
-        *(
-            ("127.0.0.1:8080", True),
-            ("[::1]:8080", True),
-            ("localhost", True),
-            ("LOCALHOST:1", True),
-        ),
-        *(("192.0.2.7", True), ("mqlake", True), ("MQlake.:8080", True), ("", True)),
-        *(("evil.example", False), ("evil.example:8080", False)),
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("localhost", True),
+        ("LOCALHOST:1", True),
+        ("192.0.2.7", True),
+        ("mqlake", True),
+        ("MQlake.:8080", True),
+        ("", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
         ("localhost.evil.example", False),
-        *(("127.0.0.1.evil.example", False), ("mqlake.evil.example", False), ("[nothing", False)),
+        ("127.0.0.1.evil.example", False),
+        ("mqlake.evil.example", False),
+        ("[nothing", False),
     ],
 )
 def test_who_asks_by_anothers_name_is_not_answered(

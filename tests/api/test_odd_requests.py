@@ -24,7 +24,8 @@ def cursor(*parts: str) -> str:
         ("POST", "/publish", {"topic": "a", "payload": HALF}),
         ("POST", "/publish", {"topic": "a", "payload": "x", "response_topic": HALF}),
         (
-            *("POST", "/rules"),
+            "POST",
+            "/rules",
             {**RULE, "actions": [{"function": "republish", "args": {"topic": HALF}}]},
         ),
         ("POST", "/rules", {**RULE, "description": HALF}),

@@ -133,7 +133,13 @@ def replay(
     limits = QueryLimits(1_000, 10.0, 1_000_000)
     runner = StoredRunner(folder, rows, **more)
     work = Replay(
-        *(job, asked, runner, limits, target, MessageLimits(1_000, 4), may_go_on),
+        job,
+        asked,
+        runner,
+        limits,
+        target,
+        MessageLimits(1_000, 4),
+        may_go_on,
         monotonic=lambda: waits.now,
     )
     return work.run(), waits

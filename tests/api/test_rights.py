@@ -119,8 +119,12 @@ def test_what_the_log_does_not_take_is_refused(api: Api, monkeypatch: pytest.Mon
 def test_rights_are_for_administrators(api: Api, role: str) -> None:
     key = bearer(make_key(api, role)["key"])
     for method, path in (
-        *(("GET", "/rights"), ("GET", "/rights/export"), ("GET", "/rights/versions")),
-        *(("GET", "/rights/versions/1"), ("POST", "/rights/plan"), ("PUT", "/rights")),
+        ("GET", "/rights"),
+        ("GET", "/rights/export"),
+        ("GET", "/rights/versions"),
+        ("GET", "/rights/versions/1"),
+        ("POST", "/rights/plan"),
+        ("PUT", "/rights"),
     ):
         assert api.request(method, path, key, json={"rules": []}).status_code == 403
 

@@ -69,8 +69,11 @@ def test_a_key_for_some_topics_looks_after_its_rules_and_sees_no_others(api: Api
     listed = api.request("GET", "/rule_metrics", key).json()["items"]
     assert [one["id"] for one in listed] == ["r"]
     for method, path in (
-        *(("GET", "/rules/ID"), ("DELETE", "/rules/ID"), ("GET", "/rules/ID/metrics")),
-        *(("GET", "/rules/ID/explain"), ("GET", "/rules/ID/versions")),
+        ("GET", "/rules/ID"),
+        ("DELETE", "/rules/ID"),
+        ("GET", "/rules/ID/metrics"),
+        ("GET", "/rules/ID/explain"),
+        ("GET", "/rules/ID/versions"),
         ("GET", "/rules/ID/versions/1"),
     ):
         answer = api.request(method, path.replace("ID", "all"), key)

@@ -117,7 +117,8 @@ def test_an_administrator_of_a_tenant_looks_after_its_accounts(api: Api) -> None
             answer = api.request(method, f"/accounts/{name}", key, json={"password": "another one"})
             assert answer.status_code == 404
     for name, beginning in (
-        *(("bob", "the name 'bob' is taken"), ("api-token", "the name 'api-token' is taken")),
+        ("bob", "the name 'bob' is taken"),
+        ("api-token", "the name 'api-token' is taken"),
         ("ann", "there is an account 'ann': change it with PUT"),
     ):
         taken = api.request("POST", "/accounts", key, json={**ann, "name": name})

@@ -55,7 +55,8 @@ def test_a_gateway_that_is_retired_is_told(told: Told, monkeypatch: pytest.Monke
     run("gateway", "retire", "gateway-9", "--log-servers", "kafka:9092")
     ((servers, _, row),) = told
     assert (servers, row["operation"], row["asked"]) == (
-        *("kafka:9092", "gateway retire"),
+        "kafka:9092",
+        "gateway retire",
         {"name": "gateway-9"},
     )
 

@@ -88,8 +88,10 @@ def test_each_form_is_written_as_it_comes(
     assert run(served, query, "--format", "parquet", "-o", str(path))[0] == b""
     assert pq.read_table(path).to_pydict() == {"n": [1, 2], "v": ['{"k":1}', None]}
     assert [(form, limits.rows, limits.seconds) for _, form, limits in results.asked] == [
-        *(("csv", 1_000_000, 300.0), ("jsonl", 7, 9.0)),
-        *(("json", 100, 300.0), ("parquet", 1_000_000, 300.0)),
+        ("csv", 1_000_000, 300.0),
+        ("jsonl", 7, 9.0),
+        ("json", 100, 300.0),
+        ("parquet", 1_000_000, 300.0),
     ]
     assert results.ended == 4
 

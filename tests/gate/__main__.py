@@ -154,8 +154,15 @@ class Gate:
         replace(self._plan, outcome=str(outcome)).write(plan)
         click.echo(f"== {stage}: pytest in {workers} processes")
         command = [
-            *(sys.executable, "-P", "-m", "pytest", f"--plan={plan}", f"--numprocesses={workers}"),
-            *("--no-loadscope-reorder", *self._session_timeout(), *options),
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            f"--plan={plan}",
+            f"--numprocesses={workers}",
+            "--no-loadscope-reorder",
+            *self._session_timeout(),
+            *options,
             *(str(test) for test in tests),
         ]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode

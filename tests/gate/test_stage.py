@@ -83,9 +83,21 @@ def run(folder: Path, name: str, *texts: str, workers: int = 1, **more: Any) -> 
         test.write_text(text, encoding="utf-8")
     Plan(time.time(), str(outcome), **more).write(plan)
     command = [
-        *(sys.executable, "-P", "-m", "pytest", "-p", "tests.conftest", f"--plan={plan}"),
-        *(f"-n{workers}", "-p", "no:cacheprovider", f"--rootdir={folder}"),
-        *("-c", str(folder / "pytest.ini"), "-rs", *map(str, tests)),
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        f"--plan={plan}",
+        f"-n{workers}",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={folder}",
+        "-c",
+        str(folder / "pytest.ini"),
+        "-rs",
+        *map(str, tests),
     ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert outcome.is_file(), ran.stdout + ran.stderr

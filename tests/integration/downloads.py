@@ -51,9 +51,19 @@ def source_distribution(package: str) -> Path:
     def make(folder: Path) -> None:
         (folder / "pin.txt").write_text(pin, encoding="utf-8")
         _run(
-            *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check"),
-            *("--no-input", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"),
-            *("--require-hashes", "--requirement", "pin.txt"),
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--no-build-isolation",
+            "--require-hashes",
+            "--requirement",
+            "pin.txt",
             cwd=folder,
         )
         (archive,) = folder.glob("*.tar.gz")

@@ -235,7 +235,15 @@ class Engine:
 
     def publish(self, topic: str, payload: bytes, number: int = 0, client_id: str = "c") -> None:
         message = Message(
-            *("default", topic, payload, 1, False, number.to_bytes(16), client_id, 0, "local/g"),
+            "default",
+            topic,
+            payload,
+            1,
+            False,
+            number.to_bytes(16),
+            client_id,
+            0,
+            "local/g",
         )
         headers: Any = message_headers(message)
         self.producer.produce(INBOUND, payload, message_key("default", topic), headers=headers)

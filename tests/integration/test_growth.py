@@ -133,8 +133,15 @@ def all_in_order(subscriber: Subscriber, counts: dict[str, int], what: str) -> N
 def grow(system: LocalSystem, partitions: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(str(PROGRAM), "log", "grow", "--data-dir", str(system.data_dir)),
-            *("--partitions", str(partitions), "--timeout", "500"),
+            str(PROGRAM),
+            "log",
+            "grow",
+            "--data-dir",
+            str(system.data_dir),
+            "--partitions",
+            str(partitions),
+            "--timeout",
+            "500",
         ],
         capture_output=True,
         text=True,

@@ -110,7 +110,7 @@ def test_a_replay_publishes_below_a_prefix(system: LocalSystem, stored: str) -> 
         receiver.subscribe("again/#")
         query = "SELECT * FROM messages WHERE topic = 'past/a'"
         result = system.run(
-            *("replay", query, "--prefix", "again/", "--limit", str(COUNT), "--speed", "1000")
+            "replay", query, "--prefix", "again/", "--limit", str(COUNT), "--speed", "1000"
         )
         assert f"{COUNT} messages" in result.stdout, result.stderr
         received = receiver.take(COUNT)

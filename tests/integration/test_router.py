@@ -230,8 +230,15 @@ def test_retained_messages_go_to_a_gateway_that_wants_those_of_their_partition_i
     for number in range(40):
         topic = "ghost/subscribed" if number % 4 < 2 else "ghost/unsubscribed"
         message = Message(
-            *("default", topic, b"%d" % number, 1, number % 2 == 0),
-            *(bytes(16), "ghost", 0, "local/ghost"),
+            "default",
+            topic,
+            b"%d" % number,
+            1,
+            number % 2 == 0,
+            bytes(16),
+            "ghost",
+            0,
+            "local/ghost",
         )
         headers: dict[str, str | bytes | None] = dict(message_headers(message))
         key = message_key("default", topic)

@@ -102,7 +102,10 @@ def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(engine
     await_condition(is_complete, f"{len(wanted)} outputs")
     made = [
         (
-            *(o.rule, o.version, o.position.partition, o.position.offset),
+            o.rule,
+            o.version,
+            o.position.partition,
+            o.position.offset,
             json.loads(o.row)["n"],
         )
         for o in outputs

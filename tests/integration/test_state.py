@@ -27,7 +27,14 @@ class Writer:
 
     def publish(self, topic: str, payload: str, *, retain: bool = True) -> None:
         message = Message(
-            *(TENANT, topic, payload.encode(), 1, retain, bytes(16), "publisher", NOW_MS),
+            TENANT,
+            topic,
+            payload.encode(),
+            1,
+            retain,
+            bytes(16),
+            "publisher",
+            NOW_MS,
             origin="local/gateway-1",
         )
         headers: dict[str, str | bytes | None] = dict(message_headers(message))

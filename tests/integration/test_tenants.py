@@ -215,7 +215,12 @@ def test_a_key_for_one_tenant_gets_nothing_of_another(
     jobs = bound.get("/jobs")["items"]
     assert {one["tenant"] for one in jobs} == {"doors-b"}, "of the replay"
     for path in (
-        *("/clients", "/retained", "/rules", "/topics", "/live/messages", "/live/outputs"),
+        "/clients",
+        "/retained",
+        "/rules",
+        "/topics",
+        "/live/messages",
+        "/live/outputs",
         f"/messages/{published['doors-a']}/trace",
     ):
         assert bound.ask("GET", f"{path}?tenant=doors-a&topic_filter=doors/in")[0] == 403

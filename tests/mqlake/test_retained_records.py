@@ -37,7 +37,12 @@ MESSAGES = st.builds(
 @given(
     st.builds(
         RetainedQuestion,
-        *(TEXT, TEXT, NUMBER, TEXT, NUMBER, TEXT),
+        TEXT,
+        TEXT,
+        NUMBER,
+        TEXT,
+        NUMBER,
+        TEXT,
         position=st.none() | TEXT,
         max_messages=NUMBER,
         max_bytes=NUMBER,
@@ -51,7 +56,10 @@ def test_a_question_comes_back(question: RetainedQuestion) -> None:
 @given(
     st.builds(
         RetainedAnswer,
-        *(TEXT, TEXT, NUMBER, st.booleans()),
+        TEXT,
+        TEXT,
+        NUMBER,
+        st.booleans(),
         messages=st.lists(MESSAGES, max_size=4),
         position=st.none() | TEXT,
     ),

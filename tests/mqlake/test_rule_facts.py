@@ -45,7 +45,10 @@ JSON_VALUES = st.recursive(
     ),
 )
 DECODERS: tuple[Callable[[bytes], Any], ...] = (
-    *(decode_activation, decode_decided, decode_reference_request, decode_reference_state),
+    decode_activation,
+    decode_decided,
+    decode_reference_request,
+    decode_reference_state,
     json.loads,
 )
 
@@ -74,22 +77,30 @@ def test_a_record_is_read_as_that_which_was_written(
 @pytest.mark.parametrize(
     "key",
     [
-        *(
-            None,
-            b"",
-            b"/t/r",
-            b"c/",
-            b"c/t/r",
-            b"d",
-            b"d/t",
-            b"d/t/r/1",
-            b"a/t/r/1",
-            b"x/t",
-            b"y/t/r",
-        ),
-        *(b"x/t", b"y/t/r"),
-        *(b"v/t/r", b"v/t/r/x", b"v/t/r/-1", b"v/t/r/", b"v/t/r/1/2", b"v/t/r/" + b"1" * 5000),
-        *(b"s/t/s", b"s/t/s/x", b"r/t", b"r/too/many/parts", b"t/t", b"\xff", b"\0skipped"),
+        None,
+        b"",
+        b"/t/r",
+        b"c/",
+        b"c/t/r",
+        b"d",
+        b"d/t",
+        b"d/t/r/1",
+        b"a/t/r/1",
+        b"x/t",
+        b"y/t/r",
+        b"v/t/r",
+        b"v/t/r/x",
+        b"v/t/r/-1",
+        b"v/t/r/",
+        b"v/t/r/1/2",
+        b"v/t/r/" + b"1" * 5000,
+        b"s/t/s",
+        b"s/t/s/x",
+        b"r/t",
+        b"r/too/many/parts",
+        b"t/t",
+        b"\xff",
+        b"\0skipped",
     ],
 )
 def test_a_key_of_another_form_says_nothing(key: bytes | None) -> None:

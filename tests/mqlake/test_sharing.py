@@ -45,8 +45,10 @@ def test_weight_of_another_form_is_refused(value: bytes) -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        *(ShareStrategy.ROUND_ROBIN, ShareStrategy.RANDOM),
-        *(ShareStrategy.HASH_TOPIC, ShareStrategy.HASH_CLIENT_ID),
+        ShareStrategy.ROUND_ROBIN,
+        ShareStrategy.RANDOM,
+        ShareStrategy.HASH_TOPIC,
+        ShareStrategy.HASH_CLIENT_ID,
     ],
 )
 def test_gateways_get_messages_in_proportion_to_their_members(strategy: ShareStrategy) -> None:

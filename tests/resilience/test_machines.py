@@ -203,7 +203,11 @@ def test_parts_are_cut_from_each_other_and_from_nobody_else(tmp_path: Path) -> N
 
         async def reaches(words: list[str]) -> bool:
             process = await asyncio.create_subprocess_exec(
-                *(*words, sys.executable, "-c", ask, target._fill("{host:one}")),
+                *words,
+                sys.executable,
+                "-c",
+                ask,
+                target._fill("{host:one}"),
                 stderr=asyncio.subprocess.DEVNULL,
             )
             return not await process.wait()

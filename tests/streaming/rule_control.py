@@ -230,7 +230,10 @@ def put_schema(log: MemoryLog, version: int, name: str = "boiler") -> None:
 def put_table(log: MemoryLog, version: int, *columns: str) -> None:
     """Put a version of the reference table `table`; one without columns is deleted."""
     state = ReferenceState(
-        *("default", "table", 1, "ready" if columns else "deleted"),
+        "default",
+        "table",
+        1,
+        "ready" if columns else "deleted",
         version=version if columns else None,
         columns=tuple((column, "STRING") for column in columns),
     )

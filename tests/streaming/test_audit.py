@@ -83,7 +83,9 @@ BY_TENANT: Final[dict[str, dict[str, Rows]]] = {
     # Nothing is wrong here.
     "clean": {
         "messages": [
-            *(message(1), message(2, retain=True), message(3, qos=2)),
+            message(1),
+            message(2, retain=True),
+            message(3, qos=2),
             message(4, "gone", retain=True, payload=b""),
             message(9, "soon", properties=EXPIRY),
         ],
@@ -92,7 +94,8 @@ BY_TENANT: Final[dict[str, dict[str, Rows]]] = {
         "sessions": [will(None)],
         "events": [
             event(1, CONNECTED, clean_start=True, session_present=False),
-            *(delivered(2, 1), delivered(15, 9, "soon")),
+            delivered(2, 1),
+            delivered(15, 9, "soon"),
             event(20, CONNECTED, "gateway-2", clean_start=False, session_present=True),
             event(21, GONE),
             event(30, GONE, "gateway-2"),
@@ -130,7 +133,8 @@ BY_TENANT: Final[dict[str, dict[str, Rows]]] = {
         "drops": [drop("no_member", 1, 3)],
         # Of a topic whose history does not reach back so far.
         "events": [
-            *(event(1, CONNECTED), event(10, CONNECTED, "gateway-2")),
+            event(1, CONNECTED),
+            event(10, CONNECTED, "gateway-2"),
             delivered(20, 11, "deleted"),
         ],
     },

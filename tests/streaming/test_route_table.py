@@ -68,7 +68,7 @@ def _apply(
     number = table.strategy(strategy.value)
     assert number >= 0
     table.apply(
-        *(gateway, tenant, topic_filter, members, number, since_ms, routes_offset, timestamp_ms)
+        gateway, tenant, topic_filter, members, number, since_ms, routes_offset, timestamp_ms
     )
 
 
@@ -264,8 +264,15 @@ def test_a_share_group_is_as_the_routes_in_force_say(routing_jvm: Any) -> None:
         return {gateway for one in found for gateway in one}
 
     for in_force, gateways in (
-        *((9, set()), (10, {"g1"}), (19, {"g1"}), (20, {"g1", "g2"}), (30, {"g2"})),
-        *((40, set()), (49, set()), (50, {"g3"}), (NEWEST, {"g3"})),
+        (9, set()),
+        (10, {"g1"}),
+        (19, {"g1"}),
+        (20, {"g1", "g2"}),
+        (30, {"g2"}),
+        (40, set()),
+        (49, set()),
+        (50, {"g3"}),
+        (NEWEST, {"g3"}),
     ):
         assert chosen(in_force) == gateways, in_force
     assert [table.sharedRoute(at) for at in (9, 10, 25, 60)] == [-1, 10, 20, 50]
@@ -278,7 +285,11 @@ def test_a_share_group_forgets_how_it_was_long_ago(routing_jvm: Any) -> None:
     assert _match(table, "default", "a", in_force=0), "the oldest that is known"
     for gateway in ("g0", "g1", "g2"):
         _apply(
-            *(table, gateway, "default", "$share/s/a", 0),
+            table,
+            gateway,
+            "default",
+            "$share/s/a",
+            0,
             routes_offset=100,
             timestamp_ms=LONG_MS,
         )

@@ -102,7 +102,7 @@ def test_names_that_cost_nothing_do_not_make_one_many(engine: Engine, address: s
     for number in range(300):
         place = address.format(number + 1)
         engine.publish(
-            *("a", b'{"n": 0}'), peer_host=place, client_id=f"c{number}", username=f"u{number}"
+            "a", b'{"n": 0}', peer_host=place, client_id=f"c{number}", username=f"u{number}"
         )
     assert blamed(engine, rule) == 50
     for number in range(30):

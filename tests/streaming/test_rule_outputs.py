@@ -121,7 +121,7 @@ def letter(offset: int, *, rule: str = "r", stage: Any = "evaluate") -> DeadLett
     action = None if stage == "evaluate" else "0/http"
     position = Position("i", 1, offset, 0)
     return DeadLetter(
-        *("default", rule, 1, b"\xff", position, stage, "why", "a/b", "c"), action=action
+        "default", rule, 1, b"\xff", position, stage, "why", "a/b", "c", action=action
     )
 
 

@@ -260,7 +260,11 @@ def test_live_and_replayed_evaluation_give_the_same(
                 last = before[-1]
                 begin = last.sources[INBOUND].starts
                 before[-1] = Span(
-                    *(last.version, last.filters, last.expression, (), None),
+                    last.version,
+                    last.filters,
+                    last.expression,
+                    (),
+                    None,
                     {INBOUND: OffsetRange(begin, (offset,))},
                 )
             if filters is not None:

@@ -23,7 +23,12 @@ def a_run(time_argument: str, *, ended: bool = True, ends: tuple[int, ...] = (9,
     assert plan is not None
     range_ = OffsetRange((5, 5), ends if ended else None)
     span = Span(
-        *(1, ("a",), None, (), None, {INBOUND: range_}),
+        1,
+        ("a",),
+        None,
+        (),
+        None,
+        {INBOUND: range_},
         plan=encode_plan(plan),
         change=3,
         ended_at_ms=1000 if ended else None,

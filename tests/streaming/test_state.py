@@ -98,7 +98,15 @@ class Log:
         properties: dict[str, Any] | None = None,
     ) -> None:
         message = Message(
-            *("default", topic, payload, 1, retain, bytes(16), "publisher", 0, "local/gateway-1"),
+            "default",
+            topic,
+            payload,
+            1,
+            retain,
+            bytes(16),
+            "publisher",
+            0,
+            "local/gateway-1",
             username="alice",
             properties=properties,
         )
@@ -203,8 +211,17 @@ class TestRetained:
         )
         properties = encode_properties({"content_type": "x", "message_expiry_interval": 90})
         assert row == (
-            *(1, "0" * 32, "publisher", "alice", 4, properties.decode(), "local/gateway-1"),
-            *(NOW_MS, NOW_MS + 90_000, 0, 1),
+            1,
+            "0" * 32,
+            "publisher",
+            "alice",
+            4,
+            properties.decode(),
+            "local/gateway-1",
+            NOW_MS,
+            NOW_MS + 90_000,
+            0,
+            1,
         )
 
     def test_an_empty_payload_deletes_within_a_batch_and_across_batches(self, log: Log) -> None:

@@ -89,7 +89,10 @@ class World:
         follower = self._make(
             "rules.RuleFollower",
             ["java.util.Map", "java.lang.String", "long", "boolean"],
-            *(kafka_map, RULES, 20_000, False),
+            kafka_map,
+            RULES,
+            20_000,
+            False,
         )
         self._field("log.LogFollower", "table").set(follower, self.table)
         self._field("rules.RuleFollower", "FOLLOWERS").get(None).put(
@@ -119,10 +122,21 @@ class World:
         sender = self._make(
             "log.LogSender",
             [
-                *(text, "log.LogLimits", text, text, "log.Undelivered", "java.util.Set"),
+                text,
+                "log.LogLimits",
+                text,
+                text,
+                "log.Undelivered",
+                "java.util.Set",
                 "org.apache.kafka.clients.producer.Producer",
             ],
-            *(SENDER, self._limits, EVENTS, None, None, jvm.java.util.HashSet(), self._producer),
+            SENDER,
+            self._limits,
+            EVENTS,
+            None,
+            None,
+            jvm.java.util.HashSet(),
+            self._producer,
         )
         entry = self._make(
             "log.LogSenders$Entry", [text, text, "log.LogSender"], "run", None, sender
@@ -232,7 +246,12 @@ class Engine:
         range_ = OffsetRange((self.starts,), None if self.ends is None else (self.ends,))
         filters = self.plan.streams[0].filters
         span = Span(
-            *(1, filters, None, (), None, {INBOUND: range_}),
+            1,
+            filters,
+            None,
+            (),
+            None,
+            {INBOUND: range_},
             plan=encode_plan(self.plan),
             change=self.change,
             ended_at_ms=self.ended_at_ms,
@@ -241,7 +260,7 @@ class Engine:
 
     def activate(self) -> None:
         activation = Activation(
-            *("default", self.rule, "running", 1, self.change, None, (self.run.span,), 1)
+            "default", self.rule, "running", 1, self.change, None, (self.run.span,), 1
         )
         self.world.table.apply(f"a/default/{self.rule}", encode_activation(activation))
 
@@ -287,7 +306,7 @@ class Engine:
         for payload in payloads:
             value = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
             message = Message(
-                *("default", "w/1", value, 1, False, self.offset.to_bytes(16), "c", 0, "l/g")
+                "default", "w/1", value, 1, False, self.offset.to_bytes(16), "c", 0, "l/g"
             )
             headers = message_headers(message)
             if chain:
@@ -333,10 +352,21 @@ class Engine:
         ]
         frame = spark.createDataFrame(lines, "log_offset BIGINT, payload BINARY, at STRING")
         frame.selectExpr(
-            *("'00' AS id", "'default' AS tenant", "'w/1' AS topic", "payload", "1 AS qos"),
-            *("false AS retain", "false AS dup", "'c' AS client_id", "NULL AS username"),
-            *("4 AS protocol_level", "NULL AS properties", "'l/g' AS origin"),
-            *("CAST(at AS TIMESTAMP) AS ts", "0 AS log_partition", "log_offset"),
+            "'00' AS id",
+            "'default' AS tenant",
+            "'w/1' AS topic",
+            "payload",
+            "1 AS qos",
+            "false AS retain",
+            "false AS dup",
+            "'c' AS client_id",
+            "NULL AS username",
+            "4 AS protocol_level",
+            "NULL AS properties",
+            "'l/g' AS origin",
+            "CAST(at AS TIMESTAMP) AS ts",
+            "0 AS log_partition",
+            "log_offset",
         ).createOrReplaceTempView("history")
         source = GivenRows(f"SELECT {history.MESSAGES_STORED.row} FROM history", ("history",))
         sources = {stream.name: source for stream in self.plan.streams}
@@ -529,7 +559,10 @@ def test_what_is_decoded_by_a_schema_is_counted_and_what_is_not_is_told(
         schemas=known,
     )
     Engine(
-        *(engine.world, engine.settings, engine.folder / "watch", "watch"),
+        engine.world,
+        engine.settings,
+        engine.folder / "watch",
+        "watch",
         "SELECT count(*) AS n FROM \"$events/rule_failed\" GROUP BY tumble(timestamp, '1 second')",
     )
     engine.publish(*(struct.pack("<d", value) for value in (20.5, 61.5)), b"\x01")

@@ -83,7 +83,11 @@ def test_messages_appended_and_put_together_by_spark(
     records, page = answer(
         settings.data_dir,
         MESSAGES_OPERATION,
-        *("test-lake", {7: (0, 9)}, ["+/0"], 10, None),
+        "test-lake",
+        {7: (0, 9)},
+        ["+/0"],
+        10,
+        None,
     )
     assert page == HistoryPage([], {7: 4}, has_more=False)
     assert [record.offset for record in records] == [0, 2]

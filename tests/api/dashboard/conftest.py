@@ -53,8 +53,13 @@ def served_api(folder: Path) -> Iterator[Served]:
         gateways, rules = api.services.gateways, api.services.rules
         # Pages follow figures by a clock that goes.
         figures = MetricsSource(
-            *(folder, gateways.heard, api.rules, rules.metrics),
-            *(gateways.balancer, gateways.federation, SystemClock()),
+            folder,
+            gateways.heard,
+            api.rules,
+            rules.metrics,
+            gateways.balancer,
+            gateways.federation,
+            SystemClock(),
         )
         api.put_in("live", ticker=MetricsTicker(figures.read))
         config = uvicorn.Config(api.client.app, port=port, ws="wsproto", log_config=None)

@@ -92,7 +92,9 @@ def scan() -> TraceScan:
     key = message_key(MESSAGE.tenant, MESSAGE.topic_name)
     headers = message_headers(MESSAGE)
     found.put(
-        *(INBOUND, MESSAGE.payload, headers),
+        INBOUND,
+        MESSAGE.payload,
+        headers,
         key=key,
         at_ms=AT,
         partition=PARTITION,
@@ -181,7 +183,7 @@ def test_of_every_subscriber_that_was_there_the_record_is_told(api: Api, scan: T
         scan.event(f"message.{name}", name, AT + 5, id=ID.hex(), topic="plant/1", qos=1)
     scan.event("message.delivered", "acked", AT + 3, id=ID.hex(), topic="plant/1", qos=1)
     scan.event(
-        *("message.dropped", "dropped", AT + 900), reason="queue_full", topic="plant/1", count=3
+        "message.dropped", "dropped", AT + 900, reason="queue_full", topic="plant/1", count=3
     )
     scan.subscriber("expired", expiry=1)
     scan.event("client.disconnected", "expired", AT - 1_500)
@@ -252,15 +254,25 @@ def test_rules_show_what_they_made_and_what_came_of_it(api: Api, scan: TraceScan
     key = rule_record_key("default", "hot")
     for offset in (70, 71):  # the evaluation has repeated itself
         scan.put(
-            *(OUTPUTS, output.row, output_headers(output)),
+            OUTPUTS,
+            output.row,
+            output_headers(output),
             key=key,
             partition=PARTITION,
             offset=offset,
             at_ms=AT + 4,
         )
     letter = DeadLetter(
-        *("default", "hot", 1, output.row, position, "action", "no route to host"),
-        *("plant/1", "sensor", "1/http"),
+        "default",
+        "hot",
+        1,
+        output.row,
+        position,
+        "action",
+        "no route to host",
+        "plant/1",
+        "sensor",
+        "1/http",
     )
     scan.put(DEAD_LETTERS, letter.value, dead_letter_headers(letter), key=key, at_ms=AT + 99)
     action_id = f"hot/1/{position}/0".encode()
@@ -290,7 +302,9 @@ def test_actions_are_done_when_the_runner_is_past_them(api: Api, scan: TraceScan
     position = Position("i", PARTITION, OFFSET, 0)
     output = Output("default", "hot", 1, b"{}", position, AT, "plant/1", "sensor", ID)
     scan.put(
-        *(OUTPUTS, output.row, output_headers(output)),
+        OUTPUTS,
+        output.row,
+        output_headers(output),
         key=rule_record_key("default", "hot"),
         at_ms=AT,
         partition=PARTITION,

@@ -59,8 +59,11 @@ def test_haproxy_accepts_every_kind_of_frontend(
     pem = tmp_path / "server.pem"
     trustme.CA().issue_cert("a.test").private_key_and_cert_chain_pem.write_to_path(str(pem))
     kinds: list[tuple[Kind, bool]] = [
-        *(("tcp", False), ("tls", True), ("tls_passthrough", False)),
-        *(("websocket", False), ("websocket", True)),
+        ("tcp", False),
+        ("tls", True),
+        ("tls_passthrough", False),
+        ("websocket", False),
+        ("websocket", True),
     ]
     frontends = [
         {

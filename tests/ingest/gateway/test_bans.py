@@ -183,7 +183,8 @@ async def test_who_guesses_at_one_gateway_is_banned_at_all_and_cuts_nobody_off(
         (ban_id,) = words(first.log).keys() - {"2"}
         ban = decode_ban(words(first.log)[ban_id] or b"")
         assert (ban.offence, ban.by, [str(one) for one in ban.addresses]) == (
-            *("guesses", FIRST),
+            "guesses",
+            FIRST,
             ["127.0.0.1/32"],
         )
         await say(first.log, ban_id, None)

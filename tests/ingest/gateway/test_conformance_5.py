@@ -165,11 +165,24 @@ async def test_connack_comes_first_and_once() -> None:
 
 
 @pytest.mark.clause(
-    *("MQTT5-3.2.2-19", "MQTT5-3.2.2-20", "MQTT5-3.4.2-2", "MQTT5-3.4.2-3"),
-    *("MQTT5-3.5.2-2", "MQTT5-3.5.2-3", "MQTT5-3.6.2-2", "MQTT5-3.6.2-3"),
-    *("MQTT5-3.7.2-2", "MQTT5-3.7.2-3", "MQTT5-3.9.2-1", "MQTT5-3.9.2-2"),
-    *("MQTT5-3.11.2-1", "MQTT5-3.11.2-2", "MQTT5-3.14.2-3", "MQTT5-3.14.2-4"),
-    *("MQTT5-3.15.2-2", "MQTT5-3.15.2-3"),
+    "MQTT5-3.2.2-19",
+    "MQTT5-3.2.2-20",
+    "MQTT5-3.4.2-2",
+    "MQTT5-3.4.2-3",
+    "MQTT5-3.5.2-2",
+    "MQTT5-3.5.2-3",
+    "MQTT5-3.6.2-2",
+    "MQTT5-3.6.2-3",
+    "MQTT5-3.7.2-2",
+    "MQTT5-3.7.2-3",
+    "MQTT5-3.9.2-1",
+    "MQTT5-3.9.2-2",
+    "MQTT5-3.11.2-1",
+    "MQTT5-3.11.2-2",
+    "MQTT5-3.14.2-3",
+    "MQTT5-3.14.2-4",
+    "MQTT5-3.15.2-2",
+    "MQTT5-3.15.2-3",
 )
 @pytest.mark.parametrize("name", ["reason_string", "user_property"])
 @pytest.mark.parametrize(

@@ -198,13 +198,13 @@ async def test_a_handshake_that_is_none_opens_nothing(place: Town, name: str) ->
 @pytest.mark.parametrize(
     "offer",
     [
-        *("permessage-deflate", "permessage-deflate; server_max_window_bits=8"),
-        *("permessage-deflate; client_max_window_bits", "x-webkit-deflate-frame"),
-        *(
-            "permessage-bzip2",
-            "permessage-deflate, permessage-deflate" * 100,
-            "permessage-deflate;;",
-        ),
+        "permessage-deflate",
+        "permessage-deflate; server_max_window_bits=8",
+        "permessage-deflate; client_max_window_bits",
+        "x-webkit-deflate-frame",
+        "permessage-bzip2",
+        "permessage-deflate, permessage-deflate" * 100,
+        "permessage-deflate;;",
     ],
 )
 async def test_nothing_that_is_squeezed_is_agreed_on(place: Town, offer: str) -> None:

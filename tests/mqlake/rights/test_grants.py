@@ -194,8 +194,16 @@ def test_a_login_has_no_attributes_of_a_certificate() -> None:
 @pytest.mark.parametrize(
     "attributes",
     [
-        *("text", ["a"], 7, {"a": 7}, {"a": None}, {"a": ["b"]}, {"a b": "c"}, {"": "c"}),
-        *({"a": "x" * 256}, {f"a{number}": "x" for number in range(51)}),
+        "text",
+        ["a"],
+        7,
+        {"a": 7},
+        {"a": None},
+        {"a": ["b"]},
+        {"a b": "c"},
+        {"": "c"},
+        {"a": "x" * 256},
+        {f"a{number}": "x" for number in range(51)},
     ],
 )
 def test_attributes_are_texts_within_bounds(attributes: Any) -> None:

@@ -18,8 +18,16 @@ def an_output(topic_name: str = "a/b", *, rule: str = "r", tenant: str = "defaul
 
 def a_letter(output: Output) -> DeadLetter:
     return DeadLetter(
-        *(output.tenant, output.rule, output.version, output.row, output.position),
-        *("action", "refused", output.topic_name, output.client_id, "0/http"),
+        output.tenant,
+        output.rule,
+        output.version,
+        output.row,
+        output.position,
+        "action",
+        "refused",
+        output.topic_name,
+        output.client_id,
+        "0/http",
     )
 
 

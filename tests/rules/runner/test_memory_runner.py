@@ -136,8 +136,13 @@ class Scene:
         clock = SystemClock()
         target = KafkaTarget(writer, MemoryCluster(log), clock)
         self.runner = Runner(
-            *(settings, access, self.admin, target, clock),
-            *(self.stops.append, "1"),
+            settings,
+            access,
+            self.admin,
+            target,
+            clock,
+            self.stops.append,
+            "1",
         )
         await self.runner.start()
         self.working = asyncio.create_task(self.runner.run())

@@ -100,7 +100,10 @@ async def test_rules_name_the_secrets_of_their_tenant_and_those_that_are_for_it(
         assert web.asked[-1].body == value.encode()
     said = []
     for tenant, name in (
-        *(("beta", "hook"), ("acme", "shared"), ("default", "shared"), ("beta", "nothing")),
+        ("beta", "hook"),
+        ("acme", "shared"),
+        ("default", "shared"),
+        ("beta", "nothing"),
     ):
         with pytest.raises(ActionError) as caught:
             webhook(known, tenant, url=web.url, body=f"${{$secret.{name}}}")

@@ -47,14 +47,18 @@ async def test_reading_ends_when_there_is_enough(
     ranges: MemoryRangeReader, max_records: int, max_bytes: int
 ) -> None:
     found = await read_outputs_range(
-        *(ranges, OUTPUTS, {0: 0}, {0: 10}, is_wanted),
+        ranges,
+        OUTPUTS,
+        {0: 0},
+        {0: 10},
+        is_wanted,
         max_records=max_records,
         max_bytes=max_bytes,
     )
     assert [one.offset for one in found.records] == [1, 3]
     assert found.positions == {0: 4}
     rest = await read_outputs_range(
-        *(ranges, OUTPUTS, found.positions, {0: 10}, is_wanted), max_records=9, max_bytes=999
+        ranges, OUTPUTS, found.positions, {0: 10}, is_wanted, max_records=9, max_bytes=999
     )
     assert [one.offset for one in rest.records] == [5, 7, 9]
 
@@ -65,13 +69,13 @@ async def test_what_the_log_no_longer_holds_is_told(
 ) -> None:
     log.remove_before(OUTPUTS, 0, 4)
     found = await read_outputs_range(
-        *(ranges, OUTPUTS, {0: 1}, {0: 10}, is_wanted), max_records=max_records, max_bytes=999
+        ranges, OUTPUTS, {0: 1}, {0: 10}, is_wanted, max_records=max_records, max_bytes=999
     )
     assert found.lost == [(0, 1, 4)]
     assert found.records[0].offset == 5
     log.remove_before(OUTPUTS, 1, 10)
     gone = await read_outputs_range(
-        *(ranges, OUTPUTS, {1: 3}, {1: 10}, is_wanted), max_records=9, max_bytes=999
+        ranges, OUTPUTS, {1: 3}, {1: 10}, is_wanted, max_records=9, max_bytes=999
     )
     assert (gone.records, gone.positions, gone.lost) == ([], {1: 10}, [(1, 3, 10)])
 
@@ -85,7 +89,11 @@ async def test_offsets_that_the_log_left_out_are_not_lost(
     log.store(OUTPUTS, b"wanted", b"x", [], 0, 0)
     end = 10 + SKIPPED + 2
     found = await read_outputs_range(
-        *(ranges, OUTPUTS, {0: at}, {0: end}, lambda one: one.key != b"other"),
+        ranges,
+        OUTPUTS,
+        {0: at},
+        {0: end},
+        lambda one: one.key != b"other",
         max_records=9,
         max_bytes=999,
     )

@@ -123,8 +123,14 @@ class SimSite:
         log: Any = self
         nothing: Any = None
         self.routes = GroupRoutes(
-            *(self.number, "default", Prefixes([]), self.groups, log, nothing),
-            *(self.world.random.getrandbits(30), fail),
+            self.number,
+            "default",
+            Prefixes([]),
+            self.groups,
+            log,
+            nothing,
+            self.world.random.getrandbits(30),
+            fail,
         )
         self.routes._partitions = PARTITIONS
         self.routes._there = set(self.neighbours)
@@ -136,14 +142,26 @@ class SimSite:
         spreading: Any = self
         writer: Any = self.writer
         self.handing = Handing(
-            *(settings, Prefixes([]), writer, lambda: self.inlet),
-            *(self.groups, self.routes, spreading, fail),
+            settings,
+            Prefixes([]),
+            writer,
+            lambda: self.inlet,
+            self.groups,
+            self.routes,
+            spreading,
+            fail,
         )
         wanted = NeighbourInterest()
         for one in self.neighbours:
             wanted.permit(one, ("f/#",))
         self.site_log = SiteLog(
-            *(self.number, 1, "default", "federator", 16, Prefixes([]), wanted),
+            self.number,
+            1,
+            "default",
+            "federator",
+            16,
+            Prefixes([]),
+            wanted,
             lambda number, then: self.inlet.hear_offer(number, then),
         )
         self.outlets: dict[int, Outlet] = {}
@@ -241,7 +259,15 @@ class SimSite:
 
     def publish(self, topic: str, payload: bytes) -> None:
         message = LogMessage(
-            *("default", topic, payload, 1, False, bytes(16), "c", NOW_MS, f"site-{self.number}/g"),
+            "default",
+            topic,
+            payload,
+            1,
+            False,
+            bytes(16),
+            "c",
+            NOW_MS,
+            f"site-{self.number}/g",
         )
         key = message_key("default", topic)
         self.log.store(INBOUND, key, payload, message_headers(message), NOW_MS, len(payload) % 2)
@@ -518,9 +544,15 @@ def _old_ways_go_first(patch: pytest.MonkeyPatch) -> None:
 
 
 DEFECTS: Final = (
-    *(_give_twice, _acknowledge_before_the_log, _move_the_cursor_when_sending),
-    *(_one_stream_for_all_groups, _no_barriers, _only_members_here, _any_neighbour_is_a_way),
-    *(_ways_are_withdrawn_while_a_link_is_down, _old_ways_go_first),
+    _give_twice,
+    _acknowledge_before_the_log,
+    _move_the_cursor_when_sending,
+    _one_stream_for_all_groups,
+    _no_barriers,
+    _only_members_here,
+    _any_neighbour_is_a_way,
+    _ways_are_withdrawn_while_a_link_is_down,
+    _old_ways_go_first,
 )
 
 

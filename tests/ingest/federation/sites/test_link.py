@@ -41,8 +41,15 @@ class Acknowledged:
 def a_link(position: LinkPosition, **settings: Any) -> SiteLink:
     nothing: Any = None
     return SiteLink(
-        *(FederationSettings(), NeighborSettings(id=2, **settings), nothing, position),
-        *(nothing, nothing, nothing, nothing, nothing),
+        FederationSettings(),
+        NeighborSettings(id=2, **settings),
+        nothing,
+        position,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
     )
 
 

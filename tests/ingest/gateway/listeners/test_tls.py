@@ -257,8 +257,15 @@ async def test_files_that_are_missing_at_the_start_are_named(
 
 async def test_an_encrypted_key_takes_its_password(authority: Authority) -> None:
     process = await asyncio.create_subprocess_exec(
-        *("openssl", "pkey", "-aes256", "-passout", "pass:s3cret"),
-        *("-in", str(authority.key), "-out", str(authority.key) + ".new"),
+        "openssl",
+        "pkey",
+        "-aes256",
+        "-passout",
+        "pass:s3cret",
+        "-in",
+        str(authority.key),
+        "-out",
+        str(authority.key) + ".new",
         stderr=asyncio.subprocess.DEVNULL,
     )
     assert await process.wait() == 0

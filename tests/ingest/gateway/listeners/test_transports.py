@@ -18,7 +18,9 @@ def test_subject_is_written_most_specific_first() -> None:
         "client_certificate_subject": "CN=press-7,O=Press,C=DE",
         "client_certificate_common_name": "press-7",
         "client_certificate_fields": [
-            *(("countryName", "DE"), ("organizationName", "Press"), ("commonName", "press-7")),
+            ("countryName", "DE"),
+            ("organizationName", "Press"),
+            ("commonName", "press-7"),
         ],
         "client_certificate_names": None,
         "client_certificate_not_after": None,

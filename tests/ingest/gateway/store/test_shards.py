@@ -222,8 +222,11 @@ def test_whatever_is_done_both_stores_say_the_same(
         if choose.random() < 0.1:
             lists = [
                 (
-                    *(sorted(one.holders()), one.held_by(ONE), one.waiting()),
-                    *(sorted(one.due(6, 99)), one.absent_subscriptions("t")),
+                    sorted(one.holders()),
+                    one.held_by(ONE),
+                    one.waiting(),
+                    sorted(one.due(6, 99)),
+                    one.absent_subscriptions("t"),
                 )
                 for one in stores
             ]
