@@ -27,7 +27,7 @@ def evaluated(stream: StatefulStream, source: str) -> str:
         stream: Of messages.
         source: Name of a relation with the columns of a rule's row.
     """
-    # The only guard in SQL that takes any error for null (decision 9) gives binary.
+    # The only guard in SQL that takes any error for null (design: rules, 9) gives binary.
     found = f"try_to_binary({unguarded(stream)}, 'utf-8')"
     where = history.matches(stream.filters)
     return f"SELECT *, {found} AS {FOUND} FROM {source} WHERE {where}"  # noqa: S608

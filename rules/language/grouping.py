@@ -19,7 +19,7 @@ from rules.language.windows import Window
 WINDOW_COLUMNS: Final = {"window_start": "start", "window_end": "end"}
 
 _GUARD: Final = "CAST(CAST(try_to_binary(CAST({} AS STRING), 'utf-8') AS STRING) AS {})"
-"""NULL where a typed expression throws; see `docs/decisions/0009`."""
+"""NULL where a typed expression throws (design: rules, 9)."""
 
 
 class Rows:

@@ -42,7 +42,7 @@ _CONF: Final = {
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
     "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "4",
-    # Guarded parts of a plan are not to be computed elsewhere (decision 9).
+    # Guarded parts of a plan are not to be computed elsewhere (design: rules, 9).
     "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "3",
 }
