@@ -75,3 +75,17 @@ def test_citations_name_the_chapter_that_has_the_number() -> None:
         if int(number) not in numbers(chapter)
     ]
     assert wrong == []
+
+
+def test_chapters_are_all_there_and_nothing_names_pages_of_single_decisions() -> None:
+    assert not (CHECKOUT / "docs" / "decisions").exists()
+    named = re.findall(r"^\| \[[a-z-]+\]\(([a-z-]+\.md)\) \|", INDEX, re.MULTILINE)
+    assert sorted(named) == [chapter.name for chapter in CHAPTERS]
+    pages = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")]
+    dead = [
+        f"{page.name}: {link}"
+        for page in pages
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+        if "://" not in link and not (page.parent / link).is_file()
+    ]
+    assert dead == []
