@@ -233,7 +233,8 @@ class KafkaLogWriter:
         idle: asyncio.Future[None] = self._loop.create_future()
         self._idle_waiters.append(idle)
         try:
-            await asyncio.wait_for(idle, timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await idle
         except TimeoutError as exc:
             raise LogError(
                 f"{self._queued} records not appended after {timeout_seconds} s", definite=False

@@ -308,7 +308,8 @@ class MemoryLogWriter:
             return
         self._idle.clear()
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
         except TimeoutError as exc:
             raise LogError(
                 f"{self.queued()} records not appended after {timeout_seconds:g} s",
@@ -572,7 +573,8 @@ class MemoryRangeReader:
             return
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._changed.wait()
         except TimeoutError as exc:
             partition, (offset, end) = next(iter(unread.items()))
             there_is = self._log.partitions(log_topic)[partition].end

@@ -1,10 +1,11 @@
 """Nodes from DNS, asked of a small name server on real sockets."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from dns import asyncresolver
-from dns.resolver import NoResolverConfiguration
+from dns.resolver import NXDOMAIN, NoResolverConfiguration
 
 from ingest.balancer.discovery import dns
 from ingest.balancer.discovery.dns import DnsError, DnsSource, Resolver
@@ -121,3 +122,23 @@ async def test_a_service_at_no_host_is_no_node() -> None:
     async with DnsServer().served() as server:
         server.service("_mqtt._tcp.test", (0, 0, ""))
         assert await DnsSource(Resolver([server.place]), "_mqtt._tcp.test", "srv", 1).find() == []
+
+
+async def test_who_is_cancelled_while_the_answer_comes_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a balancer that is told to stop asks on for ever."""
+    resolver = Resolver(["127.0.0.1:53"])
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def resolve(*_: Any, **__: Any) -> Any:
+        return await asyncio.wait_for(answer, 60)  # as dnspython waits for a datagram
+
+    monkeypatch.setattr(resolver._asked, "resolve", resolve)
+    asking = asyncio.create_task(resolver.ask("a.test", "A"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    answer.set_exception(NXDOMAIN)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
