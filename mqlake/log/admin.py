@@ -91,8 +91,8 @@ def ensure_log_topics(
         config = dict(one.keeping)
         if one.partitions == "inbound":
             config["segment.bytes"] = str(_segment_bytes(retention_bytes // counts["inbound"]))
-        admin.create(one.name, counts[one.partitions], config)
-        admin.configure([one.name], config)
+        if not admin.create(one.name, counts[one.partitions], config):
+            admin.configure([one.name], config)
     admin.configure(SHARED_LOG_TOPICS, CLEAN)
     if durability is not Durability.D1:
         admin.until_clean(ACKNOWLEDGED_LOG_TOPICS)
@@ -388,9 +388,11 @@ class _Admin:
                 )
             time.sleep(RETRY_SECONDS)
 
-    def create(self, log_topic: str, partitions: int, config: Mapping[str, str]) -> None:
+    def create(self, log_topic: str, partitions: int, config: Mapping[str, str]) -> bool:
+        """Make a log topic unless it exists, and wait until it is usable; return if it was made."""
         metadata = self._metadata("asking for the brokers")
-        if log_topic not in metadata.topics:
+        is_new = log_topic not in metadata.topics
+        if is_new:
             replicas = min(COPIES, len(metadata.brokers))
             settings = {**config, **CLEAN}
             if replicas == COPIES:
@@ -405,6 +407,7 @@ class _Admin:
         # Usable when every partition has a leader, which is a moment after it exists.
         count = self._until_partitions(log_topic)
         self.offsets(log_topic, range(count), END_OFFSETS)
+        return is_new
 
     def add_partitions(self, log_topic: str, partitions: int) -> None:
         if self.partitions(log_topic) < partitions:
