@@ -306,7 +306,7 @@ class ClientConnection(ClosableConnection):
         if self.transport is not None:
             waiting += self.transport.get_write_buffer_size()
         if self.session is not None:
-            waiting += self._sender.queued_count * QUEUED_BYTES
+            waiting += self._sender.outbox.queued_count * QUEUED_BYTES
         return waiting
 
     def _process_subscribe(self, subscribe: Subscribe) -> None:

@@ -265,22 +265,22 @@ class ClientSession(SubscribedSession):
         assert self.epoch is not None
         known = self.known_packet_id
         records = {one: MemberRecord(known_packet_id=known) for one in self.shared_filters()}
-        for one in self.sender.exchanges():
+        for one in self.sender.outbox.exchanges():
             record = None if one.message is None else records.get(one.message.shared_filter)
             if record is not None and one.message is not None:
                 record.in_flight.append(_position(one.message))
                 record.packet_ids.append(one.packet_id)
         self._context.share_log.save_member(self.key, self.epoch, records)
-        self.sender.member_saved()
+        self.sender.outbox.member_saved()
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
         cursor = latest(self._context.delivered.next_offsets(), self.floor)
-        waiting = self.sender.first_waiting()
+        waiting = self.sender.outbox.first_waiting()
         for partition, offset in waiting.items():
             cursor[partition] = min(cursor[partition], offset)
-        giving = self.sender.giving
-        told = [one for one in self.sender.exchanges() if one.packet_id not in giving]
+        giving = self.sender.outbox.giving
+        told = [one for one in self.sender.outbox.exchanges() if one.packet_id not in giving]
         scans, histories = self.sender.pending_retained(), self._history_records()
         maybe_sent = self.sender.maybe_sent
         if not (waiting or scans or histories):
@@ -305,7 +305,7 @@ class ClientSession(SubscribedSession):
             },
             histories=histories,
             sent_before=[] if maybe_sent is None else list(maybe_sent.before),
-            last_packet_id=self.sender.last_packet_id if self.shares else None,
+            last_packet_id=self.sender.outbox.last_packet_id if self.shares else None,
         )
 
     def _history_records(self) -> list[HistoryRecord]:

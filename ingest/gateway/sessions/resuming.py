@@ -157,7 +157,7 @@ class Resumer:
             messages.update(await self._read_stored(resume, messages.keys()))
             for one in resume.outgoing:
                 if one.released:
-                    session.sender.restore(Exchange(one.packet_id, one.qos, None))
+                    session.sender.outbox.restore(Exchange(one.packet_id, one.qos, None))
                     continue
                 message = messages.get((one.partition, one.offset))
                 if message is None:
@@ -168,14 +168,14 @@ class Resumer:
                         # A client that has it would take the next message under its packet
                         # identifier for a repetition: it gets PUBREL, and answers in any case.
                         # [MQTT5-4.3.3-11]
-                        session.sender.restore(Exchange(one.packet_id, one.qos, None))
+                        session.sender.outbox.restore(Exchange(one.packet_id, one.qos, None))
                     continue
                 shared_filter = resume.shared.get(one.packet_id, "")
                 outgoing = _outgoing(session, message, one.qos, shared_filter)
-                session.sender.restore(Exchange(one.packet_id, one.qos, outgoing))
+                session.sender.outbox.restore(Exchange(one.packet_id, one.qos, outgoing))
             resume.outgoing = []
             if session.known_packet_id is not None:
-                session.sender.go_on_behind(session.known_packet_id)
+                session.sender.outbox.go_on_behind(session.known_packet_id)
 
     async def _read_stored(
         self, resume: _Resume, found: AbstractSet[Position]

@@ -127,7 +127,7 @@ class Sessions:
     def waiting_count(self) -> int:
         """Messages that wait for clients or for their acknowledgement; looks at every session."""
         senders = [session.sender for session in self._sessions.values()]
-        return sum(sender.queued_count + sender.inflight_count for sender in senders)
+        return sum(sender.outbox.queued_count + sender.outbox.inflight_count for sender in senders)
 
     def is_connected(self, tenant: str, client_id: str) -> bool:
         """Tell whether a client of this identifier is here."""
@@ -265,7 +265,7 @@ class Sessions:
         if session is None:
             return
         # Others have settled it: records of it from now on do not count.
-        session.sender.take_shared(is_ended=True)
+        session.sender.outbox.take_shared(is_ended=True)
         self._close_progress(session)
         self._drop_subscriptions(session, SessionState.ENDED)
         self._share_log.let_go(key)
@@ -342,7 +342,7 @@ class Sessions:
         shared_filters = session.shared_filters() if session.is_written else []
         self._drop_subscriptions(session, SessionState.ENDED)
         # Others of the share groups get its unfinished messages (5.0: 4.8.2).
-        left = session.sender.take_shared(is_ended=True)
+        left = session.sender.outbox.take_shared(is_ended=True)
         self._share_groups.pass_on(session.tenant, left)
         self._close_progress(session)
         key, record = session.key, None
@@ -373,16 +373,17 @@ class Sessions:
     def release_if_stored(self, key: Key) -> None:
         """Let others have a session once the log has answered for its QoS 2 messages."""
         session = self._leaving.get(key)
-        if session is not None and not (session.incoming.is_storing or session.sender.giving):
-            del self._leaving[key]
-            self._store(session)
+        if session is None or session.incoming.is_storing or session.sender.outbox.giving:
+            return
+        del self._leaving[key]
+        self._store(session)
 
     def _store(self, session: ClientSession) -> None:
         key = session.key
         shared: list[OutgoingMessage] = []
         progress = None
         if not session.is_coming_back:
-            shared = session.sender.take_shared(is_ended=False)
+            shared = session.sender.outbox.take_shared(is_ended=False)
             if session.has_progress or session.subscriptions:
                 progress = session.next_progress()
         self._close_progress(session)

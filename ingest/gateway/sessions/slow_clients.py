@@ -105,7 +105,7 @@ class FallenBehind(SubscribeHistory):
         return Pages(PAGE_MESSAGES, PAGE_BYTES)
 
     def record(self) -> HistoryRecord:
-        cursor = recorded(self.missed.cursor, self.session.sender.first_waiting())
+        cursor = recorded(self.missed.cursor, self.session.sender.outbox.first_waiting())
         return HistoryRecord(list(self.topic_filters), 0, cursor, fell_behind=True)
 
     def changed(self) -> None:

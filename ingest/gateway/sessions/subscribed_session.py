@@ -221,7 +221,7 @@ class SubscribedSession:
         self._remove(topic_filter, self.state)
         self._records.remove(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
-            waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
+            waiting = self.sender.outbox.take_shared(is_ended=False, shared_filter=topic_filter)
             self._context.share_groups.pass_on(self.tenant, waiting)
 
     def note_changed(self, topic_filter: str) -> None:

@@ -366,7 +366,7 @@ class ShareMembership(GroupMembership):
         self._reading.clear()
         self.gaps.clear()
         for sender in self._senders():
-            sender.take_shared(is_ended=False, shared_filter=self.group.topic_filter)
+            sender.outbox.take_shared(is_ended=False, shared_filter=self.group.topic_filter)
 
     # Records for the log
 
@@ -417,7 +417,7 @@ class ShareMembership(GroupMembership):
             if one.qos
         ]
         for sender in self._senders():
-            positions.extend(sender.shared_positions(self.group.topic_filter))
+            positions.extend(sender.outbox.shared_positions(self.group.topic_filter))
         positions.sort()
         for partition, offset in positions:
             work.add(partition, offset)

@@ -351,7 +351,7 @@ async def test_what_waited_when_rights_were_taken_away_is_not_sent(
             await olga.publish(f"a/{number}", b"%d" % number, 1)
         first = await otto.expect(Publish)
         sender = harness.gateway.sessions.get("default", "otto").sender
-        await until(lambda: sender.queued_count == 3)
+        await until(lambda: sender.outbox.queued_count == 3)
         closed = OPEN.replace('actions = ["publish"', 'actions = ["subscribe"') + (
             '\n[[rules]]\neffect = "allow"\nactions = ["receive"]\ntopics = ["a/3"]\n'
         )
