@@ -25,6 +25,11 @@ class OutgoingMessage(NamedTuple):
     shared_filter: str = ""
     """The shared subscription that the client got it for."""
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Partition and offset in the log."""
+        return (self.message.partition, self.message.offset)
+
 
 class Groups(SavedGroups, Protocol):
     """Implemented by `ingest.gateway.sharing.share_groups.ShareGroups`."""

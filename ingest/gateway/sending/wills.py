@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.base.drops import DropReason
 from ingest.gateway.retained.retained_publishers import RetainedPublisher
@@ -16,18 +16,21 @@ from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
 from mqlake.records import HEADER_EXCHANGE
 from mqlake.rights.grants import NO_GRANTS, Grants, GrantsError, grants_of
+from mqlake.session_records import StoredWill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.base.client import Client
     from ingest.gateway.base.drops import Drops
     from ingest.gateway.limits.shared_limits import SharedLimits
     from ingest.gateway.retained.retained_quota import RetainedQuota
     from ingest.gateway.routing.publishing import Publisher
+    from ingest.protocol.packets import Will
     from ingest.protocol.properties import Properties
     from mqlake.record_versions import Headers
-    from mqlake.session_records import SessionRecord, StoredWill
+    from mqlake.session_records import SessionRecord
 
 FULL_SECONDS: Final = 0.01
 """How often a full log is asked whether it has room again."""
@@ -133,3 +136,14 @@ def _grants(will: StoredWill) -> Grants:
         return grants_of(will.grants) if will.grants else NO_GRANTS
     except GrantsError:
         return NO_GRANTS
+
+
+def stored_will(will: Will, client: Client) -> StoredWill:
+    """Return the will of a CONNECT as it is kept with its session, with the client's rights."""
+    properties: dict[str, Any] = {**will.properties}
+    delay = properties.pop("will_delay_interval", 0)
+    rights = client.rights
+    grants = {} if rights is None or rights.grants == NO_GRANTS else rights.grants.members()
+    return StoredWill(
+        will.topic_name, will.payload, will.qos, will.retain, properties, delay, grants
+    )

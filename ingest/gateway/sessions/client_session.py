@@ -1,40 +1,316 @@
-"""The session of one client that is connected here: how it is written down, and comes back."""
+"""The session of a client that is connected here: state, subscriptions, histories and records."""
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ingest.gateway.base.outbound import LOCAL
-from ingest.gateway.sessions.subscribed_session import SubscribedSession
+from ingest.gateway.routing.publishing import client_headers
+from ingest.gateway.sending.sending import Sender
+from ingest.gateway.sending.wills import stored_will
+from ingest.gateway.sessions.save_report import SaveReport
+from ingest.gateway.sessions.session_histories import SessionHistories
 from ingest.session.checkpoint import Before, CheckpointKind, write
-from ingest.session.share_records import MemberRecord
+from ingest.session.incoming import IncomingMessages
+from ingest.session.share_records import GroupKey, MemberRecord
+from ingest.session.states import IN_FORCE, OVER, ROUTED, SessionState, step
+from ingest.session.subscription_records import SubscriptionRecords
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
-from mqlake.offsets import latest
-from mqlake.progress_records import HistoryRecord, Outgoing, ProgressRecord
-from mqlake.session_records import SessionRecord, StoredSubscription, exchange_name
-from mqlake.topics import SHARE_PREFIX
+from mqlake.offsets import cut, latest
+from mqlake.progress_records import Outgoing, ProgressRecord
+from mqlake.records import Route
+from mqlake.session_records import (
+    OWN_RECORDS_SINCE,
+    SessionRecord,
+    StoredSubscription,
+    exchange_name,
+)
+from mqlake.topics import SHARE_PREFIX, is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ingest.gateway.sending.sender_context import OutgoingMessage
-    from ingest.gateway.sending.sending import Sender
-    from ingest.gateway.sessions.session_context import StoredSession
+    from ingest.gateway.base.client import Client
+    from ingest.gateway.sending.progress import SessionProgress
+    from ingest.gateway.sessions.histories import SubscribeHistory
+    from ingest.gateway.sessions.save_report import Changes
+    from ingest.gateway.sessions.session_context import SessionContext, StoredSession
+    from ingest.protocol.packets import Connect
+    from mqlake.shard_records import Key
 
 
-Changes: TypeAlias = "list[tuple[str, StoredSubscription | None]]"
-"""Topic filters with the content of their own records; None: the record is to be removed."""
+class ClientSession:
+    """A session whose client is connected to this gateway (5.0: 4.1).
 
+    It is known by its client identifier [MQTT5-3.1.3-2] [MQTT311-3.1.3-2] and lasts at least as
+    long as its connection [MQTT5-4.1.0-1] [MQTT311-4.1.0-1] [MQTT311-4.1.0-2].
 
-class ClientSession(SubscribedSession):
-    """The session as the log gets it and gives it back.
-
-    Arguments as of `SubscribedSession`.
+    Attributes:
+        session_id: 16 hexadecimal digits.
+        expiry_interval: Seconds it outlives its connection; `NEVER_EXPIRES` for ever.
+        connection: None once the client has gone.
+        subscriptions: By topic filter, shared ones included.
+        size: Bytes of these filters and of the will.
+        will: To be published when the connection ends without DISCONNECT; None once it was, or
+            when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
+        progress: Of a session that outlives its connection, else None.
+        floor: Per partition the first offset that is not dealt with, where that is beyond the
+            gateway's deliveries.
+        state: See `ingest.session.states`.
+        epoch: Under which it is held; of one that is not written it may not be known yet.
+        is_written: The log has, or will have, a record of it.
+        shares: It has, or had, shared subscriptions.
+        hands_on: Another connection of its client goes on under its claim: neither was written.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_context",
+        "_has_progress_record",
+        "_histories",
+        "_listener",
+        "_records",
+        "_restored_starts",
+        "clean_start",
+        "client_id",
+        "connected_at_ms",
+        "connection",
+        "end_reason",
+        "epoch",
+        "expiry_interval",
+        "floor",
+        "hands_on",
+        "headers",
+        "incoming",
+        "is_written",
+        "keep_alive",
+        "known_packet_id",
+        "principal",
+        "progress",
+        "protocol_level",
+        "sender",
+        "session_id",
+        "shares",
+        "size",
+        "state",
+        "subscriptions",
+        "tenant",
+        "username",
+        "will",
+    )
+
+    def __init__(
+        self,
+        context: SessionContext,
+        connection: Client,
+        connect: Connect,
+        expiry_interval: int,
+    ) -> None:
+        self._context = context
+        self.known_packet_id: int | None = None
+        self.tenant = connection.tenant
+        self.client_id = connection.client_id
+        self.session_id = secrets.token_hex(8)
+        self.connection: Client | None = connection
+        self.protocol_level = connect.protocol_level
+        self.username = connection.username
+        self.principal = connection.principal
+        self._listener = connection.listener
+        self.keep_alive = connect.keep_alive
+        self.clean_start = connect.clean_start
+        self.expiry_interval = expiry_interval
+        self.connected_at_ms = context.clock.now_ms()
+        self.end_reason = ""
+        self.will = None if connect.will is None else stored_will(connect.will, connection)
+        self.headers = client_headers(
+            self.client_id, context.origin, self.username, connection.address
+        )
+        waiting = context.shared_limits.waiting(self.tenant, self.principal)
+        self.sender = Sender(
+            context.senders, self.tenant, self.client_id, connection.rights, waiting
+        )
+        self.incoming: IncomingMessages = IncomingMessages()
+        self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
+        self.size = 0 if connect.will is None else connect.will.size
+        self._records = SubscriptionRecords()
+        self.progress: SessionProgress | None = None
+        # Written by itself, not among changes.
+        self._has_progress_record = False
+        # Made when first needed: few sessions ever have one.
+        self._histories: SessionHistories | None = None
+        self.floor: list[int] | None = None
+        # Starts of subscriptions of a session that came back, from before that.
+        self._restored_starts: dict[str, Sequence[int] | None] | None = None
+        self.state = SessionState.CONNECTING
+        self.epoch: int | None = None
+        self.is_written = False
+        self.shares = False
+        self.hands_on = False
+
+    @property
+    def key(self) -> Key:
+        return (self.tenant, self.client_id)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.expiry_interval > 0
+
+    def become(self, state: SessionState) -> None:
+        """Step on: the states say which may follow."""
+        self.state = step(self.state, state)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is kept here no more: late messages and answers for it are ignored."""
+        return self.state in OVER
+
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether it was stored and has not caught up: nothing is delivered yet."""
+        return self._restored_starts is not None and self.state not in IN_FORCE
+
+    def end(self, state: SessionState) -> None:
+        """Be stored or ended: let go of all subscriptions."""
+        before = self.state
+        self.become(state)
+        for topic_filter in list(self.subscriptions):
+            self._remove(topic_filter, before)
+        self.sender.end()
+
+    def routes(self, topic_filters: Iterable[str]) -> list[Route]:
+        """Return the routes that the filters need: none for topics outside the log."""
+        name = self._context.me.gateway
+        return [
+            Route(name, self.tenant, topic_filter)
+            for topic_filter in topic_filters
+            if not is_system(topic_filter)
+        ]
+
+    def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
+        """Take a subscription up whose route counts this session."""
+        topic_filter = subscription.topic_filter
+        if self.is_ended:
+            self._unroute(topic_filter)
+            return
+        if topic_filter in self.subscriptions:
+            self.remove_subscription(topic_filter)
+        self._hold(subscription)
+        self._records.add(topic_filter, can_have_record=self._can_have_records)
+        self._context.subscriptions.add(self.tenant, subscription)
+        if topic_filter.startswith(SHARE_PREFIX):
+            self._share(topic_filter)
+
+    def _hold(self, subscription: ClientSubscription[Sender]) -> None:
+        """Have a subscription that this session has not had."""
+        self.subscriptions[subscription.topic_filter] = subscription
+        self.size += len(subscription.topic_filter.encode())
+        self._context.shared_limits.subscribed(
+            self.tenant, self.principal, self._listener, subscription.topic_filter
+        )
+
+    def _share(self, topic_filter: str) -> None:
+        self.shares = True
+        group = GroupKey(self.tenant, topic_filter)
+        if self.sender.groups is None:
+            self.sender.groups = {}
+        self.sender.groups[group] = None
+
+    def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
+        """Replace the subscription to the same filter."""
+        existing = self.subscriptions[subscription.topic_filter]
+        subscription.starts = existing.starts
+        if not self.is_catching_up(subscription.topic_filter):
+            self._context.subscriptions.remove(self.tenant, existing)
+            self._context.subscriptions.add(self.tenant, subscription)
+        self.subscriptions[subscription.topic_filter] = subscription
+        for history in self.histories():
+            history.changed()
+
+    def remove_subscription(self, topic_filter: str) -> None:
+        """Let go of a subscription; others of a share group get its waiting messages."""
+        self._remove(topic_filter, self.state)
+        self._records.remove(topic_filter)
+        if topic_filter.startswith(SHARE_PREFIX):
+            waiting = self.sender.outbox.take_shared(is_ended=False, shared_filter=topic_filter)
+            self._context.share_groups.pass_on(self.tenant, waiting)
+
+    def note_changed(self, topic_filter: str) -> None:
+        """Note that a subscription is to be written with the next record."""
+        self._records.change(topic_filter)
+
+    @property
+    def _can_have_records(self) -> bool:
+        """Whether subscriptions may have records of their own: every gateway reads them."""
+        return self.is_written and self._context.peers.version >= OWN_RECORDS_SINCE
+
+    def _remove(self, topic_filter: str, state: SessionState) -> None:
+        """Undo the steps for a subscription up to a state."""
+        subscription = self.subscriptions.pop(topic_filter)
+        self.size -= len(topic_filter.encode())
+        self._context.shared_limits.unsubscribed(
+            self.tenant, self.principal, self._listener, topic_filter
+        )
+        if self._restored_starts is not None:
+            self._restored_starts.pop(topic_filter, None)
+        is_in_force = state in IN_FORCE and not self.is_catching_up(topic_filter)
+        if self._histories is not None:
+            self._histories.leave(topic_filter)
+        if is_in_force:
+            self._context.subscriptions.remove(self.tenant, subscription)
+        if state in ROUTED:
+            self._unroute(topic_filter)
+        self.sender.forget_retained(topic_filter)
+        if topic_filter.startswith(SHARE_PREFIX):
+            assert self.sender.groups is not None
+            self.sender.groups.pop(GroupKey(self.tenant, topic_filter), None)
+
+    def shared_filters(self) -> list[str]:
+        """Return its shared subscriptions."""
+        return [one for one in self.subscriptions if one.startswith(SHARE_PREFIX)]
+
+    # History that subscriptions get before they are in force
+
+    def is_catching_up(self, topic_filter: str) -> bool:
+        """Whether a subscription still gets its history, and nothing else."""
+        return self._histories is not None and self._histories.is_catching_up(topic_filter)
+
+    def begin_history(self, history: SubscribeHistory) -> None:
+        """Take the subscriptions of a history out of force until it is told."""
+        if self._histories is None:
+            self._histories = SessionHistories()
+        for topic_filter in history.topic_filters:
+            if self.state in IN_FORCE and not self.is_catching_up(topic_filter):
+                subscription = self.subscriptions[topic_filter]
+                self._context.subscriptions.remove(self.tenant, subscription)
+            self._histories.leave(topic_filter)
+            self._histories.add(topic_filter, history)
+
+    def histories(self) -> list[SubscribeHistory]:
+        """Return each history once."""
+        return [] if self._histories is None else self._histories.each()
+
+    def settle_histories(self, next_offsets: Sequence[int]) -> bool:
+        """Forget those that are live and that the gateway has come past; whether there were any."""
+        return self._histories is not None and self._histories.settle(next_offsets)
+
+    def cut(self, log_ends: Sequence[int]) -> None:
+        """Count from the end of a log that has lost messages which this session knows."""
+        for one in self.subscriptions.values():
+            one.starts = None if one.starts is None else cut(one.starts, log_ends)
+        restored = self._restored_starts or {}
+        for topic_filter, starts in restored.items():
+            restored[topic_filter] = None if starts is None else cut(starts, log_ends)
+        if self._histories is not None:
+            self._histories.cut(log_ends)
+
+    def _unroute(self, topic_filter: str) -> None:
+        for route in self.routes([topic_filter]):
+            self._context.share_groups.unsubscribe(route)
+
+    # How it is written down, and comes back
 
     @property
     def has_progress(self) -> bool:
@@ -79,7 +355,11 @@ class ClientSession(SubscribedSession):
         # of records on their way to the log.
         is_session_due = before is not Before.SUBACK or records.is_session_changed or not changes
         records.is_session_changed = False
-        saved = _Saved(self, changes, is_session_due, on_saved) if on_saved is not None else None
+        saved = (
+            SaveReport(self._records, changes, on_saved, has_session=is_session_due)
+            if on_saved is not None
+            else None
+        )
         writers = self._writers(changes, saved, progress, is_session_due=is_session_due)
         try:
             if not write(before, writers):
@@ -92,7 +372,7 @@ class ClientSession(SubscribedSession):
     def _writers(
         self,
         changes: Changes,
-        saved: _Saved | None,
+        saved: SaveReport | None,
         progress: Callable[[], object] | None,
         *,
         is_session_due: bool,
@@ -110,7 +390,7 @@ class ClientSession(SubscribedSession):
             writers[CheckpointKind.MEMBER] = self.save_member
         return writers
 
-    def _save(self, saved: _Saved | None) -> None:
+    def _save(self, saved: SaveReport | None) -> None:
         assert self.epoch is not None
         self._context.session_log.save_session(self.record(), self.epoch, saved)
 
@@ -268,7 +548,7 @@ class ClientSession(SubscribedSession):
         for one in self.sender.outbox.exchanges():
             record = None if one.message is None else records.get(one.message.shared_filter)
             if record is not None and one.message is not None:
-                record.in_flight.append(_position(one.message))
+                record.in_flight.append(one.message.position)
                 record.packet_ids.append(one.packet_id)
         self._context.share_log.save_member(self.key, self.epoch, records)
         self.sender.outbox.member_saved()
@@ -281,7 +561,8 @@ class ClientSession(SubscribedSession):
             cursor[partition] = min(cursor[partition], offset)
         giving = self.sender.outbox.giving
         told = [one for one in self.sender.outbox.exchanges() if one.packet_id not in giving]
-        scans, histories = self.sender.pending_retained(), self._history_records()
+        scans = self.sender.pending_retained()
+        histories = [history.record() for history in self.histories()]
         maybe_sent = self.sender.maybe_sent
         if not (waiting or scans or histories):
             maybe_sent = None  # all of it has been sent
@@ -290,7 +571,9 @@ class ClientSession(SubscribedSession):
             cursor,
             settled=not waiting and self.floor is None,
             outgoing=[
-                Outgoing(one.packet_id, one.qos, *_position(one.message), one.message is None)
+                Outgoing(one.packet_id, one.qos, 0, 0, released=True)
+                if one.message is None
+                else Outgoing(one.packet_id, one.qos, *one.message.position, released=False)
                 for one in told
                 if one.message is None or one.message.message.partition != LOCAL
             ],
@@ -307,57 +590,6 @@ class ClientSession(SubscribedSession):
             sent_before=[] if maybe_sent is None else list(maybe_sent.before),
             last_packet_id=self.sender.outbox.last_packet_id if self.shares else None,
         )
-
-    def _history_records(self) -> list[HistoryRecord]:
-        if self._histories is None:
-            return []
-        return [history.record() for history in self.histories()]
-
-
-class _Saved:
-    """Told of several records: tells once, when the log has all, or that it has one of them not.
-
-    Failed changes are written with the next record.
-    """
-
-    __slots__ = ("_changes", "_has_session", "_left", "_on_saved", "_session")
-
-    def __init__(
-        self,
-        session: ClientSession,
-        changes: Changes,
-        has_session: bool,
-        on_saved: Callable[[LogError | None], None],
-    ) -> None:
-        self._session = session
-        self._changes = changes
-        self._has_session = has_session
-        self._left = len(changes) + has_session
-        self._on_saved: Callable[[LogError | None], None] | None = on_saved
-
-    def __call__(self, error: LogError | None) -> None:
-        self._left -= 1
-        on_saved = self._on_saved
-        if on_saved is None or (error is None and self._left):
-            return
-        if error is not None:
-            self.fail()
-        self._on_saved = None
-        on_saved(error)
-
-    def fail(self) -> None:
-        """Tell nobody any more: one of them could not be written."""
-        self._on_saved = None
-        records = self._session._records
-        records.put_back(topic_filter for topic_filter, _ in self._changes)
-        records.is_session_changed = records.is_session_changed or self._has_session
-
-
-def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:
-    """Return where in the log a message is; of a released one nobody needs it again."""
-    if outgoing is None:
-        return (0, 0)
-    return (outgoing.message.partition, outgoing.message.offset)
 
 
 def _options(

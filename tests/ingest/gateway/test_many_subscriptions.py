@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ingest.gateway.sessions import subscribed_session
+from ingest.gateway.sessions import client_session
 from ingest.protocol.packets import Disconnect, Suback, Subscribe, Subscription, Unsubscribe
 from ingest.protocol.properties import Properties
 from ingest.session.subscription_records import MOST_IN_SESSION
@@ -208,7 +208,7 @@ async def test_a_session_of_an_earlier_release_moves_out_of_its_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Gateways side by side are of two releases: take the last one for that which began with it.
-    monkeypatch.setattr(subscribed_session, "OWN_RECORDS_SINCE", RECORD_VERSION)
+    monkeypatch.setattr(client_session, "OWN_RECORDS_SINCE", RECORD_VERSION)
     log = new_log()
     router = MemoryRouter(log)
     await router.start()
