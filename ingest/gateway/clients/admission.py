@@ -43,9 +43,10 @@ class Applicant(Entrant, Protocol):
     """
 
     session: ClientSession | None
-    transport: asyncio.Transport | None
 
     def share_limits(self) -> None: ...
+    @property
+    def transport(self) -> asyncio.Transport | None: ...
     def give_way(self, reason: str) -> None: ...
 
 

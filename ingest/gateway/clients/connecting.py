@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.clients.receiving import is_payload_as_told
 from ingest.protocol.errors import ProtocolViolation
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
     from mqlake.rights.compiled import ClientRights
+
+KEEP_ALIVE_FACTOR: Final = 1.5
+"""A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
 
 
 def refusal_of(

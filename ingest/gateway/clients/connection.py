@@ -1,25 +1,31 @@
-"""One MQTT client on a socket: packets in, keep alive, rates and credits."""
+"""One MQTT client on a socket: packets, keep alive, rates and credits, its end from our side."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingest.gateway.base.deadlines import UNWATCHED
 from ingest.gateway.base.drops import DropReason
 from ingest.gateway.clients.admission import Admission
-from ingest.gateway.clients.client_socket import PAUSED_BY_SOCKET
-from ingest.gateway.clients.closing import ClosableConnection
-from ingest.gateway.clients.connecting import connack_properties, keep_alive_of
+from ingest.gateway.clients.client_socket import PAUSED_BY_SOCKET, ClientSocket
+from ingest.gateway.clients.closing import DENIED, reason_properties
+from ingest.gateway.clients.connecting import KEEP_ALIVE_FACTOR, connack_properties, keep_alive_of
 from ingest.gateway.clients.receiving import Receiver
 from ingest.gateway.clients.subscribing import SubscribeHandler
 from ingest.gateway.limits.client_limits import ClientLimits
+from ingest.protocol.connection import ServerConnection
 from ingest.protocol.decoder import NEED_DATA
 from ingest.protocol.encoder import PINGRESP
-from ingest.protocol.errors import ProtocolViolation, RemoteProtocolError
+from ingest.protocol.errors import ProtocolViolation, RemoteProtocolError, UnsupportedProtocol
 from ingest.protocol.packets import (
+    MQTT_3_1_1,
     MQTT_5_0,
     Auth,
     Connect,
     Disconnect,
+    Packet,
     Pingreq,
     Puback,
     Pubcomp,
@@ -29,10 +35,10 @@ from ingest.protocol.packets import (
     Subscribe,
     Unsubscribe,
 )
-from ingest.protocol.reason_codes import DisconnectReasonCode
+from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from mqlake.logs import log_often
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from ingest.gateway.clients.connection_context import ConnectionContext
@@ -40,19 +46,16 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.sending import Sender
     from ingest.gateway.sessions.client_session import ClientSession
     from ingest.protocol.properties import Properties
+    from mqlake.rights.compiled import ClientRights
+
+logger = logging.getLogger(__name__)
 
 PAUSED_BY_OVERLOAD: Final = "overload"
-QUEUED_BYTES: Final = 1024
-"""Memory of a message that waits for a client, about; payloads are shared with other clients."""
-
-KEEP_ALIVE_FACTOR: Final = 1.5
-"""A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
-
 _BEFORE_CONNACK: Final = frozenset({Connect, Auth, Disconnect})
 """Packets of a client that has not been let in. [MQTT5-3.1.2-30]"""
 
 
-class ClientConnection(ClosableConnection):
+class ClientConnection(asyncio.Protocol):
     """The protocol object of one TCP connection.
 
     Reading is paused while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
@@ -60,6 +63,19 @@ class ClientConnection(ClosableConnection):
     unread; bytes that were read already wait in the decoder.
 
     Attributes:
+        write: Sends bytes at the end of this turn of the loop.
+        peer: Address of the client, for people.
+        is_writable: False while the socket has enough to send.
+        is_closing: Nothing more is read or sent.
+        slot: Of `Deadlines`.
+        protocol: The protocol's state of this connection.
+        client_id: Empty before CONNECT.
+        tenant: Whose topics the client sees; final when the client has logged in.
+        username: With which the client has logged in, or until then wants to; None: with none.
+            That of a user of another tenant than the gateway's own begins with the tenant.
+        principal: User that it has proved to be; None: no login was asked for, or it has no name.
+        rights: Of the client, once it has logged in; None: it may do everything.
+        listener: By which it came in.
         admission: Says whether the client comes in, and whether it may stay; until it has gone.
         session: From CONNECT to the end of the connection.
 
@@ -70,21 +86,57 @@ class ClientConnection(ClosableConnection):
 
     __slots__ = (
         "_asked_for_expiry",
+        "_context",
         "_credited_at",
         "_credits",
         "_last_received",
         "_limits",
+        "_number",
         "_receiver",
         "_sender",
         "_silence_limit",
+        "_socket",
         "_subscriber",
         "admission",
+        "client_id",
+        "is_closing",
+        "is_writable",
+        "listener",
+        "peer",
+        "principal",
+        "protocol",
+        "rights",
         "session",
+        "slot",
+        "tenant",
+        "username",
+        "write",
     )
 
+    write: Callable[[bytes], None]
+
     def __init__(self, context: ConnectionContext, listener: ListenerInfo) -> None:
-        super().__init__(context, listener)
         settings = context.settings
+        self._context = context
+        self._socket = socket = ClientSocket(context.loop, context.counters)
+        self.write = socket.write  # not through a method of this object: one for each message
+        self.peer = ""
+        self.is_writable = True
+        self.is_closing = False
+        self.slot = UNWATCHED
+        self.protocol = ServerConnection(
+            max_packet_bytes=settings.max_packet_bytes,
+            receive_maximum=settings.receive_maximum,
+            topic_alias_maximum=settings.topic_alias_maximum,
+        )
+        self.protocol.allowed_levels = listener.protocol_levels
+        self.client_id = ""
+        self.tenant = settings.tenant
+        self.listener = listener
+        self.username: str | None = None
+        self.principal: str | None = None
+        self.rights: ClientRights | None = None
+        self._number = 0
         self.admission = Admission(context, self)
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
@@ -99,8 +151,27 @@ class ClientConnection(ClosableConnection):
 
     # The socket
 
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """None before `connection_made`."""
+        return self._socket.transport
+
+    @property
+    def address(self) -> str:
+        """Of the client, without its port; "" where there is none."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def connection_id(self) -> str:
+        """Its name in logs, unlike those of all others, of other gateways and runs too."""
+        return f"{self._context.incarnation:.8}-{self._number}"
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+        # uvloop's transports have the methods, not the base class.
+        opened = self._socket.transport = cast("asyncio.Transport", transport)
+        peer = opened.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        opened.set_write_buffer_limits(high=self._context.settings.max_write_buffer_bytes)
         self._last_received = self._context.loop.time()
         self._context.deadlines.set(self, self._silence_limit)
         connections, arrivals = self._context.connections, self._context.arrivals
@@ -113,7 +184,7 @@ class ClientConnection(ClosableConnection):
         self.is_closing = True
         self._context.deadlines.forget(self)
         self._context.arrivals.leave(self)
-        self._buffer.clear()
+        self._socket.lost()
         if self._credits < 0:
             self._context.overload.leave(self)
         self.admission.leave()
@@ -144,15 +215,52 @@ class ClientConnection(ClosableConnection):
         self.protocol.receive_data(data)
         if self.session is None:
             self._context.arrivals.hold(self, self.protocol.buffered_bytes)
-        if not self._pauses:
+        if not self._socket.pauses:
             self._process_packets()
-        elif self._pauses == self._hears_in:
+        elif self._socket.hears:
             self._hear()
 
+    def _pause_if_overfull(self) -> None:
+        """Read no more from a client that sends, but does not read its answers.
+
+        Messages stop at `max_write_buffer_bytes`; answers may take as much again, so that a
+        subscriber that is merely slow is still heard.
+        """
+        assert self.transport is not None
+        most = 2 * self._context.settings.max_write_buffer_bytes
+        if self.transport.get_write_buffer_size() > most:
+            self.pause_reading(PAUSED_BY_SOCKET)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self.is_writable = True
+        self.resume_reading(PAUSED_BY_SOCKET)
         if self.session is not None:
             self._sender.send_waiting()
+
+    def pause_reading(self, why: str) -> None:
+        """Read no more until `resume_reading` for the same reason.
+
+        One that is closing reads on: nothing else tells that the client has closed it, too.
+        """
+        if not self.is_closing:
+            self._socket.pause(why)
+
+    def resume_reading(self, why: str) -> None:
+        """Undo `pause_reading`; nothing happens when this was not a reason for the pause."""
+        is_last = self._socket.resume(why)
+        if not self.is_closing and self._socket.transport is not None:
+            self._socket.read_or_not()
+            if is_last:
+                self._process_packets()
+
+    def hear_in(self, *pauses: str) -> None:
+        """Read while these are the reasons of a pause and no others: see `_hear`."""
+        self._socket.hear_in(pauses)
+        if self._socket.hears:
+            self._hear()
 
     @property
     def is_answered(self) -> bool:
@@ -166,11 +274,11 @@ class ClientConnection(ClosableConnection):
     def deadline_passed(self) -> None:
         """Look whether the client was silent too long, or took too long to close."""
         if self.is_closing:
-            self._abort()
+            self._socket.abort()
             return
-        deadlines, limit = self._context.deadlines, self._silence_limit
+        pauses, deadlines, limit = self._socket.pauses, self._context.deadlines, self._silence_limit
         silent = self._context.loop.time() - self._last_received
-        if self._pauses and PAUSED_BY_SOCKET not in self._pauses:
+        if pauses and PAUSED_BY_SOCKET not in pauses:
             deadlines.set(self, limit)  # while we do not read, the client's silence is ours
         elif silent < limit:
             deadlines.set(self, limit - silent)
@@ -180,11 +288,26 @@ class ClientConnection(ClosableConnection):
         else:
             self._turn_away(b"", f"no {self.admission.awaited} in time")
 
-    # Packets in
+    # Packets
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet, unless the connection is closing."""
+        if self.is_closing:
+            return
+        data = self.protocol.encode(packet)
+        if data:
+            self.write(data)
+        else:
+            name = type(packet).__name__.upper()
+            self.close(
+                DisconnectReasonCode.PACKET_TOO_LARGE,
+                log_reason=f"{name} would be larger than the client's maximum packet size",
+            )
 
     def _process_packets(self) -> None:
+        socket = self._socket
         try:
-            while not self._pauses and not self.is_closing:
+            while not socket.pauses and not self.is_closing:
                 packet = self.protocol.next_packet()
                 if packet is NEED_DATA:
                     return
@@ -256,9 +379,8 @@ class ClientConnection(ClosableConnection):
         self.write(accepted)
 
     def _make_limits(self) -> ClientLimits:
-        context = self._context
-        settings, loop, counters = context.settings.limits, context.loop, context.counters
-        return ClientLimits(settings, self, loop, counters, self._heard)
+        context, settings = self._context, self._context.settings.limits
+        return ClientLimits(settings, self, context.loop, context.counters, self._heard)
 
     def share_limits(self) -> None:
         """Take from the limits that it now shares with others."""
@@ -302,11 +424,9 @@ class ClientConnection(ClosableConnection):
     @property
     def held_bytes(self) -> int:
         """About how much memory messages to and from the client take."""
-        waiting = self.protocol.buffered_bytes + self._buffered_bytes
-        if self.transport is not None:
-            waiting += self.transport.get_write_buffer_size()
+        waiting = self.protocol.buffered_bytes + self._socket.waiting_bytes
         if self.session is not None:
-            waiting += self._sender.outbox.queued_count * QUEUED_BYTES
+            waiting += self._sender.outbox.queued_bytes
         return waiting
 
     def _process_subscribe(self, subscribe: Subscribe) -> None:
@@ -348,6 +468,110 @@ class ClientConnection(ClosableConnection):
         self._finish(b"", "the client disconnected")
 
     # The end
+
+    def close(
+        self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
+    ) -> None:
+        """End the connection from our side; a 5.0 client is told why.
+
+        Nothing is sent after that. [MQTT5-3.14.4-1] [MQTT5-3.14.4-2]
+
+        Args:
+            reason_code: For the client.
+            log_reason: For the log, and the client's reason string.
+            lingers: It is probably sending just now.
+        """
+        if self.is_closing:
+            return
+        self._log("connection closed", reason=log_reason)
+        reference = self._context.draining.server_reference
+        properties = reason_properties(reason_code, log_reason, reference)
+        last_words = self.protocol.close(reason_code, properties)
+        self._finish(last_words, log_reason, lingers=lingers)
+
+    def refuse(
+        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
+    ) -> None:
+        """Answer CONNECT by a failure.
+
+        Args:
+            reason_code: For the client.
+            reason: For the log, and the client's reason string.
+            server_reference: Where it may go instead; "": where all go that this gateway sends on.
+        """
+        if reason_code in DENIED:
+            self._context.denials.add(self, "connect", reason)
+            if reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD:
+                self._context.bans.offences.note_failed_login(self.address)
+        reference = server_reference or self._context.draining.server_reference
+        properties = reason_properties(reason_code, reason, reference)
+        self._turn_away(self.protocol.refuse(reason_code, properties), reason)
+
+    def cut(self, reason: str) -> None:
+        """Close without CONNACK: its session, or its will, may be there although it is not let in.
+
+        A client that is told no may take it that nothing has come of its CONNECT.
+        """
+        self._turn_away(b"", reason)
+
+    def give_way(self, reason: str) -> None:
+        """Cut the connection of a client that has not logged in, to make room for others."""
+        self._context.counters.connections_refused += 1
+        self._log("connection refused", reason=reason)
+        self.is_closing = True
+        self._socket.abort()
+
+    def _turn_away(self, last_words: bytes, reason: str) -> None:
+        """Close before the client was let in; packets behind its CONNECT are not read.
+
+        [MQTT5-3.1.4-6] [MQTT5-3.2.2-7] [MQTT5-4.13.2-1] [MQTT311-3.1.4-5] [MQTT311-3.2.2-5]
+        """
+        self._context.counters.connections_refused += 1
+        self._log("connection refused", reason=reason)
+        self._finish(last_words, reason, lingers=True)
+
+    def _process_violation(self, error: RemoteProtocolError) -> None:
+        """End the connection of a client that broke the protocol, as its version has it.
+
+        [MQTT5-4.13.1-1] [MQTT311-4.8.0-1] A CONNECT of another form: 5.0 is told [MQTT5-3.1.4-1],
+        3.x is not [MQTT311-3.1.4-1].
+        """
+        if self.is_closing:
+            return
+        about = {"clause": error.clause, "reason": str(error)}
+        logger.debug("protocol violation", extra={"fields": self._names() | about})
+        if self.protocol.is_connected:
+            code = DisconnectReasonCode(error.reason_code)
+            self.close(code, log_reason=str(error), lingers=True)
+        elif isinstance(error, UnsupportedProtocol):
+            level = MQTT_3_1_1 if error.protocol_level < MQTT_5_0 else MQTT_5_0
+            self.protocol.protocol_level = level
+            self.refuse(ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION, str(error))
+        elif self.protocol.protocol_level:
+            self.refuse(ConnackReasonCode(error.reason_code), str(error))
+        else:
+            self._turn_away(b"", str(error))
+
+    def _names(self) -> dict[str, Any]:
+        """Return the names of client and connection for the log."""
+        known = {"client_id": self.client_id, "peer": self.peer}
+        return known | {"connection_id": self.connection_id}
+
+    def _log(self, event: str, **values: Any) -> None:
+        if logger.isEnabledFor(logging.INFO):
+            log_often(logger, event, self._names() | values)
+
+    def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
+        """Send the rest and close; the session lets go of the connection at once.
+
+        Bytes that the client still sends are thrown away.
+        """
+        self.is_closing = True
+        self._socket.end(last_words)
+        self._detach(reason)
+        cut_after = self._socket.close(lingers=lingers and last_words != b"")
+        if cut_after is not None:
+            self._context.deadlines.set(self, cut_after)
 
     def _detach(self, reason: str) -> None:
         """Let the session go on without this connection."""

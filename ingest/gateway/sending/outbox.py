@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.base.outbound import LOCAL
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
     from ingest.gateway.sending.sender_context import OutgoingMessage
     from ingest.session.outgoing import Exchange, OutgoingMessages
+
+
+QUEUED_BYTES: Final = 1024
+"""Memory of a message that waits for a client, about; payloads are shared with other clients."""
 
 
 class Outbox:
@@ -37,6 +41,11 @@ class Outbox:
     @property
     def queued_count(self) -> int:
         return self.messages.queued_count
+
+    @property
+    def queued_bytes(self) -> int:
+        """About how much memory the messages that wait take."""
+        return self.messages.queued_count * QUEUED_BYTES
 
     def restore(self, exchange: Exchange[OutgoingMessage]) -> None:
         """Take back an exchange from when the session was elsewhere; `attach` sends it."""
