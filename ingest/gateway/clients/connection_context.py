@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ingest.gateway.authentication.authorizer import Authorizer
     from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.base.connections import Connections
-    from ingest.gateway.base.context import Context
+    from ingest.gateway.base.counters import GatewayCounters
     from ingest.gateway.base.deadlines import Deadlines
+    from ingest.gateway.base.denials import Denials
+    from ingest.gateway.base.drops import Drops
+    from ingest.gateway.base.tenant_counters import CountersOfTenants
     from ingest.gateway.clients.draining import Draining
     from ingest.gateway.clients.opening import OpeningContext
     from ingest.gateway.clients.receiver_context import ReceiverContext
@@ -21,13 +27,24 @@ if TYPE_CHECKING:
     from ingest.gateway.limits.shared_limits import SharedLimits
     from ingest.gateway.limits.tenants import Tenants
     from ingest.gateway.listeners.arrivals import Arrivals
+    from ingest.gateway.sessions.sessions import Sessions
+    from ingest.gateway.settings.gateway import GatewaySettings
+    from mqlake.clock import Clock
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionContext:
     """Parts of a gateway that all its connections use.
 
-    Args:
-        context: Of the gateway.
+    Attributes:
+        settings: Of the gateway.
+        incarnation: Of this run of the gateway.
+        clock: For the times of messages.
+        loop: Everything runs on it.
+        counters: Of packets and bytes.
+        of_tenants: Of the clients of each tenant.
+        denials: For attempts of clients without the right.
+        drops: For messages that clients do not get.
         connections: All of them.
         arrivals: Those whose clients have not logged in.
         deadlines: Say when one is to be looked at.
@@ -40,78 +57,33 @@ class ConnectionContext:
         chain: Authenticates clients.
         authorizer: Gives them their rights.
         redirecting: Says which are to go elsewhere; None: none.
+        sessions: Where theirs are kept.
         openings: Context of those on their way to their sessions.
         receivers: Context of those that take their messages.
         subscribers: Context of those that take their subscriptions.
     """
 
-    __slots__ = (
-        "arrivals",
-        "authorizer",
-        "bans",
-        "chain",
-        "clock",
-        "connect_limit",
-        "connections",
-        "counters",
-        "deadlines",
-        "denials",
-        "draining",
-        "drops",
-        "incarnation",
-        "loop",
-        "of_tenants",
-        "openings",
-        "overload",
-        "receivers",
-        "redirecting",
-        "sessions",
-        "settings",
-        "shared_limits",
-        "subscribers",
-        "tenants",
-    )
-
-    def __init__(
-        self,
-        context: Context,
-        connections: Connections,
-        arrivals: Arrivals,
-        deadlines: Deadlines,
-        overload: Protection,
-        draining: Draining,
-        connect_limit: ConnectLimit,
-        shared_limits: SharedLimits,
-        bans: Bans,
-        tenants: Tenants,
-        chain: Chain,
-        authorizer: Authorizer,
-        redirecting: Redirecting | None,
-        openings: OpeningContext,
-        receivers: ReceiverContext,
-        subscribers: SubscriberContext,
-    ) -> None:
-        self.settings = context.settings
-        self.incarnation = context.me.incarnation
-        self.clock = context.clock
-        self.loop = context.loop
-        self.counters = context.counters
-        self.of_tenants = context.of_tenants
-        self.denials = context.denials
-        self.drops = context.drops
-        self.connections = connections
-        self.arrivals = arrivals
-        self.deadlines = deadlines
-        self.overload = overload
-        self.draining = draining
-        self.connect_limit = connect_limit
-        self.shared_limits = shared_limits
-        self.bans = bans
-        self.tenants = tenants
-        self.chain = chain
-        self.authorizer = authorizer
-        self.redirecting = redirecting
-        self.openings = openings
-        self.sessions = openings.sessions
-        self.receivers = receivers
-        self.subscribers = subscribers
+    settings: GatewaySettings
+    incarnation: str
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    counters: GatewayCounters
+    of_tenants: CountersOfTenants
+    denials: Denials
+    drops: Drops
+    connections: Connections
+    arrivals: Arrivals
+    deadlines: Deadlines
+    overload: Protection
+    draining: Draining
+    connect_limit: ConnectLimit
+    shared_limits: SharedLimits
+    bans: Bans
+    tenants: Tenants
+    chain: Chain
+    authorizer: Authorizer
+    redirecting: Redirecting | None
+    sessions: Sessions
+    openings: OpeningContext
+    receivers: ReceiverContext
+    subscribers: SubscriberContext

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.base.context import Context
+    from ingest.gateway.base.drops import Drops
+    from ingest.gateway.base.events import Events
     from ingest.gateway.routing.route_rounds import RouteRequest
     from ingest.gateway.sessions.resuming import Resumer
     from ingest.gateway.sessions.session_context import SessionContext
@@ -74,44 +76,25 @@ class Entrant(Newcomer, Protocol):
     def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningContext:
     """Parts of a gateway that all its openings use.
 
-    Args:
-        context: Of the gateway.
+    Attributes:
+        max_expiry_interval: Seconds that a session may outlive its connection.
+        drops: For messages that clients do not get.
+        events: For rules and other readers.
         of_session: Context of the sessions.
         sessions: Where they belong.
         resumer: Brings those back that were stored.
     """
 
-    __slots__ = (
-        "delivered",
-        "drops",
-        "events",
-        "histories",
-        "max_expiry_interval",
-        "of_session",
-        "resumer",
-        "sessions",
-        "share_groups",
-        "slow_clients",
-        "subscriptions",
-    )
-
-    def __init__(
-        self, context: Context, of_session: SessionContext, sessions: Sessions, resumer: Resumer
-    ) -> None:
-        self.max_expiry_interval = context.settings.max_session_expiry_interval
-        self.drops = context.drops
-        self.events = context.events
-        self.of_session = of_session
-        self.delivered = of_session.delivered
-        self.histories = of_session.histories
-        self.slow_clients = of_session.slow_clients
-        self.share_groups = of_session.share_groups
-        self.subscriptions = of_session.subscriptions
-        self.sessions = sessions
-        self.resumer = resumer
+    max_expiry_interval: int
+    drops: Drops
+    events: Events
+    of_session: SessionContext
+    sessions: Sessions
+    resumer: Resumer
 
 
 class Opening:
@@ -298,7 +281,7 @@ class Opening:
         assert stored is not None
         session.become(SessionState.ROUTING)
         if stored.progress is None:  # before anything is routed: it may miss nothing from now on
-            self._cursor = self._context.delivered.next_offsets()
+            self._cursor = self._context.of_session.delivered.next_offsets()
         else:
             self._cursor = stored.progress.cursor
         routes = session.routes(session.subscriptions)
@@ -306,7 +289,7 @@ class Opening:
         def counted(ends: asyncio.Future[list[int]]) -> None:
             if session.is_ended:  # it did not know of its routes yet
                 for route in routes:
-                    self._context.share_groups.unsubscribe(route)
+                    self._context.of_session.share_groups.unsubscribe(route)
                 return
             session.become(SessionState.CATCHING_UP)
             self.proceed(ends.result())
@@ -314,7 +297,7 @@ class Opening:
         def entered(request: RouteRequest) -> None:
             request.counted.add_done_callback(counted)
 
-        self._context.share_groups.announce(routes, entered)
+        self._context.of_session.share_groups.announce(routes, entered)
         return _LATER
 
     def _catch_up(self, catch_up: CatchUp) -> Any:
@@ -364,9 +347,9 @@ class Opening:
         connection.resume_reading(PAUSED_BY_SESSION)
         for history in session.histories():
             if isinstance(history, FallenBehind):
-                self._context.slow_clients.start(history)
+                self._context.of_session.slow_clients.start(history)
             else:
-                self._context.histories.start(history)
+                self._context.of_session.histories.start(history)
 
     def _join(self, starts: Sequence[int]) -> None:
         """Put the subscriptions of a session in force that has all it missed up to `starts`."""
@@ -377,7 +360,7 @@ class Opening:
         for subscription in session.subscriptions.values():
             if not session.is_catching_up(subscription.topic_filter):
                 subscription.starts = latest(starts, subscription.starts)
-                self._context.subscriptions.add(session.tenant, subscription)
+                self._context.of_session.subscriptions.add(session.tenant, subscription)
         if session.progress is not None:
             session.progress.touch()
 

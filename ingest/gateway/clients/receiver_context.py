@@ -2,57 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ingest.gateway.base.context import Context
+    from ingest.gateway.base.counters import GatewayCounters
+    from ingest.gateway.base.denials import Denials
+    from ingest.gateway.base.drops import Drops
+    from ingest.gateway.base.tenant_counters import CountersOfTenants
     from ingest.gateway.history.lookup import Lookup
     from ingest.gateway.load.log_room import LogRoom
     from ingest.gateway.retained.retained_quota import RetainedQuota
     from ingest.gateway.routing.publishing import Publisher
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverContext:
     """Parts of a gateway that all its receivers use.
 
-    Args:
-        context: Of the gateway.
+    Attributes:
+        counters: Of messages.
+        of_tenants: Of the clients of each tenant.
+        denials: For attempts of clients without the right.
+        drops: For messages that are not accepted.
         publisher: Appends to the log.
         lookup: Finds messages there.
         log_room: Where clients wait that found the log full.
         retained_quota: Says whether a message may be retained.
+        forwards: One that may not be goes to subscribers all the same.
+        window: Receive Maximum: QoS 1 and 2 messages of a client without an answer.
+        most_levels: Of a topic name.
     """
 
-    __slots__ = (
-        "counters",
-        "denials",
-        "drops",
-        "forwards",
-        "log_room",
-        "lookup",
-        "most_levels",
-        "of_tenants",
-        "publisher",
-        "retained_quota",
-        "window",
-    )
-
-    def __init__(
-        self,
-        context: Context,
-        publisher: Publisher,
-        lookup: Lookup,
-        log_room: LogRoom,
-        retained_quota: RetainedQuota,
-    ) -> None:
-        self.counters = context.counters
-        self.of_tenants = context.of_tenants
-        self.denials = context.denials
-        self.drops = context.drops
-        self.forwards = context.settings.limits.when_retained_full == "forward"
-        self.retained_quota = retained_quota
-        self.window = context.settings.receive_maximum
-        self.most_levels = context.settings.max_topic_levels
-        self.publisher = publisher
-        self.lookup = lookup
-        self.log_room = log_room
+    counters: GatewayCounters
+    of_tenants: CountersOfTenants
+    denials: Denials
+    drops: Drops
+    publisher: Publisher
+    lookup: Lookup
+    log_room: LogRoom
+    retained_quota: RetainedQuota
+    forwards: bool
+    window: int
+    most_levels: int

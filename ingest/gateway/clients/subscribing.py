@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.clients.granting import check_topic_filter, codes, refusal
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ingest.gateway.base.client import Client
-    from ingest.gateway.base.context import Context
+    from ingest.gateway.base.denials import Denials
+    from ingest.gateway.base.events import Events
     from ingest.gateway.base.tasks import Tasks
     from ingest.gateway.limits.shared_limits import SharedLimits
     from ingest.gateway.listeners.info import ListenerInfo
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.sending import Sender
     from ingest.gateway.sessions.client_session import ClientSession
     from ingest.gateway.sessions.histories import Histories, SubscribeHistory, Wish
+    from ingest.gateway.settings.gateway import GatewaySettings
     from ingest.gateway.sharing.share_groups import ShareGroups
     from ingest.protocol.properties import Properties
     from mqlake.progress_records import RetainedScan
@@ -56,11 +59,15 @@ UNREACHED: Final = "not all sites of the federation may know of it yet"
 """Reason string of a SUBACK that has waited for them as long as it may."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberContext:
     """Parts of a gateway that all its subscribers use.
 
-    Args:
-        context: Of the gateway.
+    Attributes:
+        settings: Of the gateway.
+        loop: Everything runs on it.
+        events: For rules and other readers.
+        denials: For attempts of clients without the right.
         tasks: Owns coroutines that wait for the log and the router.
         routes: Of the gateway.
         reach: Knows whether other sites know of them.
@@ -71,45 +78,18 @@ class SubscriberContext:
         shared_limits: Know how many there may be of many clients.
     """
 
-    __slots__ = (
-        "delivered",
-        "denials",
-        "events",
-        "histories",
-        "loop",
-        "publisher",
-        "reach",
-        "routes",
-        "settings",
-        "share_groups",
-        "shared_limits",
-        "tasks",
-    )
-
-    def __init__(
-        self,
-        context: Context,
-        tasks: Tasks,
-        routes: Routes,
-        reach: Reach,
-        share_groups: ShareGroups,
-        histories: Histories,
-        publisher: Publisher,
-        delivered: Delivered,
-        shared_limits: SharedLimits,
-    ) -> None:
-        self.settings = context.settings
-        self.loop = context.loop
-        self.events = context.events
-        self.denials = context.denials
-        self.tasks = tasks
-        self.routes = routes
-        self.reach = reach
-        self.share_groups = share_groups
-        self.histories = histories
-        self.publisher = publisher
-        self.delivered = delivered
-        self.shared_limits = shared_limits
+    settings: GatewaySettings
+    loop: asyncio.AbstractEventLoop
+    events: Events
+    denials: Denials
+    tasks: Tasks
+    routes: Routes
+    reach: Reach
+    share_groups: ShareGroups
+    histories: Histories
+    publisher: Publisher
+    delivered: Delivered
+    shared_limits: SharedLimits
 
 
 class _Room:

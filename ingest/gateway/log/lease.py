@@ -41,13 +41,14 @@ class Lease:
         on_lost: Called once when that time is over.
 
     Attributes:
+        clock: Of the gateway.
         silences: How often that time was over when a heartbeat came back.
         doubts: How often there was doubt.
         on_doubt: Called when there is doubt: a heartbeat is to be sent.
     """
 
     def __init__(self, clock: Clock, seconds: float, on_lost: Callable[[], None]) -> None:
-        self._clock = clock
+        self.clock = clock
         self.seconds = seconds
         self._on_lost = on_lost
         self._until = self._writes_until = clock.monotonic() + seconds
@@ -69,7 +70,7 @@ class Lease:
 
     def is_lost(self) -> bool:
         """Tell whether that time was over, and the acts of others since are not known."""
-        if self._is_confirmed and self._clock.monotonic() >= self._until:
+        if self._is_confirmed and self.clock.monotonic() >= self._until:
             self._is_confirmed = False
             logger.warning(
                 "this gateway was not heard of, nothing is delivered",
@@ -81,7 +82,7 @@ class Lease:
     def heard_log(self, timestamp_ms: int) -> None:
         """Take the log's time, of a record that was just read, or that the log has just taken."""
         if self._doubted_at is None and self._standstill.beyond(timestamp_ms) > DOUBT_SECONDS:
-            self._doubted_at = self._clock.monotonic()
+            self._doubted_at = self.clock.monotonic()
             self.doubts += 1
             self.on_doubt()
 
@@ -91,14 +92,14 @@ class Lease:
 
     def is_in_time(self) -> bool:
         """Tell whether others hear this gateway now, even after a silence."""
-        return self._clock.monotonic() < self._until
+        return self.clock.monotonic() < self._until
 
     def is_certain(self) -> bool:
         """Tell whether others hear this gateway for long enough to come that a record is written.
 
         Until then no other takes over its shards.
         """
-        is_early = self._clock.monotonic() < self._writes_until - self.seconds + SILENT_SECONDS / 2
+        is_early = self.clock.monotonic() < self._writes_until - self.seconds + SILENT_SECONDS / 2
         return is_early and not self.is_in_doubt
 
     def is_sure(self) -> bool:
@@ -113,7 +114,7 @@ class Lease:
 
     def is_heard(self) -> bool:
         """Tell whether others cannot take this gateway for silent."""
-        return self._clock.monotonic() < self._until - self.seconds + SURE_SECONDS
+        return self.clock.monotonic() < self._until - self.seconds + SURE_SECONDS
 
     def assure(self) -> None:
         """Note that the records of others from this gateway's silence have been read."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS, SILENT_SECONDS
@@ -66,14 +67,27 @@ class _Said(NamedTuple):
     """The spare writer did not append it."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeartbeatLog:
+    """How heartbeats go to the log and come back.
+
+    Attributes:
+        writer: Appends our own, as all that this gateway writes: records that wait for the log hold
+            it up, too.
+        spare: Appends it when messages have filled that.
+        reader: Not started yet.
+    """
+
+    writer: LogWriter
+    spare: LogWriter
+    reader: LogReader
+
+
 class Peers:
     """The other gateways of the site.
 
     Args:
-        writer: Appends our own heartbeat, as all that this gateway writes: records that wait for
-            the log hold it up, too.
-        spare: Appends it when messages have filled that.
-        reader: Not started yet.
+        log: Of heartbeats.
         me: This run of this gateway.
         clock: Its monotonic time counts.
         lease: Of this gateway; others have one as long.
@@ -92,9 +106,7 @@ class Peers:
 
     def __init__(
         self,
-        writer: LogWriter,
-        spare: LogWriter,
-        reader: LogReader,
+        log: HeartbeatLog,
         me: Run,
         clock: Clock,
         lease: Lease,
@@ -103,9 +115,9 @@ class Peers:
         fail: Callable[[OperationalError], None],
         records: int = RECORD_VERSION,
     ) -> None:
-        self._writer = writer
-        self._spare = spare
-        self._reader = reader
+        self._writer = log.writer
+        self._spare = log.spare
+        self._reader = log.reader
         self._me = me
         self._clock = clock
         self._lease = lease

@@ -1,21 +1,16 @@
 """From the router's records to the clients of this gateway."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.base.context import Context
 from ingest.gateway.base.outbound import deliver_copies, note_origin, read_message
-from ingest.gateway.load.latency import GatewayLatencies
-from ingest.gateway.log.delivered import Delivered
 from ingest.gateway.log.withheld import Withheld
-from ingest.gateway.retained.retained import Retained
-from ingest.gateway.routing.routes import Routes
-from ingest.gateway.sending.delivery_events import DeliveryEvents
-from ingest.gateway.sending.sending import Sender
 from ingest.session.share_records import GroupKey
-from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.errors import InvalidRecord, LogError, OperationalError
 from mqlake.growth import MOST_PARTITIONS
 from mqlake.record_versions import HEADER_MQTT
@@ -36,17 +31,23 @@ from mqlake.records import (
 )
 
 if TYPE_CHECKING:
+    from ingest.gateway.base.context import Context
     from ingest.gateway.base.ending import Ending
     from ingest.gateway.base.tasks import Tasks
     from ingest.gateway.limits.shared_limits import SharedLimits
+    from ingest.gateway.load.latency import GatewayLatencies
+    from ingest.gateway.log.delivered import Delivered
     from ingest.gateway.log.ends import Ends
     from ingest.gateway.log.lease import Lease
+    from ingest.gateway.retained.retained import Retained
+    from ingest.gateway.routing.routes import Routes
+    from ingest.gateway.sending.delivery_events import DeliveryEvents
+    from ingest.gateway.sending.sending import Sender
     from ingest.gateway.sharing.share_groups import ShareGroups
+    from ingest.session.subscriptions import Copy, Subscriptions
     from mqlake.log.contract import LogRangeReader
 
 logger = logging.getLogger(__name__)
-
-"""First byte of the keys of barriers, questions and control records."""
 
 READ_AT_ONCE: Final = 500
 """Deliveries read again are in memory together, until it is known that the log has all of them."""
@@ -64,16 +65,11 @@ ControlCallback = Callable[[str, bytes], None]
 """Takes an action and its value."""
 
 
-class Delivery:
-    """Takes `mqlake.delivery.<gateway>` apart: once per message and client.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryContext:
+    """Parts of a gateway that its delivery uses.
 
-    A message goes to every session that has a matching subscription [MQTT5-4.5.0-1]
-    [MQTT311-4.5.0-1], in the order of the log [MQTT5-4.6.0-6].
-
-    The router repeats itself after a restart; a record not above the high-water mark of its source
-    partition is a repetition.
-
-    Args:
+    Attributes:
         context: Of the gateway.
         delivered: Position of the deliveries.
         subscriptions: Of the clients.
@@ -96,50 +92,63 @@ class Delivery:
         ending: Told when this gateway cannot go on without them.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        delivered: Delivered,
-        subscriptions: Subscriptions[Sender],
-        share_groups: "ShareGroups",
-        retained: Retained,
-        routes: Routes,
-        on_control: ControlCallback,
-        on_question: Callable[[bytes, int], None],
-        told: DeliveryEvents,
-        latencies: GatewayLatencies,
-        lease: "Lease",
-        limits: "SharedLimits",
-        ranges: "LogRangeReader",
-        ends: "Ends",
-        on_gone: Callable[[dict[int, int]], None],
-        tasks: "Tasks",
-        ending: "Ending",
-    ) -> None:
-        self._delivered = delivered
-        self._marks = delivered.marks
-        self._subscriptions = subscriptions
-        self._share_groups = share_groups
-        self._retained = retained
-        self._routes = routes
-        self._counters = context.counters
-        self._drops = context.drops
-        self._clock = context.clock
-        self._on_control = on_control
-        self._on_question = on_question
-        self._told = told
-        self._latencies = latencies
-        self._sampler = latencies.delivered
-        self._lease = lease
-        self._limits = limits
-        self._origin = context.origin.encode()
+    context: Context
+    delivered: Delivered
+    subscriptions: Subscriptions[Sender]
+    share_groups: ShareGroups
+    retained: Retained
+    routes: Routes
+    on_control: ControlCallback
+    on_question: Callable[[bytes, int], None]
+    told: DeliveryEvents
+    latencies: GatewayLatencies
+    lease: Lease
+    limits: SharedLimits
+    ranges: LogRangeReader
+    ends: Ends
+    on_gone: Callable[[dict[int, int]], None]
+    tasks: Tasks
+    ending: Ending
+
+
+class Delivery:
+    """Takes `mqlake.delivery.<gateway>` apart: once per message and client.
+
+    A message goes to every session that has a matching subscription [MQTT5-4.5.0-1]
+    [MQTT311-4.5.0-1], in the order of the log [MQTT5-4.6.0-6].
+
+    The router repeats itself after a restart; a record not above the high-water mark of its source
+    partition is a repetition.
+
+    Args:
+        parts: Of the gateway.
+    """
+
+    def __init__(self, parts: DeliveryContext) -> None:
+        self._delivered = parts.delivered
+        self._marks = parts.delivered.marks
+        self._subscriptions = parts.subscriptions
+        self._share_groups = parts.share_groups
+        self._retained = parts.retained
+        self._routes = parts.routes
+        self._counters = parts.context.counters
+        self._drops = parts.context.drops
+        self._clock = parts.context.clock
+        self._on_control = parts.on_control
+        self._on_question = parts.on_question
+        self._told = parts.told
+        self._latencies = parts.latencies
+        self._sampler = parts.latencies.delivered
+        self._lease = parts.lease
+        self._limits = parts.limits
+        self._origin = parts.context.origin.encode()
         self._site = self._origin.partition(b"/")[0] + b"/"
-        self._ranges = ranges
-        self._ends = ends
-        self._on_gone = on_gone
-        self._tasks = tasks
-        self._ending = ending
-        self._log_topic = delivery_topic(context.me.gateway)
+        self._ranges = parts.ranges
+        self._ends = parts.ends
+        self._on_gone = parts.on_gone
+        self._tasks = parts.tasks
+        self._ending = parts.ending
+        self._log_topic = delivery_topic(parts.context.me.gateway)
         self._withheld = Withheld()
         self._is_reading_again = False
         self._are_gone = False

@@ -22,7 +22,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS, Lease
-from ingest.gateway.peers.peers import NameInUseError, Peers
+from ingest.gateway.peers.peers import HeartbeatLog, NameInUseError, Peers
 from ingest.session.acts import CONFIRM
 from mqlake.errors import InvalidRecord, LogError, OperationalError
 from mqlake.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
@@ -189,9 +189,7 @@ class Retirement:
         self._lease = Lease(clock, lease_seconds, _pass)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peers = Peers(
-            self._writer,
-            self._writer,
-            log.open_reader(),
+            HeartbeatLog(self._writer, self._writer, log.open_reader()),
             self._me,
             clock,
             self._lease,

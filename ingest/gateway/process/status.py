@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.base.counters import GatewayCounters
@@ -31,10 +32,11 @@ STUCK_SECONDS: Final = 5.0
 """An unanswered barrier older than this means that deliveries do not flow."""
 
 
-class Status:
-    """Looks at the parts of a gateway.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusContext:
+    """Parts of a gateway that its status tells of.
 
-    Args:
+    Attributes:
         context: Of the gateway.
         writer: Has a queue.
         counted: Sessions, subscriptions and retained messages.
@@ -51,147 +53,140 @@ class Status:
         latencies: How long messages take.
         overload: Its level and steps.
         shared_limits: Demand on those of all gateways.
+    """
+
+    context: Context
+    writer: LogWriter
+    counted: Counted
+    connections: Connections
+    listeners: Listeners
+    draining: Draining
+    publisher: Publisher
+    wills: Wills
+    routes: Routes
+    shards: Shards
+    peers: Peers
+    slow_clients: SlowClients
+    authorizer: Authorizer
+    latencies: GatewayLatencies
+    overload: Protection
+    shared_limits: SharedLimits
+
+
+class Status:
+    """Looks at the parts of a gateway.
+
+    Args:
+        parts: Of the gateway.
 
     Attributes:
         problem: Why nothing flows just now, or "".
         bug: Likewise, of an unexpected exception.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        writer: LogWriter,
-        counted: Counted,
-        connections: Connections,
-        listeners: Listeners,
-        draining: Draining,
-        publisher: Publisher,
-        wills: Wills,
-        routes: Routes,
-        shards: Shards,
-        peers: Peers,
-        slow_clients: SlowClients,
-        authorizer: Authorizer,
-        latencies: GatewayLatencies,
-        overload: Protection,
-        shared_limits: SharedLimits,
-    ) -> None:
+    def __init__(self, parts: StatusContext) -> None:
         self.problem = "starting"
         self.bug = ""
-        self.counters = context.counters
-        self.latencies = latencies
-        self._settings = context.settings
-        self._writer = writer
-        self._counted = counted
-        self._connections = connections
-        self._listeners = listeners
-        self._publisher = publisher
-        self._wills = wills
-        self._routes = routes
-        self._draining = draining
-        self._shards = shards
-        self._peers = peers
-        self._slow_clients = slow_clients
-        self._authorizer = authorizer
-        self._overload = overload
-        self._shared_limits = shared_limits
+        self.counters = parts.context.counters
+        self.latencies = parts.latencies
+        self._parts = parts
 
     def health(self) -> tuple[bool, str]:
         """Return whether messages flow, and one line about it."""
         problem = self.problem or self.bug or self._hindrance()
         if problem:
             return False, problem
-        has = self._counted
-        state = "" if self._draining.state == SERVING else f", {self._draining.state}"
+        has = self._parts.counted
+        state = "" if self._parts.draining.state == SERVING else f", {self._parts.draining.state}"
         clients, subscriptions = has.sessions.connected_count, len(has.subscriptions)
         return True, f"{clients} clients, {subscriptions} subscriptions{state}{self._lacking()}"
 
     def _hindrance(self) -> str:
-        waited = self._routes.oldest_wait_seconds
-        if not self._routes.is_answered:
+        waited = self._parts.routes.oldest_wait_seconds
+        if not self._parts.routes.is_answered:
             return "waiting for the router's first answer"
         if waited > STUCK_SECONDS:
             return f"no answer from the router for {waited:.0f} s"
-        if self._publisher.is_refusing:
-            return f"publishers are refused: {self._publisher.is_refusing}"
+        if self._parts.publisher.is_refusing:
+            return f"publishers are refused: {self._parts.publisher.is_refusing}"
         return ""
 
     def _lacking(self) -> str:
-        shards = sorted(self._counted.retained.incomplete)
+        shards = sorted(self._parts.counted.retained.incomplete)
         return f", retained messages are missing in shards {shards}" if shards else ""
 
     def figures(self) -> dict[str, Any]:
         """Return figures of this gateway for people."""
         return {
-            "address": f"{self._settings.host}:{self._settings.port}",
-            "listeners": list(self._listeners.addresses),
+            "address": f"{self._parts.context.settings.host}:{self._parts.context.settings.port}",
+            "listeners": list(self._parts.listeners.addresses),
             "access": self._access(),
-            "overload": self._overload.level,
-            "overload_step": self._overload.step,
+            "overload": self._parts.overload.level,
+            "overload_step": self._parts.overload.step,
             **self._load(),
-            "retained": len(self._counted.retained),
+            "retained": len(self._parts.counted.retained),
             **self._counts(),
         }
 
     def _access(self) -> dict[str, Any]:
         """Return from where clients may come, and whether they are asked for anything."""
-        settings = self._settings
+        settings = self._parts.context.settings
         return {
             "reachable": [address_of(one) for one in settings.all_listeners if is_open(one)],
             "asks_who": settings.asks_who and not settings.allow_anonymous,
-            "has_rights": self._authorizer.has_rules,
+            "has_rights": self._parts.authorizer.has_rules,
         }
 
     def gauges(self) -> dict[str, float]:
         """Return present stocks and queues, by name."""
-        sessions = self._counted.sessions
+        sessions = self._parts.counted.sessions
         return {
-            "connections": len(self._connections),
+            "connections": len(self._parts.connections),
             **self._load(),
-            "retained_messages": len(self._counted.retained),
-            "retained_incomplete_shards": len(self._counted.retained.incomplete),
+            "retained_messages": len(self._parts.counted.retained),
+            "retained_incomplete_shards": len(self._parts.counted.retained.incomplete),
             "waiting_messages": sessions.waiting_count,
-            "clients_behind": len(self._slow_clients),
-            "log_queue_records": self._writer.queued(),
-            "clock_ahead_seconds": self._peers.clock_ahead_seconds,
-            "overload_level": self._overload.level,
-            "overload_step": self._overload.step,
-            "overload_waiting_clients": self._overload.waiting,
-            "waiting_wills": self._wills.waiting,
-            "refusing_publishers": int(bool(self._publisher.is_refusing)),
-            "route_wait_seconds": self._routes.oldest_wait_seconds,
+            "clients_behind": len(self._parts.slow_clients),
+            "log_queue_records": self._parts.writer.queued(),
+            "clock_ahead_seconds": self._parts.peers.clock_ahead_seconds,
+            "overload_level": self._parts.overload.level,
+            "overload_step": self._parts.overload.step,
+            "overload_waiting_clients": self._parts.overload.waiting,
+            "waiting_wills": self._parts.wills.waiting,
+            "refusing_publishers": int(bool(self._parts.publisher.is_refusing)),
+            "route_wait_seconds": self._parts.routes.oldest_wait_seconds,
         }
 
     def heartbeat(self) -> GatewayHeartbeat:
         """Return the state of this gateway that others are told twice a second."""
-        settings, has = self._settings, self._counted
+        settings, has = self._parts.context.settings, self._parts.counted
         heartbeat = GatewayHeartbeat(
             site=settings.site,
-            state=self._draining.state,
-            listeners=list(self._listeners.addresses),
+            state=self._parts.draining.state,
+            listeners=list(self._parts.listeners.addresses),
             addresses=advertised(settings.all_listeners, settings.advertised_host),
-            overload=self._overload.level,
-            overload_step=self._overload.step,
-            rights=self._authorizer.version,
+            overload=self._parts.overload.level,
+            overload_step=self._parts.overload.step,
+            rights=self._parts.authorizer.version,
             metrics_port=settings.metrics.port,
-            shards=self._shards.owned,
-            shard_count=self._shards.count,
+            shards=self._parts.shards.owned,
+            shard_count=self._parts.shards.count,
             clients=has.sessions.connected_count,
             sessions=len(has.sessions),
             subscriptions=len(has.subscriptions),
             counters=self._counts(),
             latency=self.latencies.counts(),
         )
-        self._shared_limits.add_to(heartbeat)
+        self._parts.shared_limits.add_to(heartbeat)
         return heartbeat
 
     @property
     def ignored_session_records(self) -> int:
         """How many records of sessions could not be read."""
-        return self._shards.ignored_count
+        return self._parts.shards.ignored_count
 
     def _load(self) -> dict[str, int]:
-        has = self._counted
+        has = self._parts.counted
         return {
             "clients": has.sessions.connected_count,
             "sessions": len(has.sessions),

@@ -14,6 +14,7 @@ from mqlake.records import HEADER_CLIENT_ID, HEADER_SOURCE, HEADER_TRACEPARENT, 
 
 if TYPE_CHECKING:
     from ingest.gateway.base.context import Context
+    from ingest.gateway.process.delivery import DeliveryContext
     from ingest.protocol.packets import Publish
     from mqlake.errors import LogError
     from mqlake.log.contract import AppendCallback
@@ -33,12 +34,12 @@ class TracingPublisher(Publisher):
     """A publisher whose sampled messages bear a `traceparent`; its span ends with the log's answer.
 
     Args:
+        tracer: Makes spans.
         context: Of the gateway.
         arguments: The others of `Publisher`.
-        tracer: Makes spans.
     """
 
-    def __init__(self, context: Context, *arguments: Any, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, context: Context, *arguments: Any) -> None:
         super().__init__(context, *arguments)
         self._tracer = tracer
         self._gateway = context.me.gateway
@@ -81,15 +82,14 @@ class TracingDelivery(Delivery):
     """A delivery that tells how sampled messages were routed and which clients got them.
 
     Args:
-        context: Of the gateway.
-        arguments: The others of `Delivery`.
         tracer: Makes spans.
+        parts: Of the gateway.
     """
 
-    def __init__(self, context: Context, *arguments: Any, tracer: Tracer) -> None:
-        super().__init__(context, *arguments)
+    def __init__(self, tracer: Tracer, parts: DeliveryContext) -> None:
+        super().__init__(parts)
         self._tracer = tracer
-        self._gateway = context.me.gateway
+        self._gateway = parts.context.me.gateway
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
         counters = self._counters

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
+    from mqlake.shard_records import Run
 
 logger = logging.getLogger(__name__)
 
@@ -52,21 +54,34 @@ PASSED_SECONDS: Final = 1.0
 """The router gives up barriers whose route the log got late; it is then asked by the offset."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSettings:
+    """Of all routes of a gateway.
+
+    Attributes:
+        linger_seconds: A filter without subscribers stays routed so long.
+        barrier_timeout_seconds: After this long an unanswered round is asked for again.
+        share_strategy: How share groups want their messages spread.
+        asks_sites: Routes ask the federator whether other sites know of them.
+    """
+
+    linger_seconds: float
+    barrier_timeout_seconds: float
+    share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
+    asks_sites: bool = False
+
+
 class Routes:
     """The routes of one gateway in `mqlake.routes`, and the barrier rounds.
 
     Args:
-        gateway: Its name.
-        incarnation: Tells this run of the gateway from earlier ones.
+        me: This run of the gateway.
         log: Where routes and barriers go; the writer of this gateway's messages.
         partitions: Of `mqlake.inbound`.
         began_at: Returns where in `mqlake.gateways` this run began.
-        linger_seconds: A filter without subscribers stays routed so long.
-        barrier_timeout_seconds: After this long an unanswered round is asked for again.
-        clock: For both.
+        settings: Of all routes.
+        clock: For their times.
         may_count: Tells whether nobody else can have withdrawn routes of share groups meanwhile.
-        share_strategy: How share groups want their messages spread.
-        asks_sites: Routes ask the federator whether other sites know of them.
 
     Attributes:
         is_due: Something waits that must be in the log before any later message: `flush` first.
@@ -75,28 +90,33 @@ class Routes:
 
     def __init__(
         self,
-        gateway: str,
-        incarnation: str,
+        me: Run,
         log: LogWriter,
         partitions: int,
         began_at: Callable[[], int],
         *,
-        linger_seconds: float,
-        barrier_timeout_seconds: float,
+        settings: RouteSettings,
         clock: Clock,
         may_count: Callable[[], bool],
-        share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
-        asks_sites: bool = False,
     ) -> None:
         self.is_due = False
         self._loop = asyncio.get_running_loop()
-        self._gateway = gateway
-        self._incarnation = incarnation
+        self._gateway = me.gateway
+        self._incarnation = me.incarnation
         self._partitions = partitions
-        self._barrier_timeout_seconds = barrier_timeout_seconds
+        self._barrier_timeout_seconds = settings.barrier_timeout_seconds
         self._clock = clock
-        self._log = RouteLog(gateway, incarnation, log, partitions, began_at, asks_sites=asks_sites)
-        self._members = RouteMembers(linger_seconds, clock, may_count, share_strategy)
+        self._log = RouteLog(
+            me.gateway,
+            me.incarnation,
+            log,
+            partitions,
+            began_at,
+            asks_sites=settings.asks_sites,
+        )
+        self._members = RouteMembers(
+            settings.linger_seconds, clock, may_count, settings.share_strategy
+        )
         self._next_round = self._new_round(0)
         self._flushing: asyncio.Handle | None = None
         self._open_rounds: dict[int, Round] = {}  # begun and not over; ascending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ingest.gateway.sending.group_step import SavedGroups
@@ -9,10 +10,14 @@ from ingest.gateway.sending.group_step import SavedGroups
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ingest.gateway.base.context import Context
+    from ingest.gateway.base.counters import GatewayCounters
+    from ingest.gateway.base.drops import Drops
     from ingest.gateway.base.outbound import OutboundMessage
+    from ingest.gateway.base.tenant_counters import CountersOfTenants
     from ingest.gateway.sending.delivery_events import DeliveryEvents
     from ingest.gateway.sending.retained_scans import RetainedSources
+    from ingest.gateway.settings.gateway import GatewaySettings
+    from mqlake.clock import Clock
 
 
 class OutgoingMessage(NamedTuple):
@@ -43,28 +48,26 @@ class Groups(SavedGroups, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SenderContext:
     """Parts of a gateway that all its senders use.
 
-    Args:
-        context: Of the gateway.
+    Attributes:
+        settings: Of the gateway.
+        clock: For the expiry of messages.
+        counters: Of messages.
+        of_tenants: Of the clients of each tenant.
+        drops: For messages that clients do not get.
         told: Whether a rule wants events of deliveries.
         groups: Give members of share groups their messages.
         retained: Where retained messages come from.
     """
 
-    __slots__ = (
-        *("clock", "counters", "drops", "groups", "of_tenants", "retained", "settings", "told"),
-    )
-
-    def __init__(
-        self, context: Context, told: DeliveryEvents, groups: Groups, retained: RetainedSources
-    ) -> None:
-        self.settings = context.settings
-        self.clock = context.clock
-        self.counters = context.counters
-        self.of_tenants = context.of_tenants
-        self.drops = context.drops
-        self.told = told
-        self.groups = groups
-        self.retained = retained
+    settings: GatewaySettings
+    clock: Clock
+    counters: GatewayCounters
+    of_tenants: CountersOfTenants
+    drops: Drops
+    told: DeliveryEvents
+    groups: Groups
+    retained: RetainedSources

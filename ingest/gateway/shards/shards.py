@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ingest.gateway.shards.shard_readers import ShardReaders
     from ingest.gateway.store.database import Database
     from ingest.session.placement import ShardPlacement
-    from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
 
 logger = logging.getLogger(__name__)
@@ -56,8 +55,7 @@ class Shards:
         readers: Read shards.
         database: Holds entries of the shards.
         peers: Say which gateways can own shards, and which are dead.
-        lease: Of this gateway.
-        clock: Its monotonic time counts.
+        lease: Of this gateway; its clock counts.
         actions: Of the gateway.
 
     Attributes:
@@ -75,7 +73,6 @@ class Shards:
         database: Database,
         peers: Peers,
         lease: Lease,
-        clock: Clock,
         actions: Actions,
     ) -> None:
         self._me = me
@@ -85,7 +82,7 @@ class Shards:
         self._database = database
         self._peers = peers
         self._lease = lease
-        self._clock = clock
+        self._clock = lease.clock
         self.count = count
         self.free: FreeSessions = NOBODY_IS_FREE
         self.ignored_count = 0

@@ -97,7 +97,7 @@ async def test_a_gateway_that_was_not_heard_while_it_starts_finds_out_what_other
             was_unheard.append(not lease.may_deliver())
         return lease.may_deliver()
 
-    monkeypatch.setattr("ingest.gateway.process.foundation.Lease", make)
+    monkeypatch.setattr("ingest.gateway.process.gateway.Lease", make)
     monkeypatch.setattr(RetainedShards, "is_settled", property(is_settled))
     async with running_gateway(clock=clock):
         assert was_unheard == [True]

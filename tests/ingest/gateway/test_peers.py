@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ingest.gateway.log.lease import SILENT_SECONDS, SURE_SECONDS, Lease
-from ingest.gateway.peers.peers import GRACE_SECONDS, Peers
+from ingest.gateway.peers.peers import GRACE_SECONDS, HeartbeatLog, Peers
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.gateway_heartbeat import GatewayHeartbeat
@@ -35,9 +35,7 @@ class Gateway:
         self.reader = MemoryLogReader(log)
         self.writer = MemoryLogWriter(log, max_queued_records=1)
         self.peers = Peers(
-            self.writer,
-            MemoryLogWriter(log),
-            self.reader,
+            HeartbeatLog(self.writer, MemoryLogWriter(log), self.reader),
             run,
             clock,
             self.lease,

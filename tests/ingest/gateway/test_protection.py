@@ -14,7 +14,7 @@ from ingest.gateway.limits.protection import (
     Protection,
 )
 from ingest.gateway.load.overload import OverloadMeter
-from ingest.gateway.process import foundation
+from ingest.gateway.process import gateway
 from ingest.gateway.settings.overload import OverloadSettings
 from ingest.protocol.packets import Connack, Connect, Disconnect, Puback, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
@@ -59,8 +59,8 @@ async def loaded(highest_step: int = 4) -> AsyncIterator[Loaded]:
     settings = OverloadSettings(highest_step=highest_step)
     load, clock = Load(), ManualClock()
     with pytest.MonkeyPatch.context() as made_up:
-        made_up.setattr(foundation, "OverloadMeter", lambda *_: load)
-        made_up.setattr(foundation, "Protection", partial(Protection, now=clock.monotonic))
+        made_up.setattr(gateway, "OverloadMeter", lambda **_: load)
+        made_up.setattr(gateway, "Protection", partial(Protection, now=clock.monotonic))
         async with running_gateway(overload=settings) as harness:
             yield Loaded(harness, load, clock)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.gateway.routing import routes as module
 from ingest.gateway.routing.route_rounds import RouteRequest
-from ingest.gateway.routing.routes import Routes
+from ingest.gateway.routing.routes import Routes, RouteSettings
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
@@ -24,6 +24,7 @@ from mqlake.records import (
     decode_route_key,
     route_headers,
 )
+from mqlake.shard_records import Run
 from tests.ingest.gateway.harness import NAME, PARTITIONS, new_log, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -132,13 +133,11 @@ async def bench(
     writer = MemoryLogWriter(log, max_queued_records=max_queued_records)
     clock = ReadClock()
     routes = Routes(
-        NAME,
-        INCARNATION,
+        Run(NAME, INCARNATION),
         writer,
         PARTITIONS,
         lambda: BEGAN_AT,
-        linger_seconds=linger_seconds,
-        barrier_timeout_seconds=10,
+        settings=RouteSettings(linger_seconds=linger_seconds, barrier_timeout_seconds=10),
         clock=clock,
         may_count=may_count,
     )

@@ -144,7 +144,6 @@ class Bench:
             Database(None),
             cast("Peers", KnownPeers()),
             lease,
-            clock,
             cast("Actions", None),
         )
         places = place(SHARDS, [ME.gateway, OTHER.gateway])
