@@ -11,7 +11,21 @@ from mqlake.metrics.families import Families
 from mqlake.metrics.names import OTHER
 
 BOUNDS_SECONDS: Final = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
 )
 WEBSOCKET: Final = "WebSocket"
 SWITCHED: Final = 101

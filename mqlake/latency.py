@@ -4,11 +4,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+# fmt: off
 BOUNDS_MS: Final = (
-    *(0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0),
-    *(25.0, 30.0, 40.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1_000.0, 2_000.0, 5_000.0),
-    *(10_000.0, 30_000.0),
+    0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0,
+    25.0, 30.0, 40.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1_000.0, 2_000.0, 5_000.0,
+    10_000.0, 30_000.0,
 )
+# fmt: on
 """Upper bounds of the classes; one more takes times above."""
 
 CLASSES: Final = len(BOUNDS_MS) + 1

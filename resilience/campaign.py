@@ -24,8 +24,13 @@ from resilience.workload import some_features
 
 RESULT: Final = "result.json"
 TAKEN_BY_POWER_LOSS: Final = (
-    *("no_loss", "exactly_once", "dup_flag", "order"),
-    *("sessions_kept", "retained", "wills"),
+    "no_loss",
+    "exactly_once",
+    "dup_flag",
+    "order",
+    "sessions_kept",
+    "retained",
+    "wills",
 )
 TAKEN_BY_DAMAGE: Final = ("no_phantoms", *TAKEN_BY_POWER_LOSS)
 UNSURVIVED: Final = {

@@ -32,7 +32,7 @@ KNOWN_SECONDS: Final = 3600.0
 LEEWAY_SECONDS: Final = 30.0
 MAX_ANSWER_BYTES: Final = 256 * 1024
 ALGORITHMS: Final = frozenset(
-    [*("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), *("ES256", "ES384", "ES512")]
+    ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
 )
 """None by a shared secret: a client that may ask may not sign."""
 

@@ -83,9 +83,18 @@ _READERS: Final[Mapping[str, Reader]] = {
     "/retention": lambda services, *_: _retention(services),
 }
 _NO_STATE: Final = {
-    *("/balancer/nodes/{name}/drain", "/gateways/{name}/drain", "/gateways/{name}/reload"),
-    *("/clients/{client_id}", "/retained/{topic}", "/alarms/{id}/acknowledge"),
-    *("/jobs/{id}", "/jobs/{id}/resume", "/rules/{id}/backfill", "/rules/{id}/dry_run"),
-    *("/rules/{id}/dead_letters/rerun", "/rules/{id}/metrics/reset", "/rules/{id}/resume"),
+    "/balancer/nodes/{name}/drain",
+    "/gateways/{name}/drain",
+    "/gateways/{name}/reload",
+    "/clients/{client_id}",
+    "/retained/{topic}",
+    "/alarms/{id}/acknowledge",
+    "/jobs/{id}",
+    "/jobs/{id}/resume",
+    "/rules/{id}/backfill",
+    "/rules/{id}/dry_run",
+    "/rules/{id}/dead_letters/rerun",
+    "/rules/{id}/metrics/reset",
+    "/rules/{id}/resume",
 }
 """Paths where something is asked for that is no definition."""

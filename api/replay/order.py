@@ -8,8 +8,16 @@ from api.sql.checking import CheckedQuery, check
 from mqlake.matching import covers
 
 COLUMNS: Final = (
-    *("topic", "payload_bytes", "qos", "retain", "properties", "client_id", "id", "ts"),
-    *("log_partition", "log_offset"),
+    "topic",
+    "payload_bytes",
+    "qos",
+    "retain",
+    "properties",
+    "client_id",
+    "id",
+    "ts",
+    "log_partition",
+    "log_offset",
 )
 """That the SELECT has to give, as `SELECT * FROM messages` does; further ones are left out."""
 CLIENT_RATE: Final = 100

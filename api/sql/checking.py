@@ -42,43 +42,54 @@ _MOST_WILDCARDS: Final = 4
 _LIKE_CHARACTERS: Final = (1_000_000, 1_000_000, 10_000, 800, 220)
 """Characters of a text that LIKE looks at, by the number of `%`: each costs another power."""
 
+# fmt: off
 _NODES: Final = frozenset(
     {
         # Clauses
-        *(exp.Select, exp.From, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered),
-        *(exp.Limit, exp.Offset, exp.Join, exp.Lateral, exp.With, exp.CTE, exp.TableAlias),
-        *(exp.Subquery, exp.Union, exp.Except, exp.Intersect, exp.Distinct, exp.Table),
-        *(exp.Cube, exp.Rollup, exp.GroupingSets, exp.Version),
+        exp.Select, exp.From, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered,
+        exp.Limit, exp.Offset, exp.Join, exp.Lateral, exp.With, exp.CTE, exp.TableAlias,
+        exp.Subquery, exp.Union, exp.Except, exp.Intersect, exp.Distinct, exp.Table,
+        exp.Cube, exp.Rollup, exp.GroupingSets, exp.Version,
         # Names and literals
-        *(exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Aliases, exp.Literal, exp.Null),
-        *(exp.Boolean, exp.HexString, exp.RawString, exp.Paren, exp.Tuple, exp.Dot, exp.Var),
+        exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Aliases, exp.Literal, exp.Null,
+        exp.Boolean, exp.HexString, exp.RawString, exp.Paren, exp.Tuple, exp.Dot, exp.Var,
         exp.Concat,  # 'a' 'b'; calls of functions are Anonymous
         # Operators
-        *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT),
-        *(exp.GTE, exp.LT, exp.LTE, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike),
+        exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT,
+        exp.GTE, exp.LT, exp.LTE, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike,
         exp.Escape,  # of LIKE
-        *(exp.RegexpLike, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg),
-        *(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.DPipe, exp.Exists),
+        exp.RegexpLike, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg,
+        exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.DPipe, exp.Exists,
         # Expressions with a syntax of their own
-        *(exp.Case, exp.If, exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam),
-        *(exp.ColumnDef, exp.Interval, exp.IntervalSpan, exp.Extract, exp.Trim, exp.StrPosition),
-        *(exp.Substring, exp.Anonymous, exp.Lambda, exp.Window, exp.WindowSpec, exp.Bracket),
-        *(exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.CurrentDate, exp.CurrentTimestamp),
-        *(exp.JSONExtract, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey, exp.JSONPathSubscript),
-        *(exp.PropertyEQ, exp.Kwarg),
+        exp.Case, exp.If, exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam,
+        exp.ColumnDef, exp.Interval, exp.IntervalSpan, exp.Extract, exp.Trim, exp.StrPosition,
+        exp.Substring, exp.Anonymous, exp.Lambda, exp.Window, exp.WindowSpec, exp.Bracket,
+        exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.CurrentDate, exp.CurrentTimestamp,
+        exp.JSONExtract, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey, exp.JSONPathSubscript,
+        exp.PropertyEQ, exp.Kwarg,
     }
 )
 _TYPES: Final = frozenset(
     {
-        *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "TEXT"),
-        *("VARCHAR", "CHAR", "BINARY", "VARBINARY", "DATE", "TIMESTAMP", "TIMESTAMPTZ"),
-        *("TIMESTAMPLTZ", "TIMESTAMPNTZ", "ARRAY", "MAP", "STRUCT", "VARIANT", "INTERVAL"),
+        "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "TEXT",
+        "VARCHAR", "CHAR", "BINARY", "VARBINARY", "DATE", "TIMESTAMP", "TIMESTAMPTZ",
+        "TIMESTAMPLTZ", "TIMESTAMPNTZ", "ARRAY", "MAP", "STRUCT", "VARIANT", "INTERVAL",
     }
 )
+# fmt: on
 _UNITS: Final = frozenset(
     (
-        *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear"),
-        *("week", "month", "quarter", "year"),
+        "microsecond",
+        "millisecond",
+        "second",
+        "minute",
+        "hour",
+        "day",
+        "dayofyear",
+        "week",
+        "month",
+        "quarter",
+        "year",
     )
 )
 _WITH_UNITS: Final = frozenset(
@@ -112,8 +123,13 @@ _DEFINES: Final = [TokenType.ALIAS, TokenType.L_PAREN]
 _HIDDEN_COLUMN: Final = "_metadata"
 """Of every table for Spark: in which file of this machine a row is."""
 _ABOUT_SPARK: Final = {
-    *("user", "current_user", "session_user", "current_catalog", "current_database"),
-    *("current_schema", "current_path"),
+    "user",
+    "current_user",
+    "session_user",
+    "current_catalog",
+    "current_database",
+    "current_schema",
+    "current_path",
 }
 """Where no column has such a name, Spark takes it for a function and says as whom it runs."""
 _EXPECTED: Final = "expected one SELECT"

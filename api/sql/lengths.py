@@ -45,19 +45,23 @@ MOST_OF_ALL_BYTES: Final = 64 * MOST_BYTES
 """Of all values that are made for a row, whatever becomes of them; constants are kept with the
 query's plan."""
 
+# fmt: off
 _SHORT: Final = (
-    *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE),
-    *(exp.LT, exp.LTE, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike),
-    *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd),
-    *(exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.Exists, exp.Interval, exp.Extract),
-    *(exp.StrPosition, exp.CurrentDate, exp.CurrentTimestamp, exp.Null, exp.Boolean),
+    exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE,
+    exp.LT, exp.LTE, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike,
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd,
+    exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.Exists, exp.Interval, exp.Extract,
+    exp.StrPosition, exp.CurrentDate, exp.CurrentTimestamp, exp.Null, exp.Boolean,
 )
+# fmt: on
 """Kinds of nodes that are a number, a time or a truth."""
+# fmt: off
 _ONE_OF: Final = (
-    *(exp.Case, exp.If, exp.Paren, exp.Trim, exp.Filter, exp.IgnoreNulls, exp.RespectNulls),
-    *(exp.Bracket, exp.Escape, exp.Ordered, exp.Distinct, exp.JSONExtract, exp.Where, exp.Group),
-    *(exp.Having, exp.Order, exp.Cube, exp.Rollup, exp.GroupingSets, exp.WindowSpec),
+    exp.Case, exp.If, exp.Paren, exp.Trim, exp.Filter, exp.IgnoreNulls, exp.RespectNulls,
+    exp.Bracket, exp.Escape, exp.Ordered, exp.Distinct, exp.JSONExtract, exp.Where, exp.Group,
+    exp.Having, exp.Order, exp.Cube, exp.Rollup, exp.GroupingSets, exp.WindowSpec,
 )
+# fmt: on
 """Kinds that are one of the values in them, or a part of one; clauses."""
 _LONGEST_NUMBER: Final = 48
 """Bytes of a decimal, or a time with its zone, as text."""

@@ -14,8 +14,10 @@ from mqlake.session_records import NEVER_EXPIRES
 from mqlake.topics import split_shared
 
 EVENTS_USED: Final = (
-    *("session.subscribed", "session.unsubscribed"),
-    *("client.connected", "client.disconnected"),
+    "session.subscribed",
+    "session.unsubscribed",
+    "client.connected",
+    "client.disconnected",
 )
 
 Presence = Literal["connected", "away", "session_expired", "session_ended"]

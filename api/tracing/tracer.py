@@ -370,7 +370,13 @@ class MessageTracer:
 
 
 _ORDER: Final = [
-    *("acked", "delivered", "handed_over", "in_flight", "waiting", "dropped", "unknown"),
+    "acked",
+    "delivered",
+    "handed_over",
+    "in_flight",
+    "waiting",
+    "dropped",
+    "unknown",
 ]
 
 

@@ -29,71 +29,75 @@ MAX_STATEMENT_CHARACTERS: Final = 16_384
 MAX_PARAMETERS: Final = 1_000
 _MAX_DEPTH: Final = 40
 
+# fmt: off
 _FUNCTIONS: Final = frozenset(
     (
         # Of values
-        *("coalesce", "nullif", "greatest", "least", "num_nulls", "num_nonnulls"),
+        "coalesce", "nullif", "greatest", "least", "num_nulls", "num_nonnulls",
         # Numbers
-        *("abs", "cbrt", "ceil", "ceiling", "degrees", "div", "exp", "floor", "gcd", "lcm", "ln"),
-        *("log", "log10", "min_scale", "mod", "pi", "power", "radians", "random", "round", "scale"),
-        *("sign", "sqrt", "trim_scale", "trunc", "width_bucket"),
-        *("acos", "asin", "atan", "atan2", "cos", "cot", "sin", "tan"),
+        "abs", "cbrt", "ceil", "ceiling", "degrees", "div", "exp", "floor", "gcd", "lcm", "ln",
+        "log", "log10", "min_scale", "mod", "pi", "power", "radians", "random", "round", "scale",
+        "sign", "sqrt", "trim_scale", "trunc", "width_bucket",
+        "acos", "asin", "atan", "atan2", "cos", "cot", "sin", "tan",
         # Texts
-        *("ascii", "bit_length", "btrim", "char_length", "character_length", "chr", "concat"),
-        *("concat_ws", "initcap", "left", "length", "lower", "ltrim", "md5", "normalize"),
-        *("octet_length", "overlay", "parse_ident", "position", "quote_ident", "quote_literal"),
-        *("quote_nullable", "regexp_count", "regexp_instr", "regexp_like", "regexp_match"),
-        *("regexp_replace", "regexp_split_to_array", "regexp_substr", "replace", "reverse"),
-        *("right", "rtrim", "split_part", "starts_with", "string_to_array", "strpos", "substr"),
-        *("substring", "to_ascii", "to_char", "to_hex", "to_number", "translate", "trim", "upper"),
+        "ascii", "bit_length", "btrim", "char_length", "character_length", "chr", "concat",
+        "concat_ws", "initcap", "left", "length", "lower", "ltrim", "md5", "normalize",
+        "octet_length", "overlay", "parse_ident", "position", "quote_ident", "quote_literal",
+        "quote_nullable", "regexp_count", "regexp_instr", "regexp_like", "regexp_match",
+        "regexp_replace", "regexp_split_to_array", "regexp_substr", "replace", "reverse",
+        "right", "rtrim", "split_part", "starts_with", "string_to_array", "strpos", "substr",
+        "substring", "to_ascii", "to_char", "to_hex", "to_number", "translate", "trim", "upper",
         # Binary
-        *("bit_count", "convert_from", "convert_to", "decode", "encode", "get_bit", "get_byte"),
-        *("hashtext", "set_bit", "set_byte", "sha224", "sha256", "sha384", "sha512"),
+        "bit_count", "convert_from", "convert_to", "decode", "encode", "get_bit", "get_byte",
+        "hashtext", "set_bit", "set_byte", "sha224", "sha256", "sha384", "sha512",
         # Times
-        *("age", "clock_timestamp", "current_time", "current_timestamp", "date", "date_bin"),
-        *("date_part", "date_trunc", "extract", "isfinite", "justify_days", "justify_hours"),
-        *("justify_interval", "localtime", "localtimestamp", "make_date", "make_interval"),
-        *("make_time", "make_timestamp", "make_timestamptz", "now", "statement_timestamp"),
-        *("timeofday", "timezone", "to_date", "to_timestamp", "transaction_timestamp"),
+        "age", "clock_timestamp", "current_time", "current_timestamp", "date", "date_bin",
+        "date_part", "date_trunc", "extract", "isfinite", "justify_days", "justify_hours",
+        "justify_interval", "localtime", "localtimestamp", "make_date", "make_interval",
+        "make_time", "make_timestamp", "make_timestamptz", "now", "statement_timestamp",
+        "timeofday", "timezone", "to_date", "to_timestamp", "transaction_timestamp",
         # JSON
-        *("array_to_json", "json_array_length", "json_build_array", "json_build_object"),
-        *("json_extract_path", "json_extract_path_text", "json_object", "json_strip_nulls"),
-        *("json_typeof", "jsonb_array_elements", "jsonb_array_elements_text"),
-        *("jsonb_array_length", "jsonb_build_array", "jsonb_build_object", "jsonb_extract_path"),
-        *("jsonb_extract_path_text", "jsonb_insert", "jsonb_object", "jsonb_object_keys"),
-        *("jsonb_path_exists", "jsonb_path_query_array", "jsonb_path_query_first", "jsonb_set"),
-        *("jsonb_set_lax", "jsonb_strip_nulls", "jsonb_typeof", "row_to_json", "to_json"),
+        "array_to_json", "json_array_length", "json_build_array", "json_build_object",
+        "json_extract_path", "json_extract_path_text", "json_object", "json_strip_nulls",
+        "json_typeof", "jsonb_array_elements", "jsonb_array_elements_text",
+        "jsonb_array_length", "jsonb_build_array", "jsonb_build_object", "jsonb_extract_path",
+        "jsonb_extract_path_text", "jsonb_insert", "jsonb_object", "jsonb_object_keys",
+        "jsonb_path_exists", "jsonb_path_query_array", "jsonb_path_query_first", "jsonb_set",
+        "jsonb_set_lax", "jsonb_strip_nulls", "jsonb_typeof", "row_to_json", "to_json",
         "to_jsonb",
         # Arrays and ranges
-        *("array_append", "array_cat", "array_length", "array_lower", "array_position"),
-        *("array_positions", "array_prepend", "array_remove", "array_replace", "array_to_string"),
-        *("array_upper", "cardinality", "trim_array", "unnest", "daterange", "int4range"),
-        *("int8range", "isempty", "numrange", "tsrange", "tstzrange"),
+        "array_append", "array_cat", "array_length", "array_lower", "array_position",
+        "array_positions", "array_prepend", "array_remove", "array_replace", "array_to_string",
+        "array_upper", "cardinality", "trim_array", "unnest", "daterange", "int4range",
+        "int8range", "isempty", "numrange", "tsrange", "tstzrange",
         # Networks, texts to search in, places
-        *("family", "host", "masklen", "netmask", "network", "plainto_tsquery", "to_tsquery"),
-        *("to_tsvector", "point", "st_geogfromtext", "st_geomfromgeojson", "st_geomfromtext"),
-        *("st_makepoint", "st_point", "st_setsrid"),
+        "family", "host", "masklen", "netmask", "network", "plainto_tsquery", "to_tsquery",
+        "to_tsvector", "point", "st_geogfromtext", "st_geomfromgeojson", "st_geomfromtext",
+        "st_makepoint", "st_point", "st_setsrid",
         # Keys
-        *("currval", "gen_random_uuid", "lastval", "nextval", "setval", "uuid_generate_v4"),
-        *("uuid_generate_v5", "uuidv4", "uuidv7"),
+        "currval", "gen_random_uuid", "lastval", "nextval", "setval", "uuid_generate_v4",
+        "uuid_generate_v5", "uuidv4", "uuidv7",
         # Of groups
-        *("array_agg", "avg", "bool_and", "bool_or", "count", "every", "json_agg"),
-        *("json_object_agg", "jsonb_agg", "jsonb_object_agg", "max", "min", "stddev"),
-        *("string_agg", "sum", "variance"),
+        "array_agg", "avg", "bool_and", "bool_or", "count", "every", "json_agg",
+        "json_object_agg", "jsonb_agg", "jsonb_object_agg", "max", "min", "stddev",
+        "string_agg", "sum", "variance",
     )
 )
+# fmt: on
 """Functions that a statement calls without a schema: they compute, and make no value whose size is
 one of their arguments (as `repeat`, `lpad`, `format` and `generate_series` do)."""
 
+# fmt: off
 _BEFORE_PARENTHESIS: Final = frozenset(
     (
-        *("all", "and", "any", "array", "as", "between", "by", "case", "cast", "conflict"),
-        *("distinct", "else", "except", "exists", "filter", "for", "from", "having", "ilike"),
-        *("in", "insert", "intersect", "join", "like", "limit", "materialized", "not", "offset"),
-        *("on", "or", "overlaps", "placing", "returning", "row", "select", "set", "some"),
-        *("then", "to", "union", "using", "values", "when", "where"),
+        "all", "and", "any", "array", "as", "between", "by", "case", "cast", "conflict",
+        "distinct", "else", "except", "exists", "filter", "for", "from", "having", "ilike",
+        "in", "insert", "intersect", "join", "like", "limit", "materialized", "not", "offset",
+        "on", "or", "overlaps", "placing", "returning", "row", "select", "set", "some",
+        "then", "to", "union", "using", "values", "when", "where",
     )
 )
+# fmt: on
 """Keywords before a parenthesis that is none of a call."""
 _BEFORE_NAME: Final = frozenset(("into", "as", "with"))
 """Keywords between which and a parenthesis a table, an alias or a type stands, never a function."""
@@ -102,8 +106,14 @@ _SYSTEM_FUNCTIONS: Final = ("lo_", "dblink")
 """Beginnings of functions that are not called, in any schema either."""
 _OF_ROWS: Final = frozenset(
     (
-        *("any_out", "anycompatible_out", "anycompatiblenonarray_out", "anyelement_out"),
-        *("anynonarray_out", "hash_record", "record_out", "record_send"),
+        "any_out",
+        "anycompatible_out",
+        "anycompatiblenonarray_out",
+        "anyelement_out",
+        "anynonarray_out",
+        "hash_record",
+        "record_out",
+        "record_send",
     )
 )
 """Functions that `row.f` calls, beside listed ones and those of `pg_`: all that take any row."""
@@ -112,17 +122,34 @@ _SHARED_SCHEMA: Final = "public"
 
 _WORDS_WITH_VALUES: Final = frozenset(
     (
-        *("current_catalog", "current_date", "current_role", "current_schema", "current_time"),
-        *("current_timestamp", "current_user", "localtime", "localtimestamp", "session_user"),
-        *("system_user", "user"),
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "system_user",
+        "user",
     )
 )
 """Functions without a parenthesis."""
 
 _JSON_VALUES: Final = frozenset(
     (
-        *("json_build_array", "json_build_object", "jsonb_build_array", "jsonb_build_object"),
-        *("to_json", "to_jsonb", "json_agg", "jsonb_agg", "json_object_agg", "jsonb_object_agg"),
+        "json_build_array",
+        "json_build_object",
+        "jsonb_build_array",
+        "jsonb_build_object",
+        "to_json",
+        "to_jsonb",
+        "json_agg",
+        "jsonb_agg",
+        "json_object_agg",
+        "jsonb_object_agg",
     )
 )
 _JSON_PAIRS: Final = frozenset(
@@ -130,35 +157,44 @@ _JSON_PAIRS: Final = frozenset(
 )
 """Those of them whose first, third, … argument is a key."""
 _ANY_VALUES: Final = frozenset(
-    (*("array_agg", "concat", "concat_ws", "count", "num_nonnulls", "num_nulls"),)
+    (
+        "array_agg",
+        "concat",
+        "concat_ws",
+        "count",
+        "num_nonnulls",
+        "num_nulls",
+    )
 )
 """Other functions that take values of any type, of which a parameter has none by itself."""
 
+# fmt: off
 _KINDS: Final[frozenset[type[exp.Expr]]] = frozenset(
     (
         # Statements and their clauses
-        *(exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Whens, exp.When, exp.OnConflict),
-        *(exp.Returning, exp.Values, exp.Schema, exp.Select, exp.From, exp.Where, exp.Group),
-        *(exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset, exp.Join, exp.With, exp.CTE),
-        *(exp.Subquery, exp.Union, exp.Except, exp.Intersect, exp.Distinct, exp.Table),
-        *(exp.TableAlias, exp.Filter),
+        exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Whens, exp.When, exp.OnConflict,
+        exp.Returning, exp.Values, exp.Schema, exp.Select, exp.From, exp.Where, exp.Group,
+        exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset, exp.Join, exp.With, exp.CTE,
+        exp.Subquery, exp.Union, exp.Except, exp.Intersect, exp.Distinct, exp.Table,
+        exp.TableAlias, exp.Filter,
         # Names and values
-        *(exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Literal, exp.Null, exp.Boolean),
-        *(exp.Parameter, exp.Tuple, exp.Var, exp.Interval, exp.IntervalSpan),
-        *(exp.DataType, exp.DataTypeParam, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey),
-        *(exp.JSONPathSubscript, exp.AtTimeZone, exp.Between, exp.In, exp.Bracket, exp.Slice),
+        exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Literal, exp.Null, exp.Boolean,
+        exp.Parameter, exp.Tuple, exp.Var, exp.Interval, exp.IntervalSpan,
+        exp.DataType, exp.DataTypeParam, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey,
+        exp.JSONPathSubscript, exp.AtTimeZone, exp.Between, exp.In, exp.Bracket, exp.Slice,
         # Functions by kind; their names are checked as words.
         *(kind for kind in exp.ALL_FUNCTIONS if not issubclass(kind, exp.UDTF)),
-        *(exp.Explode, exp.Anonymous),
+        exp.Explode, exp.Anonymous,
         # Operators
-        *(exp.Paren, exp.Not, exp.Neg, exp.BitwiseNot, exp.Is, exp.EQ, exp.NEQ, exp.GT, exp.GTE),
-        *(exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Like, exp.ILike, exp.SimilarTo),
-        *(exp.Escape, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.DPipe, exp.BitwiseAnd),
-        *(exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift),
-        *(exp.Collate, exp.Distance, exp.Dot, exp.Any, exp.All, exp.Overlaps, exp.RegexpILike),
-        *(exp.Adjacent, exp.ExtendsLeft, exp.ExtendsRight),
+        exp.Paren, exp.Not, exp.Neg, exp.BitwiseNot, exp.Is, exp.EQ, exp.NEQ, exp.GT, exp.GTE,
+        exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Like, exp.ILike, exp.SimilarTo,
+        exp.Escape, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.DPipe, exp.BitwiseAnd,
+        exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift,
+        exp.Collate, exp.Distance, exp.Dot, exp.Any, exp.All, exp.Overlaps, exp.RegexpILike,
+        exp.Adjacent, exp.ExtendsLeft, exp.ExtendsRight,
     )
 )
+# fmt: on
 _STATEMENTS: Final = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _BEGINNINGS: Final = ("insert", "update", "delete", "merge", "call", "with")
 _EXPECTED: Final = "statement is not one INSERT, UPDATE, DELETE, MERGE or CALL"

@@ -21,12 +21,14 @@ from rules.templates import to_text
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
+# fmt: off
 _AS_TEXT: Final = (
-    *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money"),
-    *("date", "time", "timetz", "timestamp", "timestamptz", "interval"),
-    *("uuid", "bytea", "inet", "cidr", "macaddr"),
-    *("text", "varchar", "bpchar", "name"),
+    "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money",
+    "date", "time", "timetz", "timestamp", "timestamptz", "interval",
+    "uuid", "bytea", "inet", "cidr", "macaddr",
+    "text", "varchar", "bpchar", "name",
 )
+# fmt: on
 _AS_JSON: Final = ("json", "jsonb")
 _UNAVAILABLE: Final = frozenset({"08", "53", "57", "58", "25", "28", "3D"})
 """Classes of SQLSTATE that say nothing of the statement: connection, resources, intervention,

@@ -39,8 +39,16 @@ _TEXTS: Final = """
 """
 PATTERN_FUNCTIONS: Final = frozenset(
     (
-        *("regexp", "regexp_count", "regexp_extract", "regexp_extract_all", "regexp_instr"),
-        *("regexp_like", "regexp_replace", "regexp_substr", "rlike", "split"),
+        "regexp",
+        "regexp_count",
+        "regexp_extract",
+        "regexp_extract_all",
+        "regexp_instr",
+        "regexp_like",
+        "regexp_replace",
+        "regexp_substr",
+        "rlike",
+        "split",
     )
 )
 """Their second argument is a regular expression, written out as a literal."""
@@ -73,8 +81,16 @@ _CASTS: Final = "bigint binary boolean decimal double float int smallint string 
 _OTHERS: Final = "monotonically_increasing_id uuid"
 GENERATORS: Final = frozenset(
     (
-        *("explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode"),
-        *("posexplode_outer", "stack", "variant_explode", "variant_explode_outer"),
+        "explode",
+        "explode_outer",
+        "inline",
+        "inline_outer",
+        "json_tuple",
+        "posexplode",
+        "posexplode_outer",
+        "stack",
+        "variant_explode",
+        "variant_explode_outer",
     )
 )
 """Give rows for a row; also in FROM and LATERAL VIEW."""

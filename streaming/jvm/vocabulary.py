@@ -31,14 +31,20 @@ KEY_OPTION: Final = "mqlake.rules.key"
 EXPENDABLE_OPTION: Final = "mqlake.expendable.folders"
 """Of Hadoop: comma-separated folders whose files are left to the kernel."""
 _STAGES: Final[tuple[Stage, ...]] = ("evaluate", "late")
+# fmt: off
 _HEADERS: Final = (
-    *("ID", "CLIENT_ID", "USERNAME", "ORIGIN", "PROPERTIES", "PEERHOST", "TRACEPARENT", "SOURCE"),
-    *("BY", "NUMBER", "SINCE", "RULE", "OUTPUT", "CHAIN", "TS", "TOPIC", "STAGE", "ERROR"),
-    *("EVENT_TIME", "WATERMARK"),
+    "ID", "CLIENT_ID", "USERNAME", "ORIGIN", "PROPERTIES", "PEERHOST", "TRACEPARENT", "SOURCE",
+    "BY", "NUMBER", "SINCE", "RULE", "OUTPUT", "CHAIN", "TS", "TOPIC", "STAGE", "ERROR",
+    "EVENT_TIME", "WATERMARK",
 )
+# fmt: on
 _ALIKE: Final[dict[ModuleType, tuple[str, ...]]] = {
     record_versions: (
-        *("HEADER_MQTT", "HEADER_VERSION", "RECORD_VERSION", "OLDEST_READ", "NEWEST_READ"),
+        "HEADER_MQTT",
+        "HEADER_VERSION",
+        "RECORD_VERSION",
+        "OLDEST_READ",
+        "NEWEST_READ",
     ),
     records: (
         "FLAG_QOS",
@@ -55,8 +61,13 @@ _ALIKE: Final[dict[ModuleType, tuple[str, ...]]] = {
         *(f"HEADER_{name}" for name in _HEADERS),
     ),
     rule_records: (
-        *("RULES_BARRIER_PREFIX", "EVENTS_PREFIX", "RULE_FAILED", "MAX_FAILURES_TOLD"),
-        *("HEADER_MAC", "ENGINE", "DECIDED_KEY"),
+        "RULES_BARRIER_PREFIX",
+        "EVENTS_PREFIX",
+        "RULE_FAILED",
+        "MAX_FAILURES_TOLD",
+        "HEADER_MAC",
+        "ENGINE",
+        "DECIDED_KEY",
     ),
     output_records: ("MAX_CHAIN", "UNNAMED_RULE", "SOURCE_INBOUND", "SOURCE_EVENTS"),
     plan: ("AT_COLUMN", "ROW_COLUMN"),

@@ -30,7 +30,14 @@ from rules.sql.names import folded
 
 _PARTS: Final[dict[type[exp.Expr], set[str]]] = {
     exp.Select: {
-        *("expressions", "distinct", "from_", "where", "group", "having", "order", "limit"),
+        "expressions",
+        "distinct",
+        "from_",
+        "where",
+        "group",
+        "having",
+        "order",
+        "limit",
         "offset",
     },
     exp.Table: {"this", "alias"},
