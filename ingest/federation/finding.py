@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import overlay_packets
-from ingest.federation.overlay import Overlay
+from ingest.federation.overlay import Overlay, SiteAddress
 from ingest.federation.overlay_events import Bounds, LinkChange, OverlayEvent
 from ingest.federation.settings import NeighborSettings
 
@@ -51,15 +51,16 @@ class SiteOverlay:
         self.overlay = Overlay(
             settings.host.id,
             epoch,
-            uri=found.uri if found.finds else _uri_of(settings),
-            protocol=settings.host.protocol,
-            fixed=self._fixed,
+            address=SiteAddress(
+                found.uri if found.finds else _uri_of(settings), settings.host.protocol
+            ),
             seeds=self._seeds,
             may_link=self._may_link,
             bounds=_bounds(settings, len(self._fixed)),
             seed=epoch,
             now=now,
         )
+        self.overlay.become(self._fixed, now)
 
     @property
     def prefix(self) -> str:

@@ -25,7 +25,7 @@ open to each site of `contacts`, says when that is up, and gives the mesh those 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ingest.federation.overlay_events import (
     COUNTED,
@@ -76,15 +76,23 @@ class _Peer:
     lingers_until: float = float("-inf")
 
 
+class SiteAddress(NamedTuple):
+    """Where other sites reach a site, and the protocol that is spoken there."""
+
+    uri: str
+    protocol: str = "5.0"
+
+
+NOWHERE: Final = SiteAddress("")
+
+
 class Overlay:
-    """The links of one site.
+    """The links of one site, which has no neighbours that are set until `become`.
 
     Args:
         site: Its identifier.
         epoch: Of this run, higher than that of any before.
-        uri: Where other sites reach it.
-        protocol: That is spoken there.
-        fixed: Neighbours that are set; they stay, and count.
+        address: Where other sites reach it.
         seeds: Sites that are known from the start.
         may_link: Tells whether there may be a link to a site, and where it says that it is.
         bounds: Of its links.
@@ -97,9 +105,7 @@ class Overlay:
         site: int,
         epoch: int,
         *,
-        uri: str = "",
-        protocol: str = "5.0",
-        fixed: Iterable[int] = (),
+        address: SiteAddress = NOWHERE,
         seeds: Iterable[int] = (),
         may_link: Callable[[int, str], bool] = lambda *_: True,
         bounds: Bounds | None = None,
@@ -118,13 +124,19 @@ class Overlay:
         self._effects: list[OverlayPacket | LinkChange] = []
         self._number = 0
         self._own = SiteMember(
-            site, epoch, 0, uri, protocol, bounds.least, max(bounds.most, bounds.least), ()
+            site=site,
+            epoch=epoch,
+            sequence=0,
+            uri=address.uri,
+            protocol=address.protocol,
+            least=bounds.least,
+            most=max(bounds.most, bounds.least),
+            links=(),
         )
         self._renewed_at = now
         self._apart_since: dict[int, float] = {}
         self._look_at = now
         self._trim_at = now + self._jitter(TRIM_BEACONS)
-        self.become(fixed, now)
 
     # Events.
 
@@ -142,7 +154,7 @@ class Overlay:
         self._renew(now)
 
     def become(self, fixed: Iterable[int], now: float) -> None:
-        """Have these neighbours set from now on."""
+        """Have these neighbours set from now on; they stay, and count."""
         wanted = set(fixed)
         for site, peer in self._peers.items():
             if peer.is_fixed and site not in wanted:

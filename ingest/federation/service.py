@@ -219,11 +219,7 @@ class FederationService:
             self,
             subscriptions=subscriptions,
             will=will,
-            keep_alive_seconds=settings.keep_alive_seconds,
-            max_queued=settings.max_queued,
-            max_inflight=settings.max_inflight,
-            max_packet_bytes=settings.max_packet_bytes,
-            max_pause_seconds=settings.reconnect_max_seconds,
+            settings=settings,
         )
 
     async def _tick(self) -> None:

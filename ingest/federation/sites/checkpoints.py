@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ingest.federation.sites.link import SiteLink
@@ -33,6 +34,23 @@ MANY_GAPS_SECONDS: Final = 10.0
 """More gaps than `FEW_GAPS` are written so seldom: the next run reads more of the log instead."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointParts:
+    """Parts of a site whose state a checkpoint has.
+
+    Attributes:
+        links: By their sites.
+        spreading: Has the interest.
+        retaining: Has the retained messages.
+        taking: Has the messages of other sites.
+    """
+
+    links: Mapping[int, SiteLink]
+    spreading: Spreading
+    retaining: Retaining
+    taking: Taking
+
+
 class SiteCheckpoints:
     """Writes a checkpoint once a second while something changes.
 
@@ -45,10 +63,7 @@ class SiteCheckpoints:
         run: When this run began, milliseconds UTC.
         log: Of the site.
         clock: Of the machine.
-        links: By their sites.
-        spreading: Has the interest.
-        retaining: Has the retained messages.
-        taking: Has the messages of other sites.
+        parts: Of the site.
         growth: Returns how the log grows.
         due: Set when a checkpoint does not wait for its second.
     """
@@ -59,10 +74,7 @@ class SiteCheckpoints:
         run: int,
         log: LogAccess,
         clock: Clock,
-        links: Mapping[int, SiteLink],
-        spreading: Spreading,
-        retaining: Retaining,
-        taking: Taking,
+        parts: CheckpointParts,
         growth: Callable[[], Growth | None],
         due: asyncio.Event,
     ) -> None:
@@ -72,10 +84,10 @@ class SiteCheckpoints:
         self._run = run
         self._log = log
         self._clock = clock
-        self._links = links
-        self._spreading = spreading
-        self._retaining = retaining
-        self._taking = taking
+        self._links = parts.links
+        self._spreading = parts.spreading
+        self._retaining = parts.retaining
+        self._taking = parts.taking
         self._growth = growth
         self._due = due
         self._had: tuple[Offsets, list[Any]] = ({}, [])

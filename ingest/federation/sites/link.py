@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.sites.events import LINK_DOWN, LINK_UP, RECORDS_GONE
@@ -39,19 +40,36 @@ _logger = logging.getLogger(__name__)
 NOT_YET: Final = "not connected yet"
 
 
-class SiteLink:
-    """One neighbour.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkContext:
+    """Parts of a site that all its links use.
 
-    Args:
+    Attributes:
         settings: Of this site.
-        neighbour: Of it.
         log: Of this site.
-        position: How far it is.
         open_reader: Of the log.
         clock: For the age of messages.
         retained: Returns the latest retained messages of the site, for one that is new.
         events: Of the site's links.
         make_topic: Makes a log topic unless it is there.
+    """
+
+    settings: FederationSettings
+    log: SiteLog
+    open_reader: Callable[[], LogReader]
+    clock: Clock
+    retained: Callable[[], Awaitable[list[LogRecord]]]
+    events: LinkEvents
+    make_topic: Callable[[str], Awaitable[None]]
+
+
+class SiteLink:
+    """One neighbour.
+
+    Args:
+        context: Of all links.
+        neighbour: Of it.
+        position: How far it is.
 
     Attributes:
         connection: The one there is.
@@ -62,16 +80,11 @@ class SiteLink:
 
     def __init__(
         self,
-        settings: FederationSettings,
+        context: LinkContext,
         neighbour: NeighborSettings,
-        log: SiteLog,
         position: LinkPosition,
-        open_reader: Callable[[], LogReader],
-        clock: Clock,
-        retained: Callable[[], Awaitable[list[LogRecord]]],
-        events: LinkEvents,
-        make_topic: Callable[[str], Awaitable[None]],
     ) -> None:
+        settings = context.settings
         self.neighbour = neighbour
         self.site = neighbour.id
         self.position = position
@@ -90,12 +103,12 @@ class SiteLink:
         self.allowed = _or(neighbour.filters_out, settings.filters_out)
         """Filters of messages that it may get."""
         self._most_levels = settings.max_topic_levels
-        self._log = log
-        self._open_reader = open_reader
-        self._clock = clock
-        self._retained = retained
-        self._events = events
-        self._make_topic = make_topic
+        self._log = context.log
+        self._open_reader = context.open_reader
+        self._clock = context.clock
+        self._retained = context.retained
+        self._events = context.events
+        self._make_topic = context.make_topic
         self._outlet: Outlet | None = None
         self._log_readers: tuple[LogReader, ...] = ()
         self._readings: set[asyncio.Task[None]] = set()
@@ -189,10 +202,10 @@ class SiteLink:
         )
         self.reason = ""
         self._is_paused = False
-        readers = self._open_reader(), self._open_reader()
-        self._log_readers = readers
+        first, second = self._open_reader(), self._open_reader()
+        self._log_readers = (first, second)
         connection.on_writable = self._send
-        reading = asyncio.create_task(self._read(connection, outlet, *readers))
+        reading = asyncio.create_task(self._read(connection, outlet, first, second))
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
         _logger.info("a link is up", extra={"fields": {"site": self.site}})

@@ -19,21 +19,21 @@ from ingest.federation.finding import SiteOverlay
 from ingest.federation.overlay_events import WayDown, WayUp
 from ingest.federation.packets import InvalidPacket
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.checkpoints import SiteCheckpoints
+from ingest.federation.sites.checkpoints import CheckpointParts, SiteCheckpoints
 from ingest.federation.sites.connections import SiteConnections
 from ingest.federation.sites.events import LinkEvents
 from ingest.federation.sites.figures import counted, figures_of
 from ingest.federation.sites.full_log import FullLog
 from ingest.federation.sites.group_routes import GroupRoutes
 from ingest.federation.sites.handing import Handing
-from ingest.federation.sites.link import SiteLink
+from ingest.federation.sites.link import LinkContext, SiteLink
 from ingest.federation.sites.log_messages import HANDED
 from ingest.federation.sites.outlet import SiteLog
 from ingest.federation.sites.passing import Passing
 from ingest.federation.sites.recovery import recover
 from ingest.federation.sites.retaining import Retaining
 from ingest.federation.sites.spreading import Spreading
-from ingest.federation.sites.taking import Taking
+from ingest.federation.sites.taking import Taking, TakingContext
 from ingest.federation.sites.words import (
     Asked,
     DeliveryWays,
@@ -98,8 +98,8 @@ class SiteService:
         self._log = log
         self._make_topic = make_topic
         self._loop = asyncio.get_running_loop()
+        self._due = asyncio.Event()
         self._prefixes = Prefixes([(one.local, one.federated) for one in settings.prefixes])
-        due = asyncio.Event()
         run = clock.now_ms()
         self.finding = SiteOverlay(settings, run, clock.monotonic())
         self.spreading = Spreading(
@@ -108,7 +108,7 @@ class SiteService:
             log,
             clock,
             self.links,
-            due.set,
+            self._due.set,
             self._fail,
             lambda: self.routes.update(),
         )
@@ -136,26 +136,39 @@ class SiteService:
         self.retaining = Retaining(settings, self._prefixes, log, identifiers, self._fail)
         self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
         self._passing = Passing(self.site, self.spreading.interest)
-        self.taking = Taking(
-            settings,
-            self._prefixes,
-            log.writer,
-            clock,
-            self.links,
-            lambda topic, message: self.retaining.retained.is_latest(topic, message),
-            self._fail,
-            self._passing,
-            self._events,
-        )
+        self.taking = self._make_taking()
         # A window of the neighbour's messages, and one of those that it gives back.
         self.full_log = FullLog(LogDisk(settings.log_disk), 2 * settings.max_inflight, self._events)
-        parts = self.links, self.spreading, self.retaining, self.taking
-        self._checkpoints = SiteCheckpoints(self.site, run, log, clock, *parts, growth, due)
+        self._checkpoints = self._make_checkpoints(run, growth)
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
         self._for_groups = f"{settings.control_prefix}/{HANDED}/"
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.connections = SiteConnections(settings, self)
         self._connecting: dict[int, asyncio.Task[None]] = {}
+
+    def _make_checkpoints(self, run: int, growth: Callable[[], Growth | None]) -> SiteCheckpoints:
+        parts = CheckpointParts(
+            links=self.links,
+            spreading=self.spreading,
+            retaining=self.retaining,
+            taking=self.taking,
+        )
+        return SiteCheckpoints(self.site, run, self._log, self._clock, parts, growth, self._due)
+
+    def _make_taking(self) -> Taking:
+        return Taking(
+            TakingContext(
+                settings=self.settings,
+                prefixes=self._prefixes,
+                writer=self._log.writer,
+                clock=self._clock,
+                links=self.links,
+                is_latest=lambda topic, message: self.retaining.retained.is_latest(topic, message),
+                on_failure=self._fail,
+                passing=self._passing,
+                events=self._events,
+            )
+        )
 
     # The process.
 
@@ -229,17 +242,16 @@ class SiteService:
 
     def _add(self, neighbour: NeighborSettings, position: LinkPosition) -> None:
         """Have a link, and connect it if it is this site that does."""
-        link = self.links[neighbour.id] = SiteLink(
-            self.settings,
-            neighbour,
-            self._site_log(),
-            position,
-            self._log.open_reader,
-            self._clock,
-            self.retaining.all,
-            self._events,
-            self._make_topic,
+        context = LinkContext(
+            settings=self.settings,
+            log=self._site_log(),
+            open_reader=self._log.open_reader,
+            clock=self._clock,
+            retained=self.retaining.all,
+            events=self._events,
+            make_topic=self._make_topic,
         )
+        link = self.links[neighbour.id] = SiteLink(context, neighbour, position)
         self.spreading.add(link)
         self.routes.add(link.site)
         self.retaining.allow((*link.allows, *link.allowed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial as bind
 from typing import TYPE_CHECKING, Final
 
@@ -44,10 +45,11 @@ LOOK_SECONDS: Final = 0.1
 """How often offers are looked at that nobody has kept yet."""
 
 
-class Taking:
-    """All messages that come to a site. Make it inside the event loop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakingContext:
+    """Parts of a site that take messages from others.
 
-    Args:
+    Attributes:
         settings: Of the process.
         prefixes: Names of topics in the federation.
         writer: Of the site's log.
@@ -57,39 +59,47 @@ class Taking:
         on_failure: Called when the log has not taken a message.
         passing: Knows what neighbours bring no more.
         events: Of the site's links.
+    """
+
+    settings: FederationSettings
+    prefixes: Prefixes
+    writer: LogWriter
+    clock: Clock
+    links: dict[int, SiteLink]
+    is_latest: Callable[[str, SiteMessage], bool]
+    on_failure: Callable[[BaseException], None]
+    passing: Passing
+    events: LinkEvents
+
+
+class Taking:
+    """All messages that come to a site. Make it inside the event loop.
+
+    Args:
+        context: Of the site.
 
     Attributes:
         inlet: Messages that this site has had; another one when these are known.
         sent: Packets that told neighbours how to send.
     """
 
-    def __init__(
-        self,
-        settings: FederationSettings,
-        prefixes: Prefixes,
-        writer: LogWriter,
-        clock: Clock,
-        links: dict[int, SiteLink],
-        is_latest: Callable[[str, SiteMessage], bool],
-        on_failure: Callable[[BaseException], None],
-        passing: Passing,
-        events: LinkEvents,
-    ) -> None:
+    def __init__(self, context: TakingContext) -> None:
+        settings = context.settings
         self.inlet = Inlet(Streams(), {})
         self.bodies = Bodies()
-        self.holding = Holding(settings.max_inflight, events)
+        self.holding = Holding(settings.max_inflight, context.events)
         self.sent = 0
         self._site = settings.host.id
         self._tenant = settings.tenant
         self._prefix = settings.control_prefix
         self._topic = f"{self._prefix}/{CONTROL}/{self._site}"
-        self._prefixes = prefixes
-        self._writer = writer
-        self._clock = clock
-        self._links = links
-        self._is_latest = is_latest
-        self._on_failure = on_failure
-        self._passing = passing
+        self._prefixes = context.prefixes
+        self._writer = context.writer
+        self._clock = context.clock
+        self._links = context.links
+        self._is_latest = context.is_latest
+        self._on_failure = context.on_failure
+        self._passing = context.passing
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.federation import overlay_packets
 from ingest.federation.core import Federator
 from ingest.federation.events import LinkDown, LinkUp, Neighbours
-from ingest.federation.overlay import Overlay
+from ingest.federation.overlay import Overlay, SiteAddress
 from ingest.federation.overlay_events import Bounds, OverlayEvent, WayDown, WayUp
 from ingest.federation.overlay_packets import OverlayPacket
 from tests.ingest.federation.simulation import (
@@ -148,7 +148,7 @@ class HealingWorld(World):
             self._make_overlay(
                 self.names[site.number],
                 site.runs,
-                uri=f"mqtt://site-{site.number}:1883",
+                address=SiteAddress(f"mqtt://site-{site.number}:1883"),
                 seeds=[self.names[self.seeds[site.number]]],
                 bounds=Bounds(self.least, self.most, BEACON_SECONDS),
                 seed=self.seed * 1000 + site.number * 10 + site.runs,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from ingest.federation.links import Link
-from ingest.federation.settings import BrokerSettings
+from ingest.federation.settings import BrokerSettings, FederationSettings
 from ingest.protocol.packets import Publish, Subscription
 from ingest.protocol.properties import MAX_USER_PROPERTIES
 
@@ -49,15 +49,12 @@ class OpenTransport:
 
 
 def link_over(transport: object, subscriptions: Sequence[Subscription] = ()) -> Link:
-    limits: Any = {"keep_alive_seconds": 5, "max_queued": 10, "max_inflight": 10}
     link = Link(
         BrokerSettings(id=1),
         "client",
         Owner(),
         subscriptions=subscriptions,
-        max_packet_bytes=1024,
-        max_pause_seconds=1.0,
-        **limits,
+        settings=FederationSettings(max_queued=10, max_inflight=10, max_packet_bytes=1024),
     )
     link._transport = cast("asyncio.Transport", transport)
     link.is_up = True

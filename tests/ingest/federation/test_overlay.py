@@ -151,7 +151,8 @@ def test_a_new_run_asks_those_that_the_one_before_knew() -> None:
 
 
 def test_neighbours_that_are_set_stay_and_count() -> None:
-    overlay = Overlay(1, 1, fixed=(2, 3), bounds=Bounds(1, 2))
+    overlay = Overlay(1, 1, bounds=Bounds(1, 2))
+    overlay.become((2, 3), 0.0)
     assert ask(overlay, 4) is Stance.NONE
     overlay.tick(1000.0)
     assert overlay.neighbours == [2, 3]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ingest.federation.settings import FederationSettings, NeighborSettings
-from ingest.federation.sites.link import SiteLink
+from ingest.federation.sites.link import LinkContext, SiteLink
 from mqlake.federation_records import LinkPosition
 from mqlake.growth import Growth
 
@@ -40,17 +40,16 @@ class Acknowledged:
 
 def a_link(position: LinkPosition, **settings: Any) -> SiteLink:
     nothing: Any = None
-    return SiteLink(
-        FederationSettings(),
-        NeighborSettings(id=2, **settings),
-        nothing,
-        position,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
+    context = LinkContext(
+        settings=FederationSettings(),
+        log=nothing,
+        open_reader=nothing,
+        clock=nothing,
+        retained=nothing,
+        events=nothing,
+        make_topic=nothing,
     )
+    return SiteLink(context, NeighborSettings(id=2, **settings), position)
 
 
 async def test_a_rate_that_is_over_when_it_is_looked_at_holds_nothing_back() -> None:
