@@ -55,6 +55,15 @@ _CONNECTS: Final = {
 }
 """A second, in a system and without the rest of it."""
 
+_OF_FLEETS: Final[Mapping[str, tuple[float, bool]]] = {
+    ", made": (1_500, True),
+    ", made, CONNECT to SUBACK, p99": (300, False),
+    ", back after 100,000 messages": (2_000, True),
+    ", back after 100,000 messages, CONNECT to message, p99": (500, False),
+    ", wildcards, back after 100,000 messages": (500, True),
+}
+"""However many sessions they have."""
+
 GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "codec, decode PUBLISH 3.1.1, QoS 0": (400_000, True),
     "codec, decode PUBLISH 5.0, QoS 1": (400_000, True),
@@ -116,6 +125,11 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
         f"{size:,} sessions, {what}": (goal, False)
         for size in (10_000, 100_000, 1_000_000)
         for what, goal in _OF_STORED_SESSIONS.items()
+    },
+    **{
+        f"fleet of {size:,}{what}": goal
+        for size in (10_000, 50_000)
+        for what, goal in _OF_FLEETS.items()
     },
     "memory of an idle connection": (12, False),
     "fan-out 1 to 1,000, QoS 0": (100_000, True),

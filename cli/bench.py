@@ -17,6 +17,7 @@ from rich.progress import Progress, TaskID
 
 from bench.authentication import measure_authentication
 from bench.durability import measure_durability
+from bench.fleet import measure_fleet
 from bench.flood import measure_flood
 from bench.measurements import (
     COLD,
@@ -44,6 +45,7 @@ DURABILITY = "durability"
 OVERLOAD = "overload"
 AUTHENTICATION = "authentication"
 FLOOD = "flood"
+FLEET = "fleet"
 FILE_COLUMNS = 160
 """Width of the table where there is no terminal: names of figures stay on one line."""
 
@@ -72,6 +74,7 @@ FILE_COLUMNS = 160
             *MEASUREMENTS,
             AUTHENTICATION,
             DURABILITY,
+            FLEET,
             FLOOD,
             OVERLOAD,
             SESSIONS,
@@ -79,7 +82,7 @@ FILE_COLUMNS = 160
     ),
     multiple=True,
     help="Run only this measurement; repeatable.  [default: all but authentication, durability, "
-    "flood, overload and sessions]",
+    "fleet, flood, overload and sessions]",
 )
 @click.option(
     "--stored-sessions",
@@ -87,7 +90,7 @@ FILE_COLUMNS = 160
     multiple=True,
     default=(10_000,),
     show_default=True,
-    help="Number of sessions for the measurement sessions; repeatable.",
+    help="Number of sessions for the measurements fleet and sessions; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
@@ -102,8 +105,8 @@ def command(
 
     Takes about half an hour per run; figures under load are measured after a minute of messages.
     The load generator runs on the same machine and shares its cores; it needs a C compiler. The
-    measurements authentication, durability, flood, overload and sessions start their own logs and
-    gateways and run only on request.
+    measurements authentication, durability, fleet, flood, overload and sessions start their own
+    logs and gateways and run only on request.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -157,6 +160,9 @@ def _alone(
         alone[DURABILITY] = partial(measure_durability, programs, note)
     if AUTHENTICATION in only:
         alone[AUTHENTICATION] = partial(measure_authentication, programs, note)
+    if FLEET in only:
+        for size in stored_sessions:
+            alone[f"a fleet of {size:,}"] = partial(measure_fleet, size, note)
     if FLOOD in only:
         alone[FLOOD] = partial(measure_flood, note)
     if OVERLOAD in only:
