@@ -1,6 +1,7 @@
 """Reads missed messages, for all that missed them: `ingest.session.catch_up` says from where.
 
-Messages that several have missed are read once, for all together, from the log as from the table.
+Messages that several have missed are read once, for all together, from the log as from the table,
+and for those that come soon after them (`ingest.gateway.history.remembered`).
 Partitions that the log has got later are read when those before them have been: a topic may have
 moved there.
 """
@@ -14,7 +15,7 @@ from ingest.gateway.base.drops import DropReason, Drops
 from ingest.gateway.base.outbound import InboundMessage, deliver_copies
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, TableError
 from ingest.session.catch_up import Missed, log_ranges, partition_count
-from mqlake.errors import InvalidRecord
+from mqlake.errors import InvalidRecord, LogError
 from mqlake.growth import generations
 from mqlake.offsets import at
 from mqlake.records import INBOUND, NO_MESSAGE
@@ -22,6 +23,7 @@ from mqlake.records import INBOUND, NO_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from ingest.gateway.history.remembered import Ranges, Remembered
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.log.partitions import Partitions
     from ingest.session.subscriptions import Copy, Subscriptions
@@ -80,6 +82,7 @@ class CatchingUp:
         log_ends: Returns per partition the offset that the next record will get.
         drops: For messages that neither has.
         partitions: Of the log's topics.
+        remembered: What was read of the log is looked up there; None: it is read for each anew.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class CatchingUp:
         log_ends: Callable[[], Awaitable[dict[int, int]]],
         drops: Drops,
         partitions: Partitions,
+        remembered: Remembered | None = None,
     ) -> None:
         self._reader = reader
         self._lake = lake
@@ -97,6 +101,7 @@ class CatchingUp:
         self._log_ends = log_ends
         self._drops = drops
         self._partitions = partitions
+        self._remembered = remembered
 
     async def catch_up(
         self,
@@ -211,26 +216,88 @@ class CatchingUp:
         ranges = log_ranges([one.missed for one in absent], partitions)
         begun_at = [list(one.missed.cursor) for one in absent]
         reached: dict[int, int] = {}
-        looked_at = {partition: start for partition, (start, _) in ranges.items()}
 
-        async def take_on(records: list[LogRecord]) -> None:
-            # Told at once: reading that stops here does not return what is missing.
-            for partition, hole in _holes(records, looked_at):
-                for missing in await self._reader.read_range(INBOUND, {partition: hole}, _discard):
-                    self._note_missing(absent, missing, begun_at)
+        def note(missing: Missing) -> None:
+            self._note_missing(absent, missing, begun_at)
+
+        async def hand_over(records: list[LogRecord]) -> None:
             await take(records)
             for record in records:
                 reached[record.partition] = record.offset + 1
 
         try:
-            if ranges and any(one.filters() for one in absent):
-                for missing in await self._reader.read_range(INBOUND, ranges, take_on):
-                    if missing.start >= looked_at[missing.partition]:
-                        self._note_missing(absent, missing, begun_at)
+            wanted = _wanted(absent)
+            if ranges and wanted:
+                if self._remembered is None:
+                    await self._read_through(ranges, hand_over, note)
+                else:
+                    await self._read_rest(self._remembered, ranges, wanted, hand_over, note)
             reached = {partition: end for partition, (_, end) in ranges.items()}
         finally:  # after an error reading goes on where it stopped
             for one in absent:
                 one.missed.reach(reached)
+
+    async def _read_rest(
+        self,
+        remembered: Remembered,
+        ranges: Ranges,
+        wanted: dict[str, set[str]],
+        hand_over: Take,
+        note: Callable[[Missing], None],
+    ) -> None:
+        """Read what is not known of these ranges, and remember it."""
+        split = remembered.split(ranges)
+        await self._read_and_remember(remembered, split.before, wanted, hand_over, note)
+        async for records in remembered.find(wanted, split.known):
+            await hand_over(records)
+        await self._read_and_remember(remembered, split.after, wanted, hand_over, note)
+
+    async def _read_and_remember(
+        self,
+        remembered: Remembered,
+        ranges: Ranges,
+        wanted: dict[str, set[str]],
+        hand_over: Take,
+        note: Callable[[Missing], None],
+    ) -> None:
+        if not ranges:
+            return
+        reading = remembered.begin(ranges, wanted)
+        incomplete: set[int] = set()
+
+        async def take_on(records: list[LogRecord]) -> None:
+            if new := reading.take(records):
+                await hand_over(new)
+
+        def note_incomplete(missing: Missing) -> None:
+            incomplete.add(missing.partition)
+            note(missing)
+
+        try:
+            await self._read_through(reading.ranges, take_on, note_incomplete)
+        except LogError:
+            remembered.forget()  # it may not have what it had
+            raise
+        remembered.complete(reading, incomplete)
+
+    async def _read_through(
+        self, ranges: Ranges, take: Take, note: Callable[[Missing], None]
+    ) -> None:
+        """Read the log, and tell at once what it does not hold.
+
+        Reading that stops at an error does not return what is missing.
+        """
+        looked_at = {partition: start for partition, (start, _) in ranges.items()}
+
+        async def take_on(records: list[LogRecord]) -> None:
+            for partition, hole in _holes(records, looked_at):
+                for missing in await self._reader.read_range(INBOUND, {partition: hole}, _discard):
+                    note(missing)
+            await take(records)
+
+        for missing in await self._reader.read_range(INBOUND, ranges, take_on):
+            if missing.start >= looked_at[missing.partition]:
+                note(missing)
 
     def _note_missing(
         self, absent: Sequence[Behind], missing: Missing, begun_at: Sequence[Sequence[int]]
@@ -256,6 +323,15 @@ class CatchingUp:
         )
         for one in losing:
             self._drops.add(DropReason.UNREADABLE, one.tenant, one.client_id, "", 1)
+
+
+def _wanted(absent: Sequence[Behind]) -> dict[str, set[str]]:
+    """Return the topic filters by tenant; nothing for tenants without any."""
+    wanted: dict[str, set[str]] = {}
+    for one in absent:
+        if filters := one.filters():
+            wanted.setdefault(one.tenant, set()).update(filters)
+    return wanted
 
 
 def _holes(

@@ -35,6 +35,7 @@ from ingest.gateway.clients.subscribing import SubscriberContext
 from ingest.gateway.history.catching_up import CatchingUp
 from ingest.gateway.history.gaps import Gaps
 from ingest.gateway.history.lookup import Lookup
+from ingest.gateway.history.remembered import Remembered
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.limits.applied_rights import AppliedRightsFollower
 from ingest.gateway.limits.bans import Bans
@@ -306,11 +307,13 @@ class Gateway:
         subscriptions, delivered = self.subscriptions, self.delivered
         self.session_log = SessionLog(writer, self.me, lease, self.ending, count)
         self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
-        catching_up = CatchingUp(
-            log.ranges, self.lake, delivered.next_offsets, ends.inbound, self.drops, self.partitions
+        reached = delivered.next_offsets, ends.inbound
+        catching_up = CatchingUp(log.ranges, self.lake, *reached, self.drops, self.partitions)
+        returning = CatchingUp(
+            log.ranges, self.lake, *reached, self.drops, self.partitions, Remembered()
         )
         gaps = Gaps(context, catching_up)
-        self.resumer = Resumer(context, catching_up, gaps, lookup, self.lake)
+        self.resumer = Resumer(context, returning, gaps, lookup, self.lake)
         missed = ShareGaps(context, catching_up, gaps, ends)
         self.histories = Histories(context, subscriptions, catching_up)
         self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered, lease)

@@ -1,0 +1,329 @@
+"""What the log was found to hold a moment ago, by topic: whoever comes next looks it up.
+
+Sessions of a fleet come back one after the other, with nearly the same gap. It is read once; the
+next ones cost what they are given: a topic filter without wildcards is looked up, one with them is
+compared with the topics that begin as it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from mqlake.errors import LogError
+from mqlake.matching import TopicFilterTrie, filter_matches
+from mqlake.records import NO_MESSAGE, LogRecord
+from mqlake.topics import SEPARATOR
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of records; about half a million small ones."""
+
+KEPT_SECONDS: Final = 30.0
+"""Nothing is remembered when nobody has come for so long."""
+
+NEAR_OFFSETS: Final = 10_000
+"""Who begins so little behind the end of what is known has the records between read, too."""
+
+RECORDS_AT_ONCE: Final = 500
+NAMES_AT_ONCE: Final = 2_000
+
+_ENTRY_BYTES: Final = 100
+"""Of an entry, beside the record: the object, its place in a list, its part of the topic."""
+
+_POSITION: Final = Struct(">QI")
+"""Offset and partition: entries in the order of their bytes are in that of each partition."""
+
+Ranges = dict[int, tuple[int, int]]
+"""Partition -> first offset, and the one after the last."""
+
+
+@dataclass(slots=True, eq=False)
+class _Span:
+    """Offsets of one partition of which all is known, and the last record among them."""
+
+    start: int
+    end: int
+    last: LogRecord
+
+
+@dataclass(slots=True)
+class Split:
+    """Ranges, by how they are read; in this order that of each partition is kept."""
+
+    before: Ranges
+    known: Ranges
+    after: Ranges
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """Ranges that are being read, to be remembered when all of it was.
+
+    Attributes:
+        ranges: What is read.
+        lasts: Per partition the last record known, which is read once more: it must be the same.
+        goes_on_at: Of these partitions, up to where all was known.
+        wanted: Tenant -> topic filters; nothing else is handed over.
+        room: In bytes.
+        found: Partition -> tenant, topic name and entry of each message.
+        ends: Partition -> up to where there was room, and the last record before that.
+        is_full: There was no room for all.
+    """
+
+    ranges: Ranges
+    lasts: dict[int, LogRecord]
+    goes_on_at: dict[int, int]
+    wanted: Mapping[str, Collection[str]]
+    room: int
+    found: dict[int, list[tuple[str, str, bytes]]] = field(default_factory=dict)
+    ends: dict[int, tuple[int, LogRecord]] = field(default_factory=dict)
+    is_full: bool = False
+    _with_wildcards: set[str] = field(init=False)
+    """Tenants of which all messages are handed over, to be matched there."""
+
+    def __post_init__(self) -> None:
+        self._with_wildcards = {
+            tenant for tenant, filters in self.wanted.items() if any(map(_has_wildcard, filters))
+        }
+
+    def take(self, records: list[LogRecord]) -> list[LogRecord]:
+        """Note records, in their order; return those that are new and may be wanted.
+
+        Raises:
+            LogError: The last one known is another: the log has lost its end since.
+        """
+        if self.lasts:
+            records = self._check(records)
+        return [record for record in records if self._note(record)]
+
+    def _check(self, records: list[LogRecord]) -> list[LogRecord]:
+        new = []
+        for record in records:
+            last = self.lasts.pop(record.partition, None)
+            if last is None:
+                new.append(record)
+            elif last != record:
+                raise LogError(
+                    f"partition {record.partition} has another record at offset {last.offset} than "
+                    "a moment ago, the log has lost its end (docs/durability.md)",
+                    definite=False,
+                )
+        return new
+
+    def _note(self, record: LogRecord) -> bool:
+        partition, offset, _, key, *_ = record
+        tenant = topic_name = ""
+        if key is not None and key[:1] != NO_MESSAGE:
+            tenant, _, topic_name = key.decode(errors="replace").partition(SEPARATOR)
+            if not self.is_full:
+                entry = _POSITION.pack(offset, partition) + marshal.dumps(record[2:])
+                self.room -= len(entry) + _ENTRY_BYTES
+                self.is_full = self.room < 0
+                if not self.is_full:
+                    self.found.setdefault(partition, []).append((tenant, topic_name, entry))
+        if not self.is_full:
+            self.ends[partition] = (offset + 1, record)
+        return tenant in self._with_wildcards or topic_name in self.wanted.get(tenant, ())
+
+
+class Remembered:
+    """Records of a log topic between two offsets of each partition. Make it in the event loop.
+
+    Args:
+        max_bytes: What there is no room for is read anew each time.
+
+    Invariant: of each partition all messages are known from the start of its span up to the end.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._used = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._spans: dict[int, _Span] = {}
+        self._topics: defaultdict[str, dict[str, list[bytes]]] = defaultdict(dict)
+        self._names: dict[str, list[str]] = {}
+        self._bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        self._clear()
+
+    def split(self, ranges: Ranges) -> Split:
+        """Return which of these offsets are known, and which are to be read before and after."""
+        self._keep()
+        split = Split({}, {}, {})
+        for partition, (start, end) in ranges.items():
+            span = self._spans.get(partition)
+            if span is None or end <= span.start:
+                split.before[partition] = (start, end)
+                continue
+            if start < span.start:
+                split.before[partition] = (start, span.start)
+            if start < span.end:
+                split.known[partition] = (max(start, span.start), min(end, span.end))
+            if end > span.end:
+                is_far = start > span.end + NEAR_OFFSETS
+                split.after[partition] = (start if is_far else span.end, end)
+        return split
+
+    def begin(self, ranges: Ranges, wanted: Mapping[str, Collection[str]]) -> Reading:
+        """Return the reading of a part of a split; its ranges may begin earlier.
+
+        Args:
+            ranges: The part.
+            wanted: As of `find`.
+        """
+        begun, lasts, goes_on_at = dict(ranges), {}, {}
+        for partition, (start, end) in ranges.items():
+            span = self._spans.get(partition)
+            if span is not None and span.end == start:
+                begun[partition] = (span.last.offset, end)
+                lasts[partition], goes_on_at[partition] = span.last, start
+        return Reading(begun, lasts, goes_on_at, wanted, self._max_bytes - self._bytes)
+
+    def complete(self, reading: Reading, missing: Collection[int]) -> None:
+        """Remember what was read to the end, where it goes on from what is known.
+
+        Args:
+            reading: Of `begin`.
+            missing: Partitions of which the log did not have all.
+        """
+        for partition, (begin, end) in reading.ranges.items():
+            start = reading.goes_on_at.get(partition, begin)
+            known_up_to, last = reading.ends.get(partition, (start, None))
+            if last is None or partition in missing or partition in reading.lasts:
+                continue
+            if not reading.is_full:
+                known_up_to = end
+            span = self._spans.get(partition)  # another reading may have come first
+            if span is None:
+                self._spans[partition] = _Span(start, known_up_to, last)
+            elif start == span.end:
+                span.end, span.last = known_up_to, last
+            elif known_up_to == span.start:
+                span.start = start
+            else:
+                continue
+            self._add(reading.found.get(partition, ()))
+
+    def _add(self, found: Iterable[tuple[str, str, bytes]]) -> None:
+        topics = self._topics
+        for tenant, topic_name, entry in found:
+            self._bytes += len(entry) + _ENTRY_BYTES
+            of_tenant = topics[tenant]
+            entries = of_tenant.get(topic_name)
+            if entries is None:
+                of_tenant[topic_name] = [entry]
+            else:
+                entries.append(entry)
+
+    async def find(
+        self, wanted: Mapping[str, Collection[str]], ranges: Ranges
+    ) -> AsyncIterator[list[LogRecord]]:
+        """Yield the messages that match, in the order of each partition, some at a time.
+
+        Args:
+            wanted: Tenant -> topic filters, those of shared subscriptions without their prefix.
+            ranges: That are known.
+        """
+        entries: list[bytes] = []
+        for tenant, filters in wanted.items():
+            topics = self._topics.get(tenant)
+            if topics is None:
+                continue
+            for topic_name in await self._matching(tenant, topics, filters):
+                entries += topics[topic_name]
+        entries.sort()
+        for at in range(0, len(entries), RECORDS_AT_ONCE):
+            records = []
+            for entry in entries[at : at + RECORDS_AT_ONCE]:
+                offset, partition = _POSITION.unpack_from(entry)
+                start, end = ranges.get(partition, (0, 0))
+                if start <= offset < end:
+                    rest = marshal.loads(memoryview(entry)[_POSITION.size :])  # noqa: S302 - ours
+                    records.append(LogRecord(partition, offset, *rest))
+            if records:
+                yield records
+
+    async def _matching(
+        self, tenant: str, topics: Mapping[str, object], filters: Collection[str]
+    ) -> set[str]:
+        """Return the topics that some filter matches."""
+        found = {one for one in filters if one in topics}
+        wild = [one for one in filters if _has_wildcard(one)]
+        if not wild:
+            return found
+        names = self._names.get(tenant, [])
+        if len(names) != len(topics):
+            names = self._names[tenant] = sorted(topics)
+        ranges = [_beginning(names, one) for one in wild]
+        matches: list[Callable[[str], object]]
+        if sum(map(len, ranges)) > len(names):  # all topics are asked for their filters
+            tree: TopicFilterTrie[None] = TopicFilterTrie()
+            for one in wild:
+                tree.insert(one, None)
+            ranges, matches = [range(len(names))], [tree.match]
+        else:
+            matches = [partial(filter_matches, one) for one in wild]
+        looked_at = 0
+        for places, is_match in zip(ranges, matches, strict=True):
+            for place in places:
+                if is_match(names[place]):
+                    found.add(names[place])
+                looked_at += 1
+                if not looked_at % NAMES_AT_ONCE:
+                    await asyncio.sleep(0)
+        return found
+
+    # It is forgotten when nobody comes
+
+    def _keep(self) -> None:
+        self._used = True
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(KEPT_SECONDS, self._forget_unused)
+
+    def _forget_unused(self) -> None:
+        self._timer = None
+        if self._used:
+            self._used = False
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(KEPT_SECONDS, self._forget_unused)
+        else:
+            self._clear()
+
+
+def _has_wildcard(topic_filter: str) -> bool:
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def _beginning(names: Sequence[str], topic_filter: str) -> range:
+    """Return the places of sorted names that begin as a filter does before its first wildcard."""
+    literal, _, _ = topic_filter.partition("#")[0].partition("+")
+    if not literal:
+        return range(len(names))
+    # `a/#` matches `a`, too, which stands before all that begin with `a/`.
+    if topic_filter.endswith("/#") and literal == topic_filter[:-1]:
+        literal = literal[:-1]
+    begin = bisect_left(names, literal)
+    return range(begin, bisect_left(names, literal + _BEHIND, begin))
+
+
+_BEHIND: Final = "\U0010ffff"
+"""Comes behind every other character; no valid topic holds it."""
