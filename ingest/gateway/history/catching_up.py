@@ -153,11 +153,23 @@ class CatchingUp:
         count = partition_count(one.missed for one in absent)
         for partitions in generations(self._partitions.retained, count):
             if self._lake is not None:
-                for group in _alike(absent):
+                for group in _alike([one for one in absent if self.needs_table(one)]):
                     await self._read_table(self._lake, group, partitions, taker(group))
             left = [one for one in absent if not one.is_over]
             if left:
                 await self._read_log(left, partitions, taker(left))
+
+    def needs_table(self, absent: Behind) -> bool:
+        """Whether the table is asked for somebody: he has missed much that is not remembered."""
+        missed = absent.missed
+        if self._lake is None or absent.is_over or not missed.needs_table:
+            return False
+        if self._remembered is None:
+            return True
+        ranges = log_ranges([missed], range(partition_count([missed])))
+        before, behind = self._remembered.unknown(ranges)
+        # What is behind is new, the log has it.
+        return before + behind > missed.long_offsets or (missed.is_old and before > 0)
 
     async def _read_table(
         self, lake: LakeReader, group: Sequence[Behind], partitions: range, take: Take
@@ -352,13 +364,12 @@ async def _discard(_: list[LogRecord]) -> None:
 
 
 def _alike(absent: Sequence[SomeBehind]) -> Iterator[list[SomeBehind]]:
-    """Yield those that need the table, in groups for which it is asked at once.
+    """Yield those for which the table is asked in groups for which it is asked at once.
 
     Those of a group have one tenant, and begin so near to each other that nobody waits for a long
     gap of somebody else's.
     """
-    behind = [one for one in absent if one.missed.needs_table and not one.is_over]
-    behind.sort(key=lambda one: (one.tenant, -sum(one.missed.cursor)))
+    behind = sorted(absent, key=lambda one: (one.tenant, -sum(one.missed.cursor)))
     group: list[SomeBehind] = []
     filters = 0
     for one in behind:

@@ -164,9 +164,13 @@ class Remembered:
         """Remember nothing any more."""
         self._clear()
 
+    def unknown(self, ranges: Ranges) -> tuple[int, int]:
+        """Return how many of these offsets are before and behind what is known."""
+        split = self.split(ranges)
+        return _length(split.before), _length(split.after)
+
     def split(self, ranges: Ranges) -> Split:
         """Return which of these offsets are known, and which are to be read before and after."""
-        self._keep()
         split = Split({}, {}, {})
         for partition, (start, end) in ranges.items():
             span = self._spans.get(partition)
@@ -189,6 +193,7 @@ class Remembered:
             ranges: The part.
             wanted: As of `find`.
         """
+        self._keep()
         begun, lasts, goes_on_at = dict(ranges), {}, {}
         for partition, (start, end) in ranges.items():
             span = self._spans.get(partition)
@@ -242,6 +247,7 @@ class Remembered:
             wanted: Tenant -> topic filters, those of shared subscriptions without their prefix.
             ranges: That are known.
         """
+        self._keep()
         entries: list[bytes] = []
         for tenant, filters in wanted.items():
             topics = self._topics.get(tenant)
@@ -307,6 +313,10 @@ class Remembered:
             self._timer = loop.call_later(KEPT_SECONDS, self._forget_unused)
         else:
             self._clear()
+
+
+def _length(ranges: Ranges) -> int:
+    return sum(end - start for start, end in ranges.values())
 
 
 def _has_wildcard(topic_filter: str) -> bool:

@@ -116,7 +116,7 @@ class Resumer:
             {} if progress is None else progress.shared,
             on_caught_up,
         )
-        is_far = self._lake is not None and resume.missed.needs_table
+        is_far = self._catching_up.needs_table(resume)
         (self._far if is_far else self._near).add(resume)
 
     async def run(self) -> None:

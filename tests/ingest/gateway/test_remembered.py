@@ -19,12 +19,13 @@ from mqlake.matching import filter_matches
 from mqlake.records import BARRIER_KEY_PREFIX, INBOUND, message_key
 from tests.cases import case
 from tests.ingest.gateway.harness import until
-from tests.ingest.gateway.test_catching_up import Absent, check, go_live, taker
+from tests.ingest.gateway.test_catching_up import LONG, Absent, MemoryLake, check, go_live, taker
 from tests.ingest.simulations import simulations_wanted
 
 pytestmark = pytest.mark.anyio
 
 NEVER_LONG = 2**40
+"""Offsets beyond which a gap is read from the table."""
 FILTERS = ("a", "a/b", "a/+", "a/#", "#", "+", "+/b", "$s/#", "a/b/c", "none", "a/b/+", "c/#")
 TOPICS = ("a", "a/b", "a/c", "a/b/c", "c", "$s/a", "ab", "a/", "/b")
 
@@ -54,15 +55,19 @@ class CountingReader(MemoryRangeReader):
 class Log:
     """A log that grows, and a reader of what is missed in it."""
 
-    def __init__(self, partitions: int, max_bytes: int = module.MAX_BYTES) -> None:
+    def __init__(
+        self, partitions: int, max_bytes: int = module.MAX_BYTES, *, has_table: bool = False
+    ) -> None:
         self.log = MemoryLog()
         self.log.create(INBOUND, partitions)
         self.reader = CountingReader(self.log)
         self.remembered = Remembered(max_bytes)
+        self.table_ends = [0] * partitions
+        self.lake = MemoryLake(self.log, self.table_ends)
         self.drops: list[tuple[object, ...]] = []
         self.catching_up = CatchingUp(
             self.reader,
-            None,
+            self.lake if has_table else None,  # type: ignore[arg-type]
             self.ends,
             None,  # type: ignore[arg-type]  # nobody asks for the end of the log
             self,  # type: ignore[arg-type]
@@ -87,9 +92,9 @@ class Log:
         check(self.log, absent)
         return self.reader.read - before
 
-    def absent(self, *filters: str, cursor: int = 0, tenant: str = "default") -> Absent:
+    def absent(self, *filters: str, cursor: int = 0, long_offsets: int = NEVER_LONG) -> Absent:
         ends = self.ends()
-        return Absent("x", Missed([cursor] * len(ends), ends, NEVER_LONG), list(filters), tenant)
+        return Absent("x", Missed([cursor] * len(ends), ends, long_offsets), list(filters))
 
 
 async def test_those_that_come_later_cost_what_they_are_given() -> None:
@@ -166,6 +171,35 @@ async def test_messages_that_the_log_has_not_any_more_are_told_of_each_time() ->
         assert len(log.drops) == drops
 
 
+async def test_the_table_is_not_asked_for_what_is_known() -> None:
+    log = Log(1, has_table=True)
+    for _ in range(LONG):
+        log.store("a")
+    await log.come(log.absent("a", long_offsets=LONG))
+    for _ in range(LONG):
+        log.store("a")
+    assert await log.come(log.absent("a", long_offsets=LONG)) == LONG + 1
+    old = log.absent("a", long_offsets=LONG)
+    old.missed.is_old = True
+    assert await log.come(old) == 0
+    assert not log.lake.asked
+
+
+async def test_the_table_is_asked_where_too_little_is_known() -> None:
+    log = Log(1, has_table=True)
+    for _ in range(LONG):
+        log.store("a")
+    await log.come(log.absent("a", cursor=1))
+    old = log.absent("a", long_offsets=LONG)
+    old.missed.is_old = True  # the log may not have the first
+    await log.come(old)
+    assert len(log.lake.asked) == 1
+    for _ in range(LONG + 1):
+        log.store("a")
+    await log.come(log.absent("a", cursor=2, long_offsets=LONG))
+    assert len(log.lake.asked) == 2
+
+
 async def test_a_log_that_has_lost_its_end_is_read_anew() -> None:
     log = Log(1)
     for _ in range(10):
@@ -228,13 +262,15 @@ async def test_each_gets_his_own_once_and_in_order_whatever_is_known() -> None:
 async def a_crowd(rng: random.Random) -> None:
     """Let several come one after the other, or at once, while the log grows."""
     partitions = rng.randint(1, 3)
-    log = Log(partitions, rng.choice([module.MAX_BYTES, 2_000, 8_000]))
+    sizes = [module.MAX_BYTES, 2_000, 8_000]
+    log = Log(partitions, rng.choice(sizes), has_table=rng.random() < 0.5)
     for _ in range(rng.randint(1, 8)):
         for _ in range(rng.randint(0, 60)):
             tenant = rng.choice(["default", "default", "other"])
             log.store(rng.choice(TOPICS), rng.randrange(partitions), tenant)
             if rng.random() < 0.1:
                 log.log.store(INBOUND, BARRIER_KEY_PREFIX, b"", [], 1, rng.randrange(partitions))
+        log.table_ends[:] = [rng.randint(0, end) for end in log.ends()]
         crowds = [
             [_somebody(rng, log.ends()) for _ in range(rng.randint(1, 5))]
             for _ in range(rng.randint(1, 2))
@@ -244,8 +280,7 @@ async def a_crowd(rng: random.Random) -> None:
 
 def _somebody(rng: random.Random, ends: list[int]) -> Absent:
     cursor = [rng.randint(0, end) for end in ends]
-    missed = Missed(
-        cursor, [rng.randint(at, end) for at, end in zip(cursor, ends, strict=True)], NEVER_LONG
-    )
+    aims = [rng.randint(at, end) for at, end in zip(cursor, ends, strict=True)]
+    missed = Missed(cursor, aims, rng.choice([NEVER_LONG, LONG]), is_old=rng.random() < 0.2)
     filters = rng.sample(FILTERS, rng.randint(1, 3))
     return Absent("x", missed, filters, rng.choice(["default", "default", "other"]))
