@@ -307,11 +307,16 @@ class Gateway:
         subscriptions, delivered = self.subscriptions, self.delivered
         self.session_log = SessionLog(writer, self.me, lease, self.ending, count)
         self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
-        reached = delivered.next_offsets, ends.inbound
-        catching_up = CatchingUp(log.ranges, self.lake, *reached, self.drops, self.partitions)
-        returning = CatchingUp(
-            log.ranges, self.lake, *reached, self.drops, self.partitions, Remembered()
+        reading = partial(
+            CatchingUp,
+            log.ranges,
+            self.lake,
+            delivered.next_offsets,
+            ends.inbound,
+            self.drops,
+            self.partitions,
         )
+        catching_up, returning = reading(), reading(Remembered())
         gaps = Gaps(context, catching_up)
         self.resumer = Resumer(context, returning, gaps, lookup, self.lake)
         missed = ShareGaps(context, catching_up, gaps, ends)
