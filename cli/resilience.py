@@ -1,8 +1,11 @@
 """Test any MQTT broker with faults: run scenarios, check histories, report."""
 
 import sys
+from importlib.util import find_spec
 
 import click
+
+from mqlake.errors import OperationalError
 
 
 @click.command(
@@ -15,6 +18,8 @@ def command(arguments: tuple[str, ...]) -> None:
 
     The tool has its own command line and works without the rest of mqlake.
     """
+    if find_spec("resilience") is None:
+        raise OperationalError("the fault tool is not installed: pip install mqlake-faults")
     from resilience.command import main
 
     sys.exit(main(arguments))

@@ -10,6 +10,7 @@ from typing import Final
 from ingest.protocol.errors import RemoteProtocolError
 from ingest.protocol.fixed_header import Role
 from ingest.protocol.packets import (
+    SHARE_PREFIX,
     Auth,
     Connack,
     Connect,
@@ -91,7 +92,6 @@ from ingest.protocol.violations import (
     Violation,
     unsupported_protocol,
 )
-from mqlake.topics import SHARE_PREFIX
 
 # Protocol level -> the protocol name that goes with it.
 PROTOCOL_NAMES: Final = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ingest.protocol.bodies import BRIDGE_BIT, PROTOCOL_NAMES
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import (
+    SHARE_PREFIX,
     Auth,
     Connack,
     Connect,
@@ -39,7 +40,6 @@ from ingest.protocol.primitives import (
 )
 from ingest.protocol.properties import Properties, PropertyContext, encode_properties
 from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCode
-from mqlake.topics import SHARE_PREFIX
 
 PINGREQ: Final = b"\xc0\x00"
 PINGRESP: Final = b"\xd0\x00"

@@ -3,10 +3,12 @@
 The names say the fault of the packet, as the specification does, hence no suffix `Error`.
 """
 
-from mqlake.errors import MqlakeError
+
+class ProtocolError(Exception):
+    """Root of the errors of the codec, which knows no other part of mqlake."""
 
 
-class RemoteProtocolError(MqlakeError):
+class RemoteProtocolError(ProtocolError):
     """The peer broke the protocol: close its network connection [MQTT5-4.13.1-1].
 
     Args:
@@ -59,5 +61,5 @@ class UnsupportedProtocol(RemoteProtocolError):  # noqa: N818
         self.protocol_level = protocol_level
 
 
-class LocalProtocolError(MqlakeError):
+class LocalProtocolError(ProtocolError):
     """We asked for a packet that cannot be encoded; our bug, nothing was sent."""

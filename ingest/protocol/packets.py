@@ -30,6 +30,8 @@ from ingest.protocol.reason_codes import (
 MQTT_3_1: Final = 3
 MQTT_3_1_1: Final = 4
 MQTT_5_0: Final = 5
+SHARE_PREFIX: Final = "$share/"
+"""Begins the topic filter of a shared subscription [MQTT5-4.8.2-1]."""
 
 
 class PacketType(IntEnum):

@@ -2,9 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.protocol import packets
 from mqlake.errors import InvalidTopic
 from mqlake.topics import (
     MAX_TOPIC_BYTES,
+    SHARE_PREFIX,
     SharedFilter,
     has_more_levels,
     is_system,
@@ -139,3 +141,7 @@ def test_levels_are_the_parts_between_slashes(topic: str, most: int, has_more: b
 )
 def test_only_the_tree_of_gateways_is_theirs(topic: str, expected: bool) -> None:
     assert is_system(topic) is expected
+
+
+def test_the_codec_knows_the_same_prefix_of_shared_subscriptions() -> None:
+    assert packets.SHARE_PREFIX == SHARE_PREFIX
