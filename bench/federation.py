@@ -12,7 +12,6 @@ import asyncio
 import json
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from ingest.federation.links import Link
+from bench.latencies import summary
+from ingest.federation.brokers.links import Link
 from ingest.federation.settings import BrokerSettings
 from ingest.protocol.packets import Publish, Subscription
 from launcher.ports import free_ports
@@ -135,8 +135,8 @@ class Grid:
         for other in self.neighbours[node]:
             lines += ["[[neighbors]]", *self._broker(other)]
         path.write_text("\n".join(lines), encoding="utf-8")
-        command = [sys.executable, "-P", "-m", "cli", "federation", "--config", str(path)]
-        self._start(f"federator-{node}", command)
+        program = [sys.executable, "-P", "-m", "ingest.federation.brokers"]
+        self._start(f"federator-{node}", [*program, "--config", str(path)])
 
     def kill(self, name: str) -> None:
         """Kill `broker-<node>` or `federator-<node>` without warning."""
@@ -318,18 +318,6 @@ async def _wait_for(is_done: Any, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_done() and time.monotonic() < deadline:  # noqa: ASYNC110 - arrivals are a list
         await asyncio.sleep(0.02)
-
-
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return mean, deviation and quantiles of values, in their unit."""
-    ordered = sorted(values)
-    return {
-        "mean": statistics.fmean(values),
-        "deviation": statistics.pstdev(values),
-        "p50": ordered[len(ordered) // 2],
-        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
-        "max": ordered[-1],
-    }
 
 
 def to_lines(result: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,17 @@ def command(context: click.Context, config: Path | None) -> None:
         from ingest.federation.app import main
         from ingest.federation.settings import FederationSettings
 
-        sys.exit(main(load(FederationSettings, config), config))
+        settings = load(FederationSettings, config)
+        if settings.log is None:
+            _require_federator()
+        sys.exit(main(settings, config))
+
+
+def _require_federator() -> None:
+    if find_spec("ingest.federation.brokers") is None:
+        raise OperationalError(
+            "the federator of brokers is not installed: pip install mqlake-federator"
+        )
 
 
 @command.command()
@@ -40,7 +51,7 @@ def status(config: Path | None, data_dir: Path, as_json: bool) -> None:
     Without settings, it shows the federator of the system in the data directory. The exit code is 0
     only if it is healthy.
     """
-    from ingest.federation.app import heartbeat_path
+    from ingest.federation.process import heartbeat_path
     from ingest.federation.settings import FederationSettings
     from launcher.parts import FEDERATION
     from launcher.paths import DataDirectory
@@ -152,12 +163,15 @@ def bench(
     Starts nine Mosquitto brokers, a federator for each, and a client at nodes 3, 7 and 8. With
     --logs: three logs and federators in a row.
     """
-    from bench import federation, sites
-
     if logs:
+        from bench import sites
+
         result = sites.measure_sites(messages, rate, outage)
         lines = sites.to_lines(result)
     else:
+        _require_federator()
+        from bench import federation
+
         result = federation.measure_grid(
             messages, rate, redundancy=redundancy, protocol=protocol, kill=kill
         )

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from bench.federation import summary, to_lines
+from bench.federation import to_lines
+from bench.latencies import summary
 
 
 def result(**changes: Any) -> dict[str, Any]:

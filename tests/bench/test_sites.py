@@ -6,7 +6,7 @@ from bench.sites import measure_sites, to_lines
 
 
 @pytest.mark.campaign(
-    "it measures; tests/ingest/federation/test_service.py holds what sites promise"
+    "it measures; tests/ingest/federation/brokers/test_service.py holds what sites promise"
 )
 @pytest.mark.promise
 @pytest.mark.kafka

@@ -8,7 +8,7 @@ import sysconfig
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +26,9 @@ FOLDERS: Final = {
     },
 }
 OWN: Final = {
-    "mqlake-codec": "ingest/protocol/",
-    "mqlake-faults": "resilience/",
+    "mqlake-codec": ("ingest/protocol/",),
+    "mqlake-faults": ("resilience/",),
+    "mqlake-federator": ("ingest/federation/brokers/", "bench/federation.py"),
 }
 """Which files are each one's: of the product all others."""
 
@@ -59,26 +60,38 @@ def sources() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Return a folder for each distribution, with its wheel unpacked."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     folder = tmp_path_factory.mktemp("wheels")
-    for name, root in FOLDERS.items():
-        (wheel,) = WheelBuilder(str(root)).build(directory=str(folder))
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder / name)
-    return {name: folder / name for name in FOLDERS}
+    return {
+        name: Path(next(WheelBuilder(str(root)).build(directory=str(folder))))
+        for name, root in FOLDERS.items()
+    }
 
 
-def run(
-    folders: list[Path], *arguments: str, packages: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Run Python where only these folders are installed, and the packages that are not ours."""
-    path = [*map(str, folders), *([sysconfig.get_path("purelib")] if packages else [])]
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(wheels: Mapping[str, Path], tmp_path: Path) -> Install:
+    """Return what installs distributions in a folder of their own."""
+
+    def into(*names: str) -> Path:
+        for name in names:
+            with zipfile.ZipFile(wheels[name]) as archive:
+                archive.extractall(tmp_path)
+        return tmp_path
+
+    return into
+
+
+def run(folder: Path, *arguments: str, packages: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run Python where only this folder is installed, and the packages that are not ours."""
+    path = [str(folder), *([sysconfig.get_path("purelib")] if packages else [])]
     return subprocess.run(
         # Without -S a file in site-packages would add this checkout.
         [sys.executable, "-S", "-P", *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(path)},
-        cwd=folders[0],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
@@ -90,6 +103,10 @@ def modules(name: str) -> list[str]:
     files = [Path(path) for path in content(name) if path.endswith(".py")]
     named = (".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files)
     return sorted(one for one in named if not one.endswith("__main__"))
+
+
+def import_all(name: str) -> str:
+    return f"import importlib, sys\nfor name in {modules(name)}: importlib.import_module(name)\n"
 
 
 def test_each_source_is_in_one_wheel_and_lies_there_as_here() -> None:
@@ -116,38 +133,51 @@ def test_all_are_of_one_version_and_want_each_other_in_it() -> None:
                 assert one == f"{required[0]}=={version}"
 
 
-def test_each_has_its_license(installed: Mapping[str, Path]) -> None:
+def test_each_has_its_license(install: Install) -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    for folder in installed.values():
-        (file,) = folder.glob("*.dist-info/*/LICENSE")
+    for name in FOLDERS:
+        version = project(name)["version"]
+        (file,) = install(name).glob(f"{name.replace('-', '_')}-{version}.dist-info/*/LICENSE")
         assert file.read_text(encoding="utf-8") == text
 
 
-def test_the_codec_works_with_the_standard_library_alone(installed: Mapping[str, Path]) -> None:
-    script = (
-        f"import importlib\nfor name in {modules('mqlake-codec')}: importlib.import_module(name)"
-    )
-    ran = run([installed["mqlake-codec"]], "-c", script, packages=False)
+def test_the_codec_works_with_the_standard_library_alone(install: Install) -> None:
+    ran = run(install("mqlake-codec"), "-c", import_all("mqlake-codec"), packages=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_the_fault_tool_works_without_the_product(installed: Mapping[str, Path]) -> None:
-    folders = [installed["mqlake-codec"], installed["mqlake-faults"]]
-    script = (
-        f"import importlib\nfor name in {modules('mqlake-faults')}: importlib.import_module(name)"
-    )
-    ran = run(folders, "-c", script)
+def test_the_fault_tool_works_without_the_product(install: Install) -> None:
+    folder = install("mqlake-codec", "mqlake-faults")
+    ran = run(folder, "-c", import_all("mqlake-faults"))
     assert (ran.returncode, ran.stderr) == (0, "")
-    ran = run(folders, "-m", "resilience", "list")
+    ran = run(folder, "-m", "resilience", "list")
     assert ran.returncode == 0, ran.stderr
     assert "3-kill" in ran.stdout
 
 
-def test_the_product_says_what_to_install_for_fault_tests(installed: Mapping[str, Path]) -> None:
-    product = [installed["mqlake-codec"], installed["mqlake"]]
-    ran = run(product, "-m", "cli", "resilience", "list")
+def test_the_product_says_what_to_install_for_fault_tests(install: Install) -> None:
+    command = ["-m", "cli", "resilience", "list"]
+    ran = run(install("mqlake-codec", "mqlake"), *command)
     assert ran.returncode == 1
     assert ran.stderr == "mqlake: the fault tool is not installed: pip install mqlake-faults\n"
-    ran = run([*product, installed["mqlake-faults"]], "-m", "cli", "resilience", "list")
+    ran = run(install("mqlake-faults"), *command)
     assert ran.returncode == 0, ran.stderr
     assert "3-kill" in ran.stdout
+
+
+def test_the_federator_of_brokers_needs_the_product_and_no_client_of_kafka(
+    install: Install,
+) -> None:
+    folder = install("mqlake-codec", "mqlake")
+    for command in ("federation", "federation bench"):
+        ran = run(folder, "-m", "cli", *command.split())
+        assert ran.returncode == 1
+        wanted = "the federator of brokers is not installed: pip install mqlake-federator"
+        assert ran.stderr == f"mqlake: {wanted}\n"
+    install("mqlake-federator")
+    script = import_all("mqlake-federator") + "assert 'confluent_kafka' not in sys.modules"
+    ran = run(folder, "-c", script)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    ran = run(folder, "-m", "ingest.federation.brokers", "--config", "nothing.toml")
+    assert ran.returncode == 1
+    assert "nothing.toml" in ran.stderr

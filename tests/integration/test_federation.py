@@ -21,7 +21,7 @@ from tests.integration.thrift import NO_STATE_TABLES
 pytestmark = [
     pytest.mark.promise,
     pytest.mark.campaign(
-        "tests/ingest/federation/test_service.py kills sites without their systems"
+        "tests/ingest/federation/brokers/test_service.py kills sites without their systems"
     ),
     pytest.mark.system,
     pytest.mark.timeout(500),

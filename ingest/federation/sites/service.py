@@ -444,6 +444,12 @@ class SiteService:
             detail += f"; held back as the log is full: {', '.join(full)}"
         return True, detail  # a neighbour may be away for long, and gets all of it then
 
+    def warnings(self) -> dict[str, str]:
+        """Return what the log should say once of each limit that is too small, by its name."""
+        words = "max_packet_bytes of a neighbour is too small: it never gets the messages beyond it"
+        too_large = any(link.counters.too_large for link in self.links.values())
+        return {"max_packet_bytes": words} if too_large else {}
+
     def figures(self) -> dict[str, Any]:
         """Return the figures that `mqlake federation status` shows."""
         return {

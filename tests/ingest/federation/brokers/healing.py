@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import overlay_packets
-from ingest.federation.core import Federator
-from ingest.federation.events import LinkDown, LinkUp, Neighbours
+from ingest.federation.brokers.core import Federator
+from ingest.federation.brokers.events import LinkDown, LinkUp, Neighbours
 from ingest.federation.overlay import Overlay, SiteAddress
 from ingest.federation.overlay_events import Bounds, OverlayEvent, WayDown, WayUp
 from ingest.federation.overlay_packets import OverlayPacket
-from tests.ingest.federation.simulation import (
+from tests.ingest.federation.brokers.simulation import (
     BEACON_SECONDS,
     FAULTS_UNTIL,
     FILTERS,

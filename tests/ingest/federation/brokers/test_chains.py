@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.federation.chains import Chains, Hole, RecentIds
+from ingest.federation.brokers.chains import Chains, Hole, RecentIds
 from ingest.federation.envelope import ChainKey, SiteMessage
 
 KEY = ChainKey(1, 1, "a")

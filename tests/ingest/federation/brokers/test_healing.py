@@ -1,6 +1,6 @@
 """Federations that find their own links keep their promises and heal; each planted defect shows.
 
-`MQLAKE_SIMULATIONS=10000 bin/test tests/ingest/federation/test_healing.py -k in_time` runs many.
+More of them: `MQLAKE_SIMULATIONS=10000 bin/test tests/ingest/federation -k in_time`.
 """
 
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from ingest.federation.meshes import Mesh
+from ingest.federation.brokers.meshes import Mesh
 from ingest.federation.overlay import Overlay
 from ingest.federation.overlay_events import NeighbourState, OverlayEvent
 from ingest.federation.overlay_map import OverlayMap
-from tests.ingest.federation.healing import HEAL_SECONDS, heal
-from tests.ingest.federation.simulation import Violation
+from tests.ingest.federation.brokers.healing import HEAL_SECONDS, heal
+from tests.ingest.federation.brokers.simulation import Violation
 from tests.ingest.simulations import simulations_wanted
 
 SAMPLE: Final = 20

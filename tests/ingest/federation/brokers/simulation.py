@@ -26,9 +26,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import packets
-from ingest.federation.core import Federator
-from ingest.federation.envelope import ChainKey, SiteMessage, from_mqtt, to_mqtt
-from ingest.federation.events import (
+from ingest.federation.brokers.core import Federator
+from ingest.federation.brokers.events import (
     Beacon,
     Deliver,
     LinkDown,
@@ -41,7 +40,8 @@ from ingest.federation.events import (
     SiteNote,
     StepEvent,
 )
-from ingest.federation.meshes import MeshState, Timing
+from ingest.federation.brokers.meshes import MeshState, Timing
+from ingest.federation.envelope import ChainKey, SiteMessage, from_mqtt, to_mqtt
 from mqlake.matching import filter_matches
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ingest.federation.chains import UNKNOWN, Marks
+from ingest.federation.brokers.chains import UNKNOWN, Marks
+from ingest.federation.brokers.events import MeshCounters, SiteLimits
+from ingest.federation.brokers.store import MeshStore
+from ingest.federation.brokers.waves import OWN, WaveEnded, Waves
 from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.events import MeshCounters, SiteLimits
 from ingest.federation.packets import Head, Lack, Want, Wave, Word
-from ingest.federation.store import MeshStore
-from ingest.federation.waves import OWN, WaveEnded, Waves
 from mqlake.matching import TopicFilterTrie
 
 HEAD_SECONDS: Final = (0.5, 3.0, 10.0)

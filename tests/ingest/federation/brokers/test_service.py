@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from bench.federation import MOSQUITTO, BrokerClient, Grid
-from ingest.federation.service import FederationService
+from ingest.federation.brokers.service import FederationService
 from ingest.federation.settings import (
     FederationSettings,
     NeighborSettings,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from ingest.federation.links import Link
+    from ingest.federation.brokers.links import Link
 
 pytestmark = [
     pytest.mark.promise,
@@ -269,14 +269,14 @@ async def test_neighbours_are_reloaded_without_cutting_links(tmp_path: Path) -> 
 
 
 async def test_metrics_and_figures_tell_of_links_and_meshes(tmp_path: Path) -> None:
-    from ingest.federation.metrics import FederationMetrics
+    from ingest.federation.brokers.metrics import add_federator
 
     async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
         service = running.start(1, interests=("federated/#",))
         running.start(2)
         await until(lambda: running.are_meshed("federated/#", {1}))
         families = Families()
-        FederationMetrics(service).add(families)
+        add_federator(service, families)
         samples = {sample.name: sample.value for family in families for sample in family.samples}
         assert samples["mqlake_federation_neighbour_there"] == 1
         assert samples["mqlake_federation_meshes"] == 1

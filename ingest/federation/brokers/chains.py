@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from ingest.federation.brokers.events import SiteLimits
 from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.events import SiteLimits
 
 UNKNOWN: Final = -1
 """The mark of a chain of which it is not known yet where it begins for this site."""

@@ -1,6 +1,6 @@
 """Random federations keep their promises; each planted defect breaks one.
 
-`MQLAKE_SIMULATIONS=10000 bin/test tests/ingest/federation/test_simulation.py -k keep_their`
+`MQLAKE_SIMULATIONS=10000 bin/test tests/ingest/federation/brokers/test_simulation.py -k keep_their`
 runs many.
 """
 
@@ -10,16 +10,17 @@ from typing import Any, Final
 
 import pytest
 
-from ingest.federation import core, envelope, events, meshes
-from ingest.federation.chains import Chains
-from ingest.federation.core import Federator
-from ingest.federation.events import SavedSite
-from ingest.federation.meshes import Mesh
-from ingest.federation.neighbours import Neighbourhood
+from ingest.federation import envelope
+from ingest.federation.brokers import core, events, meshes
+from ingest.federation.brokers.chains import Chains
+from ingest.federation.brokers.core import Federator
+from ingest.federation.brokers.events import SavedSite
+from ingest.federation.brokers.meshes import Mesh
+from ingest.federation.brokers.neighbours import Neighbourhood
+from ingest.federation.brokers.repair import Repair
+from ingest.federation.brokers.store import MeshStore
 from ingest.federation.packets import Core, Lack
-from ingest.federation.repair import Repair
-from ingest.federation.store import MeshStore
-from tests.ingest.federation.simulation import Violation, run
+from tests.ingest.federation.brokers.simulation import Violation, run
 from tests.ingest.simulations import simulations_wanted
 
 SAMPLE: Final = 60
@@ -180,7 +181,7 @@ def origin_lost_on_3_1_1(patch: pytest.MonkeyPatch) -> None:
             message = replace(message, key=message.key._replace(origin=sender))
         return to_mqtt(message, sender, prefix=prefix, protocol_level=protocol_level)
 
-    patch.setattr("tests.ingest.federation.simulation.to_mqtt", lose)
+    patch.setattr("tests.ingest.federation.brokers.simulation.to_mqtt", lose)
 
 
 def holes_are_left(patch: pytest.MonkeyPatch) -> None:

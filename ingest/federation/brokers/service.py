@@ -14,19 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.federation import packets
-from ingest.federation.cache_need import CacheNeed
-from ingest.federation.chains import RecentIds
-from ingest.federation.core import Federator
-from ingest.federation.echoes import Echoes
-from ingest.federation.envelope import (
-    ROUTED,
-    ROUTING,
-    InvalidEnvelope,
-    SiteMessage,
-    from_mqtt,
-    to_mqtt,
-)
-from ingest.federation.events import (
+from ingest.federation.brokers.cache_need import CacheNeed
+from ingest.federation.brokers.chains import Chains, RecentIds
+from ingest.federation.brokers.core import Federator
+from ingest.federation.brokers.echoes import Echoes
+from ingest.federation.brokers.events import (
     Beacon,
     Deliver,
     Gone,
@@ -40,16 +32,24 @@ from ingest.federation.events import (
     SiteNote,
     StepEvent,
 )
+from ingest.federation.brokers.links import Link
+from ingest.federation.brokers.meshes import Timing
+from ingest.federation.brokers.neighbours import BEACONS_MISSED
+from ingest.federation.brokers.saving import SavedState
+from ingest.federation.envelope import (
+    ROUTED,
+    ROUTING,
+    InvalidEnvelope,
+    SiteMessage,
+    from_mqtt,
+    to_mqtt,
+)
 from ingest.federation.filters import covers, disjoint
 from ingest.federation.finding import SiteOverlay
-from ingest.federation.links import Link
-from ingest.federation.meshes import Timing
-from ingest.federation.neighbours import BEACONS_MISSED
 from ingest.federation.overlay_events import Away, WayDown, WayUp
 from ingest.federation.overlay_packets import OVERLAY
 from ingest.federation.packets import ControlPacket, InvalidPacket
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.saving import SavedState
 from ingest.protocol.packets import MQTT_5_0, Publish, Subscription, Will
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from mqlake.errors import InvalidTopic
@@ -431,6 +431,17 @@ class FederationService:
             f"cache_size should be {need.identifiers}: {need.rate:.0f} messages a second times an "
             f"outage of {need.outage_seconds:.0f} s; a copy that is later is delivered again"
         )
+
+    def warnings(self) -> dict[str, str]:
+        """Return what the log should say once of each limit that is too small, by its name."""
+        federator = self.federator
+        marks = federator.marks
+        found = {"cache_size": self.look_at_cache()}
+        if federator.store.overflowed:
+            found["store"] = "store_seconds is not reached: raise store_messages or store_bytes"
+        if isinstance(marks, Chains) and marks.forgotten:
+            found["topics"] = "max_topics is too small: an old copy may be delivered again"
+        return {name: words for name, words in found.items() if words}
 
     def figures(self) -> dict[str, Any]:
         """Return the figures that `mqlake federation status` shows."""

@@ -1,6 +1,6 @@
 """How many identifiers are to be remembered: the highest rate times the longest outage."""
 
-from ingest.federation.cache_need import CacheNeed
+from ingest.federation.brokers.cache_need import CacheNeed
 
 
 def test_rate_and_outage_are_the_highest_that_there_were() -> None:

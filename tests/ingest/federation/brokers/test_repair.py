@@ -1,8 +1,8 @@
 """How one site asks for what it misses, word by word."""
 
-from ingest.federation.core import Federator
+from ingest.federation.brokers.core import Federator
+from ingest.federation.brokers.events import Beacon, Deliver, LinkDown, LinkUp, PassedOn, Send
 from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.events import Beacon, Deliver, LinkDown, LinkUp, PassedOn, Send
 from ingest.federation.packets import ControlPacket, Head, Lack, Want, Wave, Word
 
 KEY = ChainKey(1, 1, "t")

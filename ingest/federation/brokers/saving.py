@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from ingest.federation.brokers.events import SavedSite
 from ingest.federation.envelope import ChainKey, InvalidEnvelope, SiteMessage, read, write
-from ingest.federation.events import SavedSite
 from ingest.federation.overlay_map import SiteMember
 from mqlake.errors import OperationalError
 

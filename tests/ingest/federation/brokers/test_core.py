@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from ingest.federation import packets
-from ingest.federation.core import Federator
-from ingest.federation.envelope import SiteMessage, from_mqtt, to_mqtt
-from ingest.federation.events import (
+from ingest.federation.brokers.core import Federator
+from ingest.federation.brokers.events import (
     Beacon,
     Deliver,
     Gone,
@@ -23,7 +22,8 @@ from ingest.federation.events import (
     SiteLimits,
     StepEvent,
 )
-from ingest.federation.meshes import MeshState
+from ingest.federation.brokers.meshes import MeshState
+from ingest.federation.envelope import SiteMessage, from_mqtt, to_mqtt
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from ingest.federation.links import Link
+from ingest.federation.brokers.links import Link
 from ingest.federation.settings import BrokerSettings, FederationSettings
 from ingest.protocol.packets import Publish, Subscription
 from ingest.protocol.properties import MAX_USER_PROPERTIES

@@ -3,7 +3,7 @@
 The host calls `step` with events and `tick` ten times a second, both with the time of a monotonic
 clock, and after each takes the effects from `ready`: packets for neighbours, messages for local
 subscribers, words for the log. Nothing else comes out, so a whole federation runs in one process
-under a clock of its own (`tests/ingest/federation/simulation.py`).
+under a clock of its own (`tests/ingest/federation/brokers/simulation.py`).
 
 **A message** from a local client gets an identifier, from a neighbour it has one. The first time a
 site sees it, it passes it on at once: to the parents and children of *all* meshes whose filter
@@ -18,9 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ingest.federation.chains import Marks, new_marks
-from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.events import (
+from ingest.federation.brokers.chains import Marks, new_marks
+from ingest.federation.brokers.events import (
     Beacon,
     Deliver,
     Effect,
@@ -37,9 +36,12 @@ from ingest.federation.events import (
     SiteNote,
     StepEvent,
 )
-from ingest.federation.interests import SLACK_SECONDS, Interests, LocalInterest
-from ingest.federation.meshes import Mesh, Timing
-from ingest.federation.neighbours import BEACONS_MISSED, Neighbourhood
+from ingest.federation.brokers.interests import SLACK_SECONDS, Interests, LocalInterest
+from ingest.federation.brokers.meshes import Mesh, Timing
+from ingest.federation.brokers.neighbours import BEACONS_MISSED, Neighbourhood
+from ingest.federation.brokers.repair import Repair
+from ingest.federation.brokers.store import MeshStore, order_of
+from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.packets import (
     Announcement,
     ControlPacket,
@@ -49,8 +51,6 @@ from ingest.federation.packets import (
     Want,
     Word,
 )
-from ingest.federation.repair import Repair
-from ingest.federation.store import MeshStore, order_of
 from mqlake.matching import TopicFilterTrie
 
 SWEEP_SECONDS: Final = 1.0

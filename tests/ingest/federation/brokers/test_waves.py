@@ -6,9 +6,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.federation.brokers.waves import OWN, WaveEnded, Waves
 from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.packets import Want, Wave
-from ingest.federation.waves import OWN, WaveEnded, Waves
 
 KEY = ChainKey(1, 1, "a")
 
