@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from ingest.federation.envelope import InvalidEnvelope
 from ingest.federation.sites.group_names import to_local
-from ingest.federation.sites.inlet import InletVerdict
+from ingest.federation.sites.inlet import InletVerdict, stream_of
 from ingest.federation.sites.log_messages import of_publish, to_group_record
+from ingest.federation.sites.streams import MOST_GAPS
 from mqlake.errors import LogError
 from mqlake.records import INBOUND
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ingest.federation.sites.link import SiteLink
     from ingest.federation.sites.log_messages import Carried
     from ingest.federation.sites.spreading import Spreading
+    from ingest.federation.sites.streams import StreamKey
     from ingest.protocol.packets import Publish
     from mqlake.log.contract import LogWriter
 
@@ -72,6 +74,14 @@ class Handing:
         self._routes = routes
         self._spreading = spreading
         self._on_failure = on_failure
+        # A number that is given back stays a gap, and those on their way into the log make some.
+        self._most_gaps = MOST_GAPS + settings.max_inflight
+        self._begun: set[tuple[int, StreamKey]] = set()
+        """By neighbour, streams of which its connection has brought something."""
+
+    def close(self, site: int) -> None:
+        """Hear that a connection has ended: the next one begins with the first unsettled number."""
+        self._begun = {one for one in self._begun if one[0] != site}
 
     def take(self, link: SiteLink, connection: SiteConnection, publish: Publish) -> None:
         """Take a message that a neighbour hands over, or give it back.
@@ -89,6 +99,17 @@ class Handing:
             acknowledge()
             return
         named = origin.named()
+        key = stream_of(named)
+        if (link.site, key) not in self._begun:
+            # In the order of the neighbour's delivery topic: what is below is settled there.
+            self._begun.add((link.site, key))
+            inlet.close(key, named.sequence - 1)
+        if not inlet.streams.has_room(key, named.after, self._most_gaps):
+            connection.close(
+                f"more than {self._most_gaps} ranges of {origin.group} were given back:"
+                " the next connection tells which of them do not come again"
+            )
+            return
         if not inlet.has_had(named) and not self._groups.has_receiver(origin.group, link.site):
             self._spreading.spread()
             connection.give_back(publish.packet_id)
@@ -146,4 +167,10 @@ class Handing:
         if error is not None:
             self._on_failure(error)
         else:
-            self._inlet().appended(named, partition, offset)
+            inlet = self._inlet()
+            inlet.appended(named, partition, offset)
+            stream = inlet.streams.get(stream_of(named))
+            is_given_back = named.key.origin == ~self._site
+            # The lowest of them are settled. One that is not may go twice, but none is lost.
+            while is_given_back and stream is not None and len(stream) > MOST_GAPS:
+                stream.reopen_lowest()

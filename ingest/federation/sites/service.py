@@ -226,8 +226,7 @@ class SiteService:
                 continue
             if link.connection is not None:
                 link.connection.close("the neighbour's settings have changed")
-            self.taking.close(site)
-            self.full_log.close(site)
+            self._forget(site)
             del self.links[site]
             if site in wanted:
                 self._add(wanted[site], link.position)
@@ -325,8 +324,7 @@ class SiteService:
         if link is None or not link.attach(connection, min(self.site, link.site)):
             connection.close("another connection of this neighbour stays")
             return
-        self.taking.close(link.site)  # another one that this takes the place of
-        self.full_log.close(link.site)
+        self._forget(link.site)  # another one that this takes the place of
         self.spreading.open(link, connection)
         self.finding.step(WayUp(link.site), self._clock.monotonic())
         self._say_map()
@@ -337,11 +335,16 @@ class SiteService:
         link = self._link_of(connection)
         if link is not None and link.connection is connection:
             link.detach(connection)
-            self.taking.close(link.site)
-            self.full_log.close(link.site)
+            self._forget(link.site)
             self.spreading.close(link)
             self.finding.step(WayDown(link.site), self._clock.monotonic())
             self._say_map()
+
+    def _forget(self, site: int) -> None:
+        """Forget what came on a connection: what is not acknowledged comes again."""
+        self.taking.close(site)
+        self.handing.close(site)
+        self.full_log.close(site)
 
     def acknowledged(self, connection: SiteConnection, packet_id: int) -> None:
         """Move the neighbour's cursor."""

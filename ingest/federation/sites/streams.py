@@ -85,9 +85,9 @@ class NumberedStream:
         """Hear that no number up to this one comes any more."""
         self._close(1, min(last, self.mark))
 
-    def forget_lowest(self) -> None:
-        """Take the lowest gap for had."""
-        del self._firsts[0], self._lasts[0]
+    def reopen_lowest(self) -> None:
+        """Take what was had between the lowest two gaps for missing: they become one gap."""
+        del self._firsts[1], self._lasts[0]
 
     def _close(self, first: int, last: int) -> None:
         """Take a range out of the gaps."""
@@ -144,9 +144,6 @@ class Streams:
         if stream is None:
             stream = self._known[key] = NumberedStream()
         stream.add(after, number)
-        if key.origin < 0 and len(stream) > MOST_GAPS:
-            # A message that is handed over has one way: of gaps below there comes nothing any more.
-            stream.forget_lowest()
 
     def to_json(self) -> list[list[Any]]:
         """Return the state for `from_json`: [origin, epoch, partition, mark, gaps] of each.

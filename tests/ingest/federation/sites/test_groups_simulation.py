@@ -351,8 +351,9 @@ class World:
     def cut(self, one: int, other: int) -> None:
         del self.connections[one, other]
         self.packets[one, other], self.packets[other, one] = deque(), deque()
-        self.sites[one].close(other)
-        self.sites[other].close(one)
+        for ends in ((one, other), (other, one)):
+            self.sites[ends[0]].close(ends[1])
+            self.sites[ends[0]].handing.close(ends[1])
 
     def restart(self, site: SimSite) -> None:
         for pair in [one for one in self.connections if site.number in one]:

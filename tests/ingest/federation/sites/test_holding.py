@@ -258,7 +258,7 @@ def forget_gaps(patch: pytest.MonkeyPatch) -> None:
         add(self, key, after, number)
         stream = self.get(key)
         if stream is not None and len(stream) > MOST_GAPS:
-            stream.forget_lowest()
+            stream.close(stream.gaps[0][1])
 
     patch.setattr(Streams, "has_room", lambda *_: True)
     patch.setattr(Streams, "add", forget)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.federation.sites.streams import MOST_GAPS, NumberedStream, StreamKey, Streams
+from ingest.federation.sites.streams import NumberedStream, StreamKey, Streams
 from mqlake.errors import InvalidRecord
 
 STEPS = st.lists(
@@ -51,13 +51,16 @@ def test_a_stream_has_room_for_what_makes_no_gap_or_one_more() -> None:
     assert not streams.has(key, 5)
 
 
-def test_of_too_many_gaps_between_messages_for_a_group_the_lowest_is_forgotten() -> None:
-    streams, group = Streams(), StreamKey(~1, 1, 1 << 16)
-    for number in range(2, 2 * MOST_GAPS + 4, 2):
-        streams.add(group, number - 1, number)
-    assert streams.gaps == MOST_GAPS
-    assert streams.has(group, 1)
-    assert not streams.has(group, 3)
+@given(STEPS)
+def test_what_is_reopened_was_had_between_the_lowest_two_gaps(steps: list[tuple[int, int]]) -> None:
+    stream = NumberedStream()
+    for below, number in steps:
+        stream.add(max(below - 1, 0), number)
+    gaps, mark = stream.gaps, stream.mark
+    if len(gaps) > 1:
+        stream.reopen_lowest()
+        assert stream.gaps == [(gaps[0][0], gaps[1][1]), *gaps[2:]]
+    assert stream.mark == mark
 
 
 @given(STEPS, st.integers(0, 45))
