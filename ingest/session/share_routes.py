@@ -29,7 +29,7 @@ LOG_KEEPS_MS: Final = 50 * 60 * 1000
 
 UNREAD_MS: Final = 30 * 60 * 1000
 """A gateway that writes its memberships has read all deliveries that are older: the log keeps them
-for less (`mqlake.log.log_topics.DELIVERY`), and one that misses some ends."""
+for less (`mqlake.log.log_topics.DELIVERY`), and one that misses some says since when."""
 
 MOST_WEIGHTS: Final = 5_000
 """Of all states in one record together; those before are not known."""

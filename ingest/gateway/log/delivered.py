@@ -11,13 +11,16 @@ class Delivered:
         marks: Per partition of `mqlake.inbound` the last offset that was delivered here, or that
             is not for this run: the one before its first barrier. Changed in place.
         next: The first offset in the delivery topic that has not been looked at.
+        gone_at_ms: Since when it is known that the log has removed some, until clients get their
+            messages all the same; None: it has not. Milliseconds UTC.
     """
 
-    __slots__ = ("marks", "next")
+    __slots__ = ("gone_at_ms", "marks", "next")
 
     def __init__(self, partitions: int) -> None:
         self.marks = [-1] * partitions
         self.next = 0
+        self.gone_at_ms: int | None = None
 
     def grow(self, partitions: int) -> None:
         """Count for so many partitions at least."""

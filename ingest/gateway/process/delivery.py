@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.base.outbound import deliver_copies, note_origin, read_message
 from ingest.gateway.log.withheld import Withheld
 from ingest.session.share_records import GroupKey
-from mqlake.errors import InvalidRecord, LogError, OperationalError
+from mqlake.errors import InvalidRecord, LogError
 from mqlake.growth import MOST_PARTITIONS
 from mqlake.record_versions import HEADER_MQTT
 from mqlake.records import (
@@ -32,7 +32,6 @@ from mqlake.records import (
 
 if TYPE_CHECKING:
     from ingest.gateway.base.context import Context
-    from ingest.gateway.base.ending import Ending
     from ingest.gateway.base.tasks import Tasks
     from ingest.gateway.limits.shared_limits import SharedLimits
     from ingest.gateway.load.latency import GatewayLatencies
@@ -53,13 +52,6 @@ READ_AT_ONCE: Final = 500
 """Deliveries read again are in memory together, until it is known that the log has all of them."""
 
 RETRY_SECONDS: Final = 0.5
-
-DELIVERIES_GONE: Final = (
-    "the log has removed deliveries of this gateway before it read them; share groups get those "
-    "messages from its next run"
-)
-"""Why a gateway with members of share groups ends: which of these messages were for them is told by
-the settlement of its memberships alone."""
 
 ControlCallback = Callable[[str, bytes], None]
 """Takes an action and its value."""
@@ -89,7 +81,6 @@ class DeliveryContext:
         on_gone: Told of such, before later ones count: per partition of `mqlake.inbound` the first
             offset that the log has.
         tasks: Runs that.
-        ending: Told when this gateway cannot go on without them.
     """
 
     context: Context
@@ -108,7 +99,6 @@ class DeliveryContext:
     ends: Ends
     on_gone: Callable[[dict[int, int]], None]
     tasks: Tasks
-    ending: Ending
 
 
 class Delivery:
@@ -147,7 +137,6 @@ class Delivery:
         self._ends = parts.ends
         self._on_gone = parts.on_gone
         self._tasks = parts.tasks
-        self._ending = parts.ending
         self._log_topic = delivery_topic(parts.context.me.gateway)
         self._withheld = Withheld()
         self._is_reading_again = False
@@ -178,8 +167,13 @@ class Delivery:
 
     def gone(self) -> None:
         """Hear that the log has removed deliveries before this gateway was given them."""
-        self._are_gone = True
+        self._note_gone()
         self.confirmed()
+
+    def _note_gone(self) -> None:
+        self._are_gone = True
+        if self._delivered.gone_at_ms is None:
+            self._delivered.gone_at_ms = self._clock.now_ms()
 
     def _withhold(self, records: list[LogRecord]) -> None:
         for record in records:
@@ -219,7 +213,7 @@ class Delivery:
             records.extend(batch)
 
         if await self._ranges.read_range(self._log_topic, {0: (start, end)}, keep):
-            self._are_gone = True
+            self._note_gone()
         elif self._lease.may_deliver():
             # Control records among them have acted when they came.
             self._receive_all([one for one in records if not _is_control(one)])
@@ -229,29 +223,32 @@ class Delivery:
         """Have clients get from `mqlake.inbound` what the log has removed of the deliveries.
 
         Nobody knows which messages those were: all that are in `mqlake.inbound` by now count as not
-        delivered, to anybody here. Deliveries of them that are left are repetitions then.
+        delivered, to anybody here. Deliveries of them that are left are repetitions then. Of share
+        groups their routes tell which were given to this gateway.
 
         Args:
             gap_end: Of the gap, which is not read any more; None: there is none.
         """
-        ends, begins = await self._ends.inbound(), await self._ends.inbound_begins()
+        missed = await self._share_groups.missed()
+        begins = await self._ends.inbound_begins()
         if not self._lease.may_deliver():
             return  # others may have the sessions
-        if not self._share_groups.is_idle:
-            self._ending.end(OperationalError(DELIVERIES_GONE))
-            await asyncio.get_running_loop().create_future()  # nothing behind them may count
+        since_ms = self._delivered.gone_at_ms or self._clock.now_ms()
+        if not self._share_groups.go_on_behind(missed, since_ms):
+            return
+        ends = missed.ends
         logger.warning(
             "deliveries are gone: clients get their messages as if they had been away",
             extra={"fields": {"marks": list(self._marks), "log_ends": ends}},
         )
         self._on_gone(begins)
         self._delivered.grow(len(ends))
-        for partition, end in ends.items():
+        for partition, end in enumerate(ends):
             self._marks[partition] = max(self._marks[partition], end - 1)
         if gap_end is not None:
             self._delivered.next = gap_end
             self._withheld.passed(gap_end)
-        self._are_gone = False
+        self._are_gone, self._delivered.gone_at_ms = False, None
 
     def _receive_all(self, records: list[LogRecord]) -> None:
         self._counters.deliveries_received += len(records)

@@ -322,12 +322,13 @@ class Gateway:
         missed = ShareGaps(context, catching_up, gaps, ends)
         self.histories = Histories(context, subscriptions, catching_up)
         self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered, lease)
-        self.share_groups = groups = ShareGroups(
-            context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, missed
-        )
-        ended = EndedSessions(context, self.share_log)
         then = ShareRoutes(context, log.ranges, ends)
         settler = ShareSettler(context, log, ends, self.partitions, then)
+        known = self.routes, subscriptions, delivered, ends
+        self.share_groups = groups = ShareGroups(
+            context, self.share_log, *known, lookup, missed, settler
+        )
+        ended = EndedSessions(context, self.share_log)
         actions = Actions(
             find=lookup.find,
             next_offsets=self.publisher.next_offsets,
@@ -424,7 +425,6 @@ class Gateway:
             ends=self.ends,
             on_gone=self._deliveries_gone,
             tasks=self.tasks,
-            ending=self.ending,
         )
         self.delivery = Delivery(outward) if tracer is None else TracingDelivery(tracer, outward)
         self.renewal = Renewal(

@@ -62,7 +62,7 @@ class Process:
 
         Raises:
             LogError: The log cannot be reached at the start.
-            OperationalError: The port cannot be opened, or share groups need deliveries of before.
+            OperationalError: The port cannot be opened.
         """
         gateway = self._gateway
         gateway.loop.set_exception_handler(self._report_bug)

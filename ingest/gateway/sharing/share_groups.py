@@ -24,6 +24,7 @@ from ingest.session.share_membership import JoinStart
 from ingest.session.share_records import GroupKey, MembershipState, decode_membership, group_shard
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
+from mqlake.offsets import earliest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.sending import Sender
     from ingest.gateway.sharing.share_gaps import ShareGaps
     from ingest.gateway.sharing.share_log import ShareLog
+    from ingest.gateway.sharing.share_settling import MissedDeliveries, ShareSettler
     from ingest.session.subscriptions import Subscriptions
     from mqlake.progress_records import ProgressRecord
     from mqlake.records import Route
@@ -65,6 +67,7 @@ class ShareGroups:
         ends: Say where deliveries begin that are for a new membership.
         lookup: Finds given messages that are not in memory.
         gaps: Reads messages that a group has missed.
+        settler: Tells which messages this gateway was given, when their deliveries are gone.
     """
 
     def __init__(
@@ -77,12 +80,14 @@ class ShareGroups:
         ends: Ends,
         lookup: Lookup,
         gaps: ShareGaps,
+        settler: ShareSettler,
     ) -> None:
         self._context = context
         self._log = log
         self._routes = routes
         self._subscriptions = subscriptions
         self._delivered = delivered
+        self._settler = settler
         self._memberships: dict[GroupKey, ShareMembership] = {}
         # Memberships whose present state is not in the log.
         self._changed: dict[ShareMembership, None] = {}
@@ -200,6 +205,43 @@ class ShareGroups:
             return
         copy = membership.copy(topic_name, publisher, (partition, offset))
         copies.append(copy or Copy(membership, MESSAGE_QOS, True, (), group.topic_filter))
+
+    async def missed(self) -> MissedDeliveries:
+        """Return what tells which messages the router has given this gateway by now.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        counting = self._counting()
+        return await self._settler.missed(
+            [one.group for one in counting], earliest(*(one.known for one in counting))
+        )
+
+    def go_on_behind(self, missed: MissedDeliveries, since_ms: int) -> bool:
+        """Have members get messages whose deliveries are gone; call it before marks move.
+
+        Args:
+            missed: What tells of them.
+            since_ms: When it was noticed.
+
+        Returns:
+            False: More groups count by now: nothing was done, ask again.
+        """
+        counting = self._counting()
+        if not missed.groups.issuperset(one.group for one in counting):
+            return False
+        for membership in counting:
+            membership.miss(missed.routes, missed.ends, since_ms)
+            self._reader.read(membership)
+        return True
+
+    def _counting(self) -> list[ShareMembership]:
+        """Return memberships that may be given messages which nobody else reads."""
+        return [
+            one
+            for one in self._memberships.values()
+            if one.starts is not None and one.state is not MembershipState.LEFT
+        ]
 
     def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:
         """Give others of the group messages that a member has left."""

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.base.drops import DropReason
 from ingest.session.open_work import OpenWork, Position
 from ingest.session.share_membership import GroupMembership
-from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState
+from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState, ShareGap
 from ingest.session.subscriptions import ANY_MEMBER, ClientSubscription
 from mqlake.offsets import advance, at, latest
 from mqlake.records import Route
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.base.context import Context
     from ingest.gateway.base.outbound import OutboundMessage
     from ingest.gateway.log.delivered import Delivered
     from ingest.gateway.sending.sending import Sender
     from ingest.session.share_choices import Chosen
+    from ingest.session.share_routes import RoutesThen
     from ingest.session.subscriptions import Copy, Subscriptions
 
 NOT_KNOWN: Final = 2**63
@@ -125,9 +126,14 @@ class ShareMembership(GroupMembership):
     @property
     def wants_to_read(self) -> bool:
         """Whether there is something to read, and room for it."""
-        if self.unread:
+        if self.unread and not self.reads_gap_first:
             return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
         return bool(self.gaps)
+
+    @property
+    def reads_gap_first(self) -> bool:
+        """Whether the next gap only tells which messages wait: those that do are read in order."""
+        return bool(self.gaps) and self.gaps[0].chosen is not None
 
     @property
     def keeps_messages(self) -> bool:
@@ -166,6 +172,29 @@ class ShareMembership(GroupMembership):
         self._changed[self] = None
         return True
 
+    @property
+    def known(self) -> list[int]:
+        """Per partition the first offset of which it does not know whether it was given that.
+
+        Once it counts.
+        """
+        return latest(self.starts or [], self._delivered.next_offsets())
+
+    def miss(self, routes: RoutesThen, ends: Sequence[int], since_ms: int) -> None:
+        """Have messages read from `mqlake.inbound` whose deliveries are gone.
+
+        Args:
+            routes: Tell which were given to this gateway.
+            ends: Per partition the first offset that comes by itself.
+            since_ms: When it was noticed.
+        """
+        # It knows itself how far it has read: `written_ms` is to tell that of others.
+        chosen = routes.chosen(self.group, self.run.gateway, self.known, ends, written_ms=0)
+        gap = ShareGap(*chosen.narrowed(ends), since_ms, chosen)
+        if not gap.is_empty:
+            self.gaps.append(gap)
+        self.touch()
+
     def touch(self) -> None:
         """Note that the membership's present state is not in the log."""
         self._changed[self] = None
@@ -190,7 +219,7 @@ class ShareMembership(GroupMembership):
         if len(self._queue) + len(self._reading) + len(self.unread) >= limit:
             self.drop(DropReason.QUEUE_FULL, message)
             return
-        if self.unread or not self._has_place:
+        if self.unread or self.reads_gap_first or not self._has_place:
             self.unread.add(message.partition, message.offset)
         else:
             self._put(message)
@@ -278,7 +307,10 @@ class ShareMembership(GroupMembership):
         is_given = chosen.has(
             self.group.topic_filter, message.topic_name, message.publisher, partition, offset
         )
-        if is_given is False or not message.qos:
+        if is_given is False:
+            return
+        if not message.qos:
+            self.drop(DropReason.UNREADABLE, message)
             return
         if is_given is None and message.qos == EXACTLY_ONCE:
             self.uncertain.add(partition, offset)
@@ -378,7 +410,10 @@ class ShareMembership(GroupMembership):
         if self.from_delivery != NOT_KNOWN:
             next_delivery = max(next_delivery, self.from_delivery)
         delivered = self._delivered.next_offsets()
-        return self.record(self._open(), next_delivery, delivered, self._context.clock.now_ms())
+        now_ms, gone_at_ms = self._context.clock.now_ms(), self._delivered.gone_at_ms
+        # Who settles it takes what was given out long before for read.
+        at_ms = now_ms if gone_at_ms is None else gone_at_ms
+        return self.record(self._open(), next_delivery, delivered, at_ms)
 
     @property
     def is_written(self) -> bool:

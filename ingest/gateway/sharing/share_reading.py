@@ -62,7 +62,7 @@ class ShareReader:
         has_read_gap = False
         while membership.wants_to_read and not membership.is_ended:
             try:
-                if membership.unread:
+                if membership.unread and not membership.reads_gap_first:
                     await self._read_unread(membership)
                 else:
                     gap = membership.gaps[0]

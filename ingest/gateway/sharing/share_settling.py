@@ -1,18 +1,21 @@
-"""Deliveries of a dead gateway for share groups, from the log.
+"""Deliveries of a gateway for share groups, from the log.
 
-Its routes of the groups are withdrawn first, and a barrier in its own name follows them through
-every partition: when all of them are in its delivery topic, the router writes no more there.
-Deliveries are not kept for long: which messages those were that are gone is told by the routes.
+Those of a dead one: its routes of the groups are withdrawn first, and a barrier in its own name
+follows them through every partition: when all of them are in its delivery topic, the router writes
+no more there. Deliveries are not kept for long: which messages those were that are gone is told by
+the routes, of a living gateway that has not read them too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.session.share_acts import Deliveries, Given, GoneDeliveries
 from ingest.session.share_records import GroupKey
+from ingest.session.share_routes import RoutesThen
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import HEADER_MQTT, VERSION_HEADER, Headers
 from mqlake.records import (
@@ -49,6 +52,28 @@ LOOK_SECONDS: Final = 0.02
 """How often it is looked whether the barriers have come."""
 
 _HEADERS: Final[Headers] = [VERSION_HEADER]
+
+
+class MissedDeliveries(NamedTuple):
+    """What tells of deliveries of this gateway that the log has removed."""
+
+    groups: frozenset[GroupKey]
+    routes: RoutesThen
+    """Of these groups."""
+    ends: list[int]
+    """Per partition of `mqlake.inbound`: the router has given out all messages before."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of a delivery topic."""
+
+    given: dict[GroupKey, list[Given]] = field(default_factory=dict)
+    oldest: dict[int, int] = field(default_factory=dict)
+    """Per partition of `mqlake.inbound` the first message whose delivery the log still has."""
+    answered: dict[int, int] = field(default_factory=dict)
+    """Likewise where the barrier is that the router has answered."""
+    is_complete: bool = True
 
 
 class ShareSettler:
@@ -89,21 +114,53 @@ class ShareSettler:
             key = route_key(Route(effect.gateway, *group))
             _, offset = await self._writer.append_durably(ROUTES, key, None, _HEADERS, partition=0)
             routes_offset = max(routes_offset, offset)
-        return await self._read_given(effect, routes_offset)
+        read = await self._read(effect.gateway, effect.groups, effect.first, routes_offset)
+        if read.is_complete:
+            return Deliveries(read.given)
+        before = [read.oldest.get(one, end) for one, end in sorted(read.answered.items())]
+        routes = await self._routes.read(effect.groups, effect.behind, before, routes_offset)
+        logger.warning(
+            "deliveries of a dead gateway are gone: share groups get its messages from the log",
+            extra={"fields": {"gateway": effect.gateway, "groups": len(effect.groups)}},
+        )
+        return Deliveries(read.given, GoneDeliveries(before, routes))
 
-    async def _read_given(self, effect: Withdraw, routes_offset: int) -> Deliveries:
+    async def missed(self, groups: Sequence[GroupKey], behind: Sequence[int]) -> MissedDeliveries:
+        """Return what tells which messages the router has given this gateway by now.
+
+        Args:
+            groups: For which.
+            behind: Per partition of `mqlake.inbound` the first offset that matters.
+
+        Raises:
+            LogError: The log does not answer; to be tried again.
+        """
+        if not groups:
+            found = await self._ends.inbound()
+            ends = [end for _, end in sorted(found.items())]
+            return MissedDeliveries(frozenset(), RoutesThen(self._context.clock.now_ms()), ends)
+        gateway = self._context.me.gateway
+        routes_offset = await self._ends.routes() - 1
+        first = await self._ends.delivery(gateway)
+        read = await self._read(gateway, (), first, routes_offset)
+        ends = [end for _, end in sorted(read.answered.items())]
+        routes = await self._routes.read(groups, behind, ends, routes_offset)
+        return MissedDeliveries(frozenset(groups), routes, ends)
+
+    async def _read(
+        self, gateway: str, groups: Sequence[GroupKey], first: int, routes_offset: int
+    ) -> _Read:
+        """Read a gateway's deliveries up to where the router has answered a barrier of now."""
         self._round += 1
-        number, first = self._round, effect.first
+        number = self._round
         # Not a run of any gateway: nobody else takes these barriers for its own.
         ours = f"{self._context.me.incarnation}.share"
-        key = barrier_key(Barrier(effect.gateway, ours, number, routes_offset))
-        log_topic = delivery_topic(effect.gateway)
+        key = barrier_key(Barrier(gateway, ours, number, routes_offset))
+        log_topic = delivery_topic(gateway)
         partitions = self._partitions.inbound
-        wanted = set(effect.groups)
-        given: dict[GroupKey, list[Given]] = {}
-        # Per partition of what the first delivery is that the log still has.
-        oldest: dict[int, int] = {}
-        answered: set[int] = set()
+        wanted = set(groups)
+        read = _Read()
+        given, oldest, answered = read.given, read.oldest, read.answered
 
         async def take(records: Sequence[LogRecord]) -> None:
             for record in records:
@@ -115,14 +172,12 @@ class ShareSettler:
                 barrier = _barrier(record)
                 if barrier is not None:
                     if barrier.incarnation == ours and barrier.round == number:
-                        answered.add(partition)
+                        answered.setdefault(partition, source.offset)
                     continue
                 for group, one in _given(record, source):
                     if group in wanted:
                         given.setdefault(group, []).append(one)
 
-        is_complete = True
-        ends = [0] * partitions
         clock = self._context.clock
         asked_at = float("-inf")
         has_more = False
@@ -130,32 +185,24 @@ class ShareSettler:
             if clock.monotonic() - asked_at > self._context.settings.barrier_timeout_seconds:
                 asked_at = clock.monotonic()
                 for partition in range(partitions):
-                    _, ends[partition] = await self._writer.append_durably(
+                    await self._writer.append_durably(
                         INBOUND, key, b"", _HEADERS, partition=partition
                     )
-            end = await self._ends.delivery(effect.gateway)
+            end = await self._ends.delivery(gateway)
             if first >= end:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             missing = await self._ranges.read_range(log_topic, {0: (first, end)}, take)
             if missing:
                 # Again, from there on alone: what was read before has a hole behind it.
-                is_complete = False
+                read.is_complete = False
                 given.clear()
                 oldest.clear()
                 first = missing[-1].end
             else:
                 first = end
             has_more = first < end
-        if is_complete:
-            return Deliveries(given)
-        before = [oldest.get(partition, ends[partition]) for partition in range(partitions)]
-        routes = await self._routes.read(effect.groups, effect.behind, before, routes_offset)
-        logger.warning(
-            "deliveries of a dead gateway are gone: share groups get its messages from the log",
-            extra={"fields": {"gateway": effect.gateway, "groups": len(effect.groups)}},
-        )
-        return Deliveries(given, GoneDeliveries(before, routes))
+        return read
 
 
 def _source(record: LogRecord) -> Source | None:

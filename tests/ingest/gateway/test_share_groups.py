@@ -971,6 +971,31 @@ async def test_a_group_goes_on_from_its_record_when_deliveries_are_gone() -> Non
             await client.expect_nothing()
 
 
+@pytest.mark.parametrize("kept", [0, 6])
+async def test_a_gateway_that_lost_deliveries_gives_its_members_what_was_its_own(kept: int) -> None:
+    """Others have theirs, and nobody has one twice."""
+    async with two_gateways() as (first, second):
+        late, other = await member(first, "a", 2), await member(second, "b", 2)
+        first.gateway.lease._is_sure = False
+        first.gateway.renewal.tick = lambda: None  # type: ignore[method-assign]
+        sent = await publish(second, 60, 2)
+        await second.delivered()
+        found = [one.payload for one in await take(other)]
+        assert 0 < len(found) < 60
+        log, log_topic = first.log, delivery_topic(FIRST)
+        log.remove_before(log_topic, 0, log.partitions(log_topic)[0].end - kept)
+        first.gateway.delivery.gone()
+        first.gateway.lease.assure()
+        first.gateway.delivery.confirmed()
+        sent += await publish(second, 20, 2, first=60)
+        while len(found) < 80:
+            found += [one.payload for one in (*await take(late), *await take(other))]
+        assert Counter(found) == Counter(sent)
+        assert await take(late) == await take(other) == []
+        assert not first.task.done()
+        assert first.counters.dropped_unreadable == 0
+
+
 async def one_at_a_time(harness: Harness, client_id: str) -> Client:
     """Return a member that has room for one message."""
     client = await Client.open(harness.port)

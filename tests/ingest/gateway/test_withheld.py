@@ -7,7 +7,7 @@ import pytest
 
 from ingest.gateway.log import withheld
 from ingest.gateway.log.withheld import Withheld
-from mqlake.errors import OperationalError
+from ingest.protocol.packets import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, LogRecord, delivery_topic
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
@@ -217,12 +217,30 @@ async def test_retained_messages_are_read_anew() -> None:
         assert await client.payloads(1) == [b"new"]
 
 
-async def test_a_share_group_gets_them_from_the_next_run() -> None:
-    with pytest.raises(OperationalError, match="the log has removed deliveries"):
-        await lose_deliveries_of_a_group()
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("left", [0, 1, MOST], ids=lambda left: f"{left} left")
+async def test_a_share_group_goes_on_in_order(left: int, qos: int) -> None:
+    """Its routes tell which messages were given to this gateway."""
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("$share/g/a", qos)
+        await publish(harness, range(1), qos)
+        assert await take(client, 1) == numbers(1)
+        doubt(harness)
+        await publish(harness, range(1, 2 * MOST), qos)
+        await harness_has_read(harness)
+        remove_deliveries(harness, left)
+        settle(harness)
+        await publish(harness, range(2 * MOST, 2 * MOST + 3), qos)
+        assert await take(client, 2 * MOST + 2) == numbers(2 * MOST + 3)[1:]
+        await publish(harness, range(3), qos)  # live again
+        assert await take(client, 3) == numbers(3)
+        assert await take(client, 0) == []
+        assert not harness.task.done()
+        assert not harness.gateway.drops._counts
 
 
-async def lose_deliveries_of_a_group() -> None:
+async def test_a_share_group_is_told_what_is_nowhere_any_more() -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         await client.subscribe("$share/g/a", 1)
@@ -230,11 +248,64 @@ async def lose_deliveries_of_a_group() -> None:
         await publish(harness, range(2 * MOST))
         await harness_has_read(harness)
         remove_deliveries(harness, 1)
+        for partition, entry in enumerate(harness.log.partitions(INBOUND)):
+            harness.log.remove_before(INBOUND, partition, entry.end)
         settle(harness)
-        await asyncio.wait([harness.task], timeout=DEADLINE_SECONDS)
-        assert harness.gateway.ending.is_trusted
-        assert harness.counters.messages_sent == 0  # not what stood behind them
-        await client.expect_end()
+        await until(lambda: harness.counters.dropped_unreadable)
+        await publish(harness, range(3))
+        assert await take(client, 3) == numbers(3)
+        assert not harness.task.done()
+
+
+async def test_a_share_group_of_qos_0_goes_on_and_is_told() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("$share/g/a", 0)
+        doubt(harness)
+        await publish(harness, range(2 * MOST), 0)
+        await until(lambda: len(harness.inbound()) == 2 * MOST)
+        await harness_has_read(harness)
+        remove_deliveries(harness, 1)
+        settle(harness)
+        await until(lambda: harness.counters.dropped_unreadable == 2 * MOST)
+        await publish(harness, range(3), 0)
+        assert await client.payloads(3) == numbers(3)
+
+
+async def test_members_that_come_while_it_is_found_out_lose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their gateway has a route for them before it knows where it goes on."""
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("$share/g/a", 1)
+        doubt(harness)
+        await publish(harness, range(2 * MOST))
+        await harness_has_read(harness)
+        remove_deliveries(harness, 1)
+        may_go_on = asyncio.Event()
+        missed = harness.gateway.share_groups.missed
+
+        async def late(*args: Any) -> Any:
+            found = await missed(*args)
+            await may_go_on.wait()
+            return found
+
+        monkeypatch.setattr(harness.gateway.share_groups, "missed", late)
+        settle(harness)
+        await turns(20)
+        (membership,) = harness.gateway.share_groups._memberships.values()
+        noticed_at_ms = harness.gateway.delivered.gone_at_ms
+        assert membership.snapshot().at_ms == noticed_at_ms is not None
+        monkeypatch.undo()
+        bob = await Client.connect(harness.port, "bob")
+        subscribing = asyncio.create_task(bob.subscribe("$share/h/a", 1))
+        await turns(20)
+        may_go_on.set()
+        await subscribing
+        await publish(harness, range(2 * MOST, 2 * MOST + 3))
+        assert await take(client, 2 * MOST + 3) == numbers(2 * MOST + 3)
+        assert (await take(bob, 3))[-3:] == numbers(2 * MOST + 3)[-3:]
 
 
 def remove_deliveries(harness: Harness, left: int) -> None:
@@ -253,10 +324,40 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-async def publish(harness: Harness, payloads: range) -> None:
+async def take(client: Client, count: int) -> list[bytes]:
+    """Return payloads of so many messages of any QoS, and of those that come with them."""
+    found: list[bytes] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(found) < count or not count:
+            packets = await exchange(client)
+            found += packets
+            if not count and not packets:
+                break
+    return found
+
+
+async def exchange(client: Client) -> list[bytes]:
+    """Answer what has come, until the gateway has answered a ping."""
+    found: list[bytes] = []
+    client.send(Pingreq())
+    while not isinstance(packet := await client.receive(), Pingresp):
+        match packet:
+            case Publish(qos=1):
+                client.send(Puback(packet.packet_id))
+            case Publish(qos=2):
+                client.send(Pubrec(packet.packet_id))
+            case Pubrel():
+                client.send(Pubcomp(packet.packet_id))
+        if isinstance(packet, Publish):
+            found.append(packet.payload)
+    await asyncio.sleep(0)
+    return found
+
+
+async def publish(harness: Harness, payloads: range, qos: int = 1) -> None:
     publisher = await Client.connect(harness.port)
     for number in payloads:
-        await publisher.publish("a", b"%d" % number, 1)
+        await publisher.publish("a", b"%d" % number, qos)
     await publisher.disconnect()
 
 
