@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from ingest.protocol.connection import MAX_PACKET_BYTES_BEFORE_LOGIN
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode, encode_puback
 from ingest.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -25,12 +26,16 @@ from ingest.protocol.packets import (
     Puback,
     Publish,
 )
+from ingest.protocol.properties import ANY_NUMBER, MAX_USER_PROPERTIES_BEFORE_LOGIN
 from ingest.protocol.reason_codes import ConnackReasonCode, PubackReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ingest.gateway.listeners.arrivals import Arrivals
+
 CONNECT_SECONDS: Final = 10.0
+LISTENER: Final = "neighbours"
 
 
 class ConnectionOwner(Protocol):
@@ -73,8 +78,10 @@ class SiteConnection(asyncio.Protocol):
         connect: The packet of a client; None for a server.
         site: To which a client connects; a server learns the other side's.
         window: Messages that the other side may have unacknowledged.
-        max_packet_bytes: Largest packet taken.
+        max_packet_bytes: Largest packet taken; until both sides have agreed no more than
+            `MAX_PACKET_BYTES_BEFORE_LOGIN`.
         keep_alive_seconds: Between signs of life.
+        arrivals: Has the connections of others until they have logged in.
 
     Attributes:
         was_open: Both sides had agreed.
@@ -94,6 +101,7 @@ class SiteConnection(asyncio.Protocol):
         window: int,
         max_packet_bytes: int,
         keep_alive_seconds: int,
+        arrivals: Arrivals,
     ) -> None:
         self.site = site
         self.was_open = False
@@ -114,7 +122,13 @@ class SiteConnection(asyncio.Protocol):
         self._largest: int | None = None
         self._keep_alive = keep_alive_seconds
         role = Role.CLIENT if self.is_client else Role.SERVER
-        self._decoder = Decoder(MQTT_5_0 if self.is_client else None, max_packet_bytes, role=role)
+        self._arrivals = arrivals
+        self._decoder = Decoder(
+            MQTT_5_0 if self.is_client else None,
+            min(max_packet_bytes, MAX_PACKET_BYTES_BEFORE_LOGIN),
+            max_user_properties=MAX_USER_PROPERTIES_BEFORE_LOGIN,
+            role=role,
+        )
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self._loop.time()
@@ -157,6 +171,11 @@ class SiteConnection(asyncio.Protocol):
                 self._write(encode(Disconnect(), MQTT_5_0))
             self._transport.close()
 
+    def give_way(self, reason: str) -> None:
+        """End it at once, as strangers take too much."""
+        self.reason = self.reason or reason
+        self.abort()
+
     def abort(self) -> None:
         """End it at once, if it has not ended."""
         if self._transport is not None:
@@ -169,7 +188,11 @@ class SiteConnection(asyncio.Protocol):
         self._owner.is_made(self)
         self._heard_at = self._loop.time()
         self._timer = self._loop.call_later(CONNECT_SECONDS, self._give_up)
-        if self._connect is not None:
+        if self._connect is None:
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) else ""
+            self._arrivals.enter(self, address, LISTENER)
+        else:
             self._write(encode(self._connect, MQTT_5_0))
 
     def data_received(self, data: bytes) -> None:
@@ -182,8 +205,11 @@ class SiteConnection(asyncio.Protocol):
                     return
         except RemoteProtocolError as exc:
             self.close(str(exc))
+        if not self.is_open:
+            self._arrivals.hold(self, self._decoder.buffered_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._arrivals.leave(self)
         if not self.reason:
             self.reason = str(exc) if exc is not None else "the neighbour closed the connection"
         if self._timer is not None:
@@ -248,6 +274,9 @@ class SiteConnection(asyncio.Protocol):
         else:
             self.close(f"unexpected {type(packet).__name__}")
             return
+        self._arrivals.leave(self)
+        self._decoder.max_packet_bytes = self._max_packet_bytes
+        self._decoder.max_user_properties = ANY_NUMBER
         self.is_open = self.was_open = True
         self._owner.is_open(self)
         self._watch()

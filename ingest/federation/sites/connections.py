@@ -6,10 +6,13 @@ import asyncio
 import logging
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.federation.pauses import Pauses
-from ingest.federation.sites.connection import SiteConnection
+from ingest.federation.sites.connection import CONNECT_SECONDS, LISTENER, SiteConnection
+from ingest.gateway.listeners.accepting import Acceptor
+from ingest.gateway.listeners.arrivals import Arrivals
+from ingest.gateway.listeners.sockets import open_sockets
 from ingest.protocol.packets import MQTT_5_0, Connect
 from mqlake.errors import OperationalError
 
@@ -22,6 +25,14 @@ _logger = logging.getLogger(__name__)
 
 GOODBYE_SECONDS: Final = 1.0
 
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of connections of strangers: 512 silent ones, 64 TLS handshakes or 56 of the largest packets. A
+site has few neighbours."""
+
+
+class _Certificate(NamedTuple):
+    context: ssl.SSLContext
+
 
 class SiteConnections:
     """All connections of a site, by whomever they are made. Make it inside the event loop.
@@ -32,14 +43,16 @@ class SiteConnections:
 
     Attributes:
         made: Those that have not ended.
+        arrivals: Those that have come and not logged in.
     """
 
     def __init__(self, settings: FederationSettings, owner: ConnectionOwner) -> None:
         self.made: set[SiteConnection] = set()
+        self.arrivals = Arrivals(MOST_BYTES)
         self._settings = settings
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
+        self._acceptors: list[Acceptor] = []
 
     async def listen(self) -> None:
         """Let neighbours connect, if that is set.
@@ -50,18 +63,29 @@ class SiteConnections:
         listen = self._settings.listen
         if not listen.port:
             return
-        context = None
-        try:
-            if listen.certificate is not None:
-                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        certificate = None
+        if listen.certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            try:
                 context.load_cert_chain(listen.certificate, listen.key)
-            self._server = await self._loop.create_server(
-                self._new, listen.host, listen.port, ssl=context
+            except OSError as exc:
+                raise OperationalError(
+                    f"certificate {listen.certificate} cannot be used: {exc}"
+                ) from exc
+            certificate = _Certificate(context)
+        self._acceptors = [
+            Acceptor(
+                LISTENER,
+                one,
+                self._new,
+                certificates=certificate,
+                arrivals=self.arrivals,
+                limit=None,
+                proxies=None,
+                timeout_seconds=CONNECT_SECONDS,
             )
-        except OSError as exc:
-            raise OperationalError(
-                f"neighbours cannot connect to {listen.host}:{listen.port}: {exc}"
-            ) from exc
+            for one in open_sockets(listen.host, listen.port)
+        ]
 
     async def connect(self, link: SiteLink) -> None:
         """Connect to a neighbour whenever there is no connection, until cancelled."""
@@ -111,12 +135,13 @@ class SiteConnections:
             window=self._settings.max_inflight,
             max_packet_bytes=self._settings.max_packet_bytes,
             keep_alive_seconds=self._settings.keep_alive_seconds,
+            arrivals=self.arrivals,
         )
 
     async def close(self) -> None:
         """Say goodbye to all neighbours; one that does not listen is not waited for."""
-        if self._server is not None:
-            self._server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         connections = list(self.made)
         for one in connections:
             one.close("this site's federator stops")

@@ -9,13 +9,13 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ingest.gateway.listeners.arrivals import HANDSHAKE_BYTES, PLACE_BYTES, Arrivals
-from ingest.gateway.listeners.certificates import Certificates
 from ingest.gateway.listeners.limits import ConnectionLimit
 from ingest.gateway.listeners.proxy_protocol import (
     V2_MAX_BYTES,
@@ -38,6 +38,13 @@ TLS_SHUTDOWN_SECONDS: Final = 5.0
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
+class ServerCertificate(Protocol):
+    """What a connection that is accepted now goes over TLS by."""
+
+    @property
+    def context(self) -> ssl.SSLContext: ...
+
+
 class Acceptor:
     """Takes connections from one listening socket and brings them to their first byte.
 
@@ -46,7 +53,7 @@ class Acceptor:
         listener: Listens already; closed by `close`.
         make: Makes a connection's protocol when all before it went well.
         certificates: For TLS.
-        arrivals: Of the gateway; has the connections until their protocol is made.
+        arrivals: Of the process; has the connections until their protocol is made.
         limit: Of the listener; protocols that `make` makes count themselves.
         proxies: Networks of the proxies that alone may connect, each connection with a PROXY
             header; None: there are no such headers.
@@ -59,7 +66,7 @@ class Acceptor:
         listener: socket.socket,
         make: Callable[[], asyncio.Protocol],
         *,
-        certificates: Certificates | None,
+        certificates: ServerCertificate | None,
         arrivals: Arrivals,
         limit: ConnectionLimit | None,
         proxies: Sequence[Network] | None,

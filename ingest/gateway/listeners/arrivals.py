@@ -1,4 +1,4 @@
-"""Clients that have not logged in: what they may take of a gateway, each address its share.
+"""Clients that have not logged in: what they may take of a process, each address its share.
 
 A stranger pays nothing for a connection, for a handshake that does not end and for a packet that is
 not whole. When all of them together take too much, the oldest of the address that has most gives
@@ -36,7 +36,7 @@ class Arriving(Protocol):
 
 
 class Arrivals:
-    """All connections of a gateway whose clients have not logged in.
+    """All connections of a process whose clients have not logged in.
 
     Args:
         most_bytes: They may take.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,13 @@ import pytest
 import trustme
 import uvloop
 
-from ingest.federation.sites import connection
+from ingest.federation.sites import connection, connections
 from ingest.federation.sites.link import NOT_YET
 from ingest.federation.sites.words import Hello, encode_hello
+from ingest.gateway.listeners import accepting
+from ingest.gateway.listeners.arrivals import PLACE_BYTES
 from ingest.protocol.encoder import encode
-from ingest.protocol.packets import Connack, Connect, Publish
+from ingest.protocol.packets import Connack, Connect, Puback, Publish
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 pytestmark = pytest.mark.anyio
@@ -157,3 +159,85 @@ def test_tries_that_reach_nobody_leave_nothing() -> None:
         await a.stop()
 
     uvloop.run(scenario())
+
+
+async def a_listening_site(monkeypatch: pytest.MonkeyPatch, **listen: Any) -> Site:
+    monkeypatch.setattr(connections, "MOST_BYTES", 4 * PLACE_BYTES)
+    a, b = Site(1), Site(2)
+    a.link(b, connects=False, listen={"port": a.port, **listen})
+    await a.start()
+    return a
+
+
+def right_connect(**changes: Any) -> Connect:
+    return Connect("c", 5, username="2", password=b"1-2", **changes)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x10" + bytes((0x80, 0x80, 0x10)) + bytes(10),  # 256 KiB are to come
+        encode(right_connect(properties={"user_property": [("a", "b")] * 101}), 5),
+    ],
+    ids=["too large", "too many properties"],
+)
+async def test_a_stranger_makes_it_read_little(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await a_listening_site(monkeypatch)
+    reader, writer = await asyncio.open_connection("127.0.0.1", a.port)
+    writer.write(said)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+    await a.stop()
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "handshakes"])
+async def test_of_silent_strangers_the_oldest_of_the_address_that_has_most_gives_way(
+    is_encrypted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files: dict[str, Path] = {}
+    monkeypatch.setattr(accepting, "HANDSHAKE_BYTES", PLACE_BYTES)
+    if is_encrypted:
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+        files = {"certificate": tmp_path / "both.pem", "key": tmp_path / "both.pem"}
+    a = await a_listening_site(monkeypatch, **files)
+    assert a.service is not None
+    arrivals = a.service.connections.arrivals
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    for address in ("127.0.0.3", *["127.0.0.2"] * 5):
+        before = len(opened)
+        opened.append(await asyncio.open_connection("127.0.0.1", a.port, local_addr=(address, 0)))
+        await until(lambda: len(arrivals) == min(before + 1, 4))  # noqa: B023
+    async with asyncio.timeout(5):
+        for reader, _ in opened[1:3]:
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+    assert not any(reader.at_eof() for reader, _ in (opened[0], *opened[3:]))
+    for _, writer in opened:
+        writer.close()
+    await until(lambda: not len(arrivals))
+    await a.stop()
+
+
+async def test_a_neighbour_that_was_let_in_has_no_part_in_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a = await a_listening_site(monkeypatch)
+    assert a.service is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", a.port)
+    writer.write(encode(right_connect(), 5))
+    await until(lambda: len(a.service.connections.made) == 1)  # type: ignore[union-attr]
+    (connection,) = a.service.connections.made
+    await until(lambda: connection.is_open)
+    assert not len(a.service.connections.arrivals)
+    large = Publish("federator/routing/x", bytes(100_000), 1, packet_id=1)
+    writer.write(encode(large, 5))  # of no site: acknowledged, as it cannot be read
+    async with asyncio.timeout(5):
+        said = b""
+        while encode(Puback(1), 5) not in said:
+            said += await reader.read(1_000)
+    writer.close()
+    await a.stop()
