@@ -74,8 +74,9 @@ class LogWriter(Protocol):
     """Appends records. Records of one partition are in the log in the order of their appends.
 
     Attributes:
-        on_log_time: Told the time that the log has given to a record of a log topic with its time
-            (`mqlake.log.log_topics.LOG_TIME`), UTC epoch in ms, before that record is reported.
+        on_log_time: Called before records are reported, with the newest time that the log has given
+            to one of a log topic with its time (`mqlake.log.log_topics.LOG_TIME`), UTC epoch in
+            ms; 0 before the first.
     """
 
     on_log_time: Callable[[int], None]

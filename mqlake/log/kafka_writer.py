@@ -97,7 +97,7 @@ class KafkaLogWriter:
         self._reports: deque[tuple[AppendCallback, int, int, KafkaError | None]] = deque()
         self._report_callback = self._take_report
         self.on_log_time: Callable[[int], None] = lambda _: None
-        self._log_time_ms = self._told_time_ms = 0
+        self._log_time_ms = 0
         self._strays: deque[tuple[AppendCallback, Message]] = deque()
         self._used: dict[str, int] = {}
         self._least_used = _MOST_PARTITIONS
@@ -341,9 +341,7 @@ class KafkaLogWriter:
             self._append_strays()
         reports = self._reports
         count, log_time_ms = len(reports), self._log_time_ms  # in this order: it is of all of them
-        if log_time_ms != self._told_time_ms:
-            self._told_time_ms = log_time_ms
-            self.on_log_time(log_time_ms)
+        self.on_log_time(log_time_ms)
         take = reports.popleft
         try:
             for _ in range(count):

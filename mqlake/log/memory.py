@@ -235,6 +235,7 @@ class MemoryLogWriter:
         self._closed = False
         self._idle = asyncio.Event()
         self._used: dict[str, int] = {}
+        self._log_time_ms = 0
         self.on_log_time: Callable[[int], None] = lambda _: None
         log.add_writer(self)
 
@@ -329,7 +330,8 @@ class MemoryLogWriter:
 
     def _stored(self, record: _Append, partition: int, offset: int, now_ms: int) -> None:
         if record.log_topic in self._log.with_log_time:
-            self.on_log_time(now_ms)
+            self._log_time_ms = now_ms
+        self.on_log_time(self._log_time_ms)
         record.on_appended(partition, offset, None)
 
     def _report(self) -> None:

@@ -26,8 +26,6 @@ class WillKept(Checker):
         self._served: set[int] = set()
         self._invoked: dict[tuple[str, str], int] = {}
         self.grace = int(world.header.get("will_grace_seconds", 5) * SECOND)
-        self.unaware = int(world.header.get("unaware_seconds", 0) * SECOND)
-        """So long after a fault a node may serve clients on that others have taken for lost."""
 
     def on_connect_invoke(self, _op: Operation) -> None:
         connection = self.world.connection
@@ -100,18 +98,9 @@ class WillKept(Checker):
             return
         invoked = self._invoked.pop((op["process"], op["id"]), 0)
         seen = self._seen.get(will.number)
-        if self.unaware and self._is_unaware():
-            return
         if seen is not None and seen < invoked and will.number not in self._served:
             self._served.add(will.number)
             self.blame("of a served client", connection.line, seen, invoked, self.world.line)
-
-    def _is_unaware(self) -> bool:
-        now = self.world.time
-        return any(
-            fault.time <= now and (fault.end_time is None or now <= fault.end_time + self.unaware)
-            for fault in self.world.faults
-        )
 
     def finish(self) -> None:
         subscriptions = HistorySubscriptions(self.world)

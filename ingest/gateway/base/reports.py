@@ -1,4 +1,9 @@
-"""Reports of the log that count only if this gateway still held the sessions that it wrote of."""
+"""Reports of the log that wait while others may have the sessions of this gateway.
+
+A record of a session counts only if the session was still held. A message that a client has
+published counts in any case; but a client whose session others have, and whose will they have
+published, is not served.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,37 @@ if TYPE_CHECKING:
 
 
 class Reports:
-    """Runs them in their order, or parks them while nobody knows whether the records count.
+    """Runs them in their order, or parks them while nobody knows whether the sessions are held.
 
     Args:
-        count: Tells whether it is known that they do.
+        count: Tells whether it is known that they are.
+
+    Attributes:
+        is_parking: What `look` has found: for those who cannot ask for each report.
     """
 
     def __init__(self, count: Callable[[], bool]) -> None:
         self._count = count
         self._parked: list[Callable[[], None]] = []
+        self.is_parking = False
 
     def run(self, report: Callable[[], None]) -> None:
-        """Run a report, now or once it counts."""
-        if self._count():
+        """Run a report, now or once it counts; behind those that are parked."""
+        if not self._parked and self._count():
             report()
         else:
-            self._parked.append(report)
+            self.park(report)
+
+    def look(self) -> None:
+        """Find out whether reports from now on are to be parked."""
+        self.is_parking = bool(self._parked) or not self._count()
+
+    def park(self, report: Callable[[], None]) -> None:
+        self._parked.append(report)
 
     def confirmed(self) -> None:
         """Go on with parked ones: sessions still held were held all the time."""
         parked, self._parked = self._parked, []
+        self.look()
         for report in parked:
             self.run(report)

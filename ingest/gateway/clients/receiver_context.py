@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.counters import GatewayCounters
     from ingest.gateway.base.denials import Denials
     from ingest.gateway.base.drops import Drops
+    from ingest.gateway.base.reports import Reports
     from ingest.gateway.base.tenant_counters import CountersOfTenants
     from ingest.gateway.history.lookup import Lookup
     from ingest.gateway.load.log_room import LogRoom
@@ -26,6 +27,7 @@ class ReceiverContext:
         denials: For attempts of clients without the right.
         drops: For messages that are not accepted.
         publisher: Appends to the log.
+        answers: Park what the log reports on messages while others may have the sessions.
         lookup: Finds messages there.
         log_room: Where clients wait that found the log full.
         retained_quota: Says whether a message may be retained.
@@ -39,6 +41,7 @@ class ReceiverContext:
     denials: Denials
     drops: Drops
     publisher: Publisher
+    answers: Reports
     lookup: Lookup
     log_room: LogRoom
     retained_quota: RetainedQuota

@@ -200,9 +200,18 @@ class Receiver:
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it.
 
-        The next message under its packet identifier is looked for behind it only.
-        [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
+        While others may have the session the answer waits. The next message under its packet
+        identifier is looked for behind it only. [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
         """
+        answers = self._context.answers
+        if answers.is_parking:
+            answers.park(partial(self._stored, packet_id, qos, partition, offset, error))
+        else:
+            self._stored(packet_id, qos, partition, offset, error)
+
+    def _stored(
+        self, packet_id: int, qos: int, partition: int, offset: int, error: LogError | None
+    ) -> None:
         self._unstored -= 1
         if error is not None:
             self._refuse(packet_id, qos, str(error))

@@ -32,8 +32,9 @@ class Lease:
     Our clock stands still with the machine, when that is suspended or its hypervisor stops it. So
     what counts is the log's time: of each heartbeat that has come back, and for how long our clock
     must have stood is taken off the lease (`mqlake.clock.Standstill`). Any other record that the
-    log shows, or has taken, may tell it earlier: then there is *doubt*, and nothing goes to clients
-    and nothing is acknowledged until a heartbeat has come back that was sent after that.
+    log shows, or has taken, may tell it earlier, and a calendar that has gone on without our clock
+    at once: then there is *doubt*, and nothing goes to clients and nothing is acknowledged until a
+    heartbeat has come back that was sent after that.
 
     Args:
         clock: Its monotonic time counts, and the log's, where that has gone on further.
@@ -55,6 +56,7 @@ class Lease:
         self._is_confirmed = True
         self._is_sure = True
         self._standstill = Standstill(clock)
+        self._calendar_ahead = self._look_at_calendar()
         self._doubted_at: float | None = None
         self.silences = 0
         self.doubts = 0
@@ -66,7 +68,20 @@ class Lease:
     @property
     def is_in_doubt(self) -> bool:
         """Whether our clock seems to have stood still, and no heartbeat since has come back."""
+        before, self._calendar_ahead = self._calendar_ahead, self._look_at_calendar()
+        if self._calendar_ahead - before > DOUBT_SECONDS:
+            self._doubt()
         return self._doubted_at is not None
+
+    def _look_at_calendar(self) -> float:
+        """Return how many seconds it is ahead of our clock."""
+        return self.clock.now_ms() / 1000 - self.clock.monotonic()
+
+    def _doubt(self) -> None:
+        if self._doubted_at is None:
+            self._doubted_at = self.clock.monotonic()
+            self.doubts += 1
+            self.on_doubt()
 
     def is_lost(self) -> bool:
         """Tell whether that time was over, and the acts of others since are not known."""
@@ -81,10 +96,8 @@ class Lease:
 
     def heard_log(self, timestamp_ms: int) -> None:
         """Take the log's time, of a record that was just read, or that the log has just taken."""
-        if self._doubted_at is None and self._standstill.beyond(timestamp_ms) > DOUBT_SECONDS:
-            self._doubted_at = self.clock.monotonic()
-            self.doubts += 1
-            self.on_doubt()
+        if self._standstill.beyond(timestamp_ms) > DOUBT_SECONDS:
+            self._doubt()
 
     def may_deliver(self) -> bool:
         """Tell whether no client of this gateway can be another one's by now."""

@@ -23,6 +23,7 @@ from ingest.gateway.base.denials import Denials
 from ingest.gateway.base.drops import Drops
 from ingest.gateway.base.ending import Ending
 from ingest.gateway.base.events import Events
+from ingest.gateway.base.reports import Reports
 from ingest.gateway.base.tasks import Tasks
 from ingest.gateway.base.tenant_counters import CountersOfTenants
 from ingest.gateway.clients.connection import ClientConnection
@@ -178,8 +179,9 @@ class Gateway:
         )
         self.tasks = Tasks(loop)
         self.ending = Ending(stop, self.reader)
-        self.lease = lease = Lease(clock, settings.lease_seconds, self._suspend)
-        writer.on_log_time = lease.heard_log
+        self.lease = Lease(clock, settings.lease_seconds, self._suspend)
+        self.answers = Reports(self.lease.holds)
+        writer.on_log_time = self._reports_come
 
     def _make_peers(self, host: Host, records: int) -> None:
         """Make the parts that know other gateways, and what they all have."""
@@ -428,7 +430,14 @@ class Gateway:
         )
         self.delivery = Delivery(outward) if tracer is None else TracingDelivery(tracer, outward)
         self.renewal = Renewal(
-            self.lease, self.shards, groups, sessions, self.session_log, self.delivery, self.tasks
+            self.lease,
+            self.shards,
+            groups,
+            sessions,
+            self.session_log,
+            self.answers,
+            self.delivery,
+            self.tasks,
         )
         self.status = Status(
             StatusContext(
@@ -537,6 +546,7 @@ class Gateway:
             denials=self.denials,
             drops=self.drops,
             publisher=self.publisher,
+            answers=self.answers,
             lookup=self.lookup,
             log_room=self.log_room,
             retained_quota=self.retained_quota,
@@ -569,6 +579,11 @@ class Gateway:
 
     def _suspend(self) -> None:
         self.shards.suspend()
+
+    def _reports_come(self, log_time_ms: int) -> None:
+        """Look whether sessions are still held, before the log reports on what was written."""
+        self.lease.heard_log(log_time_ms)
+        self.answers.look()
 
     def _deliveries_gone(self, log_begins: dict[int, int]) -> None:
         """Have sessions, and copies of retained messages, get what deliveries do not bring."""

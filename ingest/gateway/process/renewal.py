@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mqlake.errors import LogError
 
 if TYPE_CHECKING:
+    from ingest.gateway.base.reports import Reports
     from ingest.gateway.base.tasks import Tasks
     from ingest.gateway.log.lease import Lease
     from ingest.gateway.process.delivery import Delivery
@@ -36,6 +37,7 @@ class Renewal:
         share_groups: Give nothing out until theirs are known.
         sessions: Are asked for.
         session_log: Goes on when they are known.
+        answers: To publishers: likewise.
         delivery: Likewise.
         tasks: Runs the reading.
     """
@@ -47,6 +49,7 @@ class Renewal:
         share_groups: ShareGroups,
         sessions: Sessions,
         session_log: SessionLog,
+        answers: Reports,
         delivery: Delivery,
         tasks: Tasks,
     ) -> None:
@@ -55,6 +58,7 @@ class Renewal:
         self._share_groups = share_groups
         self._sessions = sessions
         self._session_log = session_log
+        self._answers = answers
         self._delivery = delivery
         self._tasks = tasks
         self._is_asking = False
@@ -76,6 +80,7 @@ class Renewal:
     def _go_on(self) -> None:
         self._doubts = self._lease.doubts
         self._session_log.confirmed()
+        self._answers.confirmed()
         self._share_groups.confirmed()
         self._become_sure()
         self._delivery.confirmed()

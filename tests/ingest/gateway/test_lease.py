@@ -32,7 +32,16 @@ class Machine:
         return self.clock.now_ms() + self.log_ahead_ms
 
     def freeze(self, seconds: float) -> None:
+        """Stop a guest: its calendar stands still, too."""
         self.log_ahead_ms += round(seconds * 1000)
+
+    def suspend(self, seconds: float) -> None:
+        """Stop a machine whose calendar is right when it goes on."""
+        self.clock.step_calendar(round(seconds * 1000))
+
+    def set_calendar(self, seconds: float) -> None:
+        self.clock.step_calendar(round(seconds * 1000))
+        self.log_ahead_ms -= round(seconds * 1000)
 
     def beat(self, *, out_seconds: float = 0.0, back_seconds: float = 0.0) -> None:
         """Let a heartbeat go to the log and come back."""
@@ -134,3 +143,28 @@ def test_records_of_brokers_whose_clocks_differ_a_little_raise_no_doubt() -> Non
     for ahead_ms in (-60_000, -1_400, 1_400):
         machine.lease.heard_log(machine.log_ms() + ahead_ms)
     assert machine.lease.may_deliver()
+
+
+@pytest.mark.parametrize("seconds", [2.0, 13.0, 86_400.0])
+def test_a_machine_that_was_suspended_is_in_doubt_before_it_hears_anything(seconds: float) -> None:
+    machine = Machine()
+    lease = machine.lease
+    machine.clock.advance(0.4)
+    assert lease.holds()
+    machine.suspend(seconds)
+    assert [lease.holds(), lease.may_deliver(), lease.is_certain()] == [False] * 3
+    assert (machine.asked, lease.doubts, machine.lost) == (1, 1, 0)
+    machine.beat()
+    assert lease.holds() == (seconds < SECONDS)
+    assert machine.lost == (seconds > SECONDS)
+
+
+def test_a_calendar_that_is_set_costs_one_heartbeat_or_nothing() -> None:
+    machine = Machine()
+    for step, doubts in ((3_600.0, 1), (-7_200.0, 1), (1.0, 1), (1.0, 1), (2.0, 2)):
+        machine.clock.advance(0.1)
+        machine.set_calendar(step)
+        assert machine.lease.holds() == (step < 2)
+        machine.beat()
+        assert machine.lease.may_deliver()
+        assert (machine.lease.doubts, machine.lost) == (doubts, 0)

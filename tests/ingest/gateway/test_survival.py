@@ -903,3 +903,34 @@ async def test_a_gateway_that_was_frozen_answers_when_its_sessions_are_confirmed
         assert (lease.silences, lease.doubts) == (1, 1)
         client.send(Publish("a", b"1", 0))
         assert await client.payloads(1) == [b"1"]
+
+
+@pytest.mark.parametrize("what", ["suspended", "not heard of"])
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_publisher_has_no_answer_while_others_may_have_its_session(
+    what: str, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its will may have been published: it is not served behind that."""
+    clock = ManualClock()
+    async with running_gateway(clock=clock) as harness:
+        client = await Client.open(harness.port)
+        await client.handshake("alice", will=Will("will", b"", 0))
+        lease = harness.gateway.lease
+        answered: list[Callable[[], None]] = []
+        monkeypatch.setattr(harness.gateway.sessions, "confirm", answered.append)
+        if what == "suspended":
+            clock.step_calendar(13_000)  # the log's has gone on, and ours has not
+        else:
+            clock.advance(2 * LEASE_SECONDS)
+        client.send(Publish("a", b"1", qos, packet_id=1), Publish("a", b"2", qos, packet_id=2))
+
+        def are_stored() -> bool:
+            return {one.value for one in harness.log.records(INBOUND)} >= {b"1", b"2"}
+
+        await until(lambda: are_stored() and answered)
+        await client.expect_nothing()
+        assert not lease.holds()
+        answered[-1]()
+        for packet_id in (1, 2):
+            answer = await client.expect(Puback if qos == 1 else Pubrec)
+            assert answer.packet_id == packet_id
