@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.history.catching_up import CatchingUp, Pages, give, match
@@ -50,10 +50,14 @@ class Gap:
     """Messages that one reader has missed.
 
     Implements `ingest.gateway.history.catching_up.Behind`.
+
+    Attributes:
+        given: Partition -> offset of the last record that was handed over to all who read together.
     """
 
     whom: Absent
     missed: Missed
+    given: dict[int, int] = field(init=False, default_factory=dict)
 
     @property
     def tenant(self) -> str:
@@ -115,7 +119,9 @@ class Gaps:
     def taker(self, gaps: Sequence[Gap]) -> Take:
         """Return a function that delivers records to all that have missed them."""
         tree: Subscriptions[Any] = Subscriptions()
+        given: dict[int, int] = {}
         for one in gaps:
+            one.given = given
             for subscription in one.subscriptions():
                 tree.add(one.tenant, subscription)
         clock, drops = self._clock, self._drops
@@ -123,6 +129,7 @@ class Gaps:
         async def take(records: list[LogRecord]) -> None:
             now_ms = clock.now_ms()
             for record in records:
+                given[record.partition] = record.offset
                 found = match(tree, record)
                 if found is not None:
                     give(*found, drops, now_ms)

@@ -320,10 +320,10 @@ class Gateway:
         )
         catching_up, returning = reading(), reading(Remembered())
         gaps = Gaps(context, catching_up)
-        self.resumer = Resumer(context, returning, gaps, lookup, self.lake)
         missed = ShareGaps(context, catching_up, gaps, ends)
         self.histories = Histories(context, subscriptions, catching_up)
         self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered, lease)
+        self.resumer = Resumer(context, returning, gaps, lookup, self.lake, self.slow_clients)
         then = ShareRoutes(context, log.ranges, ends)
         settler = ShareSettler(context, log, ends, self.partitions, then)
         known = self.routes, subscriptions, delivered, ends

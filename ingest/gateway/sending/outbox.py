@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ingest.gateway.base.outbound import LOCAL
 
@@ -10,11 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ingest.gateway.sending.sender_context import OutgoingMessage
+    from ingest.gateway.settings.gateway import GatewaySettings
     from ingest.session.outgoing import Exchange, OutgoingMessages
 
 
 QUEUED_BYTES: Final = 1024
 """Memory of a message that waits for a client, about; payloads are shared with other clients."""
+
+
+MOST_WHILE_AWAY: Final = 1_000
+"""Messages that are read into memory for a client that comes back, before it is there to take them:
+hundreds come at once. The others are read as it takes them."""
+
+
+class LaterReading(Protocol):
+    """What a client that comes back is not brought at once. See `sessions/resuming.py`."""
+
+    is_left: bool
+
+    def leave(self, partition: int, offset: int) -> bool:
+        """Leave all from this message on in the log for later; False: that is not wanted."""
+        ...
 
 
 class Outbox:
@@ -146,3 +162,9 @@ class Outbox:
                 first[outgoing.message.partition] = outgoing.message.offset
         first.pop(LOCAL, None)
         return first
+
+
+def most_while_away(settings: GatewaySettings) -> int:
+    """Return how many messages may wait for a client that is not there."""
+    most = settings.max_queued_messages
+    return min(most, MOST_WHILE_AWAY) if settings.when_queue_full == "catch_up" else most

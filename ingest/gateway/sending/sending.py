@@ -17,7 +17,7 @@ from ingest.gateway.base.drops import DropReason
 from ingest.gateway.base.outbound import LOCAL
 from ingest.gateway.sending.delivery_events import ACKED, DELIVERED
 from ingest.gateway.sending.group_step import GroupStep
-from ingest.gateway.sending.outbox import Outbox
+from ingest.gateway.sending.outbox import LaterReading, Outbox, most_while_away
 from ingest.gateway.sending.retained_scans import RETAINED_PAGE, RetainedScans
 from ingest.gateway.sending.sender_context import OutgoingMessage
 from ingest.protocol.encoder import encode_pubrel
@@ -93,6 +93,7 @@ class Sender:
         "member",
         "outbox",
         "progress",
+        "rest",
         "rights",
         "tenant",
     )
@@ -121,11 +122,12 @@ class Sender:
         self._aliases: dict[str, int] | None = None
         self._messages: OutgoingMessages[OutgoingMessage] = OutgoingMessages(
             window=1,
-            max_queued=context.settings.max_offline_messages,
+            max_queued=most_while_away(context.settings),
             max_queued_bytes=context.settings.limits.queued_bytes,
             shared=waiting,
         )
         self.outbox = Outbox(self._messages)
+        self.rest: LaterReading | None = None
         # Made when first needed: retained messages that the session is owed.
         self._retained: RetainedScans | None = None
         self.progress: SessionProgress | None = None
@@ -178,6 +180,7 @@ class Sender:
         messages = self._messages
         messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
         messages.max_queued = settings.max_queued_messages
+        self.rest = None
         self._save_queue = None
         for packet_id in messages.resume():
             connection.write(encode_pubrel(packet_id))
@@ -187,7 +190,6 @@ class Sender:
         """Let go of the connection; messages in flight are kept."""
         self._connection = None
         self._save_queue = None
-        self._messages.max_queued = self._context.settings.max_offline_messages
         if self._retained is not None:
             self._retained.close_questions()
 
@@ -197,7 +199,7 @@ class Sender:
         They know this object: a circle would wait for the collector of garbage.
         """
         self._retained = None
-        self.member = None
+        self.member = self.rest = None
         self._messages.leave()
 
     def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
@@ -260,7 +262,7 @@ class Sender:
             or message.partition == LOCAL
             or not session.fall_behind(message.partition, message.offset)
         ):
-            self._drop(DropReason.QUEUE_FULL, message, outgoing.qos)
+            self._put_or_drop(outgoing)
 
     def send_waiting(self) -> None:
         """Send waiting messages, as far as window, socket and the log allow."""
@@ -440,9 +442,20 @@ class Sender:
         return connection.is_writable and (self.progress is None or self.progress.has_room)
 
     def _keep(self, outgoing: OutgoingMessage) -> None:
-        """Queue a message for a client that is not there."""
+        """Queue a message for a client that is not there, or leave it in the log."""
+        rest, message = self.rest, outgoing.message
+        has_no_room = rest is not None and (rest.is_left or self._messages.is_full)
+        if (
+            rest is None
+            or not (has_no_room and outgoing.qos)
+            or not rest.leave(message.partition, message.offset)
+        ):
+            self._put_or_drop(outgoing)
+
+    def _put_or_drop(self, outgoing: OutgoingMessage) -> None:
+        """Queue a message; without room it is dropped, or the one that has waited longest."""
         messages = self._messages
-        drops_oldest = self._context.settings.drop_when_offline == "oldest"
+        drops_oldest = self._context.settings.when_queue_full == "drop_oldest"
         while drops_oldest and messages.has_most and (oldest := messages.drop_oldest()):
             self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
         if not messages.put(outgoing, outgoing.qos, len(outgoing.message.payload)):

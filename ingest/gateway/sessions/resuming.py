@@ -23,9 +23,11 @@ from ingest.gateway.history.lookup import Lookup, Position, rounds_of
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.log.places import Places
 from ingest.gateway.sending.sender_context import OutgoingMessage
+from ingest.session.fallen_behind import first_unread
 from ingest.session.outgoing import Exchange
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
+from mqlake.offsets import advance, latest
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.sessions.client_session import ClientSession
     from ingest.gateway.sessions.session_context import StoredSession
+    from ingest.gateway.sessions.slow_clients import SlowClients
     from mqlake.progress_records import Outgoing as StoredOutgoing
     from mqlake.records import LogRecord
 
@@ -51,14 +54,32 @@ MOST_AT_ONCE: Final = 500
 
 @dataclass(slots=True, eq=False)
 class _Resume(Gap):
-    """A session on its way back."""
+    """A session on its way back.
+
+    Implements `ingest.gateway.sending.outbox.LaterReading`.
+    """
 
     session: ClientSession
+    slow_clients: SlowClients
     log_ends: Sequence[int]
     outgoing: list[StoredOutgoing]
     shared: dict[int, str]
     """Packet identifier -> the shared subscription that a message in flight came for."""
     on_caught_up: Callable[[list[int]], None]
+    is_left: bool = False
+
+    def leave(self, partition: int, offset: int) -> bool:
+        """Leave all from this message on in the log: it is read as the client takes messages."""
+        if not self.is_left:
+            missed = self.missed
+            given: list[int] = []
+            for other, last in self.given.items():
+                advance(given, other, last + 1)
+            cursor = first_unread(given, missed.cursor, partition, offset)
+            self.is_left = self.slow_clients.leave(self.session, cursor)
+            if self.is_left:
+                missed.cursor = latest(missed.cursor, missed.ends)
+        return self.is_left
 
 
 class Resumer:
@@ -70,6 +91,7 @@ class Resumer:
         gaps: Hands them over.
         lookup: Finds messages in flight in the log.
         lake: Finds them in the tables; None where there are none.
+        slow_clients: Read for those that have missed more than can wait.
     """
 
     def __init__(
@@ -79,6 +101,7 @@ class Resumer:
         gaps: Gaps,
         lookup: Lookup,
         lake: LakeReader | None,
+        slow_clients: SlowClients,
     ) -> None:
         self._clock = context.clock
         self._drops = context.drops
@@ -86,6 +109,7 @@ class Resumer:
         self._gaps = gaps
         self._lookup = lookup
         self._lake = lake
+        self._slow_clients = slow_clients
         self._near = Places[_Resume](context.clock, sys.maxsize)
         self._far = Places[_Resume](context.clock, MOST_AT_ONCE)
 
@@ -111,11 +135,13 @@ class Resumer:
             session,
             self._gaps.missed(cursor, ends, stored.session.disconnected_at_ms or 0),
             session,
+            self._slow_clients,
             ends,
             [] if progress is None else progress.outgoing,
             {} if progress is None else progress.shared,
             on_caught_up,
         )
+        session.sender.rest = resume
         is_far = self._catching_up.needs_table(resume)
         (self._far if is_far else self._near).add(resume)
 

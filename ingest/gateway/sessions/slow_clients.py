@@ -168,8 +168,7 @@ class SlowClients:
         Returns:
             Whether it does: not by setting, nor when none of its subscriptions can.
         """
-        catches_up = self._context.settings.when_queue_full == "catch_up"
-        filters = _to_be_read(session) if catches_up else []
+        filters = self._filters(session)
         if not filters:
             return False
         next_offsets = self._delivered.next_offsets()
@@ -179,6 +178,22 @@ class SlowClients:
 
         self._begin(session, filters, cursor, LEAST_SECONDS)
         return True
+
+    def leave(self, session: SlowSession, cursor: list[int]) -> bool:
+        """Have a session that comes back go on from the log, once it is live.
+
+        Args:
+            session: Which.
+            cursor: Per partition the first offset that it was not given.
+
+        Returns:
+            As of `fall_behind`.
+        """
+        filters = self._filters(session)
+        if filters:
+            session.begin_history(_behind(session, filters, cursor))
+            self._tell(session)
+        return bool(filters)
 
     def miss(self, session: SlowSession, begins: Sequence[int]) -> None:
         """Have a session go on from the log, from where deliveries have come to.
@@ -224,8 +239,16 @@ class SlowClients:
                 behind.read_at = context.clock.monotonic()
             session.begin_history(behind)
             self.start(behind)
-        context.counters.clients_fell_behind += 1
-        context.events.add("client.fell_behind", session.tenant, session.client_id)
+        self._tell(session)
+
+    def _filters(self, session: SlowSession) -> list[str]:
+        """Return the filters whose messages are read when the queue is full."""
+        catches_up = self._context.settings.when_queue_full == "catch_up"
+        return _to_be_read(session) if catches_up else []
+
+    def _tell(self, session: SlowSession) -> None:
+        self._context.counters.clients_fell_behind += 1
+        self._context.events.add("client.fell_behind", session.tenant, session.client_id)
 
     def restore(self, session: HistorySession, record: HistoryRecord) -> None:
         """Take a session up that was behind on an earlier connection."""

@@ -140,16 +140,18 @@ class GatewaySettings(ProcessSettings):
     max_queued_messages: int = Field(
         default=100_000,
         ge=0,
-        description="Maximum QoS 1 and 2 messages queued for one connected client, or for a share "
-        "group at this gateway (there at most 100,000, more are dropped and counted). For a client "
-        "that has more see when_queue_full.",
+        description="Maximum QoS 1 and 2 messages queued for one client, whether it is connected "
+        "or comes back, or for a share group at this gateway (there at most 100,000, more are "
+        "dropped and counted). For a client that has more see when_queue_full.",
     )
-    when_queue_full: Literal["catch_up", "drop"] = Field(
+    when_queue_full: Literal["catch_up", "drop_newest", "drop_oldest"] = Field(
         default="catch_up",
-        description="What a connected client gets whose queue is full, by max_queued_messages or "
-        'a limit of bytes. "catch_up": it goes on from the log as fast as it takes messages, in '
-        'order, as if it had been away; nothing is dropped. "drop": further messages are dropped '
-        "and counted, as always for sessions that end with their connection.",
+        description="What a client gets whose queue is full, by max_queued_messages or a limit of "
+        'bytes, while it is connected or when it comes back. "catch_up": it goes on from the log '
+        "as fast as it takes messages, in order; nothing is dropped that the log or the table "
+        'messages holds. "drop_newest", "drop_oldest": the message that comes, or the one that '
+        "has waited longest, is dropped and counted. Sessions that end with their connection, and "
+        'share groups, drop in any case: with "catch_up" the newest.',
     )
     max_history_reads: int = Field(
         default=50,
@@ -176,15 +178,6 @@ class GatewaySettings(ProcessSettings):
         '"hash_topic" or "hash_client_id" (the same one for a topic or publisher). Must be the '
         "same at all gateways; otherwise the gateway that has had members of the group longest "
         "decides.",
-    )
-    max_offline_messages: int = Field(
-        default=1_000,
-        ge=0,
-        description="Maximum QoS 1 and 2 messages queued for one session whose client is offline.",
-    )
-    drop_when_offline: Literal["oldest", "newest"] = Field(
-        default="oldest",
-        description="Message to drop when another one arrives and max_offline_messages are queued.",
     )
     keep_qos_0_offline: bool = Field(
         default=False,

@@ -29,8 +29,7 @@ class LimitSettings(SettingsGroup):
     queued_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=0,
-        description="Payload bytes queued for one client. For more of a connected client see "
-        "when_queue_full, of one that was away max_offline_messages.",
+        description="Payload bytes queued for one client. For more see when_queue_full.",
     )
     retained_messages: int = Field(
         default=0,

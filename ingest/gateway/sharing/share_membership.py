@@ -117,6 +117,7 @@ class ShareMembership(GroupMembership):
         self._queue: deque[OutboundMessage] = deque()
         self._queued_bytes = 0
         self._missed: deque[OutboundMessage] = deque()
+        self._missed_bytes = 0
 
     @staticmethod
     def new_id() -> str:
@@ -321,16 +322,21 @@ class ShareMembership(GroupMembership):
             self.unread.add(partition, offset)
 
     def _keep_nobodys(self, message: OutboundMessage) -> None:
-        settings = self._context.settings
-        self._missed.append(message)
-        if len(self._missed) > settings.max_offline_messages:
-            oldest = settings.drop_when_offline == "oldest"
-            dropped = self._missed.popleft() if oldest else self._missed.pop()
+        settings, missed = self._context.settings, self._missed
+        missed.append(message)
+        self._missed_bytes += len(message.payload)
+        most, most_bytes = settings.max_queued_messages, settings.limits.queued_bytes
+        while missed and (
+            len(missed) > min(most, MAX_WAITING) or 0 < most_bytes < self._missed_bytes
+        ):
+            oldest = settings.when_queue_full == "drop_oldest"
+            dropped = missed.popleft() if oldest else missed.pop()
+            self._missed_bytes -= len(dropped.payload)
             self.drop(DropReason.QUEUE_FULL, dropped)
 
     def end_missed(self) -> None:
         """Let missed messages wait like the rest: a gap has been read to its end."""
-        missed, self._missed = self._missed, deque()
+        missed, self._missed, self._missed_bytes = self._missed, deque(), 0
         self.take_back(missed)
 
     def begin(self, starts: list[int]) -> None:
@@ -394,6 +400,7 @@ class ShareMembership(GroupMembership):
         self._queue.clear()
         self._queued_bytes = 0
         self._missed.clear()
+        self._missed_bytes = 0
         self.unread.clear()
         self._reading.clear()
         self.gaps.clear()

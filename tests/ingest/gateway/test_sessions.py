@@ -178,7 +178,7 @@ async def test_a_qos_2_message_that_a_slow_log_held_up_is_taken_once() -> None:
 
 @pytest.mark.parametrize(("policy", "kept"), [("oldest", [b"3", b"4"]), ("newest", [b"1", b"2"])])
 async def test_only_so_many_messages_wait(policy: str, kept: list[bytes]) -> None:
-    async with running_gateway(max_offline_messages=2, drop_when_offline=policy) as harness:
+    async with running_gateway(max_queued_messages=2, when_queue_full=f"drop_{policy}") as harness:
         client, _ = await resume(harness)
         await client.subscribe("a/b", 1)
         await client.disconnect()

@@ -734,7 +734,13 @@ async def test_the_last_members_of_two_gateways_leave_at_once() -> None:
 async def test_limits_of_absent_clients_hold_for_groups() -> None:
     async with (
         site() as (log, router),
-        running_gateway(log=log, router=router, name=FIRST, max_offline_messages=10) as first,
+        running_gateway(
+            log=log,
+            router=router,
+            name=FIRST,
+            max_queued_messages=10,
+            when_queue_full="drop_oldest",
+        ) as first,
     ):
         client = await member(first, "a", kept=True)
         await client.disconnect()

@@ -53,9 +53,9 @@ async def slow(**settings: Any) -> AsyncIterator[Harness]:
         yield one
 
 
-async def come(harness: Harness, **fields: Any) -> Client:
+async def come(harness: Harness, client_id: str = "alice", **fields: Any) -> Client:
     client = await Client.open(harness.port)
-    await client.handshake("alice", clean_start=False, properties={**KEPT, **fields})
+    await client.handshake(client_id, clean_start=False, properties={**KEPT, **fields})
     return client
 
 
@@ -113,6 +113,66 @@ async def test_messages_that_come_meanwhile_keep_their_places() -> None:
         await client.expect_nothing()
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("max_queued_messages", [0, 1, 3])
+async def test_an_absent_client_gets_what_a_slow_one_gets(
+    qos: int, max_queued_messages: int
+) -> None:
+    async with slow(max_queued_messages=max_queued_messages) as harness:
+        client = await come(harness)
+        await client.subscribe("#", qos)
+        await client.disconnect()
+        for topic in ("a", "b", "c"):
+            await publish(harness, *numbers(1, 10), topic=topic, qos=qos)
+        client = await come(harness)
+        await publish(harness, b"live", topic="d", qos=qos)
+        got = [await client.message() for _ in range(31)]
+        for topic in ("a", "b", "c"):
+            assert [one.payload for one in got if one.topic_name == topic] == numbers(1, 10)
+        await until(lambda: is_live(harness) and not harness.gateway.sessions.waiting_count)
+        await publish(harness, b"live", topic="a", qos=qos)
+        assert await client.payloads(1) == [b"live"]
+        await client.expect_nothing()
+        assert harness.counters.dropped_queue_full == 0
+
+
+async def test_one_that_goes_again_before_it_has_all_loses_nothing() -> None:
+    async with slow() as harness:
+        client = await come(harness)
+        await client.subscribe("a/b", 1)
+        await client.disconnect()
+        await publish(harness, *numbers(1, 40))
+        got: list[bytes] = []
+        while len(got) < 40:
+            client = await come(harness)
+            got += await client.payloads(min(7, 40 - len(got)))
+            await client.expect_answered()
+            await harness.saved()
+            client.cut()
+            await until(lambda: harness.gateway.sessions.connected_count == 0)
+        assert list(dict.fromkeys(got)) == numbers(1, 40)
+        assert harness.counters.dropped_queue_full == 0
+
+
+async def test_those_that_come_back_together_share_a_reading_and_not_their_places() -> None:
+    async with slow(max_queued_messages=10) as harness:
+        names = ["few", "many", "none"]
+        for name in names:
+            client = await come(harness, client_id=name)
+            await client.subscribe("a/#" if name == "many" else f"a/{name}", 1)
+            await client.disconnect()
+        for number in range(40):
+            await publish(harness, b"%d" % number, topic="a/few" if number % 8 == 0 else "a/b")
+        clients = {name: await come(harness, client_id=name) for name in names}
+        got = await clients["many"].payloads(40)
+        assert sorted(got, key=int) == numbers(0, 39)
+        few = [one for one in got if int(one) % 8 == 0]
+        assert few == sorted(few, key=int)
+        assert await clients["few"].payloads(5) == [b"0", b"8", b"16", b"24", b"32"]
+        await clients["none"].expect_nothing()
+        assert harness.counters.clients_fell_behind == 1
+
+
 async def test_a_session_that_ends_with_its_connection_drops() -> None:
     async with slow() as harness:
         client = await come(harness, session_expiry_interval=0)
@@ -124,7 +184,7 @@ async def test_a_session_that_ends_with_its_connection_drops() -> None:
 
 
 async def test_so_does_a_stored_one_by_setting() -> None:
-    async with slow(when_queue_full="drop") as harness:
+    async with slow(when_queue_full="drop_newest") as harness:
         client = await come(harness)
         await client.subscribe("a/b", 1)
         await publish(harness, *numbers(1, 10))
