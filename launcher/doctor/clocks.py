@@ -90,7 +90,9 @@ def _brokers(patient: Patient) -> Iterator[Finding]:
     Whether it is behind only the gateways' heartbeats tell, of which there are two each second:
     what else is old may be old.
     """
-    newest = _newest(patient.running.bootstrap_servers)
+    newest, reason = _newest(patient.running.bootstrap_servers)
+    if reason:
+        yield ok("clock", f"clocks of the log's brokers are not compared: {reason}")
     now = time.time()
     is_alive = any(gateway["alive"] for gateway in gateways_of(patient))
     for broker in sorted({broker for _, broker in newest}):
@@ -110,10 +112,12 @@ def _brokers(patient: Patient) -> Iterator[Finding]:
             yield ok("clock", f"the log's broker {broker} is not ahead of this machine")
 
 
-def _newest(servers: str) -> dict[tuple[str, str], float]:
+def _newest(servers: str) -> tuple[dict[tuple[str, str], float], str]:
     """Return the newest append time by log topic and leader, in seconds since 1970.
 
-    Nothing when the log does not answer: that is another check.
+    And why there is none, if that is so: a log that keeps the Kafka protocol may not tell it
+    (ListOffsets of the greatest timestamp, Kafka 3.0). Neither when the log does not answer: that
+    is another check.
     """
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -128,17 +132,20 @@ def _newest(servers: str) -> dict[tuple[str, str], float]:
             for number, partition in metadata.topics[log_topic].partitions.items()
             if partition.leader in metadata.brokers
         }
-        newest: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
-        wanted = dict.fromkeys(leaders, newest)
+    except (KafkaException, KeyError):
+        return {}, ""
+    newest: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+    wanted = dict.fromkeys(leaders, newest)
+    try:
         asked = admin.list_offsets(wanted, request_timeout=ANSWER_SECONDS)
         for place, answer in asked.items():
             at_ms, leader = answer.result(ANSWER_SECONDS).timestamp, leaders[place]
             key = place.topic, f"{leader.id} ({leader.host}:{leader.port})"
             if at_ms > 0:
                 found[key] = max(at_ms / 1000, found.get(key, 0.0))
-    except (KafkaException, TimeoutError, KeyError):
-        return {}
-    return found
+    except (KafkaException, TimeoutError) as exc:
+        return {}, f"the log does not tell of its newest records ({exc})"
+    return found, "" if found else "the log does not tell the times of its newest records"
 
 
 def _level(seconds: float) -> Level:

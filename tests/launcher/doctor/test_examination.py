@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 
 from cli.doctor import command
 from launcher.doctor import access, clocks, machine, processes, rules, traffic
@@ -33,6 +34,7 @@ from streaming.figures import Heap
 from tests.ingest.balancer.serving import served_plane
 from tests.ingest.gateway.harness import running_gateway
 from tests.mqlake.test_status import make_state
+from tests.pace import within
 
 Look = Callable[[Patient], Iterator[Finding]]
 QUERY = {
@@ -394,7 +396,7 @@ def test_a_gateway_with_a_wrong_clock_is_found(
         {"name": "gateway-3", "alive": True, "clock_ahead_seconds": None},
     ]
     monkeypatch.setattr(clocks, "gateways_of", lambda _: gateways)
-    monkeypatch.setattr(clocks, "_newest", lambda _: {})
+    monkeypatch.setattr(clocks, "_newest", lambda _: ({}, ""))
     assert found(clocks.look_at_clocks, patient(tmp_path))[level] == [detail]
 
 
@@ -422,12 +424,29 @@ def test_a_broker_with_a_wrong_clock_is_found(
 ) -> None:
     gateway = {"name": "gateway-1", "alive": alive, "clock_ahead_seconds": None}
     monkeypatch.setattr(clocks, "gateways_of", lambda _: [gateway])
-    monkeypatch.setattr(clocks, "_newest", lambda _: {(topic, "1"): 1_000.0 + seconds})
+    monkeypatch.setattr(clocks, "_newest", lambda _: ({(topic, "1"): 1_000.0 + seconds}, ""))
     one = patient(tmp_path)
     monkeypatch.setattr(clocks, "time", SimpleNamespace(time=lambda: 1_000.0))
     one = replace(one, state=replace(one.running, written_at=1_000.0))
     (first,) = found(clocks.look_at_clocks, one)[level]
     assert first.startswith(detail)
+
+
+def test_a_log_that_does_not_tell_its_newest_records_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka's own mock of a cluster keeps the protocol, and no times of records."""
+    log = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "", "log_level": 2})
+    (broker,) = log.list_topics(timeout=within(10)).brokers.values()
+    for log_topic in clocks.WITH_LOG_TIME:
+        log.produce(log_topic, b"")
+    log.flush(within(10))
+    one = patient(tmp_path)
+    servers = f"{broker.host}:{broker.port}"
+    one = replace(one, state=replace(one.running, bootstrap_servers=servers))
+    monkeypatch.setattr(clocks, "gateways_of", lambda _: [])
+    (told,) = found(clocks.look_at_clocks, one)[Level.OK]
+    assert told.startswith("clocks of the log's brokers are not compared: the log does not tell")
 
 
 def test_a_clock_is_wrong_once_windows_do_not_wait_for_it() -> None:
@@ -439,7 +458,7 @@ def test_a_heartbeat_in_the_future_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, level: Level
 ) -> None:
     monkeypatch.setattr(clocks, "gateways_of", lambda _: [])
-    monkeypatch.setattr(clocks, "_newest", lambda _: {})
+    monkeypatch.setattr(clocks, "_newest", lambda _: ({}, ""))
     one = patient(tmp_path, ProcessReport("api", os.getpid(), True, ""))
     one.data.run.mkdir()
     write_heartbeat(one.data.heartbeat("api"), "api", healthy=True, detail="")
