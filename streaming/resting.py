@@ -9,10 +9,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from mqlake.clock import Clock
 from streaming.checkpoints import ends_of
 
 _FULL: Final = 0.9
 """Of the most records of a batch: the partitions' shares of it are rounded."""
+
+
+LONGER_SECONDS: Final = 30.0
+"""By so much at most the others of the lake rest longer while `messages` is late."""
+_LOOK_SECONDS: Final = 1.0
+
+
+def rest(
+    seconds: float,
+    clock: Clock,
+    wait: Callable[[float], bool],
+    *,
+    is_late: Callable[[], bool],
+    is_over: Callable[[], bool],
+) -> None:
+    """Rest, longer while another query needs the processors more.
+
+    Args:
+        seconds: The rest when none does.
+        clock: For how long it has lasted.
+        wait: Waits so many seconds; tells whether the application stops.
+        is_late: Whether another query needs them more.
+        is_over: Whether the rest is to end at once.
+    """
+    begin = clock.monotonic()
+    while not is_over():
+        left = seconds + is_late() * LONGER_SECONDS - (clock.monotonic() - begin)
+        if left <= 0 or wait(min(left, _LOOK_SECONDS)):
+            break
 
 
 class Rest:

@@ -65,6 +65,7 @@ from streaming.readers import (
     RunnerPositions,
     position_of_run,
 )
+from streaming.resting import rest
 from streaming.rule_tables import tidy_rule_tables
 from streaming.rules.detections import detected
 from streaming.rules.in_force import RulesInForce
@@ -199,7 +200,7 @@ class _Lake:
             self._settings,
             self._engine.clock,
             self._in_force.table_actions,
-            self._engine.stopping.wait,
+            self._rest,
             self._table_metrics,
             self._in_force.run_names,
         )
@@ -316,12 +317,14 @@ class _Lake:
             self._runs.restart(name)
 
     def _rest(self, seconds: float) -> None:
-        """Wait so long, less when the application stops, and not while the log grows."""
-        end = self._engine.clock.monotonic() + seconds
-        while not self._growth.is_under_way:
-            left = end - self._engine.clock.monotonic()
-            if left <= 0 or self._engine.stopping.wait(min(left, INTERVAL_SECONDS)):
-                break
+        """Wait so long, more while `messages` is late, and not while the log grows."""
+        rest(
+            seconds,
+            self._engine.clock,
+            self._engine.stopping.wait,
+            is_late=self._urgency.is_late,
+            is_over=lambda: self._growth.is_under_way,
+        )
 
     def _done_of_state(self) -> Offsets | None:
         return committed(checkpoint(self._settings.data_dir, queries.STATE))

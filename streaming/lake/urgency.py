@@ -69,6 +69,10 @@ class Urgency:
             timer.daemon = True
             timer.start()
 
+    def is_late(self) -> bool:
+        """Tell whether the history needs more than it has while it gives way."""
+        return self._step > 0
+
     def take(self, behind_ms: int | None, lag_records: int | None) -> None:
         """Set the priority.
 

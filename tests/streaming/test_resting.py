@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from mqlake.clock import ManualClock
 from mqlake.records import EVENTS, INBOUND
-from streaming.resting import Rest
+from streaming.resting import LONGER_SECONDS, Rest, rest
 from tests.streaming.written_checkpoints import note_end
 
 MOST_RECORDS = 1000
@@ -53,3 +54,33 @@ def test_of_a_partition_that_is_new_only_what_is_known_counts(world: World) -> N
     world.note(1, 20, 5_000_000)
     world.rest.after(1, 1.0)
     assert world.rests == [6.0]
+
+
+def rested(late_seconds: float, *, over_seconds: float = 1e9, stops_seconds: float = 1e9) -> float:
+    """Return how long a rest of 10 s takes while messages are late for so many seconds."""
+    clock = ManualClock()
+
+    def wait(seconds: float) -> bool:
+        clock.advance(seconds)
+        return clock.monotonic() >= stops_seconds
+
+    rest(
+        10.0,
+        clock,
+        wait,
+        is_late=lambda: clock.monotonic() < late_seconds,
+        is_over=lambda: clock.monotonic() >= over_seconds,
+    )
+    return clock.monotonic()
+
+
+def test_a_rest_is_longer_while_messages_are_late_and_has_an_end() -> None:
+    assert rested(0.0) == 10.0
+    assert rested(5.0) == 10.0
+    assert rested(20.0) == 20.0
+    assert rested(1e9) == 10.0 + LONGER_SECONDS
+
+
+def test_a_rest_ends_with_the_application_and_when_the_log_grows() -> None:
+    assert rested(1e9, stops_seconds=3.0) == 3.0
+    assert rested(1e9, over_seconds=4.0) == 4.0

@@ -43,6 +43,17 @@ def test_the_longer_the_table_stands_still_the_more_the_lake_gets() -> None:
     assert world.after(1, 12_000) == -10
 
 
+def test_others_of_the_lake_hear_that_it_is_late_whatever_its_priority_may_be() -> None:
+    for niceness in (0, NICE):
+        world = World(niceness)
+        world.after(1, 4_000)
+        assert not world.urgency.is_late()
+        world.after(1, 6_000)
+        assert world.urgency.is_late()
+        world.after(CALM_SECONDS, 0)
+        assert not world.urgency.is_late()
+
+
 def test_who_has_caught_up_steps_back_after_a_while() -> None:
     world = World()
     world.after(1, 12_000)
