@@ -33,6 +33,7 @@ class TargetPart:
         process: Its name in the answer of the system's `pids` command; such a part is started
             again by the system itself.
         port: Where clients connect; empty for a part that has no clients.
+        listens: Where it takes connections once it is up, as host:port; the system starts then.
         machine: Parts with the same one share its address, its disk and its power.
         segments: Pattern of the files of its log, in folders of their own; in each folder the
             last one is being written.
@@ -47,6 +48,7 @@ class TargetPart:
     command: tuple[str, ...] = ()
     process: str = ""
     port: str = ""
+    listens: str = ""
     machine: str = MACHINE
     segments: str = ""
     store: str = ""

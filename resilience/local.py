@@ -194,6 +194,7 @@ class LocalTarget:
             if part.command:
                 await self.launch(name)
         if system.start and system.machine == machine:
+            await self._are_up()
             await self._command(system.start, SYSTEM_SECONDS)
         for name, part in mine.items():
             if not part.command:
@@ -348,7 +349,7 @@ class LocalTarget:
         self._keeper.release(part)
         former = self._ended.pop(part, None)
         if part in self._direct:
-            await self._listening(part)
+            await self._listening(part, self._direct[part])
         elif former is not None:
             await self._await_another(part, former)
 
@@ -392,10 +393,19 @@ class LocalTarget:
                 raise TargetError(f"{part} of {self.name} was not started again")
             await asyncio.sleep(STATUS_SECONDS)
 
-    async def _listening(self, part: str) -> None:
+    async def _are_up(self) -> None:
+        """Wait for the parts that the system needs to start; on a busy machine that takes long."""
+        for name, part in self._definition.parts.items():
+            if part.listens and name in self._processes:
+                host, _, port = self._fill(part.listens).rpartition(":")
+                await self._listening(name, (host, int(port)), SYSTEM_SECONDS)
+
+    async def _listening(
+        self, part: str, address: tuple[str, int], seconds: float = START_SECONDS
+    ) -> None:
         """Wait until a part takes connections."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + START_SECONDS
+        end = loop.time() + seconds
         while True:
             process = self._processes.get(part)
             if (
@@ -405,7 +415,7 @@ class LocalTarget:
             ):
                 raise TargetError(f"{part} ended with code {process.returncode}{self._log()}")
             try:
-                _, writer = await asyncio.open_connection(*self._direct[part])
+                _, writer = await asyncio.open_connection(*address)
             except OSError:
                 if loop.time() > end:
                     raise TargetError(f"{part} takes no connections{self._log()}") from None

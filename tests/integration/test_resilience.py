@@ -73,6 +73,27 @@ def test_any_of_three_brokers_may_die(tmp_path: Path) -> None:
         assert verdicts[name]["unknown"] == 0
 
 
+@pytest.mark.campaign("tests/ingest/session and tests/ingest/gateway freeze, delete and pause, too")
+def test_what_freezes_what_is_deleted_and_what_pauses_is_noticed(tmp_path: Path) -> None:
+    scenarios = ["freeze", "deliveries-gone", "leader-pause"]
+    results = run(tmp_path, *scenarios, "--target", "mqlake-3-brokers", "--jobs", "1")
+    of = {result["scenario"]: result["by"] for result in results}
+    assert of["freeze"]["duplicate-qos2"]["checked"] == 2 * 900
+    assert of["freeze"]["will"]["checked"]
+    assert of["deliveries-gone"]["share-group"]["checked"] == 650
+    assert of["leader-pause"]["lost"]["checked"] == 2 * 7_500
+    assert of["leader-pause"]["order"]["checked"]
+
+
+@pytest.mark.campaign("tests/ingest/gateway/test_receiving.py and tests/launcher fill a log, too")
+def test_a_log_that_was_full_has_lost_nothing(tmp_path: Path) -> None:
+    (result,) = run(tmp_path, "full-log", "--target", "mqlake")
+    verdicts = result["by"]
+    assert verdicts["lost"]["checked"]
+    assert verdicts["never-acknowledged"]["checked"] >= 2 * 600
+    assert verdicts["never-acknowledged"]["unknown"] == 0
+
+
 def test_a_gateway_that_stays_dead_and_a_crash_of_all_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -266,6 +266,37 @@ def test_tenants_are_a_document_and_a_client_has_the_user_name_of_its_own(tmp_pa
         asyncio.run(kept(tmp_path, ":").set_tenant("red", is_open=False))
 
 
+SLOW_PART = """
+[target]
+title = "a system that needs a part which is slow to start"
+
+[parts.log]
+command = ["{python}", "-c", '''
+import os, socket, time
+while not os.path.exists("{dir}/asked"): time.sleep(0.01)
+with socket.create_server(("{host}", {port:log})) as log:
+    while True: log.accept()
+''']
+listens = "{host}:{port:log}"
+
+[system]
+start = ["{python}", "-c", "import socket; socket.create_connection(('{host}', {port:log}))"]
+pids = ["/bin/echo", '{"processes": []}']
+"""
+
+
+def test_a_system_starts_when_the_parts_that_it_needs_are_up(tmp_path: Path) -> None:
+    target = defined(tmp_path / "slow.toml", SLOW_PART)
+    listening = target._listening
+
+    async def ask(part: str, address: tuple[str, int], seconds: float) -> None:
+        (target.folder / "asked").touch()
+        await listening(part, address, seconds)
+
+    target._listening = ask  # type: ignore[method-assign, assignment]
+    asyncio.run(use(target, lambda: asyncio.sleep(0)))
+
+
 RESTARTS = """
 [target]
 title = "a part that ends by itself once"
