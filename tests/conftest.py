@@ -13,6 +13,7 @@ from tests.gate.guard import PureTestsStartNothing
 from tests.gate.lanes import Lanes, LaneScheduling, check_shared_systems, lateness
 from tests.gate.plan import Plan
 from tests.gate.report import Report, reason_of
+from tests.gate.watchdog import Watchdog
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile(
@@ -35,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(PureTestsStartNothing())
+    config.pluginmanager.register(Watchdog(config))
     config.pluginmanager.register(_SharedInFolders())
     plan = _plan(config)
     handed_over: dict[str, Any] | None = getattr(config, "workerinput", None)

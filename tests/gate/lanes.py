@@ -86,6 +86,41 @@ class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         self._lanes = lanes
 
+    def schedule(self) -> None:
+        """Give each worker two units: one that has a single test waits until it knows the next."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Hand on what a worker that is gone had still to run, and return the test it ended in.
+
+        xdist hands on all that it ever had: the worker in its place would end in that test again,
+        or be given what has nothing to run and wait for ever.
+        """
+        units = self.assigned_work.pop(node)
+        if self.collection is None:
+            self.registered_collections.pop(node, None)  # its replacement's is waited for
+        left = {
+            scope: dict.fromkeys((test for test, is_done in unit.items() if not is_done), False)
+            for scope, unit in units.items()
+        }
+        tests: list[str] = [test for unit in left.values() for test in unit]
+        if not tests:
+            return None
+        del left[self._split_scope(tests[0])][tests[0]]
+        for scope in reversed([scope for scope, unit in left.items() if unit]):
+            self.workqueue[scope] = left[scope]
+            self.workqueue.move_to_end(scope, last=False)
+        for other in self.nodes:
+            self._reschedule(other)
+        return tests[0]
+
+    def _reschedule(self, node: Any) -> None:
+        # One in the place of another has first to say what it has collected.
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def _split_scope(self, nodeid: str) -> str:
         name = file_of(nodeid)
         return self._lanes.of(self.config.rootpath / name) or name

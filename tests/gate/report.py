@@ -49,6 +49,10 @@ class Report:
         worker = node.gateway.id
         self._watch.add_worker(worker, int(self._plan.pid_file(worker).read_text()))
 
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        if error is not None:
+            self._watch.end(node.gateway.id)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration

@@ -1,16 +1,13 @@
 """A stage of the gate over files of its own: what it tells the next one."""
 
-import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.gate.outcome import Failure, Outcome, worth_another_run
-from tests.gate.plan import BUDGET, Plan
+from tests.gate.harness import Stage, run
+from tests.gate.outcome import Failure, worth_another_run
+from tests.gate.plan import BUDGET
 
 pytestmark = pytest.mark.programs
 
@@ -63,45 +60,6 @@ def test_of_another_turn(number): pass
 
 
 AGAIN = Failure("tests/a.py::test_it", "TimeoutError", may_be_noise=True, load=2.0)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What a stage printed, its outcome, and its exit code."""
-
-    output: str
-    outcome: Outcome
-    code: int
-
-
-def run(folder: Path, name: str, *texts: str, workers: int = 1, **more: Any) -> Stage:
-    """Run a stage over files of these texts."""
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    outcome, plan = folder / f"{name}.json", folder / f"{name}-plan.json"
-    tests = [folder / f"test_{name}_{number}.py" for number in range(len(texts))]
-    for test, text in zip(tests, texts, strict=True):
-        test.write_text(text, encoding="utf-8")
-    Plan(time.time(), str(outcome), **more).write(plan)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-p",
-        "tests.conftest",
-        f"--plan={plan}",
-        f"-n{workers}",
-        "-p",
-        "no:cacheprovider",
-        f"--rootdir={folder}",
-        "-c",
-        str(folder / "pytest.ini"),
-        "-rs",
-        *map(str, tests),
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert outcome.is_file(), ran.stdout + ran.stderr
-    return Stage(ran.stdout, Outcome.read(outcome), ran.returncode)
 
 
 @pytest.fixture(scope="module")

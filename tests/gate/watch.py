@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +78,17 @@ class Watch:
         process = psutil.Process(pid)
         with self._lock:
             self._alive[pid, process.create_time()] = _Seen(worker, process.ppid())
+
+    def end(self, worker: str) -> None:
+        """End what a worker that is gone has left: who comes in its place starts its own."""
+        with self._lock:
+            self._look()
+            for (pid, created), one in self._alive.items():
+                if one is not None and one.worker == worker:
+                    with suppress(psutil.Error):
+                        process = psutil.Process(pid)
+                        if process.create_time() == created:
+                            process.kill()
 
     def seconds_used(self, worker: str) -> float:
         """Return what a worker and its programs have used until now, or half a second ago."""
