@@ -11,6 +11,7 @@ import pytest
 
 from tests.gate.guard import PureTestsStartNothing
 from tests.gate.lanes import Lanes, LaneScheduling, check_shared_systems, lateness
+from tests.gate.order import mix_files
 from tests.gate.plan import Plan
 from tests.gate.report import Report, reason_of
 from tests.gate.watchdog import Watchdog
@@ -32,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write tests/transcripts anew, or the imports in ARCHITECTURE.md",
     )
     parser.addoption("--plan", type=Path, help="what this run is of a gate (tests/gate/plan.py)")
+    parser.addoption("--order", type=int, metavar="SEED", help="mix files, by this seed")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = config.getoption("--order")
+    return None if seed is None else f"order of files: --order={seed}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,6 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
         items.sort(key=Lanes(plan.left_out).turn)
+    if (seed := config.getoption("--order")) is not None:
+        mix_files(items, seed)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduling | None:

@@ -97,7 +97,8 @@ class Gate:
             self._plan, static_seconds=used.ru_utime + used.ru_stime, static_failures=failed
         )
         files = [file for file in files_of_tests() if class_of(file) is Class.PURE]
-        return self._pytest("pure", _PURE_WORKERS, files) == pytest.ExitCode.OK and not failed
+        code = self._pytest("pure", _PURE_WORKERS, files, f"--order={_commit()}")
+        return code == pytest.ExitCode.OK and not failed
 
     def programs(self) -> bool:
         """Run all that starts programs, as far as the budget goes; tell whether it passes."""
@@ -203,6 +204,14 @@ def _turn() -> int:
     except (OSError, subprocess.CalledProcessError):
         return 0
     return sum(later - earlier > _BETWEEN_CHANGES_SECONDS for later, earlier in pairwise(times))
+
+
+def _commit() -> int:
+    """Return a number of the commit that is checked; 0 outside a repository."""
+    try:
+        return int(_git("rev-parse", "--short=7", "HEAD"), 16)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
 
 
 def _git(*arguments: str) -> str:

@@ -22,12 +22,19 @@ class Stage:
 
 
 def run(
-    folder: Path, name: str, *texts: str, workers: int = 1, timeout: float = 0, **more: Any
+    folder: Path,
+    name: str,
+    *texts: str,
+    workers: int = 1,
+    timeout: float = 0,
+    order: int | None = None,
+    **more: Any,
 ) -> Stage:
     """Run a stage over files of these texts.
 
     Args:
         timeout: Of each test, in seconds; 0 is none.
+        order: Seed of the order of files; without one they come as they are given.
         more: Of its plan.
     """
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
@@ -53,6 +60,7 @@ def run(
         "-c",
         str(folder / "pytest.ini"),
         "-rs",
+        *([] if order is None else [f"--order={order}"]),
         *map(str, tests),
     ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
