@@ -84,13 +84,13 @@ def test_the_lake_is_told_first_and_awaited_in_its_turn(start: Start, tmp_path: 
     lake = (
         "def leave(*_):\n"
         "    pathlib.Path('told').touch()\n"
-        "    while not os.path.exists('gone'): time.sleep(0.01)\n"
+        "    wait_for('gone')\n"
         "    sys.exit()\n"
         "signal.signal(signal.SIGTERM, leave)\nserve()"
     )
     api = (
         "def leave(*_):\n"
-        "    while not os.path.exists('told'): time.sleep(0.01)\n"
+        "    wait_for('told')\n"
         "    sys.exit()\n"
         "signal.signal(signal.SIGTERM, leave)\nserve()"
     )
@@ -109,7 +109,7 @@ def test_the_lake_is_told_first_and_awaited_in_its_turn(start: Start, tmp_path: 
 
 
 def test_gateways_start_after_the_log_topics_are_made(start: Start, tmp_path: Path) -> None:
-    wait = "while not os.path.exists('log.well'): time.sleep(0.01)\npathlib.Path('made').touch()"
+    wait = "wait_for('log.well')\npathlib.Path('made').touch()"
     gateway = "assert os.path.exists('made')\nserve()"
     await_ready(start(topics=wait, log="serve()", gateway_1=gateway))
     assert reported(tmp_path, "gateway-1").restarts == 0
@@ -150,7 +150,7 @@ def test_killed_part_is_started_again_and_its_children_are_killed_first(
     start: Start, tmp_path: Path
 ) -> None:
     source = """
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 with open("children", "a") as file: file.write(str(child.pid) + "\\n")
 serve()
 """
@@ -215,7 +215,7 @@ def names(folder: Path) -> list[str]:
     return [process.name for process in state.processes]
 
 
-FLOWS_LATER = "while not os.path.exists('flows'): time.sleep(0.01)\nserve()"
+FLOWS_LATER = "wait_for('flows')\nserve()"
 
 
 def test_another_one_starts_beside_a_part_and_takes_its_place_when_all_flows(
@@ -346,7 +346,7 @@ def test_java_of_what_hangs_is_asked_first_and_a_stopped_process_is_killed(
     )
     hang = (
         f"subprocess.Popen([sys.executable, '-c', {java!r}])\n"
-        "    while not os.path.exists('java.there'): time.sleep(0.01)\n"
+        "    wait_for('java.there')\n"
         "    os.kill(os.getpid(), signal.SIGSTOP)"
     )
     process = start(hang="0.5", log="serve()", router=HANGS_ONCE.format(hang=hang))

@@ -28,6 +28,10 @@ def stop(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 with open(name + ".pids", "a") as file: file.write(str(os.getpid()) + "\\n")
+def wait_for(file):
+    while not os.path.exists(file):
+        time.sleep(0.01)
+
 def serve():
     pathlib.Path(name + ".well").touch()
     while True: signal.pause()

@@ -12,6 +12,7 @@ from resilience.errors import TargetError
 from resilience.faults import FAULTS
 from resilience.local import LocalTarget
 from resilience.processes import ROOM_BYTES
+from tests.waiting import until
 
 pytestmark = pytest.mark.programs
 
@@ -43,12 +44,6 @@ def state(pid: int) -> str:
     return "-" if letter == "Z" else letter
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - the kernel tells nobody
-            await asyncio.sleep(0.01)
-
-
 def test_what_a_part_has_started_stands_still_and_dies_with_it(tmp_path: Path) -> None:
     async def main() -> None:
         target = defined(tmp_path / "system.toml", SYSTEM)
@@ -56,11 +51,11 @@ def test_what_a_part_has_started_stands_still_and_dies_with_it(tmp_path: Path) -
         try:
             pids = [int((target.folder / name).read_text()) for name in ("pid", "child")]
             await target.pause("engine")
-            await eventually(lambda: [*map(state, pids)] == ["T", "T"])
+            await until(lambda: [*map(state, pids)] == ["T", "T"])
             await target.resume("engine")
-            await eventually(lambda: [*map(state, pids)] == ["S", "S"])
+            await until(lambda: [*map(state, pids)] == ["S", "S"])
             await target.kill("engine")
-            await eventually(lambda: [*map(state, pids)] == ["-", "-"])
+            await until(lambda: [*map(state, pids)] == ["-", "-"])
         finally:
             await target.stop()
 
@@ -141,10 +136,10 @@ def test_a_part_that_was_killed_is_away_until_it_is_launched(tmp_path: Path) -> 
         keeper, former = pid_of(target, "supervisor"), pid_of(target, "engine")
         for end in (target.kill, target.terminate):
             await end("engine")
-            await eventually(lambda: state(keeper) == "T")
+            await until(lambda: state(keeper) == "T")
             assert state(former) == "-"
             await target.launch("engine")
-            await eventually(lambda: state(keeper) == "S")
+            await until(lambda: state(keeper) == "S")
             assert pid_of(target, "engine") != former
             former = pid_of(target, "engine")
         assert starts(target) == 3
@@ -160,7 +155,7 @@ def test_a_crash_takes_everybody_and_all_is_started_again(tmp_path: Path) -> Non
         await FAULTS["crash"].strike(target, "engine", away_seconds=0.0)
         assert [*map(state, pids)] == ["-", "-"]
         again = [pid_of(target, name) for name in ("supervisor", "engine")]
-        await eventually(lambda: [*map(state, again)] == ["S", "S"])
+        await until(lambda: [*map(state, again)] == ["S", "S"])
         assert starts(target) == 2
 
     asyncio.run(use(target, test))
@@ -175,7 +170,7 @@ def test_a_part_without_room_ends_and_comes_back_with_room(tmp_path: Path) -> No
         written = target.folder / f"written-{former}"
         assert written.stat().st_size == ROOM_BYTES
         again = target.folder / f"written-{pid_of(target, 'engine')}"
-        await eventually(lambda: again.exists() and again.stat().st_size > ROOM_BYTES)
+        await until(lambda: again.exists() and again.stat().st_size > ROOM_BYTES)
 
     asyncio.run(use(target, test))
 
@@ -322,13 +317,13 @@ def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
         return len(pids) == 2 and target._processes["engine"].pid == int(pids[-1])
 
     async def test() -> None:
-        await eventually(is_known)
+        await until(is_known)
         waits = target._restarts["engine"]
         await target.kill("engine")
         await waits
         assert starts(target) == 2
         await target.launch("engine")
-        await eventually(lambda: starts(target) == 3)
+        await until(lambda: starts(target) == 3)
 
     asyncio.run(use(target, test))
 
@@ -350,7 +345,7 @@ def test_a_part_that_is_struck_while_it_is_started_again_is_away(
     monkeypatch.setattr(target, "_new_process", slowly)
 
     async def test() -> None:
-        await eventually(lambda: len(made) == 2)
+        await until(lambda: len(made) == 2)
         waits = target._restarts["engine"]
         await target.kill("engine")
         is_struck.set()

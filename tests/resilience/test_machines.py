@@ -23,6 +23,7 @@ from resilience.machines.clock import COMPILER
 from resilience.machines.machine import CLOCK, DISK, PACKETS, LocalMachine, missing
 from resilience.machines.switch import CLEAR, CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
+from tests.waiting import until
 
 pytestmark = pytest.mark.programs
 
@@ -52,12 +53,12 @@ for number in range(int(sys.argv[2])):
 """
 
 ABANDONED = """
-import random, time
+import random, signal
 from resilience.machines.switch import Switch
 switch = Switch(("a",), random.Random(1))
 switch.start()
 print(switch.prefix("a")[-1], flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 CLOCKS = """
@@ -213,9 +214,7 @@ def test_parts_are_cut_from_each_other_and_from_nobody_else(tmp_path: Path) -> N
             return not await process.wait()
 
         async def gets_there(words: list[str]) -> None:
-            async with asyncio.timeout(PATIENCE):
-                while not await reaches(words):  # noqa: ASYNC110 - of other processes
-                    await asyncio.sleep(0.05)
+            await until(lambda: reaches(words), PATIENCE)
 
         try:
             far = target._machines["two"].command([])
@@ -464,9 +463,7 @@ def test_a_frozen_machine_goes_on_as_if_no_time_had_passed(tmp_path: Path) -> No
             told = target.folder / "teller.log"
 
             async def lines(least: int) -> None:
-                async with asyncio.timeout(60):
-                    while told.read_text().count("\n") < least:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                await until(lambda: told.read_text().count("\n") >= least)
 
             await lines(5)
             await strike(target, "freeze", "teller", {"seconds": 2.0})
@@ -596,12 +593,6 @@ store = "{dir}/store"
 """
 
 
-async def there(path: Path) -> None:
-    async with asyncio.timeout(60):
-        while not path.exists():  # noqa: ASYNC110, ASYNC240 - the kernel tells nobody
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("fault", ["bit-flip", "truncate"])
 def test_a_file_that_is_written_anew_is_damaged_while_nobody_writes_it(
     tmp_path: Path, fault: str
@@ -612,13 +603,13 @@ def test_a_file_that_is_written_anew_is_damaged_while_nobody_writes_it(
     async def main() -> None:
         await target.start()
         try:
-            await there(target.folder / "up")  # it has looked for a store, and found none
+            await until((target.folder / "up").exists)  # it has looked for a store, and found none
             (target.folder / "store").write_bytes(bytes(1_000))
             before = await target.pids()
             await strike(target, fault, "broker", {})
             assert not set(before) & set(await target.pids())
             read = target.folder / "read"
-            await there(read)
+            await until(read.exists)
             assert read.read_bytes() != bytes(1_000)
         finally:
             await target.stop()

@@ -38,7 +38,7 @@ class World:
         self.stop = Stop()
         self.stop.starting = False
         self.heart = Heart("lake", folder / "lake.json")
-        self.java = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        self.java = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 
     def run(self, work: Any) -> int:
         none: Any = None

@@ -1,6 +1,5 @@
 """Each batch of a query is in its table once, and Delta is asked for it as seldom as can be."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from launcher.testing import await_condition
 from streaming.appends import batch_append
 
 pytestmark = [pytest.mark.promise, pytest.mark.spark]
@@ -32,11 +32,6 @@ def append(run: Any, rows: DataFrame, batch: int, query: str = QUERY) -> None:
 
 def numbers(spark: SparkSession, table: Path) -> list[int]:
     return sorted(row["n"] for row in spark.read.format("delta").load(str(table)).collect())
-
-
-def await_file(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
 
 
 def one(spark: SparkSession, number: int) -> DataFrame:
@@ -81,7 +76,7 @@ def test_of_two_runs_at_once_one_fails_and_finds_what_the_other_has(
     slow = one(spark, 1).withColumn("n", F.udf(wait, "bigint", useArrow=False)("n"))
     with ThreadPoolExecutor(1) as thread:
         appended = thread.submit(append, first, slow, 1)
-        await_file(writing)
+        await_condition(writing.exists, "the first one writes")
         append(second, one(spark, 1), 1)
         go_on.touch()
         with pytest.raises(Exception, match=r"ConcurrentTransactionException|[cC]oncurrent"):

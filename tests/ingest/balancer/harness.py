@@ -24,6 +24,7 @@ from ingest.protocol.packets import Connect, Publish, Subscribe, Subscription
 from mqlake.clock import SystemClock
 from mqlake.log.contract import LogAccess
 from tests.ingest.gateway.harness import free_port
+from tests.waiting import until as until
 
 DEADLINE_SECONDS = 120.0
 """Of what other processes do; never reached where they do it."""
@@ -49,13 +50,6 @@ async def cut_connections() -> None:
         writer.close()
         writer.transport.abort()
     await asyncio.sleep(0)
-
-
-async def until(condition: Any, seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait for a condition that other processes bring about; fail at the deadline."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - of other processes
-            await asyncio.sleep(0.01)
 
 
 class Haproxy:
@@ -136,14 +130,17 @@ class Haproxy:
 
     async def answers(self, but: str = "") -> str:
         """Wait until a worker answers, another than the one named; return its PID."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                assert self._process is not None
-                assert self._process.poll() is None, self._log.read_text(encoding="utf-8")
-                pid = await self.pid()
-                if pid and pid != but:
-                    return pid
-                await asyncio.sleep(0.01)
+        pid = ""
+
+        async def look() -> bool:
+            nonlocal pid
+            assert self._process is not None
+            assert self._process.poll() is None, self._log.read_text(encoding="utf-8")
+            pid = await self.pid()
+            return pid not in ("", but)
+
+        await until(look)
+        return pid
 
     async def pid(self) -> str:
         try:
@@ -215,12 +212,16 @@ async def start_broker(program: str, folder: Path, name: str, port: int | None =
 
 async def _name(process: subprocess.Popen[bytes], port: int, name: str) -> None:
     """Let a broker say who it is to whoever asks."""
-    while True:
-        with contextlib.suppress(OSError):
-            reader, writer = await open_connection(port)
-            break
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def opens() -> bool:
         assert process.poll() is None
-        await asyncio.sleep(0.01)
+        with contextlib.suppress(OSError):
+            opened.append(await open_connection(port))
+        return bool(opened)
+
+    await until(opens)
+    reader, writer = opened.pop()
     writer.write(encode(Connect("naming", 4), 4))
     await reader.readexactly(4)
     writer.write(encode(Publish("node", name.encode(), 1, True, packet_id=1), 4))
@@ -302,12 +303,11 @@ def by_node(clients: dict[str, LiveClient]) -> Counter[str]:
 
 
 async def has_ready_servers(proxy: Haproxy, count: int) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            servers = parse_servers(await proxy.api.ask("show servers state"))
-            if sum(server.is_ready for server in servers.values()) >= count:
-                return
-            await asyncio.sleep(0.01)
+    async def are_ready() -> bool:
+        servers = parse_servers(await proxy.api.ask("show servers state"))
+        return sum(server.is_ready for server in servers.values()) >= count
+
+    await until(are_ready)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from ingest.balancer.control_plane import ControlPlane
 from ingest.balancer.control_socket import ControlSocket
 from ingest.balancer.settings import BalancerSettings
 from mqlake.clock import SystemClock
+from tests.waiting import until
 
 DEADLINE_SECONDS = 120.0
 
@@ -32,8 +33,7 @@ def served_plane(data_dir: Path, **more: Any) -> Iterator[ControlPlane]:
         await control.open()
         made.append(plane)
         running = asyncio.create_task(plane.run(stop))
-        while plane.probes["failed"] + plane.probes["passed"] < len(settings.nodes):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # until each has been probed
+        await until(lambda: sum(plane.probes.values()) >= len(settings.nodes))
         ready.set()
         try:
             await running

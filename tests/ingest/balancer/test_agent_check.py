@@ -11,6 +11,7 @@ from ingest.gateway.process.agent_check import AgentCheck
 from mqlake.errors import OperationalError
 from tests.ingest.balancer.harness import Haproxy, stopping
 from tests.ingest.gateway.harness import free_port, running_gateway
+from tests.waiting import until
 
 pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
@@ -66,13 +67,12 @@ async def test_haproxy_does_what_a_gateway_says(
             await proxy.start()
 
             async def shows(weight: int, *, is_ready: bool) -> None:
-                async with asyncio.timeout(30):
-                    while True:
-                        text = await proxy.api.ask("show servers state")
-                        server = parse_servers(text)["nodes", 1]
-                        if (server.weight, server.is_ready) == (weight, is_ready):
-                            return
-                        await asyncio.sleep(0.02)
+                async def look() -> bool:
+                    text = await proxy.api.ask("show servers state")
+                    server = parse_servers(text)["nodes", 1]
+                    return (server.weight, server.is_ready) == (weight, is_ready)
+
+                await until(look)
 
             await shows(100, is_ready=True)
             monkeypatch.setattr(type(harness.gateway.overload), "level", 3)

@@ -1,6 +1,5 @@
 """Clients with a place of their own, through real HAProxy: where they land, what a change moves."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from ingest.balancer.state_file import load_state
 from ingest.balancer.talks import key_of
 from mqlake.durable import write_durably
 from tests.ingest.balancer.harness import (
-    DEADLINE_SECONDS,
     Broker,
     Haproxy,
     LiveClient,
@@ -70,13 +68,13 @@ class Placing:
     async def has_talkers(self) -> None:
         """Wait until the proxy's map is as the snapshot has it."""
         file = self.proxy.talkers_file
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                talkers = self.system.plane.snapshot.talkers
-                found = parse_map(await self.proxy.api.ask(f"show map {file}"))
-                if found == {key: f"s{slot}" for key, slot in talkers}:
-                    return
-                await asyncio.sleep(0.01)
+
+        async def look() -> bool:
+            talkers = self.system.plane.snapshot.talkers
+            found = parse_map(await self.proxy.api.ask(f"show map {file}"))
+            return found == {key: f"s{slot}" for key, slot in talkers}
+
+        await until(look)
 
     async def connect(self, names: list[str]) -> dict[str, LiveClient]:
         return await connect_many([self.port], names)

@@ -3,7 +3,6 @@
 `MQLAKE_RECONNECTS` says how many reconnects; CI has fewer than a proof.
 """
 
-import asyncio
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from ingest.open_files import raise_open_files
 from tests.ingest.balancer.harness import (
-    DEADLINE_SECONDS,
     Haproxy,
     LiveClient,
     brokers,
@@ -24,6 +22,7 @@ from tests.ingest.balancer.harness import (
     stopping,
 )
 from tests.ingest.gateway.harness import free_port
+from tests.waiting import until
 
 pytestmark = [pytest.mark.programs, pytest.mark.anyio]
 
@@ -106,16 +105,18 @@ async def at_nodes(ports: list[int], names: list[str]) -> dict[str, str]:
 
 async def knows_its_peers(proxy: Haproxy) -> None:
     """Wait until a proxy has all entries of others: before, it gives none to its successor."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while "resync_timeout=<PAST>" not in await proxy.api.ask("show peers"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def look() -> bool:
+        return "resync_timeout=<PAST>" in await proxy.api.ask("show peers")
+
+    await until(look)
 
 
 async def entries_are_everywhere(proxies: list[Haproxy], count: int) -> None:
     """Wait until each proxy has an entry for each client."""
-    for proxy in proxies:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            entries = ""
-            while f"used:{count}" not in entries:
-                await asyncio.sleep(0.02)
-                entries = await proxy.api.ask("show table nodes_mqtt")
+
+    async def look() -> bool:
+        tables = [await proxy.api.ask("show table nodes_mqtt") for proxy in proxies]
+        return all(f"used:{count}" in entries for entries in tables)
+
+    await until(look)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar, cast
@@ -85,6 +85,8 @@ from mqlake.session_records import SessionRecord
 from mqlake.sharing import ShareWeight, choose_gateway, decode_weight
 from mqlake.topics import split_shared
 from mqlake.tracing import Tracer
+from tests.waiting import turns as turns
+from tests.waiting import until as until
 
 DEADLINE_SECONDS = 80.0
 """Never reached where things go well; a busy machine can be slow."""
@@ -97,19 +99,19 @@ SHARDS = 4
 NAME = "gateway-1"
 
 
-async def until(condition: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait for a condition that the event loop brings about; fail at the deadline."""
-    turn = 0
-    async with asyncio.timeout(seconds):
-        while not condition():
-            turn += 1
-            await asyncio.sleep(0 if turn < 100 else 0.001)
+async def ticks(harness: "Harness", count: int) -> None:
+    """Wait until a gateway has done so many times more what is due."""
+    system_topics: Any = harness.gateway.system_topics
+    process_due, done = system_topics.process_due, 0
 
+    def counted() -> None:
+        nonlocal done
+        process_due()
+        done += 1
 
-async def turns(count: int = 5) -> None:
-    """Let everything that is ready run, so that a test can say what has not happened."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+    system_topics.process_due = counted
+    await until(lambda: done >= count)
+    system_topics.process_due = process_due
 
 
 def new_log(*gateways: str) -> MemoryLog:

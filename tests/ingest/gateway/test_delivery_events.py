@@ -27,6 +27,7 @@ from mqlake.rule_records import (
     rules_key,
 )
 from tests.ingest.gateway.harness import Client, Harness, new_log, running_gateway, until
+from tests.waiting import turns
 
 pytestmark = pytest.mark.anyio
 
@@ -190,8 +191,7 @@ async def test_a_busy_log_takes_messages_before_events() -> None:
     for _ in range(MAX_QUEUED_RECORDS + 1):
         bench.writer.append(INBOUND, b"k", b"", [], lambda *_: None)
     bench.deliver(10)
-    for _ in range(5):
-        await asyncio.sleep(0.02)
+    await turns(20)
     assert not bench.written()
     bench.log.release_reports()
     await until(lambda: bench.written() == 10)

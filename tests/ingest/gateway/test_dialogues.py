@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 
-from ingest.gateway.process.process import TICK_SECONDS
 from launcher.ports import free_ports
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.dialogues import (
@@ -18,7 +17,7 @@ from tests.ingest.gateway.dialogues import (
     read_dialogues,
     running_mosquitto,
 )
-from tests.ingest.gateway.harness import running_gateway
+from tests.ingest.gateway.harness import running_gateway, ticks
 from tests.ingest.gateway.transcripts import LEVELS
 
 pytestmark = [pytest.mark.programs, pytest.mark.anyio]
@@ -77,7 +76,7 @@ async def test_the_gateway_answers_as_mosquitto_does(
 
     async def advance(seconds: float) -> None:
         clock.advance(seconds)
-        await asyncio.sleep(2 * TICK_SECONDS)  # what must not happen would happen then
+        await ticks(harness, 2)  # what must not happen would happen then
 
     async with running_gateway(clock=clock, max_inflight_messages=8, **LIMITS) as harness:
         player = Player(harness.port, LEVELS[level], advance)

@@ -47,7 +47,7 @@ PACKETS = 4_000
 AT_ONCE = 24
 """Connections at a time."""
 
-LOOKS = 30
+LOOK_SECONDS = 30.0
 """At what is alive, before that counts as left behind."""
 
 OTHERS = "dictionaries, lists, tuples and so on"
@@ -242,13 +242,19 @@ async def left_behind(harness: Harness, before: Counter[str]) -> Counter[str]:
 
     What is on its way out is waited for: it goes, and what is left behind stays.
     """
-    for _ in range(LOOKS):
+    growth = Counter[str]()
+
+    def is_little() -> bool:
+        nonlocal growth
         forget_log(harness)
         growth = objects() - before
-        if growth.total() - growth[OTHERS] < 20 and growth[OTHERS] < PACKETS / 10:
-            return Counter()
-        await asyncio.sleep(0.1)
-    return growth
+        return growth.total() - growth[OTHERS] < 20 and growth[OTHERS] < PACKETS / 10
+
+    try:
+        await until(is_little, LOOK_SECONDS)
+    except TimeoutError:
+        return growth
+    return Counter()
 
 
 def assert_nothing_is_left(harness: Harness) -> None:

@@ -26,7 +26,8 @@ from ingest.protocol.packets import (
 from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import INBOUND, Message, message_headers, message_key
-from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, new_log, running_gateway
+from tests.ingest.gateway.harness import Client, new_log, running_gateway
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -135,12 +136,13 @@ async def test_everybody_gets_the_newest_of_each_topic_and_nothing_goes_back(ret
         ]
         for subscriber in subscribers:
             await loop.create_connection(lambda one=subscriber: one, "127.0.0.1", harness.port)  # type: ignore[misc]
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            # All topics are compared once all can be there, and then now and then.
-            while received < 2 * retained or any(  # noqa: ASYNC110
-                subscriber.last != newest for subscriber in subscribers
-            ):
-                await asyncio.sleep(0.1)
+        # All topics are compared once all can be there, and then now and then.
+        await until(
+            lambda: (
+                received >= 2 * retained
+                and all(subscriber.last == newest for subscriber in subscribers)
+            )
+        )
         await publisher.expect_answered()
         for subscriber in subscribers:
             assert subscriber.last == newest

@@ -479,7 +479,7 @@ async def test_a_file_that_is_broken_leaves_the_rights_as_they_were(
             seen = caplog.messages.count("rights not reloaded, the old ones stay")
             harness.gateway.reloading.begin()
             await until(
-                lambda seen=seen: (  # type: ignore[misc]
+                lambda seen=seen: (
                     caplog.messages.count("rights not reloaded, the old ones stay") > seen
                 )
             )

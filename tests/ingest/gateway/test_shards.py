@@ -396,7 +396,7 @@ async def test_clients_have_half_of_the_time_while_a_standby_is_loaded() -> None
     await bench.shards.open()
     for number in bench.mine:
         await bench.load(number, [a_session(number, 0), a_session(number, 1, client=1)])
-        await until(lambda number=number: number in bench.reader.followed)  # type: ignore[misc]
+        await until(lambda number=number: number in bench.reader.followed)
         bench.reader.hand_over([owned_by(ME, number, 2)])
     assert bench.shards.is_settled
     await bench.load(bench.others[0], [a_session(bench.others[0], 0)])

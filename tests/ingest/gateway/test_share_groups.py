@@ -145,12 +145,25 @@ async def take(client: Client) -> list[Publish]:
 async def collect(count: int, *clients: Client) -> list[bytes]:
     """Take messages from all clients until there are so many."""
     found: list[bytes] = []
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while len(found) < count:
-            for client in clients:
-                found.extend(one.payload for one in await drain(client))
-            await asyncio.sleep(0.005)
+
+    async def are_here() -> bool:
+        for client in clients:
+            found.extend(one.payload for one in await drain(client))
+        return len(found) >= count
+
+    await until(are_here)
     return found
+
+
+async def take_all(sent: list[bytes], found: list[bytes], *clients: Client) -> None:
+    """Take messages from all clients until each that was sent is among those found."""
+
+    async def are_here() -> bool:
+        for client in clients:
+            found.extend(one.payload for one in await take(client))
+        return set(found) >= set(sent)
+
+    await until(are_here)
 
 
 def memberships(harness: Harness) -> list[MembershipRecord]:
@@ -395,6 +408,16 @@ class Coming:
         while answered:
             answered = await self._answer(name, share if share == 1 else 0)
 
+    async def take_all(self, names: list[str], count: int) -> None:
+        """Take and acknowledge until so many messages are."""
+
+        async def are_acknowledged() -> bool:
+            for name in names:
+                await self.take(name, 1)
+            return len(self.acknowledged) >= count
+
+        await until(are_acknowledged)
+
     async def _answer(self, name: str, share: float) -> int:
         client = self.clients[name]
         client.send(Pingreq())
@@ -440,11 +463,7 @@ async def test_nothing_is_lost_or_acknowledged_twice_however_members_come_and_go
         for name in names:
             if name not in coming.clients:
                 await coming.come(name)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while len(coming.acknowledged) < len(sent):
-                for name in names:
-                    await coming.take(name, 1)
-                await asyncio.sleep(0.005)
+        await coming.take_all(names, len(sent))
         for harness in (first, second):
             await harness.delivered()
         for name in names:
@@ -500,11 +519,7 @@ async def test_nothing_is_lost_however_gateways_die(seed: int) -> None:
         for name in names:
             if name not in coming.clients:
                 await coming.come(name)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while len(coming.acknowledged) < len(sent):
-                for name in names:
-                    await coming.take(name, 1)
-                await asyncio.sleep(0.005)
+        await coming.take_all(names, len(sent))
         assert set(coming.acknowledged) == set(sent)
 
 
@@ -836,10 +851,7 @@ async def test_what_a_session_was_given_and_its_progress_does_not_know_goes_to_o
         await kill(first)
         await die_out(clock, second)
         back = await member(second, "a", qos, kept=True)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while set(found) != set(sent):
-                found += [one.payload for client in (survivor, back) for one in await take(client)]
-                await asyncio.sleep(0.005)
+        await take_all(sent, found, survivor, back)
         assert Counter(found) == Counter(sent)
 
 
@@ -860,10 +872,7 @@ async def test_what_a_session_knows_and_the_shard_of_its_group_does_not_goes_to_
         await turns(20)
         await kill(first)
         await die_out(clock, second)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while set(found) != set(sent):
-                found += [one.payload for one in await take(survivor)]
-                await asyncio.sleep(0.005)
+        await take_all(sent, found, survivor)
         back = await member(second, "a", 2, kept=True)
         await turns(20)
         found += [one.payload for client in (survivor, back) for one in await take(client)]
@@ -903,10 +912,7 @@ async def test_qos_2_that_a_client_was_not_sent_goes_to_others_when_its_session_
         for proceed in held:
             proceed()
         found: list[bytes] = []
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while len(found) < len(sent):
-                found += [one.payload for one in await take(other)]
-                await asyncio.sleep(0.005)
+        await take_all(sent, found, other)
         assert sorted(found) == sorted(sent)
 
 
@@ -930,10 +936,7 @@ async def test_a_session_is_released_when_the_shard_of_its_group_knows_what_it_h
             append(*arguments)
         back = await member(second, "a", 2, kept=True)
         found: list[bytes] = []
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while len(found) < len(sent):
-                found += [one.payload for one in await take(back)]
-                await asyncio.sleep(0.005)
+        await take_all(sent, found, back)
         assert sorted(found) == sent
 
 

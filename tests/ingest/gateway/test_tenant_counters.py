@@ -119,7 +119,7 @@ async def test_clients_are_counted_for_their_tenant(monkeypatch: pytest.MonkeyPa
         await until(lambda: set(told(harness.log)) >= set(wanted))
         for key, expected in wanted.items():
             await until(
-                lambda key=key, expected=expected: (  # type: ignore[misc]
+                lambda key=key, expected=expected: (
                     (one := told(harness.log)[key]) and (one.connections, one.counters) == expected
                 )
             )

@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,14 +32,9 @@ from mqlake.records import (
     METRICS,
     LogRecord,
 )
+from tests.waiting import until
 
 DEADLINE_SECONDS = 90.0
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - there are several things to wait for
-            await asyncio.sleep(0.01)
 
 
 def _ensure(bootstrap_servers: str, durability: Durability) -> None:
@@ -77,11 +71,11 @@ def test_a_broker_killed_and_started_again_costs_time_and_no_record(tmp_path: Pa
         await asyncio.to_thread(broker.kill)
         for number in range(2000, 4000):
             writer.append(log_topic, b"k", b"%d" % number, [], appended)
-        await _until(lambda: bool(errors))
+        await until(lambda: bool(errors))
         await asyncio.to_thread(broker.start)
         await writer.flush(DEADLINE_SECONDS)
         assert failed == []
-        await _until(lambda: len(records) >= 4000)
+        await until(lambda: len(records) >= 4000)
         assert [record.value for record in records] == [b"%d" % number for number in range(4000)]
         assert not any(error.definite for error in errors)
         # However often it was tried in vain: what was fetched before may come in between.
@@ -322,7 +316,7 @@ def test_readers_that_take_their_time_give_every_record(bootstrap_servers: str) 
             if number == count // 2:
                 for reader in readers:
                     reader.hurry()
-        await _until(lambda: min(map(len, found)) >= count)
+        await until(lambda: min(map(len, found)) >= count)
         for records in found:
             assert [one.value for one in records] == [b"%d" % number for number in range(count)]
         for reader in readers:
@@ -383,7 +377,7 @@ def test_a_consumer_that_fails_is_followed_by_another_without_a_gap(
         await append(1, 0, 50)
         await append(0, 50, 100)
         expected = {0: [b"%d" % one for one in range(100)], 1: [b"%d" % one for one in range(50)]}
-        await _until(lambda: found == expected)
+        await until(lambda: found == expected)
         assert min(Frail.calls.values()) >= 1
         assert 1 <= len(errors) <= 3
         await reader.close()
@@ -423,7 +417,7 @@ def test_a_partition_that_the_client_leaves_aside_is_read_by_another_one(
         await reader.follow({1: BEGINNING})
         for partition in (0, 1):
             await writer.append_durably(log_topic, b"k", b"", [], partition=partition)
-        await _until(lambda: len(found) == 2)
+        await until(lambda: len(found) == 2)
         assert found == [(0, 0), (1, 0)]
         assert "partitions [1]" in str(errors[0])
         await reader.close()
@@ -457,7 +451,7 @@ def test_records_come_while_the_log_is_asked_where_it_ends(
         monkeypatch.setattr(admin.LogAdmin, "ends", ends)
         assert await asyncio.to_thread(asked.wait, DEADLINE_SECONDS)
         await writer.append_durably(log_topic, b"k", b"", [], partition=1)
-        await _until(lambda: len(found) == 1)
+        await until(lambda: len(found) == 1)
         assert not answer.is_set()
         answer.set()
         await reader.close()

@@ -21,6 +21,7 @@ from rules.metrics import ActionCounters
 from rules.runner.checkpoint import LaneKey, ReadPosition, ReadPositions
 from rules.runner.lanes import Lane, LaneLimits, LaneMissed
 from rules.runner.progress import Batch, PartitionProgress
+from tests.waiting import turns
 
 pytestmark = pytest.mark.anyio
 
@@ -100,11 +101,6 @@ def offer(lane: Lane, batch: Batch, offsets: range) -> None:
     lane.pump()
 
 
-async def turn() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_a_stream_that_was_held_up_is_told_of_room_whatever_came_meanwhile() -> None:
     action, stream = ToTheLog(), Feeding()
     key = LaneKey("default", "r", 1, 0)
@@ -114,19 +110,19 @@ async def test_a_stream_that_was_held_up_is_told_of_room_whatever_came_meanwhile
     offer(lane, batch, range(6))
     offer(lane, batch, range(6, 12))
     assert lane.holds_up()
-    await turn()
+    await turns()
     action.under_way[0].set()
-    await turn()
+    await turns()
     assert not stream.with_room, "half of it is room enough, and it has not that"
     # What waited for another rule's actions comes though the stream is held up.
     offer(lane, batch, range(12, 13))
     lane.holds_up()
     for done in action.under_way:
         done.set()
-    await turn()
+    await turns()
     for done in action.under_way:
         done.set()
-    await turn()
+    await turns()
     assert sorted(action.seen) == list(range(13))
     assert stream.with_room == [lane]
     assert not lane.holds_up()

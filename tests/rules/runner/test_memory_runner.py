@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from rules.runner.settings import RulesSettings
 from rules.runner.target import KafkaTarget
 from tests.mqlake.log_lines import lines_with
 from tests.rules.runner.memory import MemoryCluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -167,15 +168,6 @@ async def scene() -> AsyncIterator[Scene]:
     await made.close()
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        pytest.fail(what)
-
-
 async def test_a_log_that_has_lost_what_the_last_run_has_seen_is_refused(scene: Scene) -> None:
     scene.define("r")
     scene.put("r", 0)
@@ -195,15 +187,15 @@ async def test_what_was_published_is_remembered_until_nobody_asks_any_more(scene
     scene.note_killed()
     scene.log.hold_reports(INBOUND)
     runner = await scene.start()
-    await until(lambda: runner.outputs == 4, "all are handed over")
+    await until(lambda: runner.outputs == 4)
     begun = len(scene.log.records(RUNNER))
     # The first is not in the log yet, so the lane is not done with what the last run had.
     for number in (1, 2):
         runner._checkpoints._written = b""
-        await until(partial(scene.has_written, begun + number), "a checkpoint")
+        await until(partial(scene.has_written, begun + number))
     assert len(runner._services.published) == 3
     scene.log.release_reports()
-    await until(lambda: not runner._services.published, "forgotten")
+    await until(lambda: not runner._services.published)
     assert scene.published() == 4, "each once"
 
 
@@ -218,7 +210,7 @@ async def test_what_was_published_is_found_whatever_the_clocks_of_others_say(sce
         scene.note_published(output)
     scene.note_killed()
     await scene.start()
-    await until(lambda: scene.published() > 4, "the last is published")
+    await until(lambda: scene.published() > 4)
     actions = [dict(one.headers).get(HEADER_OUTPUT) for one in scene.log.records(INBOUND)]
     assert actions == [None, *(f"r/1/i:0:{offset}:0/0".encode() for offset in range(4))]
 
@@ -230,7 +222,7 @@ async def test_what_retention_has_taken_unread_is_counted(scene: Scene) -> None:
     scene.log.remove_before(OUTPUTS, 0, 7)
     scene.note_killed()
     runner = await scene.start()
-    await until(lambda: scene.published() == 3, "the rest is published")
+    await until(lambda: scene.published() == 3)
     assert runner.figures()["lost"] == 7
 
 
@@ -245,10 +237,10 @@ async def test_actions_that_are_read_late_are_waited_for(
     scene.define("r")
     scene.put("r", 1)
     asked = scene.admin.asked[RULES]
-    await until(lambda: scene.admin.asked[RULES] > asked, "the log is asked for more")
+    await until(lambda: scene.admin.asked[RULES] > asked)
     assert scene.published() == 0
     scene.readers[RULES].resume()
-    await until(lambda: scene.published() == 1, "published")
+    await until(lambda: scene.published() == 1)
 
 
 async def test_an_output_without_actions_holds_nobody_up(
@@ -259,7 +251,7 @@ async def test_an_output_without_actions_holds_nobody_up(
     await scene.start()
     scene.put("gone", 1)
     scene.put("r", 2)
-    await until(lambda: scene.published() == 1, "the other is published")
+    await until(lambda: scene.published() == 1)
 
 
 async def test_rows_are_sent_with_the_rights_that_their_rules_maker_has_then(scene: Scene) -> None:
@@ -268,16 +260,16 @@ async def test_rows_are_sent_with_the_rights_that_their_rules_maker_has_then(sce
     scene.define("ours", topic="ours", made_by="api-token")
     await scene.start()
     scene.put("r", 1, b'{"n": "a"}')
-    await until(lambda: scene.published() == 1, "published")
+    await until(lambda: scene.published() == 1)
     scene.give("1")
     scene.give("2", "plant/a")  # who may publish when that was read
     scene.define("next", topic="plant/a", made_by="key:2")
     scene.put("next", 2)
-    await until(lambda: scene.published() == 2, "revoked")
+    await until(lambda: scene.published() == 2)
     scene.put("r", 3, b'{"n": "a"}')
     scene.put("ours", 4)
-    await until(lambda: scene.published() == 3, "that of another is published")
-    await until(lambda: len(scene.refusals()) == 1, "refused")
+    await until(lambda: scene.published() == 3)
+    await until(lambda: len(scene.refusals()) == 1)
     assert scene.refusals() == ["the rule was made by key:1, who may not use the API any more"]
 
 
@@ -303,7 +295,7 @@ async def test_no_line_of_the_log_shows_what_rows_hold_or_secrets(scene: Scene) 
         await scene.start(secrets=secrets)
         for offset, rule in enumerate(("refused", "unknown", "nowhere", "wild", "broken")):
             scene.put(rule, offset, json.dumps({"n": sent, "wild": "#"}).encode())
-        await until(lambda: len(scene.refusals()) == 5, "what fails is in the dead letters")
+        await until(lambda: len(scene.refusals()) == 5)
     assert lines.count > 0
     assert lines.found == []
 
@@ -315,7 +307,7 @@ async def test_a_row_goes_to_no_topic_that_its_rules_maker_may_not_publish_to(sc
     topics = ("plant/a/out", "other", "plant/a/b/out", "lab", "$lab/a")
     for offset, topic in enumerate(topics):
         scene.put("r", offset, json.dumps({"to": topic}).encode())
-    await until(lambda: scene.published() + len(scene.refusals()) == len(topics), "all are seen")
+    await until(lambda: scene.published() + len(scene.refusals()) == len(topics))
     assert [one.key for one in scene.log.records(INBOUND)] == [
         b"default/plant/a/out",
         b"default/lab",
@@ -335,15 +327,15 @@ async def test_a_maker_who_is_read_late_is_waited_for_in_order(scene: Scene) -> 
     asked = scene.admin.asked[ACCESS]
     for offset in range(1500):
         scene.put("r", offset)
-    await until(lambda: scene.admin.asked[ACCESS] > asked, "the log is asked for more")
+    await until(lambda: scene.admin.asked[ACCESS] > asked)
     assert (scene.published(), scene.refusals()) == (0, [])
     scene.readers[ACCESS].resume()
-    await until(lambda: scene.published() == 1500, "published")
+    await until(lambda: scene.published() == 1500)
     sent = [dict(one.headers)[HEADER_OUTPUT].decode() for one in scene.log.records(INBOUND)]
     assert sent == [f"r/1/i:0:{offset}:0/0" for offset in range(1500)]
     for offset in range(1500, 1503):
         scene.put("gone", offset)
-    await until(lambda: len(scene.refusals()) == 3, "refused")
+    await until(lambda: len(scene.refusals()) == 3)
     assert scene.admin.asked[ACCESS] == asked + 2, "the log is asked once of who is not there"
 
 
@@ -354,6 +346,6 @@ async def test_a_row_goes_to_no_topic_with_more_levels_than_clients_may_use(scen
     scene.put("made", 0, b'{"to": "b/c"}')
     scene.put("made", 1, b'{"to": "b/c/d"}')
     scene.put("written", 2)
-    await until(lambda: scene.published() + len(scene.refusals()) == 3, "all are seen")
+    await until(lambda: scene.published() + len(scene.refusals()) == 3)
     assert [one.key for one in scene.log.records(INBOUND)] == [b"default/a/b/c"]
     assert scene.refusals() == ["topic name has 4 levels, expected at most 3: 'a/b/c/d'"] * 2

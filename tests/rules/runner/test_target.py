@@ -12,6 +12,7 @@ from mqlake.settings import LogDiskSettings
 from rules.actions.contract import Failure, NewRecord, refusal
 from rules.runner.target import ALONE, ASK_AGAIN_SECONDS, KafkaTarget
 from tests.rules.runner.memory import BatchWriter, MemoryCluster
+from tests.waiting import turns
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +68,7 @@ async def test_a_full_queue_is_waited_out_and_order_is_kept() -> None:
     first = asyncio.ensure_future(target.append(records(10)))
     await asyncio.sleep(0)
     second = asyncio.ensure_future(target.append(records(5, first=10)))
-    for _ in range(3):
-        await asyncio.sleep(0.01)
+    await turns(20)
     assert not first.done()
     log.release_reports()
     assert (await first, await second) == ({}, {})

@@ -21,9 +21,10 @@ from ingest.federation.settings import (
 from ingest.protocol.packets import Publish, Will
 from mqlake.clock import SystemClock
 from mqlake.metrics.families import Families
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from ingest.federation.brokers.links import Link
@@ -41,13 +42,6 @@ LIMIT_SECONDS = 120.0
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-async def until(is_done: Callable[[], bool]) -> None:
-    """Wait for something that other processes do."""
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while not is_done():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 class Listener(BrokerClient):

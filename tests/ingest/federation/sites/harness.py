@@ -45,17 +45,10 @@ from mqlake.session_records import StoredSubscription, encode_session, session_k
 from mqlake.settings import LogSettings
 from tests.ingest.federation.sites.router import Router
 from tests.mqlake.sessions import a_session
+from tests.waiting import until as until
 
-DEADLINE_SECONDS: Final = 120.0
-"""Never reached where things go well; a busy machine can be slow."""
 TURN_SECONDS: Final = 0.005
 TENANT: Final = "default"
-
-
-async def until(is_done: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not is_done():  # noqa: ASYNC110 - sockets are in between
-            await asyncio.sleep(TURN_SECONDS)
 
 
 class Site:

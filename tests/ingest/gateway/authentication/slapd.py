@@ -4,7 +4,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Final
 import trustme
 
 from launcher.ports import free_ports
+from launcher.testing import await_condition
 
 SLAPD: Final = "/usr/sbin/slapd"
 INSTALL: Final = "OpenLDAP's server is missing: apt install slapd"
@@ -155,16 +155,16 @@ class Slapd:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        end = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-            except ConnectionRefusedError:
-                if time.monotonic() > end or self.process.poll() is not None:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
+        await_condition(self._listens, "slapd listens", timeout_seconds=START_SECONDS)
+
+    def _listens(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "slapd has ended"
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def stop(self) -> None:
         if self.process is not None:

@@ -19,6 +19,7 @@ from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.store.retained import RetainedRow
 from mqlake.tables import MESSAGES, RETAINED
 from tests.ingest.gateway.lake.tables import append
+from tests.waiting import until
 
 pytestmark = pytest.mark.programs
 
@@ -64,12 +65,6 @@ def children() -> list[psutil.Process]:
             if "ingest.gateway.lake.worker" in child.cmdline():
                 found.append(child)
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.01)
 
 
 def test_one_child_answers_request_after_request(tmp_path: Path) -> None:
