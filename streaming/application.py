@@ -4,6 +4,7 @@ import logging
 import math
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -248,6 +249,7 @@ def run(settings: StreamingSettings, heart: Heart, begin: Callable[[Stop], int])
         OperationalError: The machine or the settings do not allow it to run.
     """
     set_up_logging(settings.log_level, settings.log_file, settings.log_format, heart.name)
+    _leave_out_pandas()
     CALL_LOGGER.setLevel(logging.WARNING)
     stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -258,6 +260,16 @@ def run(settings: StreamingSettings, heart: Heart, begin: Callable[[Stop], int])
         return 0
     finally:
         heart.beat(healthy=False, detail="stopped")
+
+
+def _leave_out_pandas() -> None:
+    """Have pyspark do without pandas and pyarrow, which it imports where it can.
+
+    Nothing here converts by them, and they take 80 MB of each application and most of a second
+    (docs/design/operation.md).
+    """
+    for name in ("pandas", "pyarrow"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
 def run_engine(

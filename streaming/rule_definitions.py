@@ -23,6 +23,7 @@ from mqlake.tables import RULES
 from rules.masking import mask_actions
 from rules.model import ActionSpec, Rule
 from streaming.merges import Matched, Merge, of_change
+from streaming.spark import frame_of_texts
 
 _logger = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ def rule_changes(records: DataFrame) -> DataFrame:
         key = dict(zip(_KEY, fact.name, strict=True))
         changes[fact.name] = changes.get(fact.name, key) | said
     # As text: whatever number or character a column does not take becomes null.
-    texts = [(json.dumps(change),) for change in changes.values()]
-    rows = records.sparkSession.createDataFrame(texts, "change string")
+    texts = [json.dumps(change) for change in changes.values()]
+    rows = frame_of_texts(records.sparkSession, texts, "change")
     return (
         rows.select(F.from_json("change", _CHANGE).alias("change"))
         .select("change.*")

@@ -1,9 +1,12 @@
 """The SparkSession of an application, and its JVM."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from streaming.jvm.bridge import java_class
 from streaming.jvm.process import Jvm, start_jvm
@@ -78,3 +81,13 @@ def small_session(spark: SparkSession) -> SparkSession:
     # VACUUM lists the one folder of a table in so many tasks; the default is ten thousand.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")
     return session
+
+
+def frame_of_texts(spark: SparkSession, texts: Sequence[str], column: str) -> DataFrame:
+    """Return a row for each text.
+
+    As a constant of the plan: `createDataFrame` has processes with Python bring rows into a form
+    that Java reads, which stay and take 110 MB (docs/design/operation.md).
+    """
+    rows = F.from_json(F.lit(json.dumps(list(texts))), "array<string>")
+    return spark.range(0, 1, 1, 1).select(F.explode(rows).alias(column))

@@ -8,6 +8,7 @@ partition are in order, so all not above the last mark (offset, rule, index) cam
 of dead letters that are run again are in no order, and come once.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
@@ -44,6 +45,7 @@ from mqlake.records import (
 from mqlake.tables import DEAD_LETTERS, LATE, Table
 from rules.sql.quoting import quoted_name
 from streaming.sources import header
+from streaming.spark import frame_of_texts
 
 Mark = tuple[int, str, int]
 """Offset, rule, index."""
@@ -99,8 +101,12 @@ def new_outputs(outputs: DataFrame, marks: Marks) -> DataFrame:
         marks: The last of each source and partition before this batch.
     """
     spark = outputs.sparkSession
-    rows = [(*source, *mark) for source, mark in marks.items()]
-    known = F.broadcast(spark.createDataFrame(rows, _MARKS))
+    texts = [
+        json.dumps(dict(zip(_MARKS.names, (*source, *mark), strict=True)))
+        for source, mark in marks.items()
+    ]
+    of_marks = frame_of_texts(spark, texts, "text").select(F.from_json("text", _MARKS).alias("row"))
+    known = F.broadcast(of_marks.select("row.*"))
     mark = F.struct(*_MARK)
     marked = F.struct("marked_offset", "marked_rule", "marked_index")
     before = (
