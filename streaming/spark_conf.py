@@ -93,6 +93,9 @@ JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     "-XX:MaxMetaspaceSize=320m",
     "-Xss1m",
+    # Milliseconds. What a large work (the archive of classes, a merge) has freed goes back to the
+    # system; Java from 17.0.9 on.
+    "-XX:TrimNativeHeapInterval=30000",
     "-XX:+ExitOnOutOfMemoryError",
     "-Djava.net.preferIPv4Stack=true",
 )

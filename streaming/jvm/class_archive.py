@@ -22,6 +22,9 @@ _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
 # A class that does not fit is told at each start, in words that only we could act upon.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+# At the address that it was written for: at another one Java changes each page of it as it maps it,
+# so every JVM has a copy of its own of what they could share.
+_SHARED: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class ClassArchive:
 
     def _options(self, without: str) -> list[str]:
         self.take()
-        return [*_QUIET, f"-XX:SharedArchiveFile={self.path}" if self.is_written else without]
+        common = [*_QUIET, *_SHARED]
+        return [*common, f"-XX:SharedArchiveFile={self.path}" if self.is_written else without]
 
     def take(self) -> None:
         """Take the archive that a JVM has finished, and remove the remains of others."""
