@@ -13,8 +13,9 @@ from bench.codec import measure_codec
 from bench.connections import measure_connection_memory, measure_connects
 from bench.figures import Figures, figure, percentiles
 from bench.loader import Latency, Load
+from bench.memory import memory_figures
 from bench.painting import measure_first_paint
-from bench.processes import cpu_percent_of, processes_of, usage_of
+from bench.processes import cpu_percent_of, processes_of
 from bench.querying import measure_sql_day, measure_sql_point
 from bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
 from bench.routing import measure_route_match
@@ -65,11 +66,8 @@ def measure_idle(bench: Bench) -> Figures:
 
 
 def measure_memory(bench: Bench) -> Figures:
-    """Resident memory of each process, after the loads put on before."""
-    usage = usage_of(processes_of(bench.state))
-    figures = {figure(f"memory, {name}", "MiB"): use.resident_mib for name, use in usage.items()}
-    figures[figure("memory, whole system", "MiB")] = sum(u.resident_mib for u in usage.values())
-    return figures
+    """Memory of each process and what it is, after the loads put on before."""
+    return memory_figures(processes_of(bench.state))
 
 
 def _steady(publish_to: str, subscribe_to: str, rate: int, seconds: float) -> Load:

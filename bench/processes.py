@@ -1,7 +1,7 @@
 """Memory and processor time of each process of a running system, by psutil."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +31,17 @@ def usage_of(pids: Mapping[str, int]) -> dict[str, ProcessUsage]:
     named = set(pids.values())
     found = {}
     for name, pid in pids.items():
-        process = psutil.Process(pid)
-        family = [process, *(c for c in process.children(recursive=True) if c.pid not in named)]
-        if any(child.pid in named for child in process.children(recursive=True)):
-            family = [process]  # the supervisor: its other children are children of the named ones
-        found[name] = _sum(family)
+        found[name] = _sum(family_of(pid, named))
     return found
+
+
+def family_of(pid: int, named: Collection[int]) -> list[psutil.Process]:
+    """Return a process and its children; a parent of named processes is alone."""
+    process = psutil.Process(pid)
+    children = process.children(recursive=True)
+    if any(child.pid in named for child in children):
+        return [process]  # the supervisor: its other children are children of the named ones
+    return [process, *children]
 
 
 def thread_seconds_of(pid: int) -> dict[str, float]:
