@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",
         action="store_true",
-        help="write tests/transcripts anew, or the imports in ARCHITECTURE.md",
+        help="write tests/transcripts again, or the imports in ARCHITECTURE.md and docs/design",
     )
     parser.addoption("--plan", type=Path, help="what this run is of a gate (tests/gate/plan.py)")
     parser.addoption("--order", type=int, metavar="SEED", help="mix files, by this seed")

@@ -1,12 +1,14 @@
-"""ARCHITECTURE.md draws the imports as they are, and its walks name functions that exist.
+"""ARCHITECTURE.md is short, draws the imports as they are and names files and functions that exist.
 
-`bin/test tests/docs/test_architecture.py --rewrite` draws anew.
+`bin/test tests/docs/test_architecture.py --rewrite` draws the imports again, and lists those of
+inner packages in `docs/design/README.md`.
 """
 
 import ast
 import re
 import tomllib
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -18,6 +20,8 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = ROOT / "ARCHITECTURE.md"
+DESIGN: Final = ROOT / "docs" / "design" / "README.md"
+MOST_BYTES: Final = 15_000
 _BEGIN, _END = "<!-- imports: tests/docs/test_architecture.py -->\n", "\n<!-- end of imports -->"
 WALKS: Final = (
     "A PUBLISH",
@@ -27,6 +31,7 @@ WALKS: Final = (
     "A query",
 )
 MOST_HOPS: Final = 12
+_FILE: Final = re.compile(r"`([\w/]+\.(?:py|java)|[a-z]\w*(?:/\w+)*/)`")
 _HOP: Final = re.compile(r"^(\d+)\. `([\w/]+\.(?:py|java))` `([\w.]+)` ", re.MULTILINE)
 
 Imports = dict[str, set[str]]
@@ -69,18 +74,20 @@ def _names(module: str, inside: set[str]) -> tuple[str, str]:
     return package, sub if sub in inside else package
 
 
-def drawing() -> str:
-    """Return the picture and the table.
-
-    In the picture a package that is reached by way of another one has no arrow of its own.
-    """
-    outer, inner = imports()
+def picture() -> str:
+    """Draw the packages; one that is reached by way of another one has no arrow of its own."""
+    outer, _ = imports()
     lines = ["```mermaid", "flowchart TD"]
     for package, imported in sorted(outer.items()):
         around = set().union(*(_reached(outer, other) for other in imported))
         lines += [f"    {package} --> {other}" for other in sorted(imported - around)]
-    lines += ["```", "", "| package | imports of its own and of others |", "| --- | --- |"]
-    for package, imported in sorted(inner.items()):
+    return "\n".join([*lines, "```"])
+
+
+def table() -> str:
+    """List the imports of the packages inside of packages."""
+    lines = ["| package | imports of its own and of others |", "| --- | --- |"]
+    for package, imported in sorted(imports()[1].items()):
         listed = ", ".join(f"`{other}`" for other in sorted(imported))
         lines.append(f"| `{package}` | {listed} |")
     return "\n".join(lines)
@@ -90,15 +97,45 @@ def _reached(found: Imports, package: str) -> set[str]:
     return found[package].union(*(_reached(found, other) for other in found[package]))
 
 
-def test_the_document_draws_the_imports_as_they_are(request: pytest.FixtureRequest) -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
+@pytest.mark.parametrize(("document", "draw"), [(DOCUMENT, picture), (DESIGN, table)])
+def test_imports_are_drawn_as_they_are(
+    document: Path, draw: Callable[[], str], request: pytest.FixtureRequest
+) -> None:
+    text = document.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     drawn, found, after = rest.partition(_END)
-    assert found, f"{DOCUMENT.name} has no place for the imports"
+    assert found, f"{document.name} has no place for the imports"
     if request.config.getoption("--rewrite"):
-        DOCUMENT.write_text(f"{before}{_BEGIN}{drawing()}{_END}{after}", encoding="utf-8")
+        document.write_text(f"{before}{_BEGIN}{draw()}{_END}{after}", encoding="utf-8")
     else:
-        assert drawn == drawing(), "draw them anew with --rewrite"
+        assert drawn == draw(), "draw them again with --rewrite"
+
+
+def test_the_document_is_read_in_one_sitting() -> None:
+    assert DOCUMENT.stat().st_size <= MOST_BYTES
+
+
+def test_each_file_that_the_document_names_exists() -> None:
+    """A name without a folder is a file anywhere, a folder may be one inside the row's own."""
+    there = {path.relative_to(ROOT).as_posix() for path in _sources()}
+    names = {name.rpartition("/")[2] for name in there}
+    folders = {f"{part.name}/" for name in there for part in Path(name).parents}
+    missing = [
+        name
+        for name in _FILE.findall(DOCUMENT.read_text(encoding="utf-8"))
+        if name not in (there if "/" in name else names)
+        and not (name.endswith("/") and ((ROOT / name).is_dir() or name in folders))
+    ]
+    assert missing == []
+
+
+def _sources() -> list[Path]:
+    return [
+        path
+        for package in (*packages(), "tests")
+        for ending in ("py", "java")
+        for path in (ROOT / package).rglob(f"*.{ending}")
+    ]
 
 
 def test_the_layers_are_all_packages() -> None:
