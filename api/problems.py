@@ -22,7 +22,7 @@ CODES: Final[dict[str, str]] = {
     "not_found": "there is no such thing, or no such path",
     "method_not_allowed": "the path is there, but not with this method",
     "conflict": "it conflicts with the present state",
-    "version_conflict": "somebody else has changed it meanwhile",
+    "version_conflict": "another caller has changed it meanwhile",
     "gone": "it was there and is no more",
     "body_too_large": "the body of the request is larger than the API takes",
     "unsupported_media_type": "the body is not of a type that is taken here",

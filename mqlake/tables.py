@@ -256,7 +256,7 @@ AUDIT_LOG: Final = Table(
         Column("detail", "string", "why a file is not used; null otherwise"),
         Column("asked", "string", "body of the request as JSON, without secrets; null without"),
         Column("before", "string", "what was there as JSON, without secrets; null for nothing"),
-        Column("after", "string", "what is there since; likewise"),
+        Column("after", "string", "what is there since; as above"),
         Column("log_partition", "int", "partition of mqlake.events"),
         Column("log_offset", "bigint", "offset in that partition; with it the key of the row"),
     ),

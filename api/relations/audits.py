@@ -143,7 +143,7 @@ WILL: Final = Audit(
 
 SESSION_PRESENT: Final = Audit(
     "session-present",
-    "a client that asked for a clean start is not told of a session",
+    'a client that asked for a clean start gets no "session present"',
     """
     SELECT tenant, CASE WHEN get_json_object(fields, '$.session_present') = 'true'
             THEN 'broken' ELSE 'ok' END AS verdict, 1 AS n, ts AS at, fields AS witness

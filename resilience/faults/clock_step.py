@@ -15,7 +15,7 @@ from resilience.target import Target
 async def clock_step(
     target: Target, part: str, *, by_seconds: float = 60.0, seconds: float = 4.0
 ) -> None:
-    """The wall clock of the part's machine steps `by_seconds`, and back after so many `seconds`."""
+    """The wall clock of the part's machine steps `by_seconds`, and back after `seconds`."""
     machine = target.machine(part)
     machine.set_clock(by_seconds)
     try:
