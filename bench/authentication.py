@@ -1,7 +1,8 @@
 """Cost of logins and rights: connects a second with passwords, a PUBLISH with 1,000 rules.
 
-Two gateways and a log of one broker, without the rest of the system: one that asks nobody, and one
-with a file of users and a file of rights. They take turns, so that both see the same machine.
+Two gateways and a log of one broker, without the rest of the system: one without authentication,
+and one with a file of users and a file of rights. They take turns, so that both see the same
+machine.
 """
 
 import json

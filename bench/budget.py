@@ -1,15 +1,15 @@
 """How much processor time a message costs at full load, stage by stage.
 
 Each process is charged with its time beyond its idle load, up to the moment at which the system
-is quiet again: tables are written later than messages are delivered. Gateways are told apart by
-having publishers on one and subscribers on another.
+is quiet again: tables are written later than messages are delivered. Gateways are
+measured apart, with publishers on one and subscribers on another.
 
 Log and router have a part in both halves of the way. The load of publishers is put on once more, at
-the rate that was reached, and nobody subscribes: the time that they use then is *in* (the log takes
-a message and gives it to router and lake, the router finds nobody), and the time that they used
+the rate that was reached, without subscribers: the time that they use then is *in* (the log takes
+a message and gives it to router and lake, the router finds no gateway), and the time that they used
 more before is *out* (the router sends it to a gateway's log topic, the gateway reads it there).
 
-Of each process it is also told which kinds of threads it was, by the names that Linux keeps of them
+The time of each process is also shown by kind of thread, by the names that Linux keeps of them
 (`/proc/<pid>/task/<tid>/comm`, 15 characters).
 """
 
@@ -116,10 +116,11 @@ def stages(whole: Cost, way_in: Cost, gateway_in: str, gateway_out: str) -> Figu
     """Divide the price of a message among the stages of its way.
 
     Args:
-        whole: Of a load.
-        way_in: Of the same one without subscribers.
-        gateway_in: Of the publishers.
-        gateway_out: Of the subscribers; when it is the same one it is counted once, as the first.
+        whole: Processor time of a load, by process.
+        way_in: The same without subscribers.
+        gateway_in: Gateway of the publishers.
+        gateway_out: Gateway of the subscribers; if it is the same one it is counted once, as the
+            first.
     """
     called = {
         gateway_out: GATEWAY_OUT,

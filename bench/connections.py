@@ -20,7 +20,7 @@ KINDS: Final = {
     "clean, one subscription each": (False, True),
     "sessions that outlive it, one subscription each": (True, True),
 }
-"""Whether a session outlives its connection, and whether its client subscribes."""
+"""For each kind of client: does its session outlive the connection, does it subscribe."""
 
 FIRST_CONNECTIONS: Final = 2_500
 IDLE_CONNECTIONS: Final = 5_000
@@ -47,12 +47,12 @@ def connects(programs: LoadPrograms, address: str, pid: int, what: str, kind: st
     """CONNECT, CONNACK, perhaps SUBSCRIBE and SUBACK, DISCONNECT, closed by the gateway; no TLS.
 
     3.1, 3.1.1 and 5.0 in turn. The load tool shares the processor: so the gateway's own time for a
-    connect is told, too.
+    connect is shown, too.
 
     Args:
-        programs: Of the bench.
-        address: Of the gateway.
-        pid: Its process.
+        programs: Compiled load generators.
+        address: Host and port of the gateway.
+        pid: Process of the gateway.
         what: Names the figures.
         kind: Of `KINDS`.
     """
@@ -79,8 +79,8 @@ def connects(programs: LoadPrograms, address: str, pid: int, what: str, kind: st
 def measure_connection_memory(bench: Bench) -> Figures:
     """Growth of a gateway when 5,000 clients connect, and when each then subscribes.
 
-    It has served nobody before, and other clients come first: they use up the memory that starting
-    has left free in the process, so the 5,000 are not counted too low.
+    It has served no client before, and other clients come first: they use up the memory that
+    starting has left free in the process, so the 5,000 are not counted too low.
     """
     with fresh_gateway(bench.state) as gateway:
         process = psutil.Process(gateway.pid)

@@ -41,7 +41,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class BenchLogins:
-    """Users of clients: `user-0` to one less than so many, in turn."""
+    """Users of clients: `user-0`, `user-1` and so on, in turn."""
 
     users: int
     password: str
@@ -99,7 +99,7 @@ def run_cycles(
         levels: Protocol levels, a digit each; clients take turns.
         keep: Whether sessions outlive their connections.
         subscribe: Whether each client subscribes to a filter of its own.
-        names: Of the clients; None: names that nobody has had.
+        names: Client identifiers; None: new ones.
         login: Their users; None: none.
 
     Raises:

@@ -109,7 +109,7 @@ class Grid:
         """Start a node's broker, with further lines of settings, and wait until it listens."""
         path = self.folder / f"mosquitto-{node}.conf"
         # All limits of waiting messages are taken away: they are not measured here. A broker that
-        # is started by root would become somebody who cannot read its folder.
+        # is started by root would become a user who cannot read its folder.
         path.write_text(
             f"listener {self.ports[node]} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
             "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n" + settings,

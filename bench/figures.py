@@ -21,7 +21,7 @@ class Figure:
     """The goal is a least value, not a most."""
 
     def is_met(self, value: float) -> bool | None:
-        """Whether the value reaches the goal; None without one."""
+        """Tell whether the value reaches the goal; None without a goal."""
         if self.goal is None:
             return None
         return value >= self.goal if self.at_least else value <= self.goal

@@ -26,7 +26,7 @@ from bench.session_client import SessionClient
 GATEWAY_NAME: Final = "gateway-1"
 CONNECTIONS: Final = 20_000
 PROCESSES: Final = 2
-"""Each may have so many open files as the gateway may."""
+"""Each may have as many open files as the gateway."""
 QUIET_SECONDS: Final = 10.0
 HELD_SECONDS: Final = 5.0
 """With all connections there, before they go."""
@@ -39,10 +39,10 @@ class FloodSeen:
     """Outcome of one flood.
 
     Attributes:
-        outcomes: Of its connections.
+        outcomes: Number of connections by what became of them.
         waits: Seconds from due to PUBACK of the well behaved client meanwhile, sorted.
         seconds: Until each connection had come to something.
-        resident_bytes: Of the gateway, at the end.
+        resident_bytes: Memory of the gateway at the end.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)

@@ -4,7 +4,7 @@ python -m bench.flooder HOST:PORT COUNT KIND
 
 Kinds: `silent` connections send nothing, `connect` ones log in as a client each and stay, and
 `partial` ones send the first half of a CONNECT. One JSON object goes to standard output when each
-has come to something: how many were `let in`, `refused` (told why) and `closed`. The end of
+has come to something: how many were `let in`, `refused` (with a reason) and `closed`. The end of
 standard input ends it.
 """
 
@@ -40,7 +40,7 @@ class Flood:
         self.outcomes: Counter[str] = Counter()
 
     async def open(self, count: int) -> None:
-        """Open so many, some hundred at once."""
+        """Open `count` connections, some hundred at once."""
         numbers = iter(range(count))
 
         async def take() -> None:

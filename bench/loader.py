@@ -42,7 +42,7 @@ class Load:
     """New filters to subscribe to, one after the other."""
     probe_interval_seconds: float = 0.02
     prefix: str = ""
-    """Of the topics; a new one with each run when none is given."""
+    """First levels of the topics; by default new ones for each run."""
     answers: str = ""
     """Messages are JSON, and subscribers get outputs of rules on them, below this topic."""
     answered: int = 0
@@ -84,7 +84,7 @@ class LoadResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every message was acknowledged and came once and in order."""
+        """Tell whether every message was acknowledged and came once and in order."""
         return (
             self.acknowledged == self.published
             and not self.lost
@@ -108,7 +108,7 @@ class LoadResult:
 
 
 def new_prefix() -> str:
-    """Return the first levels of topics that nobody has used."""
+    """Return first levels of topics that were never used."""
     return f"bench/{uuid.uuid4().hex[:12]}"
 
 

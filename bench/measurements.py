@@ -71,7 +71,7 @@ def measure_memory(bench: Bench) -> Figures:
 
 
 def _steady(publish_to: str, subscribe_to: str, rate: int, seconds: float) -> Load:
-    """Return so many messages a second from one gateway to another, or to the same."""
+    """Return a load of `rate` messages a second from one gateway to another, or to itself."""
     return Load(
         publish_to=[publish_to],
         subscribe_to=[subscribe_to],
@@ -228,7 +228,7 @@ def measure_acknowledged(bench: Bench) -> Figures:
 
 
 Measurement = Callable[[Bench], Sequence[Figures]]
-"""One taken several times returns several figures; medians of these are told."""
+"""One taken several times returns several figures; their medians are shown."""
 
 
 def times(count: int, take: Callable[[Bench], Figures]) -> Measurement:
@@ -244,7 +244,7 @@ WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
 """Taken before a system is started."""
 
 COLD: Final = frozenset({"ready", "idle"})
-"""Of a system that has just started."""
+"""Measurements of a system that has just started."""
 
 MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "ready": times(1, measure_ready),

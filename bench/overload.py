@@ -34,7 +34,7 @@ NEAR: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """How long each phase is: nobody else, everybody, everybody with the log stopped, and again."""
+    """How long each phase is: one client alone, all, all with the log stopped, all again."""
 
     quiet: float = 20.0
     before: float = 135.0
@@ -49,10 +49,10 @@ class OverloadSeen:
     Attributes:
         quiet: Seconds from due to PUBACK of the well behaved client, sorted.
         loaded: The same while others publish, but for the stop and until it was over.
-        recovered: After so many seconds with a log it waited no longer than `NEAR` allows.
-        flood: Of the others.
-        resident_bytes: Of the gateway: most of all.
-        begun_bytes: Before.
+        recovered: Seconds with a log after which it waited no longer than `NEAR` allows.
+        flood: Result of the other clients.
+        resident_bytes: Largest memory of the gateway.
+        begun_bytes: Memory of the gateway before.
         steps: Steps of protection that there were.
     """
 

@@ -105,8 +105,8 @@ def write_sessions(
     """Append sessions to `mqlake.sessions`, of clients that are away unless a holder is given.
 
     Args:
-        bootstrap_servers: Of the log.
-        client_ids: Whose sessions.
+        bootstrap_servers: Addresses of the log.
+        client_ids: Clients that get a session each.
         cursor: Per partition of `mqlake.inbound` the next offset they are to get.
         prefix: Each subscribes to `<prefix>/<client identifier>/<number>/+`.
         subscriptions: How many each has.
@@ -131,7 +131,7 @@ def write_sessions(
             progress = ProgressRecord(session.session_id, cursor, settled=False)
             values = (
                 # In the order in which a gateway lets go of a session: behind that of a session
-                # that nobody holds, progress does not count.
+                # without a holder, progress does not count.
                 (progress_key(TENANT, client_id), encode_progress(progress)),
                 (session_key(TENANT, client_id), encode_session(session)),
             )
@@ -185,7 +185,7 @@ def await_retained(data_dir: Path, last: Mapping[int, int]) -> None:
 
 
 def await_sessions(data_dir: Path, count: int) -> None:
-    """Wait until the table `sessions` has so many rows."""
+    """Wait until the table `sessions` has `count` rows."""
     query = f"SELECT count(*) FROM {SESSIONS_TABLE.name}"  # noqa: S608
 
     def is_there(table: TableReader) -> bool:

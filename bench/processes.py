@@ -73,7 +73,7 @@ class CpuWatch:
 
 
 def cpu_percent_of(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Watch for so many seconds; return per process the share of one core that it used."""
+    """Watch for `seconds`; return for each process the share of one core that it used."""
     watch = CpuWatch(pids)
     time.sleep(seconds)
     return watch.percent()

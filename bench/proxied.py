@@ -57,7 +57,7 @@ def running(command: list[str], log: Path) -> Iterator[ProxiedProcess]:
 
 
 def is_ready(folder: Path, nodes: int, talkers: int = 0) -> bool:
-    """Tell whether so many nodes take clients, so many clients have places, and proxies know."""
+    """Tell whether `nodes` take clients, `talkers` have places, and the proxies know."""
     try:
         told: dict[str, Any] = ask_balancer(folder / "control.sock", action="status")
     except OperationalError:

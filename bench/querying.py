@@ -26,7 +26,7 @@ def measure_sql_point(bench: Bench) -> list[Figures]:
     """One message of 2,000,000, by topic and time, from question to the whole answer."""
 
     def query(number: int, begin_ms: int) -> str:
-        # Each asks for another: an answer must not come out of somebody's memory.
+        # Each asks for another one: an answer must not come from a cache.
         at = begin_ms + number * 7_919_000
         topic = f"{_PREFIX}plant/{number * 37 % TOPICS}"
         return (

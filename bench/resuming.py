@@ -33,7 +33,7 @@ ABSENT: Final = 3
 """Clients that missed the history, each measured once."""
 ABSENT_MESSAGES: Final = 100
 OWN_TOPICS: Final = 5
-"""Of each, with these."""
+"""Topics of a client's own, beside the common ones."""
 
 
 def measure_resume(bench: Bench) -> Figures:

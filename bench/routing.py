@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS: Final = 300.0
 
 
 def measure_route_match(sizes: tuple[int, ...] = FILTERS, messages: int = MESSAGES) -> Figures:
-    """Measure the route function with so many filters, in rounds of so many messages.
+    """Measure the route function with each number of filters, in rounds of `messages`.
 
     Raises:
         OperationalError: No Java, no jars, or the program did not end well.

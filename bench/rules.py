@@ -440,7 +440,7 @@ async def _await_outputs(
 
     Args:
         clients: Publisher and subscriber.
-        topic_name: Where to publish.
+        topic_name: Topic of the published messages.
         wanted: Outputs, of whichever message.
         often: Publish all the time; else once.
     """

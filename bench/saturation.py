@@ -13,7 +13,7 @@ from bench.system import Bench
 
 LOOP_SECONDS: Final = 10.0
 LOOPS_WITHOUT_GAIN: Final = 3
-"""The system is warm when so many loops in a row were not faster than one before."""
+"""The system is warm when this number of loops in a row was not faster than one before."""
 MOST_LOOPS: Final = 24
 HIGHEST_RATE: Final = 1.25
 """Highest rate that is tried, in rates of a closed loop."""
@@ -39,7 +39,7 @@ def closed_loop(bench: Bench) -> Load:
 
 
 def open_loop(loop: Load, rate: float) -> Load:
-    """Return the same load, published at so many messages a second whatever is delivered."""
+    """Return the same load, published at `rate` messages a second whatever is delivered."""
     return replace(loop, rate=rate, await_delivery=False)
 
 

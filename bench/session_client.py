@@ -102,7 +102,7 @@ class SessionClient(asyncio.Protocol):
         await self._complete
 
     async def receive(self, count: int) -> None:
-        """Return when so many different messages have come and are acknowledged."""
+        """Return when `count` different messages have come and are acknowledged."""
         if len(self.arrivals) < count:
             self._wanted = count
             self._complete = self._loop.create_future()

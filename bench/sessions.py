@@ -46,7 +46,7 @@ PROGRESS_PER_SECOND: Final = 5_000
 BUSY_SECONDS: Final = 10.0
 PACE_SECONDS: Final = 0.02
 BUSY_EPOCH: Final = 1
-"""Of the busy sessions: before every claim that stands in a log with so many records."""
+"""Epoch of the busy sessions: before every claim in a log with this number of records."""
 
 CROWD: Final = 2_000
 CROWD_IN_FLIGHT: Final = 100
@@ -54,7 +54,7 @@ BACK_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 3.0
 """For the work of gateways after one of them has come: shards change their owners."""
 SETTLED_PERCENT: Final = 30.0
-"""Of a core: a gateway that uses less reads no shard that it is to stand by for."""
+"""Part of a core; a gateway that uses less has read all shards that it stands by for."""
 STAND_BY_SECONDS: Final = 900.0
 
 BLOCK_BYTES: Final = 512
@@ -71,7 +71,7 @@ PING_PAUSE_SECONDS: Final = 0.02
 def measure_sessions(
     programs: LoadPrograms, size: int, note: Callable[[str], None]
 ) -> list[Figures]:
-    """Start, connect, idle, kill: with so many stored sessions of five subscriptions each."""
+    """Start, connect, idle, kill: with `stored` sessions of five subscriptions each."""
     with (
         tempfile.TemporaryDirectory(prefix="mqlake-bench-") as folder,
         running_fleet(Path(folder)) as fleet,
@@ -306,9 +306,9 @@ async def _come_back(
 
     Args:
         fleet: Its gateways.
-        name: Of the one that is killed.
-        client_ids: Of the clients that come.
-        settle: Whether they were connected there before.
+        name: Gateway that is killed.
+        client_ids: Clients that come.
+        settle: The clients were connected there before.
     """
     loop = asyncio.get_running_loop()
     clients = [SessionClient(client_id) for client_id in client_ids]

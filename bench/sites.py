@@ -321,7 +321,7 @@ async def _measure_paths(
     messages: int,
     rate: float,
 ) -> dict[str, Any]:
-    """Count the bytes that come to a site from each neighbour while it is told the same by both.
+    """Count the bytes that come to a site from each neighbour while both bring the same messages.
 
     In the triangle it is site 2 or site 3: the other one then gets all from it or from site 1, and
     which of them that is follows from the one that was first once.

@@ -31,7 +31,7 @@ class Bench:
     ready_seconds: float | None = None
     """From the command to the line that says ready; None when it ran already."""
     own: LocalSystem | None = None
-    """Started for the bench, which may do anything with it; None: somebody uses it."""
+    """Started for the bench, which may do anything with it; None: it is in use."""
     note: Callable[[str], None] = print
     """Tells the user something beside the figures."""
 
@@ -64,7 +64,7 @@ class Bench:
 
 @contextmanager
 def fresh_gateway(state: SystemState) -> Iterator[BenchGateway]:
-    """Add a gateway that has served nobody yet to the system for the length of a `with` block.
+    """Add a gateway without clients so far to the system for the length of a `with` block.
 
     It has default settings and the environment of those that the launcher starts.
 

@@ -29,9 +29,9 @@ def tell_log(servers: str, operation: str, tenant: str | None, asked: Any) -> No
     """Append a row: a command and its user on this machine; say when that is not possible.
 
     Args:
-        servers: Of the log that takes it.
+        servers: Log that takes the record.
         operation: The command, without `bin/mqlake`.
-        tenant: Of the thing changed; None: of all.
+        tenant: Owner of the thing changed; None: all tenants.
         asked: Its arguments, as JSON has them.
     """
     record = AuditRecord(

@@ -88,8 +88,8 @@ def run_demo(
 
     Args:
         gateways: Host and port; the devices take turns, the subscriber is on the last one.
-        messages: How many to publish; all readings when there are not so many.
-        per_second: How fast.
+        messages: How many to publish; at most the number of readings.
+        per_second: Messages a second.
         show: Called with a line for some of the messages received, about five a second.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where commands get a password from."""
+"""Sources from which commands take a password: an option, a file, the terminal."""
 
 import sys
 

@@ -5,7 +5,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 def progress_bar(console: Console, *, quiet: bool = False) -> Progress:
-    """Return a bar for a `with` block; there is none where nobody looks, as in a file."""
+    """Return a bar for a `with` block; none is shown when the output is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 from mqlake.settings import ProcessSettings
 
 WIDTH: Final = 120
-"""Of a line of comment, at most."""
+"""Longest line of a comment, in characters."""
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -34,7 +34,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text of somebody else's without codes that would move a terminal's cursor."""
+    """Return a foreign text without codes that would move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

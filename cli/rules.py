@@ -433,7 +433,7 @@ def _document(rule: dict[str, Any]) -> str:
 
 
 def _sql(api: ApiClient, rule: str) -> str:
-    """Return the SQL that somebody means by a file, an identifier or SQL itself."""
+    """Return the SQL that an argument means: a file, an identifier or SQL itself."""
     if any(one.isspace() for one in rule):
         return rule
     path = Path(rule)

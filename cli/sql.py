@@ -23,7 +23,7 @@ _FORMATS: Final = {"table": "json", "json": "jsonl", "csv": "csv", "parquet": "p
 """Format that the API is asked for."""
 _PIECE: Final = 64 * 1024
 _IN_MEMORY_BYTES: Final = 16 * 1024 * 1024
-"""Of an answer; the rest of it is in a temporary file."""
+"""Part of an answer that stays in memory; the rest is in a temporary file."""
 
 
 @click.command("sql")
@@ -118,7 +118,7 @@ def _opened(path: Path | None) -> Iterator[IO[bytes]]:
 def _read(answer: HTTPResponse, output: Path | None) -> Iterator[IO[bytes]]:
     """Read an answer to its end first, if what reads our output may pause, as `less` does.
 
-    The API ends an answer that nobody reads.
+    The API ends an answer whose caller does not read.
     """
     if output is not None:
         yield answer

@@ -15,7 +15,7 @@ def measure_balancing(seed: int, scale: float = 1.0) -> Figures:
     """Repeat the published experiments; `lab.experiments` says how.
 
     Args:
-        seed: Of all chance.
+        seed: Seed of all random choices.
         scale: Part of the published numbers of clients.
     """
     figures: Figures = {}

@@ -1,7 +1,7 @@
 """The published experiments of balancing MQTT clients over a cluster, repeated by a load model.
 
 The nodes are made up (`load_model`), and the code that places real clients decides: `Fleet` makes
-the snapshots, from CPU that it is told every 5 s; HAProxy's part (the next by weight, the one with
+the snapshots, from CPU times of the last 5 s; HAProxy's part (the next by weight, the one with
 the fewest connections, the slot of a bucket) is done here as HAProxy does it. Live connections
 stay.
 """
@@ -66,7 +66,7 @@ class _Cluster:
         self._policy = policy
         self._fleet = Fleet(policy, Snapshot())
         self._debts: defaultdict[str, float] = defaultdict(float)
-        """Of each node, for the next by weight."""
+        """Debt of each node, for the next by weight."""
         self._snapshot = Snapshot()
         self._own: dict[str, int] = {}
         self.model = LoadModel(waves)

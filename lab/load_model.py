@@ -1,6 +1,6 @@
 """Load that clients put on nodes: a model, for experiments with nodes that are made up.
 
-A node has so many cores, which do the work of `waves`. Work beyond them waits; more than
+A node has a number of cores, which do the work of `waves`. Work beyond them waits; more than
 `QUEUE_SECONDS` of it is lost. A message waits for that and takes, as in a queue with one server,
 `SERVICE_SECONDS` / (1 - utilisation).
 """
@@ -32,14 +32,14 @@ class PlacingOutcome:
     deviation: float
     """Standard deviation of CPU over the nodes, in percent points."""
     lost_percent: float
-    """Of the messages of the whole run."""
+    """Part of all messages of the run."""
     p99_ms: float
     """Of deliveries, by the model."""
     copies: float
     """For each message that anybody subscribes to."""
     forwarding_percent: float
-    """Of the work of all nodes: copies that are not a message's first, which one node would not
-    need."""
+    """Part of the work of all nodes: copies that are not a message's first, which one node would
+    not need."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class ModelNode:
     published: float = 0.0
     """Messages a second that its clients publish."""
     subscribers: Counter[int] = field(default_factory=Counter)
-    """Of each topic."""
+    """Subscribers by topic."""
     waiting: float = 0.0
     """Seconds of work of all its cores."""
     utilisation: float = 0.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lab.waves import WaveClient
 
 LEVEL: Final = 4
-"""Of the protocol: 3.1.1."""
+"""Protocol level of MQTT 3.1.1."""
 CPU_METRIC: Final = "modelled_cpu_percent"
 
 

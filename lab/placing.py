@@ -59,8 +59,8 @@ def measure_placing(
     """Repeat the experiments with every strategy.
 
     Args:
-        seed: Of all chance.
-        strategies: Of these alone.
+        seed: Seed of all random choices.
+        strategies: Strategies to compare.
         scale: Part of the published numbers of clients.
 
     Raises:

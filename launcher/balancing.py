@@ -118,10 +118,10 @@ def plan_balancing(
     Args:
         config: The file balancer.toml. Its frontends are kept beside `mqtt` and `websocket`, and
             in the place of these when they have their names.
-        local: Of this machine.
-        gateway: Of all gateways.
-        mqtt_port: Of clients.
-        websocket_port: Likewise; 0: none.
+        local: Settings of HAProxy on this machine.
+        gateway: Settings of all gateways.
+        mqtt_port: Port for clients.
+        websocket_port: Port for clients over WebSocket; 0: none.
 
     Raises:
         OperationalError: There is no HAProxy, or an old one; or other machines would reach
@@ -159,7 +159,7 @@ def _settings(
     }
     history = given.history
     if given.predicted.loads_file is None:
-        # Nobody else makes the file: it is made here, of the history of this system.
+        # Here the file is made from the history of this system.
         history = history.model_copy(update={"data_dir": Path()})
     return load(
         BalancerSettings,

@@ -27,7 +27,7 @@ def broker_login_jar(directory: Path) -> Path:
     """Return the jar with the class; compiled when there is none of this source and this Kafka.
 
     Args:
-        directory: Of the log: where the jar is kept when it cannot be kept beside the other jars.
+        directory: Folder of the log, for the jar if it cannot be kept beside the other jars.
 
     Raises:
         OperationalError: It does not compile.

@@ -20,13 +20,13 @@ from typing import Final
 from launcher.usage import members_of_sessions
 
 MOST_STEP_SECONDS: Final = 3.0
-"""Of a step no more counts; without load one takes a second."""
+"""Longest step that counts; without load one takes a second."""
 LEAST_PACE: Final = 0.1
 """So slowly time goes at most: what hangs is found on a loaded machine, too."""
 START_TIMES: Final = 5.0
-"""So many times as much patience until the first heartbeat."""
+"""Factor of the patience until the first heartbeat."""
 JAVA_TIMES: Final = 3.0
-"""Likewise with a process that calls Java, which may wait for it."""
+"""Factor of the patience with a process that calls Java, and may wait for it."""
 DUMP_SECONDS: Final = 3.0
 """Java has to write its stacks; as long again Python has."""
 
@@ -74,7 +74,7 @@ class HangEnd:
     """The end of a process that hangs.
 
     Attributes:
-        pid: Of the process, which leads its session.
+        pid: Process, the leader of its session.
         reason: Why it is ended, for people.
         has_java: Whether Java was asked for its stacks.
     """

@@ -114,8 +114,8 @@ class Installation:
             OperationalError: Something could not be made; names the remedy.
         """
         if self.runtime.is_symlink():
-            # It is another checkout's, and parts that do not fit this one would be made anew under
-            # it.
+            # It is another checkout's, and parts that do not fit this one would be made in it
+            # again.
             raise OperationalError(
                 f"{self.runtime} is a symbolic link: a checkout needs a folder of its own there, "
                 "remove the link"

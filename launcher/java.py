@@ -1,4 +1,4 @@
-"""Which Java runs the log and Spark: JAVA_HOME, else `java` on the path, else the one from a wheel.
+"""The Java of the log and of Spark: JAVA_HOME, else `java` on the path, else one from a wheel.
 
 The wheel's Java lacks the module `jdk.incubator.vector`, which Spark's start script always asks for
 and never needs; `write_wheel_home` lays a Java home around it whose `java` drops that one argument.
@@ -117,7 +117,7 @@ def dump_base_archive(home: Path) -> bool:
 
     The wheel comes without it (`lib/server/classes.jsa`), and a Java that lacks it neither writes
     nor reads the archive of a program's classes (JEP 350): each start of Spark would load 20,000
-    classes anew. One that cannot write it works, and starts slowly.
+    classes again. One that cannot write it works, and starts slowly.
     """
     archive = home / "lib" / "server" / "classes.jsa"
     if not archive.exists():

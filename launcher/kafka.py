@@ -1,7 +1,7 @@
 """The embedded log: Apache Kafka as one JVM that is broker and controller at once.
 
 Everything about its configuration lives here. Directory layout: `server.properties` and
-`log4j2.properties` are written anew at each start; `log/` is formatted once and holds the cluster's
+`log4j2.properties` are written at each start; `log/` is formatted once and holds the cluster's
 identity in `meta.properties`. All paths are relative to that directory, which is the JVM's working
 directory: Kafka splits `log.dirs` at commas and log4j takes its file name for a URI.
 """
@@ -35,8 +35,8 @@ from streaming.jvm.jit import COMPILER_OPTIONS
 
 FORMAT_TIMEOUT_SECONDS: Final = 60.0
 START_TIMEOUT_SECONDS: Final = 300.0
-"""Of what hangs, for what ends is told at once. After a power failure the log's last segments are
-read first, on a machine where everything starts."""
+"""For a broker that hangs; one that ends is noticed at once. After a power failure the log's last
+segments are read first, on a machine where everything starts."""
 STOP_TIMEOUT_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.05
 
@@ -145,12 +145,12 @@ class KafkaServer:
     max_record_bytes: int = 66 * 1024 * 1024
     node_id: int = 1
     voters: str = ""
-    """Of a log of several brokers: ID@HOST:CONTROLLER_PORT of each, with commas between."""
+    """Brokers of a log of several: ID@HOST:CONTROLLER_PORT of each, with commas between."""
     cluster_id: str = field(default_factory=_new_cluster_id)
-    """Of a log that is new."""
+    """Identifier for a log that is new."""
     host: str = LOOPBACK
     security_file: Path | None = None
-    """Login of the log, made at its first start; None: it asks nobody."""
+    """Login of the log, made at its first start; None: without login."""
 
     @property
     def bootstrap_servers(self) -> LogServers:
@@ -344,7 +344,7 @@ class Brokers:
 
     @classmethod
     def in_folder(cls, directory: Path, count: int) -> "Brokers":
-        """Return so many that do not run yet, on free ports."""
+        """Return `count` brokers that do not run yet, on free ports."""
         ports = free_ports(2 * count)
         places = [(LOOPBACK, *pair) for pair in zip(ports[:count], ports[count:], strict=True)]
         return cls.at(directory, _new_cluster_id(), places)
@@ -416,7 +416,8 @@ class Brokers:
         """Let a broker stand still, as one whose machine does not answer."""
         process = self._processes[number]
         process.send_signal(signal.SIGSTOP)
-        # Its threads go on until one has seen that: it stands still when its parent is told.
+        # Its threads go on until one has seen that: it stands still when its parent gets the
+        # report.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
             yield
@@ -443,7 +444,7 @@ def _folder(directory: Path, number: int) -> Path:
 
 @contextmanager
 def running_brokers(directory: Path, count: int) -> Iterator[Brokers]:
-    """Run a log of so many brokers on free ports for the length of a `with` block.
+    """Run a log of `count` brokers on free ports for the length of a `with` block.
 
     For tests, and for measurements of a log alone. `bin/mqlake up` has one broker: several on
     one machine share its disk and its power.
@@ -460,6 +461,6 @@ def running_brokers(directory: Path, count: int) -> Iterator[Brokers]:
 
 @contextmanager
 def running_kafka(directory: Path) -> Iterator[KafkaServer]:
-    """Likewise a log of one broker, as `bin/mqlake up` has it."""
+    """Run a log of one broker for a `with` block, as `bin/mqlake up` has it."""
     with running_brokers(directory, 1) as brokers:
         yield brokers.servers[0]

@@ -25,7 +25,7 @@ _CLIENT_ID: Final = b"mqlake-probe"
 _NO_TOPICS: Final = struct.pack(">i?", 0, False)
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _MOST_ITERATIONS: Final = 100_000
-"""Of a login: an impostor in the broker's place must not keep us busy."""
+"""Rounds of a login; an impostor in the broker's place must not keep us busy."""
 
 
 def is_serving(
@@ -38,9 +38,9 @@ def is_serving(
     """Return whether a broker answers there and knows of at least one broker in service.
 
     Args:
-        host: Its address.
-        port: Likewise.
-        security: How it lets one in; None: it asks nobody.
+        host: Host name or address of the broker.
+        port: TCP port of the broker.
+        security: Login and protocol; None: neither.
         timeout_seconds: For each answer.
     """
     try:

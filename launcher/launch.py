@@ -41,7 +41,7 @@ INTERRUPTED_EXIT_CODE: Final = 130
 
 
 def run_here(options: Options, progress: StartProgress) -> int:
-    """Run a system until it is told to stop; return the exit code.
+    """Run a system until it gets a signal to stop; return the exit code.
 
     Raises:
         MqlakeError: It cannot start; nothing was harmed and no process is left.
@@ -125,7 +125,7 @@ def _be_daemon(options: Options, writing: int) -> int:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    # Other files of the caller (a lock, a pipe somebody reads to its end) are not ours to keep.
+    # Other files of the caller (a lock, a pipe that is read to its end) are not ours to keep.
     os.closerange(3, writing)
     os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
     progress = PipeProgress(os.fdopen(writing, "w", encoding="utf-8"))

@@ -19,10 +19,10 @@ def listeners_of(
     """Return the further listeners of one gateway.
 
     Args:
-        settings: Of all gateways of this machine. Their listeners' ports count up with the number,
-            as the MQTT port does; Unix sockets are the first gateway's alone.
+        settings: Settings of all gateways of this machine. Their listeners' ports count up with the
+            number, as the MQTT port does; Unix sockets are the first gateway's alone.
         number: 0 for the first gateway.
-        websocket_port: Of the first gateway; 0 for none.
+        websocket_port: Port of the first gateway; 0 for none.
     """
     if number == 0:
         more = (

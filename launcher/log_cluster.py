@@ -13,8 +13,8 @@ ANSWER_SECONDS: Final = 30.0
 def check_cluster(data: DataDirectory, bootstrap_servers: str) -> None:
     """Note the log's cluster in a new data directory; refuse another one from then on.
 
-    Checkpoints and tables are of offsets of one log. With those of another, messages would be
-    taken for read that nobody has read.
+    Checkpoints and tables are of offsets of one log. With those of another, unread messages
+    would be taken for read.
 
     Raises:
         OperationalError: The log does not answer, or is another one.

@@ -26,7 +26,7 @@ def recover_log(
         kafka: Prepared.
         program: Runs it.
         checkpoints: The folder where router and lake find out.
-        progress: Told of steps that take long.
+        progress: Reports steps that take long.
 
     Raises:
         OperationalError: The log does not start, or cannot be read or written.

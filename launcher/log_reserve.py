@@ -1,4 +1,4 @@
-"""Room on the log's disk that nobody else can take: a file that is deleted when the disk is full.
+"""Room on the log's disk that is reserved: a file that is deleted when the disk is full.
 
 A broker whose disk is full ends, and only a broker that runs can delete old records. Whoever else
 writes to the disk may take the last of it, however early messages are refused.
@@ -16,7 +16,7 @@ class LogReserve:
     """The file.
 
     Args:
-        path: Of the file, on the log's disk.
+        path: The file, on the log's disk.
         min_free_bytes: With less on the disk, messages are refused. The file is half as large; it
             is made while more stays free, so the disk has room for messages first.
     """

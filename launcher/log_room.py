@@ -16,7 +16,7 @@ MEASURE_SECONDS: Final = 10.0
 RATE_SECONDS: Final = 300.0
 """The rate is that of so long: files go in large pieces."""
 LEAST_SECONDS: Final = 30.0
-"""Of less no rate is told."""
+"""Shortest time from which a rate is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LogRoomFinding:
 
     @property
     def lasts_seconds(self) -> float | None:
-        """How long until messages are refused; None when it does not grow, or nobody knows."""
+        """Return how long until messages are refused; None if it does not grow, or is unknown."""
         growth = self.growth_bytes_per_second
         return None if growth is None or growth <= 0 else self.room_bytes / growth
 
@@ -69,7 +69,7 @@ class LogRoomMeter:
     """Measures now and then.
 
     Args:
-        disk: Of an embedded log, and when it is full.
+        disk: Disk of an embedded log, and the limit at which it counts as full.
         now: For rates, in seconds.
     """
 
@@ -86,7 +86,7 @@ class LogRoomMeter:
         self._found: LogRoomFinding | None = None
 
     def read(self) -> LogRoomFinding | None:
-        """Return the last finding; it is measured anew when that is old.
+        """Return the last finding; it is measured again when that is old.
 
         Returns:
             None when the folder cannot be looked at.

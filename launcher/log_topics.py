@@ -3,7 +3,7 @@
 python -m launcher.log_topics SERVERS SECURITY_FILE PARTITIONS SHARDS RETENTION_BYTES
     DURABILITY TIMEOUT_SECONDS GATEWAY…
 
-No name of a security file: the log asks nobody who he is.
+No name of a security file: the log has no login.
 """
 
 import asyncio

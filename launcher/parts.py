@@ -48,8 +48,8 @@ STOP_ORDER: Final = (
 """Kinds of parts that are stopped side by side, when those before them have ended."""
 
 STOPPED_EARLY: Final = ("lake",)
-"""Kinds of parts that are told before all others, and awaited in their turn: Spark takes seconds to
-end while it starts, and nobody needs the lake to stop."""
+"""Kinds of parts that get the signal to stop before all others, and are awaited in their turn:
+Spark takes seconds to end while it starts, and no other part needs the lake to stop."""
 
 STOP_TIMEOUT_SECONDS: Final = {
     "api": 5.0,
@@ -93,7 +93,7 @@ class Part:
     after: str | None = None
     """Name of a part that is to be well before this one is started first."""
     awaited: bool = True
-    """Whether the system is ready only when this part is well."""
+    """The system is ready only when this part is well."""
     beside: "Beside | None" = None
     """How another one takes its place without a gap; None: it is stopped first."""
 
@@ -104,7 +104,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """How a part is started beside itself, to take its place when it is told to stop."""
+    """How a part is started beside itself, to take its place when it is asked to stop."""
 
     program: ChildProgram
     probe: Callable[[int], PartHealth]
@@ -122,12 +122,12 @@ class SystemPlan:
     connect_port: int
     gateways: tuple[GatewayAddress, ...]
     listeners: Mapping[str, tuple[ListenerSettings, ...]]
-    """Of each gateway, beside its MQTT port."""
+    """Listeners of each gateway beside its MQTT port."""
     api_host: str
     api_port: int
     config_dir: Path
     metrics: Mapping[str, MetricsSettings]
-    """Of each process."""
+    """Settings of metrics, by process."""
     balancing: Balancing | None = None
     """How clients are placed over the gateways; None: they choose one themselves."""
     federation: Path | None = None
@@ -137,7 +137,7 @@ class SystemPlan:
 
     @property
     def servers(self) -> LogServers:
-        """Of the log."""
+        """Return the addresses of the log."""
         if self.kafka is not None:
             return self.kafka.bootstrap_servers
         security_file = self.settings.log_security_file
@@ -148,7 +148,7 @@ class SystemPlan:
 
     @property
     def log_disk(self) -> LogDiskSettings:
-        """Of the embedded log."""
+        """Return the disk of the embedded log, and when it is full."""
         return LogDiskSettings(
             folder=None if self.kafka is None else self.kafka.log_dir,
             min_free_bytes=self.settings.log_min_free_bytes,

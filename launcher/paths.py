@@ -1,4 +1,4 @@
-"""Where things lie: the checkout, its `.runtime` folder, and the parts of a data directory."""
+"""Paths: the checkout, its `.runtime` folder, and the parts of a data directory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ class DataDirectory:
         It holds messages of clients (the log, the tables) and keys.
 
         Raises:
-            OSError: It cannot be made, or belongs to somebody else.
+            OSError: It cannot be made, or belongs to another user.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.root.stat().st_mode & OTHERS:

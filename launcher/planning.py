@@ -49,7 +49,7 @@ def plan_system(options: Options, data: DataDirectory, previous: SystemState | N
     """Check everything that can be known beforehand and choose the ports.
 
     Args:
-        options: Of the user.
+        options: Command-line options of the user.
         data: The data directory.
         previous: State of the last run: its ports are chosen again where they are free.
 
@@ -112,7 +112,7 @@ class _Files:
 
     @property
     def has_connect_port(self) -> bool:
-        """Whether a file names the port of Spark Connect."""
+        """Tell whether a file names the port of Spark Connect."""
         return "connect_port" in self.query.model_fields_set
 
 
@@ -164,7 +164,7 @@ class _EarlierPorts:
 
 
 class _Ports:
-    """Chooses ports that nobody has.
+    """Chooses ports that are free.
 
     Args:
         wanted: Named by settings.
@@ -174,7 +174,7 @@ class _Ports:
         self._taken = {want.port for want in wanted}
 
     def choose(self, earlier: int | None = None) -> int:
-        """Return the port of the last run if nobody has taken it, so that users find it again."""
+        """Return the port of the last run if it is free, so that users find it again."""
         if earlier and earlier not in self._taken and claim(earlier):
             port = earlier
         else:

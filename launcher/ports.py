@@ -1,4 +1,4 @@
-"""TCP ports: which are free, and which to take when nobody cares."""
+"""TCP ports: which are free, and which to take when none is set."""
 
 import os
 import random
@@ -29,8 +29,8 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 def claim(port: int) -> bool:
     """Return whether a port of 127.0.0.1 is free, and this process's from now on.
 
-    Between choosing a port and listening on it lies the start of a server. So that nobody who
-    chooses meanwhile gets it too, it is marked by a name that the kernel knows until this process
+    Between choosing a port and listening on it lies the start of a server. So that no other
+    process chooses it meanwhile, it is marked by a name that the kernel knows until this process
     ends: an abstract one, see unix(7).
     """
     if not is_free(port):

@@ -30,7 +30,7 @@ class WantedPort:
 
 
 def check_directory(data: DataDirectory) -> None:
-    """Refuse a data directory that cannot be written or holds somebody else's files.
+    """Refuse a data directory that cannot be written or holds files of another user.
 
     Raises:
         OperationalError: Says which.

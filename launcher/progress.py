@@ -1,4 +1,4 @@
-"""How the start of a system is told: as a live table on a terminal, else as plain lines.
+"""Progress of a start: as a live table on a terminal, else as plain lines.
 
 All of it goes to standard error; standard output gets the one line that says the system is ready.
 """
@@ -13,7 +13,7 @@ from mqlake.errors import OperationalError
 
 
 class StartProgress(Protocol):
-    """Told by the supervisor, from its one thread."""
+    """Gets reports from the one thread of the supervisor."""
 
     def part(self, name: str, state: str, *, done: bool = False) -> None:
         """Show the state of a part of the system while it starts."""
@@ -190,5 +190,5 @@ def _write(file: IO[str], line: str) -> None:
     try:
         file.write(line + "\n")
         file.flush()
-    except (OSError, ValueError):  # nobody reads it any more; the system goes on
+    except (OSError, ValueError):  # its reader has gone; the system goes on
         pass

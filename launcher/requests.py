@@ -16,7 +16,7 @@ class Requests:
     """The requests of one system.
 
     Args:
-        folder: Where they are; made with the first one.
+        folder: Folder of the files; made with the first one.
     """
 
     def __init__(self, folder: Path) -> None:

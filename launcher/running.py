@@ -22,11 +22,11 @@ class Running:
         child: The present one.
         healthy_since: When that was found healthy first.
         was_healthy: Whether one of its processes ever was.
-        asked_at: When the present one was told to stop, to be started again: that is no failure.
+        asked_at: When the present one was asked to stop, to be started again: that is no failure.
         next: Started beside the present one, to take its place.
-        leaving: Whose place was taken: it was told to stop.
+        leaving: Process whose place was taken and that was asked to stop.
         placed_at: When that was.
-        stopping_since: When it was told to stop with the system.
+        stopping_since: When it was asked to stop with the system.
         watch: Counts the silence of the present process.
         hanging: How that is ended, as it hangs.
     """
@@ -59,7 +59,7 @@ class Running:
 
     @property
     def is_changing(self) -> bool:
-        """Whether it is being started again on purpose."""
+        """Tell whether it is being started again on purpose."""
         return not (self.next is None and self.leaving is None and self.asked_at is None)
 
     def begun(self, health: PartHealth) -> None:

@@ -29,7 +29,7 @@ START_ATTEMPTS: Final = 3
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
-    """Told to stop before the system was ready."""
+    """A signal to stop came before the system was ready."""
 
 
 class Supervisor:
@@ -67,7 +67,7 @@ class Supervisor:
         self._requests = requests
         self._hang_seconds = hang_seconds
         self._may_write = True
-        """Whether the last state could be written; heartbeats are on the same disk."""
+        """The last state could be written; heartbeats are on the same disk."""
         self._asked: dict[str, None] = {}
         """Parts that are to be started again, in order."""
         self._written: tuple[object, ...] = ()
@@ -77,11 +77,11 @@ class Supervisor:
         self._own_cpu_percent = 0.0
 
     def run(self, ready_line: str) -> None:
-        """Run the system until told to stop; nothing of it is left when this returns or raises.
+        """Run the system until a signal to stop; none of its processes is left afterwards.
 
         Raises:
             OperationalError: It did not get ready, or a part cannot run at all.
-            Interrupted: Told to stop before it was ready.
+            Interrupted: A signal to stop came before it was ready.
         """
         adopt_orphans()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))

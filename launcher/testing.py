@@ -22,7 +22,7 @@ READY_TIMEOUT_SECONDS: Final = 360.0
 _LOOK_SECONDS: Final = 0.05
 _MOST_REST_SECONDS: Final = 4.0
 _HEALTHY_TIMEOUT_SECONDS: Final = 480.0
-"""Less than a test may take, so that it is told which part is not healthy, and why."""
+"""Less than a test may take, so the error says which part is not healthy, and why."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class LocalSystem:
 
     @classmethod
     def in_folder(cls, data_dir: Path, gateways: int = 1, **more: Any) -> "LocalSystem":
-        """Return one that does not run yet, with ports that nobody has."""
+        """Return one that does not run yet, with free ports."""
         mqtt_port = consecutive_free_ports(gateways + 1)
         api_port, websocket_port = free_ports(2)
         return cls(data_dir, mqtt_port, api_port, websocket_port, gateways, **more)

@@ -53,7 +53,7 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
 
 
 def _is_reachable(url: str, listening: Iterable[tuple[str, int]]) -> bool:
-    """Tell whether somebody listens at the port of a URL for other machines too.
+    """Tell whether a server listens at the port of a URL for other machines too.
 
     The URL of a proxy says only how this machine reaches it.
     """

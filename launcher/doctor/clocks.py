@@ -1,4 +1,4 @@
-"""Whether the clocks of all who stamp messages and records agree.
+"""Checks that the clocks of all who stamp messages and records agree.
 
 What the product tolerates, by who goes wrong beyond it:
 

@@ -35,7 +35,7 @@ class Patient:
         data: Its folder.
         state: Last state from its supervisor; None when it does not run.
         username: With which to connect to the gateways; None for none.
-        password: Likewise.
+        password: For the same user.
     """
 
     data: DataDirectory

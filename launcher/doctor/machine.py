@@ -175,7 +175,7 @@ def look_at_checkpoints(patient: Patient) -> Iterator[Finding]:
 
 
 def look_at_ports(patient: Patient) -> Iterator[Finding]:
-    """Does somebody listen wherever the system says so?"""
+    """Does a server listen at each port of the system?"""
     state = patient.running
     wanted = {f"log {state.bootstrap_servers}": state.bootstrap_servers}
     wanted["queries"] = f"unix://{patient.data.root / SOCKET_FILE}"
@@ -200,7 +200,7 @@ def look_at_ports(patient: Patient) -> Iterator[Finding]:
 
 
 def is_open(address: str) -> bool:
-    """Tell whether somebody listens at `host:port`, or on a Unix socket `unix://path`."""
+    """Tell whether a server listens at `host:port`, or on a Unix socket `unix://path`."""
     path = address.partition("unix://")[2]
     try:
         if path:

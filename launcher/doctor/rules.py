@@ -8,7 +8,7 @@ from launcher.doctor.contract import Finding, Patient, ok, warning
 from launcher.doctor.traffic import ask
 
 MOST_TOLD: Final = 20
-"""Of each tenant and state; the list of the API has all."""
+"""Rules named for each tenant and state; the list of the API has all."""
 _ADVICE: Final = {
     "failed": "change it, or let it go on with rights of your own: bin/mqlake rules resume {id} "
     "--from pause",

@@ -24,9 +24,9 @@ from mqlake.status import GatewayAddress
 ANSWER_SECONDS: Final = 5.0
 SLOW_SECONDS: Final = 1.0
 BEHIND_RECORDS: Final = 10_000
-"""A neighbour that is there and has so many records to get does not keep up."""
+"""A connected neighbour that is behind by this number of records does not keep up."""
 PROBE_TOPIC: Final = "mqlake/doctor/"
-"""Followed by something that nobody else has; so messages of this command are in the history."""
+"""Begins the topics of this command, which end in a random part; the history has them."""
 _NOT_AUTHORIZED: Final = {"Not authorized", "Bad user name or password"}
 
 
@@ -174,7 +174,7 @@ def look_at_gateways(patient: Patient) -> Iterator[Finding]:
 
 
 def look_at_gone_gateways(patient: Patient) -> Iterator[Finding]:
-    """Is any gateway away that nobody starts again?"""
+    """Is any gateway away for good?"""
     here = {gateway.name for gateway in patient.running.gateways}
     for gateway in gateways_of(patient):
         if not gateway["alive"] and gateway["name"] not in here:
