@@ -1,7 +1,7 @@
 """The records of `mqlake.access`: users of the API. `docs/records.md` is this module in prose.
 
 No record holds a secret: of keys and sessions there is a SHA-256 (their secrets are 256 random
-bits, which nobody guesses), of passwords a SCRAM verifier with its many rounds.
+bits, which cannot be guessed), of passwords a SCRAM verifier with its many rounds.
 """
 
 import json
@@ -22,7 +22,7 @@ SubjectKind = Literal["token", "key", "account"]
 AccessKind = Literal["key", "account", "session"]
 
 TOKEN_NAME: Final = "api-token"  # noqa: S105 - a name
-"""Of a caller with the token in `<data-dir>/api-token`; no account has it."""
+"""Name of a caller with the token in `<data-dir>/api-token`; no account has it."""
 _KEY_PREFIX: Final = "key:"
 """No name of an account holds a colon."""
 
@@ -50,7 +50,7 @@ class ApiKey:
 
 @dataclass(slots=True, frozen=True)
 class Account:
-    """Key `a/<name>`: somebody who logs in with a password."""
+    """Key `a/<name>`: a person who logs in with a password."""
 
     role: Role
     verifier: str
@@ -62,12 +62,12 @@ class Account:
     topic_filters: tuple[str, ...] | None = None
     """As of a key."""
     tenants: tuple[str, ...] | None = None
-    """Likewise."""
+    """Tenants that it is for; None: all."""
 
 
 @dataclass(slots=True, frozen=True)
 class LoginSession:
-    """Key `s/<id>`: somebody has logged in."""
+    """Key `s/<id>`: a login to the API that has not ended."""
 
     subject_kind: SubjectKind
     subject: str

@@ -1,4 +1,4 @@
-"""Which addresses a request on behalf of a rule may go to, and which are this machine's alone.
+"""Addresses that a request on behalf of a rule may go to, and those of this machine alone.
 
 A writer of rules must not thereby reach services that only this machine can reach: the metadata
 service of a cloud, a database that trusts its network, the log itself.

@@ -25,11 +25,11 @@ class Alarm:
     detail: str
     """As it was when the record was written."""
     page: str
-    """Of the dashboard, where there is more."""
+    """Page of the dashboard with more about it."""
     item: str
     """Of that page; empty: the page itself."""
     tenant: str | None
-    """Whose; None: of the system."""
+    """Tenant that it concerns; None: the system."""
     raised_at: int
     """UTC epoch in milliseconds, as all times here."""
     seen_at: int

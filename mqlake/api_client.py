@@ -23,7 +23,7 @@ FOLLOW_SECONDS: Final = 90.0
 """For so long an API is asked again that says when that makes sense."""
 PAGE_ITEMS: Final = 500
 AGENT: Final = "mqlake"
-"""Of the command line, for the table `audit_log`."""
+"""User agent of the command line, for the table `audit_log`."""
 TOKEN_FILE: Final = "api-token"  # noqa: S105 - the name of the file
 
 
@@ -52,7 +52,7 @@ class ApiClient:
     """The API of the system on a data directory.
 
     Args:
-        data_dir: Where the system runs; its state says where the API is, its token lets us in.
+        data_dir: Folder of the system: its state has the address of the API, and it has the token.
 
     Raises:
         OperationalError: No system runs there, or its token or certificate cannot be read.
@@ -73,7 +73,7 @@ class ApiClient:
 
         Raises:
             ApiError: The API answers with an error; the other methods raise it too.
-            OperationalError: It does not answer; likewise.
+            OperationalError: It does not answer; the other methods raise it too.
         """
         return self._ask("GET", path, parameters)
 

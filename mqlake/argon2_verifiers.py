@@ -16,7 +16,7 @@ from mqlake.saslprep import prepare
 MIN_MEMORY_KIB: Final = 7 * 1024
 """The least that OWASP's Password Storage Cheat Sheet names."""
 MAX_MEMORY_KIB: Final = 128 * 1024
-"""Of one check; each thread of a gateway that checks passwords may take it at the same time."""
+"""Memory of one check; each thread of a gateway that checks passwords may take it at once."""
 MAX_PASSES: Final = 20
 MAX_LANES: Final = 16
 SALT_BYTES: Final = 16

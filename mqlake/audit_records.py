@@ -12,7 +12,7 @@ AUDIT_EVENT: Final = "audit"
 MAX_TEXT: Final = 2_000
 """Characters of texts that a caller tells of himself."""
 MAX_STATE: Final = 64 * 1024
-"""Characters of a state as JSON; of a larger one only its size is told."""
+"""Characters of a state as JSON; of a larger one only its size is kept."""
 
 
 @dataclass(slots=True, frozen=True)

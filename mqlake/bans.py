@@ -76,7 +76,7 @@ class KeptBan(Ban):
 
     clients: tuple[BannedClient, ...] = ()
     offence: Offence = ""
-    """For which a gateway has made it, for a time; "": somebody has asked for it."""
+    """For which a gateway has made it, for a time; "": a caller of the API has made it."""
 
     at: int
     """When it was made, UTC epoch in milliseconds."""
@@ -142,7 +142,7 @@ class BanList:
             username: None: it has none.
             address: "" where there is none; an IPv4 address in an IPv6 one is an IPv4 address.
             now_ms: UTC epoch.
-            token_id: Of the token that it has logged in by; None: by none, or one without.
+            token_id: Identifier of the token of its login; None: no token, or one without.
         """
         if not self._bans:
             return None

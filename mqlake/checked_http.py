@@ -1,4 +1,4 @@
-"""Connections to web servers that somebody has named: to addresses that were checked, no others."""
+"""Connections to web servers that users name: to addresses that were checked, no others."""
 
 import asyncio
 import ssl

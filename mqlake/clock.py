@@ -61,7 +61,7 @@ class Standstill:
     log's clock goes on. A record of ours that was sent at one time and is known at another was
     appended between them; so the log's clock is ahead of ours by its timestamp less the first at
     most, and less the second at least. Once that is more than it can be, ours has stood still, or
-    the log's was set: nobody can tell these apart.
+    the log's was set: these look alike.
 
     Args:
         clock: Its monotonic time is judged.

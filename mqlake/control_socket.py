@@ -15,11 +15,11 @@ def connect(path: Path, seconds: float) -> socket.socket:
     """Return a connection; the path may be longer than the 107 bytes that the kernel takes.
 
     Args:
-        path: Of the socket.
-        seconds: That each of connecting, sending and receiving may take.
+        path: The socket.
+        seconds: Longest time for each of connecting, sending and receiving.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: No process listens there.
     """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -39,7 +39,7 @@ def listening(path: Path) -> socket.socket:
     """Return a socket on which its owner alone may connect; the path may be as long as there.
 
     Raises:
-        OSError: Nobody can listen there.
+        OSError: It cannot be opened for listening.
     """
     path.unlink(missing_ok=True)
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -148,8 +148,8 @@ class Credentials:
     """The users of a file, by their prepared name.
 
     Args:
-        verifiers: By prepared name.
-        secret: Of the line `unknown-users`.
+        verifiers: Verifier of each user, by prepared name.
+        secret: Secret of the line `unknown-users`.
     """
 
     def __init__(self, verifiers: Mapping[str, PasswordVerifier], secret: bytes) -> None:

@@ -26,7 +26,7 @@ class InvalidRecord(MqlakeError):  # noqa: N818
 
 
 class NewerRecord(InvalidRecord):
-    """A log record in a version that only a later release reads: nobody may pass it over for good.
+    """A log record in a version that only a later release reads: never to be skipped for good.
 
     A reader that keeps a state of such records stops, and goes on at the same position in a later
     release.

@@ -33,14 +33,14 @@ CONFIG: Final = {
     "min.cleanable.dirty.ratio": "0.3",
     "max.compaction.lag.ms": str(60 * 60 * 1000),
 }
-"""Of the log topic."""
+"""Configuration of the log topic."""
 
 KEY: Final = b"checkpoint"
 RETAINED_KEY_PREFIX: Final = b"retained/"
-"""Of the record of a topic's latest retained message; the topic follows. Those that have changed
+"""Begins the key of a topic's latest retained message; the topic follows. Those that have changed
 stand before the checkpoint that knows of them."""
 MESSAGE_KEY_PREFIX: Final = b"message/"
-"""Likewise of that message itself, as `mqlake.inbound` has it, with an envelope."""
+"""Begins the key of that message itself, as `mqlake.inbound` has it, with an envelope."""
 RUN: Final = "run"
 """Header: when the federator that has written it began, milliseconds UTC."""
 
@@ -65,7 +65,7 @@ class LinkPosition:
 @dataclass(slots=True)
 class FederationCheckpoint:
     epoch: int
-    """Of the log: another one when its offsets have begun anew."""
+    """Epoch of the log: another one when its offsets have begun again."""
     read: Offsets
     """Messages of other sites are in `streams` up to here."""
     streams: list[Any]

@@ -42,7 +42,7 @@ class GatewayHeartbeat(ShownGateway):
     gateway: str = ""
     """Its name, as in the key."""
     incarnation: str = ""
-    """Of its run."""
+    """Identifier of its run."""
     epoch: int = 0
     """One higher than that of the run before under its name."""
     number: int = 0
@@ -57,18 +57,18 @@ class GatewayHeartbeat(ShownGateway):
     listeners: list[str] = []
     """Their URLs."""
     addresses: dict[str, str] = {}
-    """Where clients reach it, by kind of listener."""
+    """Addresses for clients, by kind of listener."""
     overload: int | None = None
     """Level, 0 to 10; see docs/observability.md."""
     rights: int = 0
     """Version of its rights; 0: those of its file, if any."""
     shared: Any = None
-    """What its clients want of limits that all gateways share: by `u/<user>` or `t/<tenant>`
+    """Demand of its clients for limits that all gateways share: by `u/<user>` or `t/<tenant>`
     messages and bytes a second, and connections of a tenant. Readers of this member and of the
     next two leave out malformed parts (`ingest.gateway.peers.shared_words`,
     `ingest.session.fan_out`)."""
     shared_more: Any = None
-    """Likewise by kind: what else is limited."""
+    """The same for other limits, by kind."""
     fan_out: Any = None
     """`number`, and `of`: by gateway how many deliveries were made of messages that clients
     published there, by `<tenant>/<client_id>`, since the heartbeat before."""
@@ -77,10 +77,10 @@ class GatewayHeartbeat(ShownGateway):
     shards: list[int] = []
     """Those that it owns."""
     shard_count: int = 0
-    """Of all gateways."""
+    """Number of shards of all gateways."""
     partitions: int | None = None
-    """Of `mqlake.inbound`: its messages go into so many, and nothing of it is on its way to
-    fewer."""
+    """Partitions of `mqlake.inbound` that its messages go into; none of them is still on its way by
+    a smaller number."""
     fixed: bool = False
     """It chooses them itself."""
     lease: float | None = None

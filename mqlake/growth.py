@@ -3,13 +3,13 @@
 A key is in the partition that its hash gives, modulo the number of partitions. That number only
 grows to a multiple: so a topic stays where it is, or moves to a partition that was not there
 before, and each new partition has topics of one old one. Numbers of partitions are never used
-anew, so cursors, high-water marks and positions stay as they are.
+again, so cursors, high-water marks and positions stay as they are.
 
     announced ──► partitions added ──► moved ──► cut ──► done
 
 announced: gateways choose partitions themselves: the client library would use a new one at once.
 moved: messages go into all partitions. A gateway says so when all that it has written before is in
-    the log. Nobody who needs the order of a topic reads a new partition.
+    the log. Readers that need the order of a topic read no new partition.
 cut: nothing more comes into an old partition of a topic that has moved: where the old partitions
     ended then is the cut. A reader that is past it reads the new ones, too.
 done: everybody does. The log can grow again.
@@ -49,8 +49,8 @@ class Growth:
     """How far it is.
 
     Attributes:
-        before: So many partitions messages were in.
-        after: So many they are in afterwards, a multiple.
+        before: Number of partitions that messages were in.
+        after: Number that they are in afterwards, a multiple.
         step: The last one that is done.
         cut: Per old partition the offset before which everything of topics is that have moved;
             known from `GrowthStep.CUT` on.
@@ -68,7 +68,7 @@ class Growth:
 
     @property
     def is_moving(self) -> bool:
-        """Whether some writers go by the number before, and others by that after."""
+        """Tell whether some writers go by the number before, and others by that after."""
         return not self.cut
 
     @property
@@ -87,7 +87,7 @@ class Growth:
         return replace(self, step=GrowthStep.DONE)
 
     def readable(self, positions: Mapping[int, int]) -> int:
-        """Return of how many partitions somebody may read who needs the order of each topic.
+        """Return how many partitions a reader may read that needs the order of each topic.
 
         Args:
             positions: Per partition the first offset that he has not read.
@@ -116,7 +116,7 @@ def generations(made_with: int, partitions: int) -> Iterator[range]:
 
 
 def check_growth(now: int, wanted: int) -> None:
-    """Refuse a number of partitions that a log of so many cannot grow to.
+    """Refuse a number of partitions that the log cannot grow to from `now`.
 
     Raises:
         OperationalError: The reason is for people.
@@ -139,8 +139,8 @@ class Heard:
     """Partitions of a gateway, from its last heartbeat.
 
     Attributes:
-        partitions: Its messages go into so many, and nothing of it comes into fewer any more; None:
-            of a release that does not say it.
+        partitions: Number that its messages go into, and none of them by a smaller number any more;
+            None: its release does not say it.
         is_fixed: It chooses them itself.
         lease_seconds: It is gone after so long without a heartbeat.
         heard_at: By the clock of the process that has heard it.

@@ -17,7 +17,7 @@ STALE_SECONDS: Final = 10.0
 
 AHEAD_SECONDS: Final = 2.0
 """A heartbeat that is further in the future was written by another clock, or before ours was set
-back: how old it is cannot be told."""
+back: its age is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

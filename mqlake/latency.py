@@ -28,8 +28,8 @@ class Latencies:
     """Counts by class, and their sum.
 
     Attributes:
-        counts: Of each class, never less than before.
-        sum_ms: Of all that was counted.
+        counts: Number in each class, never less than before.
+        sum_ms: Sum of all that was counted.
     """
 
     __slots__ = ("counts", "sum_ms")

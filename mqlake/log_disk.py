@@ -1,7 +1,7 @@
-"""Whether the log is full, found on the disk of a log that is on this machine.
+"""Tells whether the log is full, from the disk of a log that is on this machine.
 
 All who put messages into the log ask before: gateways, the API and its jobs, the rule runner, the
-federator. Each looks at the disk itself, so it needs nobody to tell it, and no record in a log that
+federator. Each looks at the disk itself, so it needs no other process, and no record in a log that
 may take none any more. What runs the log (sessions, positions, deletions) goes on: the limit leaves
 room for it.
 """
@@ -18,7 +18,7 @@ from mqlake.settings import LogDiskSettings
 LOOK_SECONDS: Final = 1.0
 """How old an answer may be."""
 WAIT_SECONDS: Final = 1.0
-"""Before somebody who waits for room asks again."""
+"""Pause before a caller that waits for room asks again."""
 
 
 class LogDiskFull(LogError):  # noqa: N818 - a state to wait out, not a failure
@@ -32,7 +32,7 @@ class LogDisk:
     """The disk of a log that is on this machine.
 
     Args:
-        settings: Where it is, and how full it may be.
+        settings: Folder of the log, and how full its disk may be.
         monotonic: Clock of an answer's age, in seconds.
     """
 

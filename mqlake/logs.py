@@ -115,7 +115,7 @@ class _RotatedFile(RotatingFileHandler):
     _loop: asyncio.AbstractEventLoop | None = None
     """Of which a turn is to end with the lines in the file."""
     _size = 0
-    """Of the file, as far as characters are bytes."""
+    """Size of the file, as far as characters are bytes."""
 
     def _open(self) -> TextIOWrapper:
         stream = super()._open()
@@ -155,9 +155,9 @@ def set_up_logging(
     """Send the root logger to a rotated file, or to standard error without one.
 
     Args:
-        level: Of lines that are written.
-        log_file: Where to.
-        log_format: Of its lines.
+        level: Lowest level of lines that are written.
+        log_file: File to write to.
+        log_format: Format of the lines.
         process: Name in JSON lines.
     """
     handler: logging.Handler

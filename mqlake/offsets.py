@@ -44,5 +44,5 @@ def advance(offsets: list[int], partition: int, offset: int) -> None:
 
 
 def widened(offsets: Sequence[int], partitions: int) -> list[int]:
-    """Return them for at least so many partitions."""
+    """Return offsets for at least `partitions`."""
     return [*offsets, *[0] * (partitions - len(offsets))]

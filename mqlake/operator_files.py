@@ -1,4 +1,4 @@
-"""Files in which operators write rules: TOML, with one table each, that nobody else may write."""
+"""Files in which operators write rules: TOML, with one table each, that no other user may write."""
 
 import os
 import tomllib
@@ -18,8 +18,8 @@ def read_operator_file(path: Path, what: str, error: type[MqlakeError]) -> str:
     """Return the text of a file.
 
     Args:
-        path: Where it is.
-        what: It holds, for the error: `rights`.
+        path: The file.
+        what: What it holds, for the error: `rights`.
         error: To be raised: it cannot be read, or others may write it.
     """
     try:
@@ -44,8 +44,8 @@ def parse_operator_file(
 
     Args:
         text: TOML.
-        model: Of all of it.
-        error: To be raised: it is no TOML, or an entry is none; says which, counted from 1.
+        model: Model of the whole file.
+        error: Class of the error for a bad text or entry; it names the entry, counted from 1.
         table: Name of the list of entries, in the plural: `rules`.
     """
     try:

@@ -46,7 +46,7 @@ Stage = Literal["evaluate", "late", "action", "rerun"]
 
 @dataclass(slots=True, frozen=True)
 class Position:
-    """Where an output comes from; with rule and version it tells an output from all others.
+    """Source of an output; with rule and version it identifies the output.
 
     As text, header `output`: `<source>:<partition>:<offset>:<index>`.
     """
@@ -57,9 +57,9 @@ class Position:
     run. Each is an order of its own in every partition. `r` for outputs that were run again, see
     `RERUN`."""
     partition: int
-    """Of the source record; of a stateful rule that of the output itself."""
+    """Partition of the source record; with a stateful rule that of the output itself."""
     offset: int
-    """Of the source record; of a stateful rule the number of its query's batch."""
+    """Offset of the source record; with a stateful rule the number of its query's batch."""
     index: int
     """Counts the outputs of one rule for one source record or batch."""
 
@@ -112,7 +112,7 @@ class Output:
     chain: tuple[str, ...] = ()
     """Rules that the message has come through before this one."""
     traceparent: bytes = b""
-    """Of the span that accepted the message; empty when it is not sampled."""
+    """Span that accepted the message; empty when it is not sampled."""
 
     @property
     def mark(self) -> tuple[int, str, int]:
@@ -202,9 +202,9 @@ class DeadLetter:
     action: str | None = None
     """`<index>/<function>` of the stage `action`."""
     event_time_ms: int | None = None
-    """Of the stage `late`: the message's time."""
+    """Time of the message; in stage `late` only."""
     watermark_ms: int | None = None
-    """Of the stage `late`: everything up to this time was taken for complete."""
+    """Everything up to this time was taken for complete; in stage `late` only."""
 
 
 def dead_letter_headers(letter: DeadLetter) -> Headers:

@@ -17,8 +17,8 @@ class PostgresPool:
     """A pool of connections.
 
     Args:
-        settings: Where the database is, and the user that asks it.
-        connect_seconds: That opening one may take.
+        settings: Address of the database, and the user that asks it.
+        connect_seconds: Longest time for opening one.
         set_up: Called with each that is opened.
     """
 

@@ -75,7 +75,7 @@ class HistoryRecord:
     cursor: list[int]
     """Per partition the next offset; everything before it was handed over."""
     fell_behind: bool = False
-    """Nobody asked for it: the client's queue was full, and the log has what comes behind that."""
+    """The reason is a full queue of the client, not a request; the log has what comes next."""
 
 
 @dataclass(slots=True)
@@ -100,12 +100,12 @@ class ProgressRecord:
     shared: dict[int, str] = field(default_factory=dict)
     """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
     histories: list[HistoryRecord] = field(default_factory=list)
-    """Whose subscriptions count from their own cursors."""
+    """Readers of history, whose subscriptions count from their own cursors."""
     sent_before: list[int] = field(default_factory=list)
     """Per partition: between the cursor and this offset a holder that has died may have sent
     messages of QoS 1; empty when there are none."""
     last_packet_id: int | None = None
-    """Of a member of share groups: of messages in flight for it, this record knows up to here."""
+    """Last packet identifier that this record knows of, for a member of share groups."""
 
 
 @dataclass(slots=True)

@@ -21,11 +21,11 @@ from mqlake.errors import OperationalError
 from mqlake.status import read_state
 
 NAME: Final = "query"
-"""Of the process."""
+"""Name of the process."""
 SOCKET_FILE: Final = "query.sock"
 _CONNECT_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 0.1
-"""How often somebody looks whether a use is still wanted, and the keeper there again."""
+"""Pause between looks whether a use is still wanted, and the keeper is back."""
 _LAST_WORD_SECONDS: Final = 2.0
 """That the keeper may take to say why Spark has ended; it sees that within milliseconds."""
 
@@ -43,21 +43,21 @@ class Unwanted(Exception):  # noqa: N818 - it is no error
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Of Spark, while somebody used it."""
+    """End of Spark during a use."""
 
     reason: str
     cause: Cause
     was_alone: bool
-    """Nobody else used it: the question itself has ended it."""
+    """There was no other use: the question itself has ended it."""
 
 
 class Use:
     """A use of the query application; Spark runs at least until it is closed.
 
     Attributes:
-        port: Of Spark Connect, on this machine.
-        java_pid: Of the process of Spark: another one for each start.
-        has_ended_it: Whether this use had it ended.
+        port: Port of Spark Connect on this machine.
+        java_pid: Process of Spark: another one for each start.
+        has_ended_it: This use has ended it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -92,7 +92,7 @@ class Use:
         Raises:
             OSError: The keeper is gone.
             NotReady: Spark cannot be started, or not by then.
-            Unwanted: Nobody wants it any more.
+            Unwanted: It is not wanted any more.
         """
         self._say({"use": True})
         while not self.port:
@@ -136,7 +136,7 @@ class QueryApplication:
     """The query application of a data directory.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -154,7 +154,7 @@ class QueryApplication:
         Raises:
             NotReady: It is not ready by then, or does not start.
             OperationalError: There is none.
-            Unwanted: Nobody wants it any more.
+            Unwanted: It is not wanted any more.
         """
         use = self._begin(time.monotonic() + seconds, is_unwanted)
         try:
@@ -188,7 +188,7 @@ class QueryApplication:
         """Find out whether a supervisor starts the keeper again.
 
         Raises:
-            OperationalError: Nobody does.
+            OperationalError: No process does.
         """
         if not any(process.name == NAME for process in read_state(self._data_dir).processes):
             raise OperationalError(

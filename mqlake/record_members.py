@@ -113,7 +113,7 @@ def to_dataclass(class_: type[Record], found: dict[str, Any], what: str) -> Reco
     """Return a dataclass of the members that it knows; their types are not looked at.
 
     Args:
-        class_: Of the record.
+        class_: Class of the record.
         found: Its members; others are passed over.
         what: The record, for people.
     """

@@ -15,7 +15,7 @@ def decode_model(model: type[Model], value: bytes, what: str, verb: str = "is") 
     """Read the value of a record; members that this release does not know are passed over.
 
     Args:
-        model: Of the value.
+        model: Model of the value.
         value: JSON with the version in `v`.
         what: The record, for people.
         verb: That `what` takes.

@@ -5,7 +5,7 @@ can be brought to the next release one process at a time, as long as no release 
 
 - a version adds members and headers, and readers pass over those that they do not know. To remove
   one takes two versions: the first does without it, the second leaves it out;
-- a session, a rule or a key that nobody changes is never written again: its record is of the
+- a session, a rule or a key that does not change is never written again: its record is of the
   version in which it was written, for as long as the log is there;
 - a gateway writes the old version until every gateway that lives reads the new one
   (`mqlake.log.versioned_writer`, `ingest.gateway.peers.peers`). From then on no gateway that is
@@ -65,7 +65,7 @@ def in_version(value: bytes | None, headers: Headers, version: int) -> tuple[byt
 
     Args:
         value: As an encoder of this release wrote it, or a payload.
-        headers: Of the record; not changed.
+        headers: Headers of the record; not changed.
         version: At most one off `RECORD_VERSION`.
     """
     is_message = False

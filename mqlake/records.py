@@ -2,7 +2,7 @@
 
 `docs/records.md` is this module in prose. Values are bare payloads so that any Kafka consumer can
 use them; everything else is in the key and the headers. A record says its version
-(`mqlake.record_versions`). Log topic names are here too, so that nobody spells one by hand.
+(`mqlake.record_versions`). Log topic names are here too, so that none is spelled by hand.
 """
 
 import json
@@ -52,7 +52,7 @@ HEADER_BY: Final = "by"
 HEADER_NUMBER: Final = "number"
 HEADER_SINCE: Final = "since"
 HEADER_REACH: Final = "reach"
-"""Of a route: its gateway waits until other sites know of it."""
+"""Header of a route whose gateway waits until other sites know of it."""
 HEADER_PEERHOST: Final = "peerhost"
 HEADER_TRACEPARENT: Final = "traceparent"
 # Of rules, see `mqlake.rule_records`.
@@ -88,7 +88,7 @@ VERSION_KEY: Final = b"\0version"
 """In `mqlake.gateways`: of the record that says in which version gateways write."""
 
 SKIPPED_KEY: Final = b"\0skipped"
-"""Of a record that says nothing but that offsets before it were skipped (`mqlake.log.lost_end`)."""
+"""Key of a record that only says that offsets before it were skipped (`mqlake.log.lost_end`)."""
 
 BAN_KEY_PREFIX: Final = b"\0ban/"
 """In `mqlake.gateways`: of the record of a ban, `mqlake.bans`."""
@@ -176,8 +176,8 @@ def group_header(mqtt: bytes, groups: Collection[str]) -> bytes:
     It is no message for anybody else (`is_message`): behind the three bytes stand the groups.
 
     Args:
-        mqtt: Of the message.
-        groups: As `$share/<share name>/<topic filter>`.
+        mqtt: MQTT fields of the message.
+        groups: Share groups, as `$share/<share name>/<topic filter>`.
     """
     return mqtt[:3] + "".join(f"\n{one}" for one in groups).encode()
 
@@ -255,7 +255,7 @@ def message_headers(message: Message) -> Headers:
 
 @dataclass(slots=True)
 class Source:
-    """Where in `mqlake.inbound` a delivery comes from, and for which share groups it was chosen.
+    """Position of a delivery's message in `mqlake.inbound`, and the share groups it was chosen for.
 
     Header `source` of a delivery: `<partition>:<offset>:<timestamp ms>`, then one line per chosen
     share group as `$share/<share name>/<topic filter>`. Subscriptions that are not shared need no
@@ -400,8 +400,8 @@ def route_headers(
 
     Args:
         incarnation: Run of the gateway.
-        number: Of its route records, the first being 1.
-        since: Where in `mqlake.gateways` that run began: a later run of the name began behind it.
+        number: Number of its route records, the first being 1.
+        since: Offset in `mqlake.gateways` at which that run began; later runs have higher ones.
         asks_sites: It waits until other sites know of it.
     """
     headers = [
@@ -441,7 +441,7 @@ class Barrier:
     routes_offset: int
     """-1 for none."""
     route_number: int = 0
-    """Of this run of the gateway; 0 for none."""
+    """Number of the route in this run of the gateway; 0 for none."""
 
 
 def barrier_key(barrier: Barrier) -> bytes:

@@ -60,8 +60,8 @@ class ReferenceRequest:
     Attributes:
         number: Counts up with each request for this reference, deleted or not.
         upload: Name of the file with the rows; of put.
-        version: Of the table, to go back to; of rollback.
-        at: When it was asked for, milliseconds UTC.
+        version: Version of the table to go back to, for a rollback.
+        at: Time of the request, milliseconds UTC.
     """
 
     tenant: str
@@ -83,11 +83,11 @@ class ReferenceState:
     """Result of a request, and the table as it is now.
 
     Attributes:
-        number: Of the newest request that was carried out or given up.
+        number: Newest request that was carried out or given up.
         state: `failed` is about that request; the table then is as it was before.
-        error: Why it failed.
-        version: Of the table; None when there is none. The fields below are of this version.
-        at: When that version was asked for, milliseconds UTC.
+        error: Reason of the failure.
+        version: Version of the table; None without a table. The fields below describe it.
+        at: Time of the request for that version, milliseconds UTC.
         created_at: When the first version was.
     """
 

@@ -29,7 +29,7 @@ ANSWER: Final = "retained"
 _RECORD: Final = "record about retained messages"
 _LENGTH: Final = Struct(">I")
 _OFFSET_BITS: Final = 48
-"""Of a rank; a partition has fewer records for as long as anybody uses it."""
+"""Bits of a rank for the offset; no partition ever has more records."""
 
 
 def rank_of(partition: int, offset: int, shards: int) -> int:
@@ -39,8 +39,8 @@ def rank_of(partition: int, offset: int, shards: int) -> int:
 
     Args:
         partition: Of `mqlake.inbound`.
-        offset: There.
-        shards: Of the retained messages.
+        offset: Offset in that partition.
+        shards: Number of shards of the retained messages.
     """
     return (partition // shards) << _OFFSET_BITS | offset
 
@@ -52,7 +52,7 @@ def position_of(rank: int, shard: int, shards: int) -> tuple[int, int]:
 
 
 def partitions_of(shard: int, shards: int, partitions: int) -> range:
-    """Return the partitions of a shard, of so many of `mqlake.inbound`."""
+    """Return the partitions of a shard when `mqlake.inbound` has `partitions`."""
     return range(shard, partitions, shards)
 
 
@@ -65,10 +65,10 @@ class RetainedQuestion:
     incarnation: str
     """Run of that gateway: a later one is not interested."""
     number: int
-    """Of its questions; the answer has it too."""
+    """Number of the question in its run; the answer has it too."""
     tenant: str
     shard: int
-    """Of the retained messages."""
+    """Shard of the retained messages."""
     topic_filter: str
     """A plain one, without `$share/<name>/`."""
     position: str | None
@@ -77,7 +77,7 @@ class RetainedQuestion:
     max_bytes: int
     """Of payloads and properties; the message that reaches it is the last of the page."""
     through: int = 1
-    """So many partitions it goes through: all are to be read before it is answered."""
+    """Number of partitions it goes through: all are to be read before it is answered."""
 
 
 class RetainedMessage(NamedTuple):
@@ -99,14 +99,14 @@ class RetainedAnswer:
     gateway: str
     """The one that answers."""
     incarnation: str
-    """Of the question."""
+    """Run of the gateway that asked."""
     number: int
-    """Likewise."""
+    """Number of the question."""
     is_absent: bool
-    """There is no complete copy there: somebody else is to be asked."""
+    """There is no complete copy there: another gateway is to be asked."""
     messages: list[RetainedMessage]
     position: str | None
-    """Where the next page begins; None after the last."""
+    """Beginning of the next page; None after the last."""
 
 
 def encode_question(question: RetainedQuestion) -> bytes:

@@ -1,7 +1,7 @@
 """The one reader of `mqlake.rules`: from a record's key and value to a fact.
 
 `docs/records.md` says which records there are. A key alone tells which fact it is; the value is
-decoded where somebody wants it (`Fact.content`), so that nobody pays for facts of other kinds.
+decoded by `Fact.content`, so that no reader pays for facts of other kinds.
 """
 
 from collections.abc import Callable, MutableMapping
@@ -34,7 +34,7 @@ class Fact:
     """Tenant, and rule, schema or reference table; empty for `Kind.DECIDED`."""
     value: bytes | None
     version: int = 0
-    """Of a schema and of `Kind.VERSION`."""
+    """Version; of a schema and of `Kind.VERSION` only."""
 
     def content(self, decode: Callable[[bytes], _Content]) -> _Content | None:
         """Return the decoded value; None: it is deleted.
@@ -54,7 +54,7 @@ def read_fact(key: bytes | None, value: bytes | None, *, is_ours: bool = True) -
     """Read a record of `mqlake.rules`; None for one whose key is of no known form.
 
     Args:
-        key: Of the record.
+        key: Key of the record.
         value: None is a tombstone.
         is_ours: False: an activation is not signed as ours are.
     """

@@ -25,11 +25,11 @@ DECIDED_KEY: Final = b"c"
 """In `mqlake.rules`, value `{"v":1,"change":n}`: results of changes up to n stand before it."""
 
 HEADER_MAC: Final = "mac"
-"""Of an activation: HMAC-SHA-256 of the length of its key (4 bytes), key and value, by a key that
-router and lake have."""
+"""Header of an activation: HMAC-SHA-256 of the length of its key (4 bytes), key and value, by a key
+that router and lake have."""
 
 EVENTS_PREFIX: Final = "$events/"
-"""Of the topics that stand for events: `$events/client_connected` for `client.connected`."""
+"""Begins the topics that stand for events: `$events/client_connected` for `client.connected`."""
 
 RULE_FAILED: Final = "rule.failed"
 RULE_UNREAD: Final = "rule.unread"
@@ -43,7 +43,7 @@ ActivationState = Literal["running", "stopped", "failed", "paused"]
 
 
 class Kind(StrEnum):
-    """Of a record of `mqlake.rules`: how its key begins, before a slash; see `rule_facts`."""
+    """Kinds of records of `mqlake.rules`, as their keys begin before a slash; see `rule_facts`."""
 
     DEFINITION = "d"
     VERSION = "v"
@@ -65,7 +65,7 @@ class RulesKey:
     tenant: str
     rule: str
     version: int | None = None
-    """Of the kind `version` only."""
+    """Set for the kind `version` only."""
 
 
 def rules_key(key: RulesKey) -> bytes:
@@ -104,40 +104,40 @@ class Span:
     actions: tuple[dict[str, Any], ...]
     """As in the definition."""
     schema: str | None
-    """Of the output row, as DDL; only where an action needs it."""
+    """Schema of the output row, as DDL; only where an action needs it."""
     sources: dict[str, OffsetRange]
     """By log topic."""
     first: dict[str, tuple[int, ...]] | None = None
     """By log topic, from where on this version of the rule has counted, when it was compiled again
     because a schema has changed; None: since `sources` begin."""
     plan: dict[str, Any] | None = None
-    """Of a stateful rule: `rules.language.plan` as JSON has it."""
+    """Plan of a stateful rule: `rules.language.plan` as JSON has it."""
     change: int = 0
     """Number of the change that put it in force; with the rule it names its run."""
     ended_at_ms: int | None = None
     """When it was put out of force, UTC; of stateful rules."""
     missed: dict[str, tuple[int, ...]] | None = None
     """By log topic, where the rule had stopped (paused, say) before it began to count again: from
-    there to `sources` nobody has evaluated it. None: nothing lies between."""
+    there to `sources` it was not evaluated. None: nothing lies between."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether it is no longer in force."""
+        """Tell whether it is no longer in force."""
         return all(range_.ends is not None for range_ in self.sources.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no record that it counts for, and none will come."""
+        """Tell whether there is no record that it counts for, and none will come."""
         return all(range_.ends == range_.starts for range_ in self.sources.values())
 
 
 @dataclass(slots=True, frozen=True)
 class LeftUnread:
-    """What a stateful version was to take, and has not: its query was given up."""
+    """Records that a stateful version has not taken, since its query was given up."""
 
     version: int
     change: int
-    """Of its span."""
+    """Change of its span."""
     at_ms: int
     """When it was given up, UTC."""
     reason: str
@@ -170,7 +170,7 @@ class Activation:
     """Of those that the rule names without a version, the version it was compiled with; 0 for one
     that was not there."""
     unread: LeftUnread | None = None
-    """Of the last version that was given up."""
+    """Unread records of the last version that was given up."""
 
     @property
     def current(self) -> Span | None:

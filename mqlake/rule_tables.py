@@ -15,10 +15,10 @@ from mqlake.tenants import DEFAULT_TENANT
 TENANT_PROPERTY: Final = "mqlake.tenant"
 """Of such a table in the lake: whose it is. One without was of all tenants together."""
 MOST_COLUMNS: Final = 1_000
-"""Of a table, those that all tables of rules have among them. Columns never go, and each file,
-checkpoint and query has them all."""
+"""Most columns of a table, with those that all tables of rules have. Columns never go, and each
+file, checkpoint and query has them all."""
 MOST_TABLES: Final = 1_000
-"""Of a tenant, also if its limits allow more. Tables never go with their rules."""
+"""Most tables of a tenant, also if its limits allow more. Tables never go with their rules."""
 _OF_OTHERS: Final = re.compile(rf"{RULE_TABLE_PREFIX}_[0-9a-f]{{12}}_([a-z][a-z0-9_]{{0,62}})")
 
 
@@ -57,8 +57,8 @@ def rule_tables(folder: Path, tenant: str | None = None) -> list[str]:
     """Return the names in the lake of the tables that rules have written to.
 
     Args:
-        folder: Of the tables.
-        tenant: Whose; None: of all.
+        folder: Folder of the tables.
+        tenant: Owner of the tables; None: all tenants.
     """
     names = (path.name for path in folder.glob(f"{RULE_TABLE_PREFIX}*") if is_there(path))
     return sorted(

@@ -1,6 +1,6 @@
 r"""Sessions in the log: the records of `mqlake.sessions`, from and to bytes.
 
-Told apart by the key, each a JSON object (a reader ignores members it does not know):
+Distinguished by the key, each a JSON object (a reader ignores members it does not know):
 
     s/<tenant>/<client_id>   the session: client, gateway, subscriptions, will
     u/<tenant>/<client_id>\0<filter>   a subscription that has no room in the session's record
@@ -122,9 +122,9 @@ class SessionRecord:
     """When the will is due; None while connected and without a will."""
     will_from: list[int] | None = None
     """The will is being published: per partition of `mqlake.inbound` the offset below which it is
-    not. None: nobody has begun to."""
+    not. None: this has not begun."""
     principal: str | None = None
-    """Whose it is: the user that has logged in. None: nobody's, so that anybody may have it."""
+    """Owner: the user that has logged in. None: no user, so any client may have it."""
 
     def expires_at_ms(self) -> int | None:
         """Return when the session ends by itself; None while connected and when it never does."""
@@ -176,7 +176,7 @@ class SessionsKey(NamedTuple):
     name: str
     """Client identifier; for `MARKS` the gateway."""
     topic_filter: str = ""
-    """Of a `SUBSCRIPTION`."""
+    """Topic filter of a `SUBSCRIPTION`."""
 
 
 class SubscriptionRecord(NamedTuple):

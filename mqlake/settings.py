@@ -51,7 +51,7 @@ class LogSettings(SettingsGroup):
 
     @property
     def servers(self) -> LogServers:
-        """Where the log is and how it lets one in, as all that opens a client of it takes it."""
+        """Return address and login of the log, as all that opens a client of it takes it."""
         return LogServers(self.bootstrap_servers, self.security_file)
 
 

@@ -80,7 +80,7 @@ class Claim:
     number: int
     """Counts the claims of one run; a claim that is repeated keeps its number."""
     epoch: int
-    """Where it stands in its shard."""
+    """Offset in its shard."""
     at_ms: int
     """When it was appended, by the log's time."""
     clean_start: bool = False
@@ -88,13 +88,13 @@ class Claim:
     goes_on: bool = False
     """The session began before, without a claim: a client that has come since has it instead."""
     principal: str | None = ANYBODY
-    """Principal of the login; None: nobody. Version 0.1 did not write it, so `ANYBODY` then."""
+    """Principal of the login; None: none. Version 0.1 did not write it, so `ANYBODY` then."""
     session: dict[str, Any] | None = None
     """JSON of the session's record as it is with this connection, if nothing is stored of it: with
     that the claim is all that CONNACK needs. None: a record of the session is written before."""
 
     def may_have(self, principal: str | None) -> bool:
-        """Tell whether it may have a principal's session; None, `ANYBODY`: nobody's session."""
+        """Tell whether it may have a session of a principal; None and `ANYBODY` own none."""
         return self.principal in {ANYBODY, principal} or principal in {None, ANYBODY}
 
 

@@ -1,4 +1,4 @@
-"""Which member of a share group gets a message (5.0: 4.8.2 leaves it to the server).
+"""The choice of a member of a share group for a message (5.0: 4.8.2 leaves it to the server).
 
 In two steps: the router chooses a gateway, as `choose_gateway` says, and the gateway one of its
 members. The twin of the router's choice is in `ShareGroup.java`; both pass the same
@@ -81,10 +81,10 @@ def choose_gateway(
     Args:
         shared_filter: With its `$share/<name>/`.
         weights: By gateway; none is without members.
-        topic_name: Of the message.
+        topic_name: Topic of the message.
         publisher: Client identifier.
-        partition: Where the message is in the log.
-        offset: Likewise.
+        partition: Partition of the message in `mqlake.inbound`.
+        offset: Offset of the message there.
     """
     own = {
         gateway: weight

@@ -38,9 +38,9 @@ class ProcessReport:
     """Why it ended last time; None when it never did."""
     uptime_seconds: float = 0.0
     rss_bytes: int = 0
-    """Of the process and its children."""
+    """Resident memory of the process and its children."""
     cpu_percent: float = 0.0
-    """Of one core, since the last measurement; with its children."""
+    """Part of one core since the last measurement, with its children."""
     cpu_seconds: float = 0.0
     """Since it started; with its children."""
     start_ticks: int | None = None
@@ -48,7 +48,7 @@ class ProcessReport:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it ran when this was written and does not run any more."""
+        """Tell whether it ran when this was written and does not run any more."""
         return self.pid is not None and start_ticks(self.pid) != self.start_ticks
 
 
@@ -70,7 +70,7 @@ class SystemState:
     """Everything a command must know to talk to a running system."""
 
     pid: int
-    """Of the supervisor."""
+    """Process of the supervisor."""
     start_ticks: int
     boot_id: str
     started_at: float
@@ -81,7 +81,7 @@ class SystemState:
     bootstrap_servers: str
     """Once it was read also how the log lets one in (`LogServers`)."""
     controller_port: int | None
-    """Of the embedded log; None: the log is not of this system."""
+    """Port of the embedded log; None: the log is not part of this system."""
     api_url: str
     connect_port: int
     gateways: tuple[GatewayAddress, ...]
@@ -95,11 +95,11 @@ class SystemState:
     api_certificate: str = ""
     """File with the certificate that the API shows; empty: it has no TLS."""
     log_security_file: str = ""
-    """That says how the log lets one in; empty: it asks nobody."""
+    """File with the login of the log; empty: no login."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the supervisor that wrote this still runs."""
+        """Tell whether the supervisor that wrote this still runs."""
         return self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
 
     def to_json(self) -> str:
@@ -139,7 +139,7 @@ def url_host(host: str) -> str:
 
 
 def boot_id() -> str:
-    """Return the identifier of this boot of the machine; process ids begin anew with each."""
+    """Return the identifier of this boot of the machine; process ids begin again with each."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 

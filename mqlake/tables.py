@@ -281,9 +281,9 @@ OF_TOPICS: Final = {
     EVENTS.name: "filter",
 }
 """Tables of which a caller with rights to some topics sees the rows of these, with the column that
-names the topic: of `events` a topic filter, or the topic that somebody was denied."""
+names the topic: of `events` a topic filter, or the topic that a client was denied."""
 FOR_ADMINISTRATORS: Final = frozenset({AUDIT_LOG.name})
-"""Tables that queries of nobody else may name."""
+"""Tables that only queries of administrators may name."""
 
 RULE_TABLE_PREFIX: Final = "rule_"
 RULE_TABLE_PATTERN: Final = r"rule_[a-z][a-z0-9_]{0,62}"

@@ -1,6 +1,6 @@
 """Counters of each tenant's clients at a gateway, as records of `mqlake.metrics`.
 
-One record for each gateway and tenant, written anew while its numbers change: a run of a gateway
+One record for each gateway and tenant, written again while its numbers change: a run of a gateway
 begins at zero, under the same key.
 """
 

@@ -113,7 +113,7 @@ class Tenant(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: Literal["active", "suspended"] = "active"
-    """Of a suspended one no client is let in, and those that are there are cut off."""
+    """Clients of a suspended tenant are refused, and connected ones are disconnected."""
     description: str = Field(default="", max_length=200)
     limits: TenantLimits = NO_LIMITS
 
@@ -174,7 +174,7 @@ def qualified(prefix: str, username: str) -> str:
     """Return the name that a user has everywhere: of one of `acme` it begins with `acme/`.
 
     Args:
-        prefix: Of the tenant; empty for a gateway's own, whose users have bare names.
+        prefix: Prefix of the tenant; empty for a gateway's own, whose users have bare names.
         username: May begin with it already.
     """
     return username if username.startswith(prefix) else prefix + username

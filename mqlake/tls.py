@@ -9,8 +9,8 @@ from mqlake.errors import OperationalError
 TlsVersion: TypeAlias = Literal["1.2", "1.3"]
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: keys that nobody can work out later, and data that nobody can change unseen. Those of
-1.3 are all of that kind."""
+"""Ciphers of TLS 1.2 with forward secrecy and authenticated encryption. Those of 1.3 are all of
+that kind."""
 _MINIMUM_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _END: Final = "-----END CERTIFICATE-----\n"
 
@@ -23,8 +23,8 @@ def server_context(
     Args:
         certificate: PEM file: the server's certificate, then its chain.
         key: PEM file: its private key.
-        password: Of the key; empty: it has none.
-        minimum_version: Of TLS.
+        password: Password of the key; empty: none.
+        minimum_version: Lowest version of TLS.
 
     Raises:
         OperationalError: A file cannot be read or holds something else; names both.

@@ -92,7 +92,7 @@ def validate_topic_filter(topic_filter: str) -> None:
 
 
 def has_more_levels(topic: str, most: int) -> bool:
-    """Tell whether a topic name or a plain topic filter has more than so many levels."""
+    """Tell whether a topic name or a plain topic filter has more than `most` levels."""
     return len(topic) >= most and topic.count(SEPARATOR) >= most
 
 

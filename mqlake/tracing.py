@@ -1,4 +1,4 @@
-"""Traces as an option: which message went where and when, told to an OpenTelemetry collector.
+"""Traces as an option: which message went where and when, sent to an OpenTelemetry collector.
 
 The context goes with the message as the log header `traceparent`, in the form of the W3C. A message
 that is not sampled has no header, so later processes look for nothing. Without an endpoint nothing
@@ -31,7 +31,7 @@ class Tracer:
 
     Args:
         process: Its name.
-        sample_ratio: Of the messages whose publishers do not say whether they are traced.
+        sample_ratio: Part of the messages whose publishers do not say whether they are traced.
         processor: Takes the spans that have ended.
     """
 
@@ -73,9 +73,9 @@ class Tracer:
         """Begin a span; None when its message is not sampled.
 
         Args:
-            name: Of the span.
-            kind: Of the span: SERVER, CONSUMER and so on.
-            traceparent: Of the span that caused it; ignored when it is malformed.
+            name: Name of the span.
+            kind: Kind of the span: SERVER, CONSUMER and so on.
+            traceparent: Span that caused it; ignored when it is malformed.
             attributes: Those that are known.
             at_ms: When it began, UTC epoch; without it now.
         """
@@ -131,7 +131,7 @@ class Tracer:
 
 
 def open_tracer(settings: TracingSettings, process: str) -> Tracer | None:
-    """Return the tracer of a process; None when there is nobody to tell.
+    """Return the tracer of a process; None without a collector.
 
     Raises:
         SettingsError: The packages of the extra `tracing` are not there.

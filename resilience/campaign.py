@@ -43,7 +43,7 @@ WORKLOADS: Final = {"features": some_features, "mixed": mixed}
 """Workloads by the name in `generate` of a scenario."""
 
 TRIES: Final = 3
-"""A schedule that does not fail in so many runs counts as one that does not fail."""
+"""Runs without a failure after which a schedule counts as one that does not fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class CampaignSettings:
 
 
 class Stage:
-    """Where the runs of one target happen.
+    """Place of the runs of one target.
 
     A target that starts as a whole takes a while to start: one serves all runs that follow each
     other, as long as its machines meet their needs. After a run with which something was wrong,
-    and after one that spoils it, it is started anew; so it is after one with a disk that fails,
+    and after one that spoils it, it is started again; so it is after one with a disk that fails,
     unless such a disk is among those needs that it has for all.
 
     Args:

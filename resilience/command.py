@@ -33,7 +33,7 @@ BATCH = 50
 """Runs of the double that a process does in one go."""
 
 SEEDS_OF_A_DEFECT = 60
-"""A defect that is not found by the runs of so many seeds counts as not found."""
+"""Seeds whose runs do not find a defect before it counts as not found."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

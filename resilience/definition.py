@@ -37,7 +37,7 @@ class TargetPart:
         machine: Parts with the same one share its address, its disk and its power.
         segments: Pattern of the files of its log, in folders of their own; in each folder the
             last one is being written.
-        store: Pattern of files in which it keeps all that there is, each written anew as a whole
+        store: Pattern of files in which it keeps all that there is, each written again as a whole
             while it runs; it reads them when it starts.
         restarts: Whether it is started again when it ends by itself, as by a service manager.
         fill: Takes all the room that its log may have; `empty` gives it back.
@@ -69,7 +69,7 @@ class SystemDefinition:
         keeper: The one of these that starts the parts again.
         audit: Holds the target's own records against its promises; its exit code is
             not 0 when one is broken.
-        machine: Where it runs, with all its parts.
+        machine: Machine that it runs on, with all its parts.
     """
 
     start: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class SystemDefinition:
 
 @dataclass(frozen=True, slots=True)
 class RightsDefinition:
-    """How a target is told the rights of clients.
+    """How a target gets the rights of clients.
 
     Attributes:
         actions: Its words for `publish` and `subscribe`, in place of `{action}`.
@@ -108,10 +108,10 @@ class RightsDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TenantsDefinition:
-    """How a target is told of its tenants, and a client says of which one it is.
+    """How a target gets its tenants, and how a client names its own.
 
     Attributes:
-        username: Of a client: `{tenant}` and `{client_id}` stand in it.
+        username: User name of a client, with `{tenant}` and `{client_id}`.
         tenant: Text in its document for each tenant, with `{tenant}` and `{state}`.
         is_open: The state of one whose clients are let in.
         is_shut: The state of one whose clients are cut off.
@@ -137,7 +137,7 @@ class Definition:
     """A target as its file has it.
 
     Attributes:
-        note: Where the broker is to be had.
+        note: Source of the broker.
         disk_mebibytes: Size of the disk of each machine, in runs with a disk that can fail.
     """
 

@@ -66,7 +66,7 @@ def run(definition: Definition, work: Iterable[One], tell: Tell, bound: Work) ->
 
 
 def run_all(definition: Definition, work: Work, count: int, tell: Tell) -> list[dict[str, Any]]:
-    """Run scenarios in so many jobs; return the results of those that came to an end."""
+    """Run scenarios in `count` jobs; return the results of those that came to an end."""
     for _, settings in work:
         (settings.folder / campaign.RESULT).unlink(missing_ok=True)
     parts, free = split(work, count)

@@ -1,4 +1,4 @@
-"""The load experiment: the cost to a broker of so many clients, and of one message.
+"""The load experiment: the cost to a broker of a number of clients, and of one message.
 
 A quarter of the clients subscribes to one topic, a quarter to another one, and a quarter each
 publishes to them, one message at the same moment. Each number of clients is measured several
@@ -68,7 +68,7 @@ async def measure(
         target: To which clients connect.
         pids: Its processes.
         clients: How many there are, a multiple of four.
-        qos: Of the messages and the subscriptions.
+        qos: QoS of the messages and the subscriptions.
         number: Tells clients from those of other repetitions.
 
     Returns:

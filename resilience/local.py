@@ -92,7 +92,7 @@ class LocalTarget:
         self._taken: dict[tuple[str, str, str], None] = {}
         """Rights that clients do not have: client, action and filter, in the order they went."""
         self._tenants: dict[str, bool] = {}
-        """Those that it was told of, and whether they are open."""
+        """Tenants that it has got, and whether they are open."""
         self._keeper = PartKeeper()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -251,7 +251,7 @@ class LocalTarget:
         if self._folder is not None and self._definition.system.stop and self._machines:
             with contextlib.suppress(TargetError):
                 await self._command(self._definition.system.stop, 120)
-        # Nobody needs the data on their disks, and brokers that end in order wait for others.
+        # The data on their disks is not needed, and brokers that end in order wait for others.
         kill_at_once([one.pid for one in self._processes.values() if one.returncode is None])
         for process in self._processes.values():
             await process.wait()
@@ -316,7 +316,7 @@ class LocalTarget:
         await self._end_part(part, signal.SIGTERM)
 
     async def _end_part(self, part: str, number: signal.Signals) -> None:
-        """Signal a part, and wait for its end; nobody starts it until it is to be launched.
+        """Signal a part, and wait for its end; it is not started until it is to be launched.
 
         Processes that it has started get only signals that cannot be caught.
         """
@@ -442,7 +442,7 @@ class LocalTarget:
         except TargetError:
             await self.thaw(part)
             raise
-        # From now on nobody reads a clock: so none goes back.
+        # From now on no process reads a clock: so none goes back.
         self._frozen[machine.name] = loop.time(), pids
 
     async def thaw(self, part: str) -> None:

@@ -9,7 +9,7 @@ from resilience.history import Operation
 from resilience.world import KnownMessage, World
 
 SAMPLES: Final = 4_000
-"""So many delays are kept of a history, chosen at random; percentiles come from these."""
+"""Delays kept of a history, chosen at random; percentiles come from these."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class _Fault:
     time: int
     end: int | None = None
     silence: int | None = None
-    """The longest time in which nobody was delivered anything, begun before the fault was over."""
+    """The longest time without any delivery, begun before the fault was over."""
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Measures:
 
     @property
     def rate_while_served(self) -> float:
-        """Likewise, without the longest gap in the service of a publisher."""
+        """Return the rate without the longest gap in the service of a publisher."""
         return self._rate(max((work.longest for work in self._work.values()), default=0))
 
     def _rate(self, without: int) -> float:

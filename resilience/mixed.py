@@ -2,7 +2,7 @@
 
 Each QoS has two publishers, a subscriber that stays and one that is away for a while; QoS 2 goes to
 a share group too; retained values change while new subscriptions ask for them; idle clients leave
-wills. A scenario strikes when `qos-1-pub-0` has so many of its 800 messages acknowledged.
+wills. A scenario strikes when `qos-1-pub-0` has a given number of its 800 messages acknowledged.
 """
 
 import random
@@ -14,7 +14,7 @@ from resilience.plan import ClientPlan, RunPlan, Step
 from resilience.workload import identity, step
 
 MESSAGES: Final = 800
-"""Of each publisher; they take 16 s."""
+"""Messages of each publisher; they take 16 s."""
 PER_SECOND: Final = 50.0
 AWAY_FROM, AWAY_UNTIL = 320, 520
 """A subscriber is away while its first publisher has these acknowledged. Meanwhile at most 800
@@ -25,7 +25,7 @@ WINDOWS: Final = {1: 1, 2: 8}
 come twice."""
 
 MEMBERS: Final = 4
-"""Of the share group."""
+"""Members of the share group."""
 VALUES: Final = 320
 TOPICS: Final = 5
 """With a retained value each."""

@@ -142,8 +142,8 @@ class RunPlan:
     def hurried(self, factor: float) -> "RunPlan":
         """Return the plan of a quick run: fewer messages, shorter faults, a shorter quiet.
 
-        Messages missing when it is quiet are waited for as long as in any run. Of QoS 0 nobody
-        knows which are missing: the quiet is as long as ever then.
+        Messages missing when it is quiet are waited for as long as in any run. Of QoS 0 it is
+        unknown which are missing: the quiet is as long as ever then.
         """
         scaled = self.scaled(factor)
         quiet = self.quiet_seconds

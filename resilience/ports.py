@@ -8,7 +8,7 @@ from typing import Final
 from resilience.errors import TargetError
 
 CONSECUTIVE: Final = 3
-"""So many ports in a row are free for each name."""
+"""Free ports in a row for each name."""
 
 
 def free_port() -> int:

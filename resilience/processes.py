@@ -38,7 +38,7 @@ async def gone(pids: Iterable[int], seconds: float, what: str) -> None:
     """Wait until processes have ended.
 
     Raises:
-        TargetError: Not within so many seconds.
+        TargetError: Not within `seconds`.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -62,7 +62,7 @@ async def stopped(pids: Iterable[int], seconds: float) -> None:
     """Wait until no thread of these processes runs any more.
 
     Raises:
-        TargetError: Not within so many seconds.
+        TargetError: Not within `seconds`.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -113,7 +113,7 @@ class PartKeeper:
         self._away: set[str] = set()
 
     def hold(self, part: str, pid: int) -> None:
-        """Let nobody start a part."""
+        """Keep a part from being started."""
         self._pid = pid
         self._away.add(part)
         send([pid], signal.SIGSTOP)

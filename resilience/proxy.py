@@ -17,8 +17,8 @@ class FaultProxy:
     """Listens on a port of its own for one part; see `target.Network`.
 
     Args:
-        host: Where the part listens.
-        port: The same.
+        host: Host that the part listens at.
+        port: Port that the part listens at.
     """
 
     def __init__(self, host: str, port: int) -> None:

@@ -42,7 +42,7 @@ class Machine(Protocol):
         """Leave no free block."""
 
     def set_clock(self, seconds: float) -> None:
-        """Step the wall clock to so many seconds ahead of the right time, or behind it."""
+        """Step the wall clock to `seconds` ahead of the right time, or behind it."""
 
     def empty_disk(self) -> None:
         """Give the room back that `fill_disk` took."""
@@ -111,7 +111,7 @@ class Target(Protocol):
         """Let no file of it take a byte more, until it has ended by itself.
 
         Raises:
-            TargetError: It goes on for longer than so many seconds.
+            TargetError: It goes on for longer than `seconds`.
         """
 
     async def fill_log(self, part: str) -> None:
@@ -142,7 +142,7 @@ class Target(Protocol):
         """
 
     def rewrites(self, part: str) -> bool:
-        """Tell whether its files are written anew as long as it runs: closed once it has ended."""
+        """Tell whether its files are written again as long as it runs: closed once it has ended."""
 
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool

@@ -17,7 +17,7 @@ _BLOCK: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class UsageTaken:
-    """Of all processes together, at a moment.
+    """Usage of all processes together, at a moment.
 
     Attributes:
         cpu_seconds: Since they began.
@@ -150,7 +150,7 @@ class UsageSampler:
 
     @property
     def peak_percent(self) -> float:
-        """Of one processor, the most between two looks."""
+        """Return the highest part of one processor between two looks."""
         peak = 0.0
         for (before, first), (after, second) in itertools.pairwise(self.samples):
             used = second.cpu_seconds - first.cpu_seconds

@@ -69,7 +69,7 @@ class KnownSubscription:
     unsubscribe_line: int = 0
     unsubscribed_line: int = 0
     end_line: int = 0
-    """Where its claim to messages ends; 0 while it has not."""
+    """Line at which its claim to messages ends; 0 while it has not."""
 
     def holds(self, line: int, drain_line: int) -> bool:
         """Tell whether it was in force before `line` and until the drain."""

@@ -2,7 +2,7 @@
 
 The live twin is `DetectionProcessor.java`; tests compare the two. Messages of a key
 are taken in the order of their time, then of `Detection.order`. A key whose messages pause for
-longer than the detection's duration and KEEP_MS begins anew behind the pause.
+longer than the detection's duration and KEEP_MS begins again behind the pause.
 """
 # ruff: noqa: S608 - the names in these queries are the compiler's, not a user's
 
@@ -21,7 +21,7 @@ STATES: Final[dict[DetectionKind, tuple[str, str]]] = {
     "hysteresis": ("high", "low"),
     "n_of_m": ("on", "off"),
 }
-"""Words of the two states; every key begins in the second one, which is not told."""
+"""Words of the two states; every key begins in the second one, which is not reported."""
 
 
 def batch_query(
@@ -34,8 +34,8 @@ def batch_query(
     """Return the query that yields the relation `DETECTED`, in no order.
 
     Args:
-        detection: Of the rule's plan.
-        columns: Of the stream's relation, `EVENT_TIME` among them.
+        detection: Detection of the rule's plan.
+        columns: Columns of the stream's relation, `EVENT_TIME` among them.
         relation: Name of that relation.
         until: TIMESTAMP expression: time has passed up to there, which tells of silence. NULL: up
             to the last message of the relation, of any key.
@@ -46,7 +46,7 @@ def batch_query(
     order = ", ".join((EVENT_TIME, *detection.order))
     window = f"(PARTITION BY {keys} ORDER BY {order})"
     until = f"coalesce({until}, (SELECT max({EVENT_TIME}) FROM {relation}))"
-    # The numbers count the pauses behind which a key begins anew.
+    # The numbers count the pauses behind which a key begins again.
     parts = f"""
         WITH gaps AS (
           SELECT *, lag({EVENT_TIME}) OVER {window} AS _before FROM {relation}
@@ -67,7 +67,7 @@ def _absence(detection: Detection, part: str, order: str, until: str) -> str:
     absent, present = STATES[detection.kind]
     over = f"OVER ({part} ORDER BY {order})"
     deadline = f"{EVENT_TIME} + {duration}"
-    # A next message of another part comes so late that the silence was told.
+    # A next message of another part comes so late that the silence was reported.
     is_absent = f"coalesce(_next > {deadline}, {deadline} <= {until})"
     return f"""neighbours AS (
           SELECT *, lag({EVENT_TIME}) {over} AS _last, lead({EVENT_TIME}) {over} AS _next

@@ -53,7 +53,7 @@ def read_documents(text: str, origin: str) -> Iterator[RuleDocument]:
 
     Args:
         text: YAML.
-        origin: Where it comes from, for the error.
+        origin: File or argument that it comes from, for the error.
 
     Raises:
         DocumentError: It is not YAML, or not of rules.

@@ -36,7 +36,7 @@ class MakerRights(Protocol):
 
     @property
     def topic_filters(self) -> tuple[str, ...] | None:
-        """Of the topics that he may read and publish; None: all, and data without a topic."""
+        """Return filters of the topics that he may use; None: all topics, and data without one."""
 
     @property
     def tenants(self) -> tuple[str, ...] | None:
@@ -61,7 +61,7 @@ class Makers:
         self._known: dict[str, ApiKey | Account] = {}
 
     def apply(self, data: bytes, value: bytes | None) -> str | None:
-        """Take a record of `mqlake.access`; return whose rights it says, None: nobody's.
+        """Take a record of `mqlake.access`; return the name whose rights it has; None: it has none.
 
         Raises:
             InvalidRecord: It cannot be read; whose it is has no rights any more.
@@ -97,13 +97,13 @@ class Makers:
 
 
 def may_publish(rights: MakerRights, topic_name: str) -> bool:
-    """Tell whether a rule of somebody may publish to a topic."""
+    """Tell whether a rule with these rights may publish to a topic."""
     filters = rights.topic_filters
     return filters is None or any(covers(one, topic_name) for one in filters)
 
 
 def why_not_at_all(rights: MakerRights | None, tenant: str) -> str | None:
-    """Return why somebody may have no rules of a tenant, after his name; None: he may."""
+    """Return why these rights allow no rules of a tenant, to follow the name; None: they do."""
     if rights is None:
         return "may not use the API any more"
     if ROLES.index(rights.role) < ROLES.index(MAKING_ROLE):
@@ -120,12 +120,12 @@ def why_not(
     joined: Sequence[str],
     actions: Sequence[ActionSpec],
 ) -> str | None:
-    """Return why a rule is not within somebody's rights, after his name; None: it is.
+    """Return why a rule is beyond these rights, to follow the maker's name; None: it is not.
 
     Args:
         rights: His; None: he has none any more.
-        tenant: Of the rule.
-        filters: Of all that it reads.
+        tenant: Tenant of the rule.
+        filters: Topic filters of all that it reads.
         joined: The reference tables that it joins.
         actions: Its actions. A topic with placeholders is known when a row is sent.
     """

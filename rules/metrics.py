@@ -17,7 +17,7 @@ LATENCY_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 6
 
 @dataclass(slots=True)
 class ActionCounters:
-    """Of one action of a rule, over all its versions that this run of the process has seen."""
+    """Counters of one action of a rule, over all its versions in this run of the process."""
 
     function: str
     success: int = 0
@@ -94,7 +94,7 @@ class RuleMetrics:
         return list(self._counters)
 
     def begin_moment(self) -> None:
-        """Set the counters to zero that lanes add up anew for each record."""
+        """Set the counters to zero that lanes add up again for each record."""
         for actions in self._counters.values():
             for counters in actions.values():
                 counters.queued = counters.behind = 0

@@ -13,7 +13,7 @@ MAX_NAME_CHARACTERS: Final = 200
 MAX_DESCRIPTION_CHARACTERS: Final = 2_000
 MAX_ACTIONS: Final = 16
 MAX_VERSIONS: Final = 100
-"""Of one rule; older ones are forgotten."""
+"""Versions kept of a rule; older ones are forgotten."""
 
 RuleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
@@ -69,4 +69,4 @@ class Rule(RuleBody):
 
 
 RuleState = Literal["starting", "running", "stopped", "failed", "paused"]
-"""Of a rule as a whole: `starting` until the engine has answered for the newest version."""
+"""State of a rule as a whole: `starting` until the engine has answered for the newest version."""

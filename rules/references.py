@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from mqlake.reference_records import ColumnType
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Of an upload. Each batch of a rule that joins a table reads all of it."""
+"""Size of an upload. Each batch of a rule that joins a table reads all of it."""
 MAX_ROWS: Final = 500_000
 MAX_COLUMNS: Final = 100
 MAX_TEXT_CHARACTERS: Final = 65_536
-"""Of one value."""
+"""Length of one value."""
 MAX_REFERENCES: Final = 1_000
-"""Of a tenant."""
+"""Most tables of a tenant."""
 
 REFERENCE_PATTERN: Final = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
 MAX_REFERENCE_CHARACTERS: Final = 63

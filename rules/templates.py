@@ -68,7 +68,7 @@ class Placeholder:
 
     name: str
     steps: tuple[str | int, ...]
-    """Of a field; empty for the whole row, facts about the output, and a secret."""
+    """Path of a field; empty for the whole row, facts about the output, and a secret."""
     secret: str | None = None
     """Name of a secret, which `Template.with_secrets` fills in."""
 
@@ -140,7 +140,7 @@ class Template:
 
     @cached_property
     def is_row(self) -> bool:
-        """Whether it is the row and nothing else."""
+        """Tell whether it is the row and nothing else."""
         return len(self.parts) == 1 and self.placeholders == (_placeholder(_WHOLE_ROW),)
 
     @cached_property

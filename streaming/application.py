@@ -43,7 +43,7 @@ _WRITES_ARCHIVE: Final = "writes the archive of Java's classes, this once"
 
 
 class StoppedEarly(BaseException):
-    """Told to stop while Spark starts: nothing runs yet that needs an orderly end."""
+    """A signal to stop came while Spark starts: nothing runs yet that needs an orderly end."""
 
 
 class Stop:
@@ -69,8 +69,8 @@ class Heart:
     """Writes how the application is.
 
     Args:
-        name: Of the application.
-        file: To which; None: nobody is told.
+        name: Name of the application.
+        file: Heartbeat file; None: none is written.
     """
 
     def __init__(self, name: str, file: Path | None) -> None:
@@ -113,7 +113,7 @@ class Look(NamedTuple):
     detail: str
     figures: dict[str, Any]
     waits: bool = False
-    """Whether it looks again soon, though it is well."""
+    """It looks again soon, though it is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +171,14 @@ class Engine:
         look: Callable[[str], Look],
         archive_after: float | None = None,
     ) -> int:
-        """Keep the queries running, and say how they are, until told to stop.
+        """Keep the queries running, and say how they are, until a signal to stop.
 
         Args:
-            queries: Of the application.
-            measured: Their figures.
-            look: Told of their trouble; does its work about once a second, and returns
+            queries: Queries of the application.
+            measured: Reads their measured values.
+            look: Gets their trouble; does its work about once a second, and returns
                 how the application is.
-            archive_after: After so many seconds Java writes the archive of its classes, unless
+            archive_after: Seconds after which Java writes the archive of its classes, unless
                 there is one; None: never.
 
         Returns:
@@ -318,6 +318,6 @@ def _limit_end(stop: Stop, jvm: Jvm) -> None:
         jvm.process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         _logger.warning("the end took too long, so Java is killed")
-        # Unanswered calls of Java are logged by the root logger itself, as nobody else does.
+        # Unanswered calls of Java are logged by the root logger itself, and only they are.
         logging.getLogger().addFilter(lambda _record: False)
         jvm.kill()

@@ -1,4 +1,4 @@
-"""Whether the machine's calendar was set while the application ran.
+"""Watches for a step of the machine's calendar while the application runs.
 
 Spark and Kafka's Java client count their waits by the calendar. When it goes back by an hour, a
 connection that was to be tried again in a second is tried in an hour; when it goes ahead, executors
@@ -34,7 +34,7 @@ class CalendarWatch:
         self._distance = self._read()
 
     def run(self, end: Callable[[], None], stopping: threading.Event) -> None:
-        """Look until it has stepped, and end the engine then; or until told to stop.
+        """Look until it has stepped, and end the engine then; or until `stopping` is set.
 
         In a thread of its own: a call of Spark may take an hour.
         """

@@ -8,7 +8,7 @@ bears it out, the one that counts since the machine was booted, in suspension to
 - Over a boot, of which that clock knows nothing, it goes on by a day.
 
 So a machine that was off for a month deletes what is due within a month, and a wrong calendar
-deletes a day more than it should for each day in which nobody corrects it, and for each boot.
+deletes a day more than it should for each day in which it is not corrected, and for each boot.
 """
 
 import json
@@ -40,7 +40,7 @@ RATE: Final = 2
 """How much faster than time it goes on at most, to make up for a boot."""
 BOOT_MS: Final = 86_400_000
 AHEAD_MS: Final = 3_600_000
-"""A calendar that is so far ahead is told of."""
+"""A calendar that is further ahead than this is reported."""
 WRITE_SECONDS: Final = 60.0
 
 

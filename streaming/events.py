@@ -103,7 +103,7 @@ def drop_rows(records: DataFrame) -> DataFrame:
 
 
 def audit_rows(records: DataFrame) -> DataFrame:
-    """Return a row for each change that somebody has asked for."""
+    """Return a row for each change that was requested."""
     return _rows(records, AUDIT_LOG, F.col("event.event") == AUDIT_EVENT, _AUDIT)
 
 

@@ -18,7 +18,7 @@ class Lock:
     off its checkpoints.
 
     Attributes:
-        descriptor: Of the file.
+        descriptor: Descriptor of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,7 @@ class Lock:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def try_take(self) -> bool:
-        """Take it, unless somebody else has it; return whether it is ours."""
+        """Take it, unless another process has it; return whether it is ours."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -38,7 +38,7 @@ class Lock:
         """Take it.
 
         Raises:
-            OperationalError: Somebody else had it all the time.
+            OperationalError: Another process had it all the time.
         """
         deadline = time.monotonic() + timeout_seconds
         while not self.try_take():

@@ -32,7 +32,7 @@ _MOST_SEEN: Final = 100
 _POSITIONS_CLASS: Final = "mqlake.log.Positions"
 
 Progress = dict[str, Any]
-"""Of a finished batch, in Spark's JSON."""
+"""Progress of a finished batch, in Spark's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """Of the JVM."""
+    """Heap of the JVM."""
 
     used_bytes: int = 0
     """Garbage included."""
@@ -128,8 +128,8 @@ class QueryFigures:
 
     Attributes:
         latest: The figures of each query, by name, as they were read last.
-        heap: Likewise.
-        undelivered: Likewise the waiting records.
+        heap: Heap of the JVM, as it was read last.
+        undelivered: Number of waiting records, as it was read last.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class QueryFigures:
         self.undelivered: list[Waiting] = []
 
     def run(self, stopping: threading.Event) -> None:
-        """Read until told to stop; for a thread of its own."""
+        """Read until `stopping` is set; for a thread of its own."""
         while not stopping.is_set():
             try:
                 begin = self._clock.monotonic()

@@ -34,12 +34,12 @@ _CLUSTERING: Final = "delta.clustering"
 
 
 def write_first_commit(folder: Path, table: Table, properties: Mapping[str, str]) -> None:
-    """Make a table that has no rows; nobody else may make it at the same time.
+    """Make a table that has no rows; no other process may make it at the same time.
 
     Args:
-        folder: Of the table.
+        folder: Folder of the table.
         table: Its columns and how it is clustered.
-        properties: Of the table.
+        properties: Properties of the table.
 
     Raises:
         OSError: It cannot be written.

@@ -175,7 +175,7 @@ class Finish:
         self.waits_for: list[str] = []
 
     def run(self, stopping: threading.Event) -> None:
-        """Look now and then until told to stop; for a thread of its own."""
+        """Look now and then until `stopping` is set; for a thread of its own."""
         look_again(self.look, FINISH_SECONDS, stopping, _logger, "growth waits")
 
     def look(self) -> None:

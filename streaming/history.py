@@ -25,7 +25,7 @@ from streaming.sources import header, header_byte
 def messages(inbound: DataFrame) -> DataFrame:
     """Return one row for each message; barriers and records of others are left out.
 
-    No record that somebody writes to the log may fail the query, again at each start: a value that
+    No record in the log may fail the query, again at each start: a value that
     its column cannot hold is null, text that is not UTF-8 is made valid.
     """
     parsed = inbound.select(

@@ -34,7 +34,7 @@ class RetainingReader:
     """By log topic that it reads: per partition the first offset that it still needs; None while
     that is not known, and then it needs all."""
     misses: bool = True
-    """Whether it would miss records deleted before it, and nobody else tells of them."""
+    """It would miss records deleted before it, and no other part reports them."""
 
     @property
     def known(self) -> Offsets:
@@ -47,17 +47,18 @@ class Retention(NamedTuple):
 
     age_ms: int
     size_bytes: int
-    """Of all partitions together; the oldest go first."""
+    """Size of all partitions together; the oldest records go first."""
 
 
 class LogRetention:
-    """Deletes now and then records that nobody needs.
+    """Deletes now and then records that no reader needs.
 
     Args:
         admin: Asks the log, and deletes.
         retention: By log topic.
-        readers: Returns those of all log topics; None while they are not known, and nothing goes.
-        unread: Told where readers are, to find records that somebody else has deleted.
+        readers: Returns the readers of all log topics; None while they are not known, and nothing
+            goes.
+        unread: Gets the positions of readers, to find records that another tool has deleted.
         clock: For the age of records.
         log_dir: Holds the log's partitions; without it the size of a log topic does not count.
 
@@ -84,7 +85,7 @@ class LogRetention:
         self.held_by: dict[str, list[str]] = {}
 
     def run(self, stopping: threading.Event) -> None:
-        """Check until told to stop; for a thread of its own."""
+        """Check until `stopping` is set; for a thread of its own."""
         look_again(self.check, CHECK_SECONDS, stopping, _logger, "nothing deleted")
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Threads of router and lake that look after something until they are told to stop."""
+"""Threads of router and lake that look after something until they are stopped."""
 
 import logging
 import threading
@@ -14,14 +14,14 @@ def look_again(
     logger: logging.Logger,
     failure: str,
 ) -> None:
-    """Look every so many seconds until told to stop; failures are told, and tried again.
+    """Look every few seconds until `stopping` is set; a failure is reported, and tried again.
 
     Args:
         look: Done each time.
         seconds: Before each.
         stopping: Set when it is to end. Then it ends quietly: the other side may be gone.
-        logger: Of the caller.
-        failure: Told when the log does not answer, or something else goes wrong.
+        logger: Logger of the caller.
+        failure: Log line for a log that does not answer, or another failure.
     """
     while not stopping.wait(seconds):
         try:

@@ -25,12 +25,12 @@ def pass_over_lost_end(
 ) -> None:
     """Move positions out of the gaps that are noted; before any query starts.
 
-    Records of it that queries had taken are told as rows of `drops`; nobody knows of more. The
+    Records of it that queries had taken become rows of `drops`; no more of them are known. The
     lake, which waits for that, moves its own checkpoints (`pass_over_what_is_told`). An application
     that is killed meanwhile may tell it again.
 
     Args:
-        checkpoints: Where queries are kept.
+        checkpoints: Folder of the queries' checkpoints.
         own: Names of the queries that are moved.
         append: Takes the rows.
         clock: When.
@@ -56,11 +56,11 @@ def pass_over_lost_end(
 def pass_over_what_is_told(checkpoints: Path, others: Sequence[str]) -> dict[str, int]:
     """Move checkpoints of the lake out of the gaps that the router has passed over.
 
-    A query that is not at a gap yet has to read up to it first: for Spark the gap is so many
-    records that are waiting.
+    A query that is not at a gap yet has to read up to it first: for Spark the gap consists
+    of waiting records.
 
     Args:
-        checkpoints: Where queries are kept.
+        checkpoints: Folder of the queries' checkpoints.
         others: Names of the queries that are not the lake's.
 
     Returns:

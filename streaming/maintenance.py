@@ -80,7 +80,7 @@ class Maintenance:
 
     Args:
         spark: A session of its own is made of it.
-        settings: Of the lake.
+        settings: Settings of the lake.
         state: The other writer of some tables.
         clock: For what is due, and for what is old.
         trouble: Says why the machine's calendar is not to be believed; "": it is.
@@ -113,7 +113,7 @@ class Maintenance:
         }
 
     def run(self, stopping: threading.Event) -> None:
-        """Do due work until told to stop; for a thread of its own."""
+        """Do due work until `stopping` is set; for a thread of its own."""
         use_pool(self._spark, MAINTENANCE_POOL)
         while not stopping.wait(CHECK_SECONDS):
             self.check(stopping.is_set)

@@ -1,4 +1,4 @@
-"""Merge changes into a table of Delta, which is written anew while it is small.
+"""Merge changes into a table of Delta, which is written again as a whole while it is small.
 
 Delta's own merge runs several jobs, two of which compute which files the table has: to plan them
 takes longer than to write a small table (docs/design/tables.md, 219).

@@ -23,8 +23,8 @@ class PoisonGuard:
     """Knows which records rules skip, in Python and in Java.
 
     Args:
-        data_dir: Of the system.
-        folder: Of the engine that is to start.
+        data_dir: Data directory of the system.
+        folder: Folder of the engine that is to start.
         clock: When a death is found.
     """
 

@@ -72,7 +72,7 @@ class PoisonEntry:
     """Deaths of the engine at one place.
 
     Attributes:
-        version: Of the rule, when the engine last died there; 0 when an operator named it.
+        version: Version of the rule when the engine last died there; 0 when an operator named it.
         deaths: How often it did.
         at_ms: When, or when it was named.
         skipped: The record becomes a dead letter of the rule without being evaluated.

@@ -33,11 +33,11 @@ Asked = Callable[[str], dict[int, int]]
 
 
 class Positions:
-    """Where a query begins, and how far it has come; of one thread.
+    """Beginning and progress of a query; for one thread.
 
     Args:
-        folder: Of the query.
-        log_topics: That it reads.
+        folder: Folder of the query.
+        log_topics: Log topics that it reads.
         begins: Returns the oldest offset per partition of a log topic.
         ends: Returns the offset that the next record of each gets.
         clock: For the age of notes.

@@ -19,9 +19,9 @@ def lower_priority(niceness: int, cores: int | None = None, *, first_to_go: int 
 
     Args:
         niceness: Added to its own.
-        cores: The last so many of its processors are left to it; None: all.
-        first_to_go: Of 1,000: how gladly the kernel ends it, and not the rest, when memory is at
-            its end.
+        cores: Number of its processors, the last ones, that are left to it; None: all.
+        first_to_go: From 0 to 1,000: how gladly the kernel ends it, and not the rest, when memory
+            is at its end.
     """
     os.nice(niceness)
     if first_to_go:

@@ -1,4 +1,4 @@
-"""The names of the queries: of their folders, and in all that is told of them."""
+"""The names of the queries: of their folders, and in all that is shown of them."""
 
 from typing import Final
 

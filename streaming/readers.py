@@ -31,7 +31,7 @@ class Readers:
     """Finds out how far they are; from any thread.
 
     Args:
-        settings: Where checkpoints are.
+        settings: Folder of checkpoints.
         in_force: Knows which rules are.
         retained: Returns from where on of `mqlake.inbound` gateways read retained messages, beside
             the table.

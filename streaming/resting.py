@@ -13,7 +13,7 @@ from mqlake.clock import Clock
 from streaming.checkpoints import ends_of
 
 _FULL: Final = 0.9
-"""Of the most records of a batch: the partitions' shares of it are rounded."""
+"""Part of the most records of a batch: the partitions' shares of it are rounded."""
 
 
 LONGER_SECONDS: Final = 30.0
@@ -50,10 +50,10 @@ class Rest:
 
     Args:
         checkpoint: Folder of its checkpoint.
-        most_records: Of one batch (`maxOffsetsPerTrigger`).
-        factor: How long a rest is, in times of the batch's own.
-        most_seconds: The longest.
-        wait: Waits so many seconds, less when the application stops.
+        most_records: Bound of one batch (`maxOffsetsPerTrigger`).
+        factor: Length of a rest, in times of the batch's own time.
+        most_seconds: Longest rest.
+        wait: Waits a number of seconds, less when the application stops.
     """
 
     def __init__(

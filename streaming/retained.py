@@ -65,7 +65,7 @@ def merge_retained(changes: DataFrame, next_offsets: Offsets) -> None:
     """Bring the rows of `last_retained` into the table; a second time changes nothing.
 
     A row only changes to one that stands behind it in the log. Another partition number is that of
-    a log that was set up anew.
+    a log that was set up again.
     """
     is_newer = "change.log_offset > row.log_offset OR change.log_partition <> row.log_partition"
     all_columns = of_change(column.name for column in RETAINED.columns)

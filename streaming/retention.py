@@ -1,4 +1,4 @@
-"""Which rows of the history have been kept long enough, as conditions of Spark SQL."""
+"""Conditions of Spark SQL for rows of the history that have been kept long enough."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -14,8 +14,8 @@ DAY_MS: Final = 86_400_000
 def expired(policies: Iterable[KeepingPolicy], table: str, now_ms: int) -> str | None:
     """Return the condition of the rows that are to go; None when there is no policy.
 
-    Whole days in UTC: rows go once a day, so that a file is not written anew each time a few of its
-    rows have reached their age.
+    Whole days in UTC: rows go once a day, so that a file is not written again each time a few of
+    its rows have reached their age.
     """
     parts: list[str] = []
     earlier: list[str] = []

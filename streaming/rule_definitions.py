@@ -36,7 +36,7 @@ _OF_DEFINITION: Final = tuple(
 )
 _TIMES: Final = tuple(column.name for column in RULES.columns if column.type == "timestamp")
 _LAST_MS: Final = 253_402_300_799_999
-"""Of the year 9999."""
+"""End of the year 9999."""
 _CHANGE: Final = ", ".join(
     (
         *(f"{one.name} {'bigint' if one.name in _TIMES else one.type}" for one in RULES.columns),

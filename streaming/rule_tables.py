@@ -120,7 +120,7 @@ def _place(path: Path, tenant: str) -> Path:
 
 
 def _whose() -> Column:
-    """Whose a row is; one without a tenant is of a version that knew none."""
+    """Return the tenant of a row; one without a tenant is of a version that knew none."""
     return F.coalesce(_TENANT_COLUMN, F.lit(DEFAULT_TENANT))
 
 

@@ -33,7 +33,7 @@ _PROGRESS: Final = """
     v int, id string, cursor array<bigint>, `out` array<array<bigint>>, `in` array<bigint>
 """
 _QOS_AT: Final = 1
-"""Of an element of `out`: its position of the QoS."""
+"""Position of the QoS in an element of `out`."""
 
 _KEY: Final = ("tenant", "client_id")
 _SAME_CLIENT: Final = "row.tenant = change.tenant AND row.client_id = change.client_id"
@@ -118,7 +118,7 @@ def session_rows(last: DataFrame) -> DataFrame:
 def merge_sessions(changes: DataFrame) -> None:
     """Bring the rows of `session_rows` into the table; a second time changes nothing.
 
-    Progress counts only for the session it names: a client that started anew has none yet.
+    Progress counts only for the session it names: a client that started clean has none yet.
     """
     is_new_session = "change.log_offset > row.log_offset"
     is_own = "change.progress_id = change.id"

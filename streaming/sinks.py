@@ -38,8 +38,8 @@ def append_to_log(
     Args:
         records: As the sink takes them; the usual one (topic, partition, key, value, headers), of
             which no partition is the first.
-        settings: How to reach the log.
-        name: Of the query.
+        settings: Address and login of the log.
+        name: Name of the query.
         real_time_seconds: How long a batch in real-time mode is; None: in ordinary micro-batches
             (see `streaming.slots`).
         sink: Java class: `LogSink.java`, or one that makes other records of its rows.

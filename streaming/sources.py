@@ -44,8 +44,8 @@ def read_log(
 
     Args:
         spark: The session.
-        settings: How to reach the log.
-        log_topics: All partitions that they have or get, or so many of each.
+        settings: Address and login of the log.
+        log_topics: Log topics; all partitions that they have or get, or a number of each.
         options: Further ones of the connector.
 
     Returns:
@@ -60,7 +60,7 @@ def read_log(
         **which,
         "startingOffsets": "earliest",
         "includeHeaders": "true",
-        # Nothing goes before it is read (`streaming.log_retention`). Records that somebody else
+        # Nothing goes before it is read (`streaming.log_retention`). Records that another tool
         # deletes are gone: a query goes on with the oldest record left, and `streaming.unread`
         # tells.
         "failOnDataLoss": "false",
@@ -75,8 +75,8 @@ def starting_offsets(offsets: Offsets, log_topics: Mapping[str, int]) -> str:
     """Return the option of the connector that names where to begin.
 
     Args:
-        offsets: Of partitions; others begin with their oldest record.
-        log_topics: Of each so many partitions are read.
+        offsets: First offset of partitions; others begin with their oldest record.
+        log_topics: Number of partitions that are read, by log topic.
     """
     every = {
         log_topic: {

@@ -36,9 +36,9 @@ def start_spark(
     """Start the JVM and the session; the caller stops both.
 
     Args:
-        settings: Of the application.
-        name: Of the application.
-        folder: Its own, for temporary files.
+        settings: Settings of the application.
+        name: Name of the application.
+        folder: Folder of the application, for temporary files.
         heap_mb: Most that the heap becomes, MiB.
         java: Options of the JVM beside those that all have.
         has_tables: Whether it reads or writes tables of Delta.
@@ -78,7 +78,7 @@ def small_session(spark: SparkSession) -> SparkSession:
     """Return a session of its own for work on small tables: one task each, and no more files."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "1")
-    # VACUUM lists the one folder of a table in so many tasks; the default is ten thousand.
+    # VACUUM lists the one folder of a table in this number of tasks; the default is ten thousand.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")
     return session
 

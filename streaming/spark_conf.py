@@ -43,7 +43,7 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.executor.killOnFatalError.depth": "0",
     "spark.sql.streaming.minBatchesToRetain": "20",
     # A batch that does not fit into memory goes to a file in parts of 4 MB. Java's serializer holds
-    # each until it begins anew, after 100 of them by default.
+    # each until it begins again, after 100 of them by default.
     "spark.serializer.objectStreamReset": "1",
     # Each rule has generated code, in every thread that evaluates it: compiled once.
     "spark.sql.codegen.cache.maxEntries": "2000",
@@ -51,7 +51,7 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedJobs": "5",
     "spark.ui.retainedStages": "5",
     "spark.ui.retainedTasks": "50",
-    # A query that is told to stop does not wait for a batch: the rest of it comes again.
+    # A query that is stopped does not wait for a batch: the rest of it comes again.
     "spark.sql.streaming.stopTimeout": "2000",
     "spark.sql.extensions": _EXTENSIONS,
 }
@@ -139,8 +139,9 @@ def java_options(settings: SparkSettings, folder: Path, heap_mb: int) -> list[st
     """Return the options of a JVM with Spark.
 
     Args:
-        settings: Where it logs.
-        folder: Its own: for temporary files, which are emptied, and its logging configuration.
+        settings: Settings, for the log file.
+        folder: Folder of the application: for temporary files, which are emptied, and its logging
+            configuration.
         heap_mb: Most that its heap becomes, MiB.
     """
     return [
@@ -165,7 +166,7 @@ def spark_conf(
     """Return the whole Spark configuration; the user's own keys win.
 
     Args:
-        settings: Of the application.
+        settings: Settings of the application.
         jars: Beside pyspark's.
         has_tables: Whether it reads or writes tables of Delta.
     """
@@ -175,7 +176,7 @@ def spark_conf(
     if settings.master.startswith("local"):
         conf |= _LOCAL_DEFAULTS
     if settings.master.startswith("local["):
-        # Nobody has to come to the ports that the driver opens: its executor is itself. The secret
+        # No other process uses the ports that the driver opens: its executor is itself. The secret
         # is made up by Spark.
         conf["spark.authenticate"] = "true"
         conf["spark.hadoop.fs.file.impl"] = "mqlake.spark.LocalFiles"

@@ -52,7 +52,7 @@ LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
 REST: Final = 12.0
-"""A batch is followed by a rest of so many times its own time (`streaming.resting`)."""
+"""Rest after a batch, in times of the batch's own time (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 15.0
 
 
@@ -64,9 +64,9 @@ class StateWriter:
     """The state tables' writer.
 
     Args:
-        settings: Where tables and checkpoints are.
+        settings: Folders of tables and checkpoints.
         checkpoint: Folder of the query's checkpoint.
-        wait: Waits so many seconds, less when the application stops.
+        wait: Waits a number of seconds, less when the application stops.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StateWriter:
         self.next_offsets = committed_offsets(table_path(settings, RETAINED))
         """From the last commit of `retained`."""
         self._ends = (committed(checkpoint) or {}).get(INBOUND, self.next_offsets)
-        """Where the last batch ended in `mqlake.inbound`."""
+        """Offsets at which the last batch ended in `mqlake.inbound`."""
         self.retained_changed = True
         """Rows came since maintenance last looked for when the first expires."""
 
@@ -124,7 +124,7 @@ class StateWriter:
             self.lock.release()
 
     def _apply(self, batch: DataFrame, batch_id: int) -> None:
-        # One task reads and filters; most of the records concern nobody here.
+        # One task reads and filters; most of the records are not for these tables.
         wanted = batch.where((F.col("topic") != INBOUND) | is_retained()).coalesce(1).persist()
         try:
             kinds = _kinds(wanted)

@@ -39,8 +39,8 @@ class QueryJob:
     """A streaming query of an application.
 
     Attributes:
-        name: Of the query.
-        start: Starts it from where it was.
+        name: Name of the query.
+        start: Starts the query from its last position.
         pool: Scheduler pool of its tasks.
         when: Whether it has anything to do.
         mode: How it runs, as of its last start.
@@ -63,7 +63,7 @@ class _Supervised:
     restarts: int = 0
     reason: str = ""
     is_ending: bool = False
-    """It is to begin anew."""
+    """It is to begin again."""
 
 
 class QuerySupervisor:

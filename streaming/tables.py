@@ -44,7 +44,7 @@ def table_path(settings: StreamingSettings, table: Table) -> Path:
 def make_tables(settings: StreamingSettings) -> frozenset[str]:
     """Make the tables that are missing, without Spark; return their names.
 
-    Nobody else may do so at the same time.
+    No other process may do so at the same time.
 
     Raises:
         OSError: They cannot be written.
@@ -68,7 +68,7 @@ def create_tables(
 
     Args:
         spark: Any session.
-        settings: Where tables are.
+        settings: Folder of the tables.
         made: Tables that have just been made: they lack no column.
     """
     complete = {*made, *make_tables(settings)}
@@ -107,8 +107,8 @@ def grow_rule_table(
 
     Args:
         spark: Any session.
-        settings: Where tables are.
-        tenant: Whose rules.
+        settings: Folder of the tables.
+        tenant: Owner of the rules.
         table: As they name it, with `rule_`.
         columns: Name to Spark SQL type.
 
@@ -137,7 +137,7 @@ def grow_rule_table(
 
 
 def _check_room(count: int, added: Collection[str]) -> None:
-    """Refuse columns that a table with so many has no room for."""
+    """Refuse columns that a table with `count` columns has no room for."""
     if count + len(added) > MOST_COLUMNS:
         some = ", ".join([*list(added)[:_SHOWN_COLUMNS], *["…"] * (len(added) > _SHOWN_COLUMNS)])
         raise TableFull(
@@ -155,9 +155,9 @@ def make_rule_table(spark: SparkSession, path: Path, tenant: str, definitions: s
 
     Args:
         spark: Any session.
-        path: Of its folder.
-        tenant: Whose.
-        definitions: Of its columns, in Spark SQL.
+        path: Folder of the table.
+        tenant: Owner of the table.
+        definitions: Definitions of its columns, in Spark SQL.
     """
     if path.exists() and not is_there(path):
         # Its making was cut short by a kill; Delta makes no table where anything is.

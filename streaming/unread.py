@@ -1,6 +1,6 @@
-"""Records that the log no longer had when a query came to them: told once, as rows of `drops`.
+"""Records that the log no longer had when a query came to them: reported once, as rows of `drops`.
 
-Only `streaming.log_retention` deletes, and never records that a query has not read. But somebody
+Only `streaming.log_retention` deletes, and never records that a query has not read. But a user
 may delete with a tool of Kafka's, set a retention, or lose a disk.
 """
 
@@ -45,7 +45,7 @@ class Unread:
     def run(
         self, positions: Callable[[], Mapping[str, Offsets]], stopping: threading.Event
     ) -> None:
-        """Look now and then until told to stop; for a thread of its own.
+        """Look now and then until `stopping` is set; for a thread of its own.
 
         Args:
             positions: Returns by query where it is.
@@ -70,7 +70,7 @@ class Unread:
             Where it can go on, when that is not where it is.
 
         Raises:
-            LogError: The log does not answer, or does not take the record: nothing is told.
+            LogError: The log does not answer, or does not take the record: nothing is reported.
         """
         moved = False
         reachable: Offsets = {}

@@ -113,7 +113,7 @@ def _segment_bytes(retention_bytes: int) -> int:
 def check_durability(
     bootstrap_servers: str, wanted: Durability, timeout_seconds: float = REQUEST_SECONDS
 ) -> None:
-    """Look whether the log keeps acknowledged records as somebody relies on.
+    """Check that the log keeps acknowledged records as its users rely on.
 
     Raises:
         LogError: It does not, or does not answer in time.
@@ -258,7 +258,7 @@ class LogAdmin:
         return self._offsets(log_topic, END_OFFSETS)
 
     def begins(self, log_topic: str) -> dict[int, int]:
-        """Likewise the oldest offset."""
+        """Return the oldest offset of each partition."""
         return self._offsets(log_topic, BEGIN_OFFSETS)
 
     def ends_before(self, log_topic: str, timestamp_ms: int) -> dict[int, int]:
@@ -286,7 +286,7 @@ class LogAdmin:
         self._admin.create(log_topic, partitions, config)
 
     def add_partitions(self, log_topic: str, partitions: int) -> None:
-        """Give a log topic so many partitions unless it has them; wait until they can be used.
+        """Give a log topic `partitions` unless it has them; wait until they can be used.
 
         Raises:
             LogError: The log does not answer in time or refuses.
@@ -319,7 +319,7 @@ class _Admin:
         self._client: AdminClient | None = None
 
     def _ask(self, question: Callable[[Consumer], Any]) -> Any:
-        """Ask through a consumer that nobody uses at the moment: one has its calls stand in line.
+        """Ask through a consumer that is free at the moment: one has its calls stand in line.
 
         An admin client that asks a leader which has died tries to connect without a rest, on two
         threads, until its request has timed out: of each process that asks that is a core.
@@ -341,7 +341,7 @@ class _Admin:
         options = consumer_options(
             self._servers, CLIENT_ID, {"isolation.level": "read_uncommitted", **self._options}
         )
-        del options["error_cb"]  # nobody polls: what it is to be told would stay
+        del options["error_cb"]  # it is never polled: its events would pile up
         return Consumer(options)
 
     def _changing(self) -> AdminClient:
@@ -500,7 +500,7 @@ class _Admin:
             self._pause("log topics that are to be flushed are not")
 
     def until_clean(self, log_topics: Collection[str]) -> None:
-        """Likewise, until no copy that lacks records can become a leader."""
+        """Wait until no copy that lacks records can become a leader."""
         while any(found.is_unclean for found in self.keepings(log_topics).values()):
             self._pause("log topics whose leaders are to have all records do not")
 
@@ -613,9 +613,9 @@ _STALE_CODES: Final = frozenset(
 )
 """A client that has given one of these is left, as it may give it as long as it lives.
 
-One broker hears of a new topic later than others: a client that it then told that there is no
-leader does not ask again. And a client goes on asking a broker that stands still; a new one has no
-connection with it.
+One broker hears of a new topic later than others: a client that heard from it that there is
+no leader does not ask again. And a client goes on asking a broker that stands still; a new one has
+no connection with it.
 """
 
 _TRANSIENT_CODES: Final = (

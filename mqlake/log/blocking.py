@@ -41,10 +41,10 @@ class _Client(Generic[T]):
     """A client that lives in an event loop of its own; safe to use from any thread.
 
     Args:
-        name: Of the thread.
-        make: Makes it, in the loop.
+        name: Name of the thread.
+        make: Makes the client, in the loop.
         servers: host:port[,host:port…].
-        timeout_seconds: Of the log for an answer.
+        timeout_seconds: Longest time for an answer of the log.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class BlockingWriter(_Client[KafkaLogWriter]):
         servers: host:port[,host:port…].
         client_id: Name in the broker's logs and metrics.
         timeout_seconds: For each call.
-        max_queued_records: Of all calls; of one that has more, later ones wait for the others.
+        max_queued_records: Bound for all calls; later records of a larger call wait for the others.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class BlockingWriter(_Client[KafkaLogWriter]):
         return self._run(self._followed(), 2 * self._timeout).watch.made_with
 
     def use_partitions(self, log_topic: str, used: int) -> None:
-        """Wait until so many partitions can be written to.
+        """Wait until `used` partitions can be written to.
 
         Raises:
             LogError: The log has fewer, or does not answer.
@@ -219,7 +219,7 @@ class BlockingWriter(_Client[KafkaLogWriter]):
             return self._growth
 
     async def _close(self) -> None:
-        await self._client.close(0.0)  # those who wait are told
+        await self._client.close(0.0)  # calls that wait get the error
         if self._growth is not None:
             await self._growth.close()
 

@@ -17,7 +17,7 @@ from mqlake.log.contract import LogFull
 
 BUSY_RECORDS: Final = 128
 BUSY_SECONDS: Final = 0.17
-"""A log topic is busy when it was given so many records in such a time, 750 a second."""
+"""A log topic is busy when it gets a full batch within this time, 750 records a second."""
 REST_RECORDS: Final = 102
 """It is so no more when it was given fewer, four fifths of them, in the same time."""
 MANY_RECORDS: Final = 256
@@ -25,9 +25,9 @@ MANY_RECORDS: Final = 256
 TICK_SECONDS: Final = 0.002
 FEW_TICKS: Final = 2
 MOST_TICKS: Final = 4
-"""A record is held for at most so many ticks, with many records."""
+"""Longest time that a record is held, in ticks, when there are many records."""
 PROBE_BURSTS: Final = 16
-"""One of so many bursts goes by the clock alone, and shows how many records come in that time."""
+"""One burst of this number goes by the clock alone, and shows how many records come then."""
 _BUSY_TICKS: Final = round(BUSY_SECONDS / TICK_SECONDS)
 _NEVER: Final = sys.maxsize
 
@@ -40,12 +40,12 @@ class Bursts:
     many: publishers that send no more before they are answered shall not wait for nothing.
 
     Args:
-        loop: Of the writer.
+        loop: Event loop of the writer.
         send: Hands the record of `append`'s arguments to the client library, or raises as `append`.
-        report: Told each record that could not be sent, and why.
+        report: Gets each record that could not be sent, and the reason.
 
     Attributes:
-        is_busy: `hold` takes the next record. Otherwise it is sent at once, and `count` is told.
+        is_busy: `hold` takes the next record. Otherwise it is sent at once, and `count` counts it.
     """
 
     def __init__(

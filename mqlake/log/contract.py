@@ -98,7 +98,7 @@ class LogWriter(Protocol):
         `LogError.definite` says whether the record is certainly not in the log.
 
         Args:
-            log_topic: Where to; it must exist.
+            log_topic: Target; it must exist.
             key: Chooses the partition unless `partition` does; without one it is any.
             value: None for a tombstone.
             headers: Kept by the writer until the report; do not change the list.
@@ -108,8 +108,8 @@ class LogWriter(Protocol):
 
         Raises:
             LogFull: The queue is full; nothing was queued and `on_appended` is not called.
-            LogError: The log can never take this record (too large, writer closed); likewise. A
-                writer that holds the record for a moment reports it instead.
+            LogError: The log can never take this record (too large, writer closed); nothing was
+                queued. A writer that holds the record for a moment reports it instead.
         """
         ...
 
@@ -126,23 +126,23 @@ class LogWriter(Protocol):
         """Append one record, wait for it and return its partition and offset.
 
         Raises:
-            LogError: It was not appended, or (`definite` false) nobody knows.
+            LogError: It was not appended, or (`definite` false) this is unknown.
         """
         ...
 
     def partition_of(self, key: bytes, partitions: int) -> int:
-        """Return where `ANY_PARTITION` puts a key in a log topic of so many partitions."""
+        """Return where `ANY_PARTITION` puts a key in a log topic of `partitions`."""
         ...
 
     async def use_partitions(self, log_topic: str, used: int, *, is_fixed: bool = False) -> None:
-        """Put keys into so many partitions of a log topic, even if it has or gets others.
+        """Put keys into the first `used` partitions of a log topic, even if it has or gets others.
 
-        Returns when the log has so many. Nothing else runs between that and the code after the
+        Returns when the log has them. Nothing else runs between that and the code after the
         call: the next append is the first that goes by it.
 
         Args:
-            log_topic: Which.
-            used: The first so many.
+            log_topic: Log topic to write to.
+            used: Number of partitions to use.
             is_fixed: Never leave it to the client library, which learns of partitions when it
                 pleases. If it has noticed one all the same, a record that it has put there is
                 appended once more, where it belongs, before its append is reported.
@@ -258,7 +258,7 @@ class LogReader(Protocol):
         ...
 
     def hurry(self) -> None:
-        """Say that somebody waits for the next records: it is not to wait until more are there."""
+        """Ask for the next records at once, since a client waits for them."""
         ...
 
     async def partition_count(self, log_topic: str) -> int:
@@ -357,11 +357,11 @@ class LogAccess:
     """Each reader follows one log topic; its opener closes it."""
     ranges: LogRangeReader
     spare: LogWriter | None = None
-    """Of a gateway: for records that must go out even when messages have filled `writer`."""
+    """Second writer of a gateway, for records that must go out even when `writer` is full."""
     open_paced_reader: Callable[[], LogReader] | None = None
-    """Opens one that takes a stream of records later, at less cost, while nobody waits for it
+    """Opens one that takes a stream of records later, at less cost, while no client waits for it
     (`LogReader.hurry`); None: as `open_reader`."""
     open_late_reader: Callable[[], LogReader] | None = None
-    """Opens one for records that nobody waits for; None: as `open_reader`."""
+    """Opens one for records that no client waits for; None: as `open_reader`."""
     open_loader: Callable[[], LogReader] | None = None
     """Opens one that reads all there is and follows more and more; None: as `open_reader`."""

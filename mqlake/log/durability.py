@@ -1,4 +1,4 @@
-"""Classes of durability that an acknowledgement promises, as they are set and told.
+"""Classes of durability that an acknowledgement promises, as they are set and shown.
 
 PUBACK and PUBREC go out when the log has a record on all in-sync replicas. Whether that is one copy
 in the memory of a machine or several on disks is the configuration of its topics.
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 COPIES: Final = 3
-"""Of each partition of a log of several brokers; two of them have a record that is acknowledged."""
+"""Copies of each partition in a log of several brokers; two have each acknowledged record."""
 
 
 class Durability(StrEnum):
@@ -19,9 +19,9 @@ class Durability(StrEnum):
     D1 = "D1"
     """Every process: one broker has it, in the page cache of its machine."""
     D2 = "D2"
-    """Likewise a machine: two brokers have it at least."""
+    """Survives the loss of a machine: two brokers have it at least."""
     D3 = "D3"
-    """Likewise a power cut of all machines: every in-sync broker has it on its disk."""
+    """Survives a power cut of all machines: every in-sync broker has it on its disk."""
 
 
 MEANING: Final[Mapping[Durability, str]] = {
@@ -37,7 +37,7 @@ class Keeping:
     """How a log topic keeps its records.
 
     Attributes:
-        copies: Of each partition; the fewest that one has.
+        copies: Fewest copies that a partition has.
         acknowledged: Of those, how many must be in sync: `min.insync.replicas`.
         is_flushed: Whether a record is on the disk when it is acknowledged.
         may_lose_leader: Whether a copy that lacks acknowledged records may become the leader, when
@@ -55,7 +55,7 @@ class Keeping:
 
     @property
     def is_unclean(self) -> bool:
-        """Whether acknowledged records may be lost while copies of them are there."""
+        """Tell whether acknowledged records may be lost while copies of them are there."""
         return self.may_lose_leader and self.copies > 1
 
     @property
@@ -89,8 +89,8 @@ class Keeping:
 
 
 CLEAN: Final[Mapping[str, str]] = {"unclean.leader.election.enable": "false"}
-"""Of all our log topics, whatever the brokers have: positions, sessions and tables go by offsets,
-and a leader that lacks records gives theirs to others."""
+"""Configuration of all our log topics, whatever the brokers have: positions, sessions and tables go
+by offsets, and a leader that lacks records gives their offsets to others."""
 
 
 def topic_settings(wanted: Durability) -> dict[str, str | None]:

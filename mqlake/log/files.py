@@ -49,7 +49,7 @@ def segments(log_dir: Path, log_topic: str, partition: int) -> list[Segment]:
 
 
 def first_kept(found: list[Segment], most_bytes: int) -> int:
-    """Return the first offset of the fewest newest segments that hold so many bytes.
+    """Return the first offset of the fewest newest segments that hold `most_bytes`.
 
     All there are when they hold less; so never less is kept than was asked for.
     """

@@ -42,13 +42,13 @@ def grow(
     timeout_seconds: float,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Have messages in so many partitions; return when everybody reads them.
+    """Have messages in `partitions`; return when all readers read them.
 
     Args:
         watch: Says how far it is.
         admin: Adds partitions.
         say: Writes a step, and waits until it is safe.
-        tell: Told the processes waited for, whenever these change.
+        tell: Gets the processes waited for, whenever these change.
         partitions: Wanted.
         timeout_seconds: For everything together.
         monotonic: Clock of `watch`, in seconds.

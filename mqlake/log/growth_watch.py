@@ -1,7 +1,7 @@
 """Growth of the log from `mqlake.gateways`, for processes that are no gateway.
 
 The log's client fetches on a thread of its own, so a look costs microseconds when that is done now
-and then. All functions here block for no longer than they are told to.
+and then. All functions here have a time-out.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, R
 _MOST_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1
 IDLE_SECONDS: Final = 10.0
-"""After so long without a look the log is asked where its end is: the client does not fetch without
-bound records that nobody takes."""
+"""Time without a look after which the log is asked for its end: the client does not fetch without
+bound records that are not taken."""
 LEASE_SECONDS: Final = 60.0
-"""Of a gateway that does not say how long its own is."""
+"""Lease of a gateway that does not announce its own."""
 GRACE_SECONDS: Final = 1.0
 
 
@@ -34,12 +34,12 @@ class GrowthWatch:
 
     Args:
         servers: host:port[,host:port…].
-        timeout_seconds: To read all there is, also after a while in which nobody has looked.
+        timeout_seconds: To read all there is, also after a while without a look.
 
     Attributes:
-        servers: As given.
+        servers: Addresses of the log.
         growth: The last step; None: the log has never grown.
-        made_with: So many partitions `mqlake.inbound` was made with.
+        made_with: Number of partitions that `mqlake.inbound` was made with.
 
     Raises:
         LogError: The log does not answer in time, or has no such topics.
@@ -69,7 +69,7 @@ class GrowthWatch:
         """Return how many partitions messages go into now.
 
         Raises:
-            LogError: Nobody has looked for a while, and the log does not answer.
+            LogError: The last look was long ago, and the log does not answer.
         """
         if time.monotonic() - self._looked_at > IDLE_SECONDS:
             self.read_to_end()
@@ -123,7 +123,7 @@ class GrowthWatch:
         key: Any = message.key() or b""
         value: Any = message.value()
         if key == GROWTH_KEY:
-            with contextlib.suppress(InvalidRecord):  # somebody else has written it
+            with contextlib.suppress(InvalidRecord):  # another program has written it
                 self.growth = None if value is None else decode_growth(value)
         elif not key.startswith(NO_GATEWAY):
             self._hear(key.decode(errors="replace"), value)

@@ -54,7 +54,7 @@ class _Unfinished(Enum):
 
 
 _Outcome = LogError | _Unfinished | None
-"""Of a turn; None when the read is complete."""
+"""Result of a turn; None when the read is complete."""
 
 
 @dataclass(slots=True, eq=False)
@@ -192,7 +192,7 @@ class KafkaRangeReader:
                 elif outcome is _Unfinished.ITS_TIME_IS_OVER:
                     self._queue(read)
         finally:
-            # Also after a mistake of ours: nobody must wait for a thread that is no more.
+            # Also after a mistake of ours: no caller must wait for a thread that is no more.
             self._closed = True
             consumer.close()
             if not self._loop.is_closed():
@@ -359,7 +359,7 @@ class KafkaRangeReader:
         return True
 
     def _hand_over(self, read: _Read, item: list[LogRecord] | LogError | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to read for
+        with suppress(RuntimeError):  # the loop is closed: there is no reader left
             self._loop.call_soon_threadsafe(read.batches.put_nowait, item)
 
 

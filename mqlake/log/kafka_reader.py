@@ -39,10 +39,10 @@ RETRY_SECONDS: Final = 0.5
 """Before another consumer takes the place of one that has failed."""
 
 PACED_AFTER: Final = 20
-"""So many batches more than a pace has are a stream that is to be paced."""
+"""Batches beyond the pace that make a stream one to be paced."""
 
 HURRIED_SECONDS: Final = 1.0
-"""How long somebody waits for records, once it was said that he does."""
+"""How long a call of `hurry` holds."""
 
 LIVELY_SECONDS: Final = 1.0
 """For so long after a change of its partitions the thread looks for the next one at once."""
@@ -60,7 +60,7 @@ class Pace:
     """Tells when a reader is to wait until more records have come together.
 
     Args:
-        seconds: Between two batches of a stream for which nobody waits; 0: it never waits.
+        seconds: Pause between batches of a stream that no client waits for; 0: no pause.
     """
 
     __slots__ = ("_due", "_hurried_until", "_seconds")
@@ -72,7 +72,7 @@ class Pace:
         self._hurried_until = 0.0
 
     def hurry(self, now: float) -> None:
-        """Note that somebody waits for records."""
+        """Note that a client waits for records."""
         self._hurried_until = now + HURRIED_SECONDS
 
     def after_batch(self, now: float, *, is_full: bool) -> float:
@@ -95,9 +95,9 @@ class KafkaLogReader:
         client_id: Name in the broker's logs and metrics.
         max_batch_records: Largest batch handed to the loop.
         request_timeout_seconds: How long a question to the broker may take.
-        pace_seconds: Of records that come more often for a while, and for which nobody waits, take
-            a batch each time this is over, and not each answer of the broker by itself: that wakes
-            two threads, and has few.
+        pace_seconds: Of records that come more often for a while, and that no client waits for,
+            take a batch each time this is over, and not each answer of the broker by itself: that
+            wakes two threads, and has few.
         late_seconds: How long the broker may wait until more records have come together; 0: it
             answers at once.
     """
@@ -142,7 +142,7 @@ class KafkaLogReader:
         self._changed = threading.Event()
         # The thread's: of each partition that is followed the next offset to be handed over.
         self._next: dict[int, int] = {}
-        # Likewise: whether anything is followed, and until when further changes are likely.
+        # Also whether anything is followed, and until when further changes are likely.
         self._follows = False
         self._lively_until = 0.0
         self._stop = threading.Event()
@@ -153,7 +153,7 @@ class KafkaLogReader:
         self._paused_batches: deque[list[LogRecord]] = deque()
         self._on_records: RecordsCallback = _ignore
         self._on_error: ErrorCallback = _ignore
-        # Told that nothing can be read; librdkafka says so at each of its attempts. The thread's.
+        # Nothing can be read, as was reported; librdkafka says so at each attempt. The thread's.
         self._is_cut_off = False
 
     async def start(
@@ -300,7 +300,7 @@ class KafkaLogReader:
                         consumer = None
                     self._stop.wait(RETRY_SECONDS)
         except RuntimeError:
-            if not self._loop.is_closed():  # else nobody is left to read for
+            if not self._loop.is_closed():  # else there is no reader left
                 raise
         finally:
             if consumer is not None:

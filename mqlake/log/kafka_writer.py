@@ -61,7 +61,7 @@ class KafkaLogWriter:
         bootstrap_servers: host:port[,host:port…].
         client_id: Name in the broker's logs and metrics.
         max_queued_records: Beyond it `append` raises `LogFull`.
-        max_queued_kib: Likewise, for keys, values and headers together.
+        max_queued_kib: Bound of keys, values and headers together; beyond it `append` raises, too.
         max_record_bytes: Larger records are refused; as the broker's `message.max.bytes`.
         delivery_timeout_seconds: After it a record not yet appended is reported as failed.
         options: Further ones of librdkafka, how to reach a cluster that wants a login say.
@@ -186,7 +186,7 @@ class KafkaLogWriter:
             self._fixed.pop(log_topic, None)
 
     def _await_partitions(self, log_topic: str, used: int) -> int:
-        """Have the producer know so many partitions; it refuses those that it does not know."""
+        """Have the producer know `used` partitions; it refuses those that it does not know."""
         deadline = time.monotonic() + PRESENT_SECONDS
         while True:
             try:
@@ -281,7 +281,7 @@ class KafkaLogWriter:
                 self._drain_scheduled = True
                 try:
                     self._loop.call_soon_threadsafe(self._drain)
-                except RuntimeError:  # the loop is closed: nobody is left to be told
+                except RuntimeError:  # the loop is closed: no caller is left
                     return
 
     def _take_statistics(self, text: str) -> None:

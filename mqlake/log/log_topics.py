@@ -84,7 +84,7 @@ class LogTopic:
     """A log topic that is not of one gateway.
 
     Attributes:
-        name: Of the log topic.
+        name: Name of the log topic.
         keeping: Its configuration, by Kafka's names.
         is_acknowledged: It has records that were acknowledged, that are made of these, or that
             fence. The others are written again, like metrics, or made again of these: a gateway

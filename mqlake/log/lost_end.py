@@ -4,7 +4,7 @@ Kafka acknowledges records in the page cache. When the machine loses power the e
 gone, and Kafka would give the next records the offsets of lost ones. But sessions, checkpoints and
 tables remember those: they would take new records for ones that they have had. So a partition goes
 on `SKIPPED` offsets later, in a segment of its own. That begins with a record by which consumers
-know where they are: one that they are not shown, or, where somebody waits to see the last record of
+know where they are: one that they are not shown, or, where a reader waits to see the last record of
 all, one with `SKIPPED_KEY`.
 
 A `LogGap` is the range passed over so. Gaps are noted in a file until the router has moved its
@@ -33,18 +33,18 @@ from mqlake.records import (
 REMEMBERED: Final = (INBOUND, SESSIONS, EVENTS, RULES, OUTPUTS, DEAD_LETTERS)
 """Log topics whose offsets are noted outside of the log topic."""
 SEEN: Final = frozenset({SESSIONS, RULES, OUTPUTS})
-"""Those of them of which somebody waits to see the last record."""
+"""Those of them of which a reader waits to see the last record."""
 SKIPPED: Final = 1 << 24
 """More than a partition takes in the half minute that the kernel may keep to itself."""
 GAPS_FILE: Final = "log-gaps.json"
-"""In the folder of checkpoints: those that nobody has passed over."""
+"""File of gaps that no query has passed yet, in the folder of checkpoints."""
 LEFT_FILE: Final = "log-gaps-of-tables.json"
-"""Likewise those that the router has."""
+"""File of gaps that the router has passed, there too."""
 
 _CLEAN: Final = ".kafka_cleanshutdown"
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 _REST: Final = struct.Struct(">hiqqqhii")
-"""Of a batch behind its checksum: attributes, last offset delta, first and last timestamp,
+"""Header of a batch behind its checksum: attributes, last offset delta, first and last timestamp,
 producer, its epoch, sequence, number of records."""
 _LAST_DELTA_AT: Final = 23
 _CONTROL: Final = 0x20
@@ -59,9 +59,9 @@ class LogGap(NamedTuple):
     log_topic: str
     partition: int
     first: int
-    """Where the log ended when it was found."""
+    """Offset at which the log ended when it was found."""
     next: int
-    """Where it goes on."""
+    """Offset at which it goes on."""
 
 
 def ended_in_order(log_dir: Path) -> bool:

@@ -61,7 +61,7 @@ class MemoryLog:
 
     Attributes:
         now_ms: The log's clock.
-        with_log_time: Log topics whose writers are told the time of their records.
+        with_log_time: Log topics whose writers get the time of their records.
     """
 
     def __init__(self, now_ms: Callable[[], int] = _system_ms) -> None:
@@ -79,7 +79,7 @@ class MemoryLog:
         self._topics.setdefault(log_topic, [_Partition() for _ in range(partitions)])
 
     def grow(self, log_topic: str, partitions: int) -> None:
-        """Act as a cluster that tells of further partitions: there are so many then."""
+        """Act as a cluster that has got further partitions, `partitions` in all."""
         known = self.partitions(log_topic)
         known.extend(_Partition() for _ in range(partitions - len(known)))
 
@@ -107,7 +107,7 @@ class MemoryLog:
         self._held = log_topic
 
     def hold_reports_of(self, writer: "MemoryLogWriter") -> None:
-        """Likewise the records of one writer: its process stands still."""
+        """Hold the reports of one writer: its process stands still."""
         self._held_writer = writer
 
     def delay_reports(self) -> None:
@@ -134,7 +134,7 @@ class MemoryLog:
 
         Args:
             error: The answer.
-            count: To so many appends.
+            count: Number of appends that get it.
             log_topic: Only to this one; None: to any.
         """
         self._faults.extend([(log_topic, error)] * count)

@@ -12,7 +12,7 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 
 BATCH_BYTES: Final = 1_000_000
 """Largest batch, but for a record that is larger by itself; as librdkafka has it, and a little less
-than what brokers take when nobody says otherwise. A broker refuses a larger one as a whole."""
+than what brokers take by default. A broker refuses a larger one as a whole."""
 
 UNKNOWN_CODES: Final = frozenset(
     {
@@ -24,7 +24,7 @@ UNKNOWN_CODES: Final = frozenset(
 """There is no such log topic or partition."""
 
 LOST_CODES: Final = UNKNOWN_CODES | {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
-"""The follower begins anew; after any other error librdkafka tries again by itself."""
+"""The follower begins again; after any other error librdkafka tries again by itself."""
 
 _COMMON: Final[dict[str, Any]] = {
     "allow.auto.create.topics": False,
@@ -79,8 +79,8 @@ def producer_options(
         # Java's default: a key goes where the user's own Kafka programs would put it.
         "partitioner": "murmur2_random",
         # One: when the broker dies, the second of two may be sent again before the first. After
-        # that error librdkafka counts anew in all partitions, and records under way in another may
-        # be stored twice. Records that come meanwhile make the next batch.
+        # that error librdkafka counts from the start in all partitions, and records under way in
+        # another may be stored twice. Records that come meanwhile make the next batch.
         "max.in.flight.requests.per.connection": 1,
         "message.max.bytes": MAX_RECORD_BYTES,
         "batch.size": BATCH_BYTES,

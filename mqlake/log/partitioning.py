@@ -1,4 +1,4 @@
-"""Which partition a key is in, as Kafka's Java client and librdkafka's `murmur2_random` have it."""
+"""The partition of a key, as Kafka's Java client and librdkafka's `murmur2_random` choose it."""
 
 from functools import lru_cache
 from typing import Final

@@ -11,9 +11,9 @@ def used_partitions(inbound: int, outputs: int, growth: Growth | None) -> int:
     """Return how many partitions messages go into.
 
     Args:
-        inbound: `mqlake.inbound` has so many.
-        outputs: `mqlake.outputs` has, which is made with as many; 0 where it is not there.
-        growth: Of the log; None: it has never grown.
+        inbound: Partitions of `mqlake.inbound`.
+        outputs: Partitions of `mqlake.outputs`, which is made with as many; 0 if it is not there.
+        growth: Last growth of the log; None: it has never grown.
     """
     return made_with(inbound, outputs) if growth is None else growth.used
 

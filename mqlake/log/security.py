@@ -30,7 +30,7 @@ _LOGIN_MODULES: Final = {
 }
 MECHANISMS: Final = tuple(_LOGIN_MODULES)
 GENERATED_MECHANISM: Final = "SCRAM-SHA-512"
-"""Neither side of it sends a secret that would let somebody else in, not even to a process that
+"""Neither side of it sends a secret that would let another client in, not even to a process that
 listens in place of a log that does not run."""
 GENERATED_USERNAME: Final = "mqlake"
 _MOST_BYTES: Final = 65_536
@@ -135,7 +135,7 @@ class LogServers(str):
     Wherever the address alone is wanted it is that text.
 
     Attributes:
-        security_file: None: the log asks nobody who he is.
+        security_file: None: the log has no login.
     """
 
     security_file: Path | None
@@ -177,12 +177,12 @@ def client_config(servers: str) -> dict[str, Any]:
 
 
 def java_client_config(servers: str) -> dict[str, str]:
-    """Likewise one of Kafka's own clients."""
+    """Return the configuration of one of Kafka's own clients."""
     return {"bootstrap.servers": str(servers), **security_of(servers).of_java()}
 
 
 def security_of(servers: str) -> ClientSecurity:
-    """Return how one is let in by a log; a mere text is one that asks nobody."""
+    """Return the login of a log; a plain text has none."""
     return servers.security if isinstance(servers, LogServers) else ClientSecurity()
 
 

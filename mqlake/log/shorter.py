@@ -1,4 +1,4 @@
-"""Whether a log still has what somebody has read of it.
+"""Check that a log still has what was read of it.
 
 A log loses its end when the brokers that have it are gone, or when one that lacks it becomes the
 leader. Then it gives the same offsets to other records, which readers would pass over, and writers

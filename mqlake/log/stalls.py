@@ -1,7 +1,7 @@
 """Finds partitions that a consumer has left aside: the log has more of them, and it gives nothing.
 
 librdkafka drops an order to fetch that another one overtakes, as may happen when the assignment
-changes while it connects anew; nobody orders it again (confluentinc/librdkafka#5591). Pure; time
+changes while it connects again; it is not repeated (confluentinc/librdkafka#5591). Pure; time
 comes in.
 """
 
@@ -12,7 +12,7 @@ DOUBT_SECONDS: Final = 5.0
 """How long after a change or an error it is looked first: by then all is fetched again."""
 AGAIN_SECONDS: Final = 2.0
 LOOKS: Final = 3
-"""So many looks in a row find a partition at the same offset before it counts as left aside."""
+"""Looks in a row at the same offset before a partition counts as left aside."""
 
 
 class StallWatch:
@@ -36,7 +36,7 @@ class StallWatch:
         self._due_at = now + AGAIN_SECONDS
 
     def look(self, now: float, offsets: Mapping[int, int], ends: Mapping[int, int]) -> list[int]:
-        """Return which partitions are left aside; each offset is told once.
+        """Return which partitions are left aside; each offset is reported once.
 
         It may be that there is no record from an offset to the end, as compaction removes them.
 

@@ -22,10 +22,11 @@ class VersionedWriter:
     """A `LogWriter` that appends by another one, which its maker closes.
 
     Attributes:
-        append, append_durably: As the contract has them.
-        queued, round_trip_seconds, flush, close, partition_of, use_partitions: Of the writer below.
-        on_log_time: Of the writer below.
-        version: Of the records from now on; at first that of this release.
+        append, append_durably: See the contract.
+        queued, round_trip_seconds, flush, close, partition_of, use_partitions: See the contract;
+            the writer below has them.
+        on_log_time: See the contract; the writer below has it.
+        version: Version of the records from now on; at first that of this release.
     """
 
     append: Callable[..., None]

@@ -49,8 +49,8 @@ class Families:
         Args:
             name: Which.
             bounds: Upper bounds of the classes in seconds.
-            counts: Of each class, and of values above them all.
-            sum_seconds: Of all.
+            counts: Number in each class, and of values above them all.
+            sum_seconds: Sum of all values.
             labels: In the order of the table.
         """
         _check(name, labels, ("histogram",))

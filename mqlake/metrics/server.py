@@ -57,7 +57,7 @@ def new_registry(name: str, is_healthy: Callable[[], bool], read: Read) -> Colle
     """Return the metrics that are served for a process.
 
     Args:
-        name: Of the process.
+        name: Name of the process.
         is_healthy: Whether it does its work.
         read: Adds its own metrics.
     """

@@ -1,4 +1,4 @@
-"""Rules as answers: whether somebody may do something, found by topic and not rule by rule.
+"""Rules as answers: may a client do something, found by topic and not rule by rule.
 
 The rules that may concern a topic are found in trees of their filters, one tree for each whom they
 are for; the first of them in the file that holds decides, and where none does the answer is no.
@@ -111,10 +111,10 @@ class Rights:
         """Return the rights of a client.
 
         Args:
-            client_id: Of the client.
-            username: Of its login, prepared; None: it has none.
-            grants: Of its login.
-            tenant: Of the client; its users' names may begin with it and a slash.
+            client_id: Client identifier of the client.
+            username: User of its login, prepared; None: none.
+            grants: Rights that its login brings.
+            tenant: Tenant of the client; its users' names may begin with it and a slash.
         """
         return ClientRights(self, client_id, username, grants, tenant)
 
@@ -122,7 +122,7 @@ class Rights:
         return frozenset() if username is None else self._roles.get(username, frozenset())
 
     def connecting(self, client: "ClientRights") -> bool | None:
-        """Return whether somebody may have its client identifier; None: no rule decides."""
+        """Return whether the client may have its client identifier; None: no rule decides."""
         for rule in self._connects:
             if rule.is_for(client):
                 return rule.allows
@@ -188,10 +188,10 @@ class ClientRights:
     The rules of its login are asked where none of the file decides.
 
     Attributes:
-        client_id: Which it has.
-        username: Of its login; None: it has none.
-        grants: Of its login.
-        roles: Of that user, and of that login.
+        client_id: Client identifier that it has.
+        username: User of its login; None: none.
+        grants: Rights that its login brings.
+        roles: Roles of that user, and of that login.
         tenant: Whose it is.
         bare_name: The user's without the tenant: `%u`.
     """

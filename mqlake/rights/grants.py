@@ -21,7 +21,7 @@ MAX_GRANTED_ROLES: Final = 500
 MAX_ATTRIBUTES: Final = 50
 MAX_ATTRIBUTE_CHARACTERS: Final = 255
 ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
-"""Of one that a login brings; those of a certificate have a dot."""
+"""Name of an attribute that a login brings; those of a certificate have a dot."""
 
 _ATTRIBUTES: Final = "attributes"
 _ROLES: Final = "roles"

@@ -48,12 +48,12 @@ class RightsRule(BaseModel):
     """Identifiers, or beginnings of them with a `*` behind; `%u` stands for the user name,
     `%{name}` for an attribute."""
     authenticated: bool | None = None
-    """Only clients that have logged in as somebody; false: only those that have not."""
+    """Only clients that have logged in as a user; false: only those that have not."""
 
     qos: tuple[Qos, ...] | None = Field(default=None, min_length=1)
-    """Of a message that is published, or asked for by SUBSCRIBE."""
+    """QoS of a published message, or the one asked for by SUBSCRIBE."""
     retain: bool | None = None
-    """Of a message that is published."""
+    """RETAIN of a published message."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:

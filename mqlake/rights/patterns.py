@@ -21,7 +21,7 @@ USER_NAME: Final = "u"
 ANY_END: Final = "*"
 
 Attributes = Mapping[str, str]
-"""Of a client, by name."""
+"""Attributes of a client, by name."""
 NO_ATTRIBUTES: Final[Attributes] = {}
 
 
@@ -64,7 +64,7 @@ class TopicPattern:
     def of(
         self, client_id: str, username: str | None, attributes: Attributes = NO_ATTRIBUTES
     ) -> str | None:
-        """Return the topic filter that it is for somebody; None: nothing matches."""
+        """Return the topic filter that it is for a client; None: nothing matches."""
         if self.is_plain:
             return self.superset
         levels = []
@@ -84,7 +84,7 @@ class TopicPattern:
         username: str | None,
         attributes: Attributes = NO_ATTRIBUTES,
     ) -> bool:
-        """Tell whether a topic name, split, that its superset matches is matched for somebody.
+        """Tell whether a topic name, split, that its superset matches is matched for a client.
 
         No level of a topic name could be more than text, and `superset` meets no leading `$`.
         """
@@ -148,7 +148,7 @@ class _Template:
         self.has_wildcard = any("+" in plain or "#" in plain for plain, _ in parts)
 
     def fill(self, client_id: str, username: str | None, attributes: Attributes) -> str | None:
-        """Return the text for somebody; None: a name is missing."""
+        """Return the text for a client; None: a name is missing."""
         if not self.has_placeholder:
             return self._parts[0][0]
         if self._is_client_id:

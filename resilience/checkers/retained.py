@@ -1,6 +1,6 @@
 """Retained messages: each topic is a register that SUBSCRIBE reads.
 
-A write counts from its PUBLISH to its acknowledgement, or until somebody has read it; one without
+A write counts from its PUBLISH to its acknowledgement, or until a client has read it; one without
 an acknowledgement may take effect at any time after. QoS 0 has none.
 """
 

@@ -28,7 +28,7 @@ class _State:
     members: list[KnownSubscription] = field(default_factory=list)
     got: dict[int, list[_Delivery]] = field(default_factory=dict)
     overlapping: set[int] = field(default_factory=set)
-    """Messages that came to a client which has another subscription for them: not told apart."""
+    """Messages that came to a client which has another subscription for them: these look alike."""
 
 
 class ShareGroup(Checker):

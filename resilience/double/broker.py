@@ -102,7 +102,7 @@ class Double:
         self.nodes = tuple(nodes)
         self.defects = frozenset(defects)
         self.is_full = False
-        """Whether there is no room for messages."""
+        """There is no room for messages."""
         self._down: set[str] = set()
         self._frozen: set[str] = set()
         self._held: dict[str, list[_Session]] = {}

@@ -11,7 +11,7 @@ class Operations:
 
     Args:
         name: The process in the history, and the prefix of its identifiers.
-        history: Where they go.
+        history: Gets the operations.
 
     Attributes:
         connection: Counts the connections; every operation says under which one it was.

@@ -16,7 +16,7 @@ from resilience.target import Target
 async def bandwidth(
     target: Target, part: str, *, bytes_per_second: int = 50_000, seconds: float = 4.0
 ) -> None:
-    """All clients share a line of so many `bytes_per_second` each way, for so many `seconds`."""
+    """All clients share a line of `bytes_per_second` each way, for `seconds`."""
     machine = target.machine(part)
     machine.degrade("both", Conditions(bytes_per_second=bytes_per_second))
     try:

@@ -17,7 +17,7 @@ async def bit_flip(target: Target, part: str, *, place: float = 0.5, of: str = "
     """One bit of a closed file of the part's log is another one; `place` 0 to 1 says where.
 
     With `of` it is in a message of the client of that name, in the newest file that has any. A part
-    that writes its files anew is killed before, and started again.
+    that writes its files again is killed before, and started again.
     """
     is_killed = target.rewrites(part)
     if is_killed:

@@ -1,4 +1,4 @@
-"""clock-step: somebody sets the clock."""
+"""clock-step: the clock is set."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""crash: everything is gone at one moment, and nobody is left to bring a part back."""
+"""crash: everything is gone at one moment, and no supervisor is left to bring a part back."""
 
 import asyncio
 

@@ -15,7 +15,7 @@ from resilience.target import Target
 async def delay(
     target: Target, part: str, *, seconds: float = 4.0, delay_seconds: float = 0.1
 ) -> None:
-    """Every byte takes `delay_seconds` longer each way, for so many `seconds`."""
+    """Every byte takes `delay_seconds` longer each way, for `seconds`."""
     network = target.network(part)
     network.delay(delay_seconds)
     try:

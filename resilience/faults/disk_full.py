@@ -9,7 +9,7 @@ from resilience.target import Target
 
 @register("disk-full", draw=lambda rng: {"seconds": round(rng.uniform(1, 5), 2)}, needs=DISK)
 async def disk_full(target: Target, part: str, *, seconds: float = 4.0) -> None:
-    """The disk of the part has no free block, for so many `seconds`; the part is then restarted."""
+    """The disk of the part has no free block, for `seconds`; the part is then restarted."""
     machine = target.machine(part)
     machine.fill_disk()
     try:

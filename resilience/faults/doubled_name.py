@@ -1,4 +1,4 @@
-"""doubled-name: somebody starts a part that runs already."""
+"""doubled-name: a part that runs already is started once more."""
 
 from resilience.faults import register
 from resilience.target import Target

@@ -1,4 +1,4 @@
-"""half-open: the network swallows everything, and nobody is told."""
+"""half-open: the network swallows everything, and no side gets an error."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from resilience.target import Target
     needs=PROXY,
 )
 async def half_open(target: Target, part: str, *, seconds: float = 4.0) -> None:
-    """Nothing goes through for so many `seconds`; then all held connections break."""
+    """Nothing goes through for `seconds`; then all held connections break."""
     network = target.network(part)
     network.hold(held=True)
     try:

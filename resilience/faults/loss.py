@@ -16,7 +16,7 @@ from resilience.target import Target
 async def loss(
     target: Target, part: str, *, percent: float = 10.0, seconds: float = 5.0, way: str = "both"
 ) -> None:
-    """So many `percent` of the packets are lost, `way` in, out or both, for so many `seconds`."""
+    """`percent` of the packets are lost, `way` in, out or both, for `seconds`."""
     machine = target.machine(part)
     machine.degrade(way, Conditions(loss=percent / 100))
     try:

@@ -26,7 +26,7 @@ async def partition(
     way: str = "both",
     peers: Sequence[str] = (),
 ) -> None:
-    """No packet reaches the part (`way` in), leaves it (out) or both, for so many `seconds`.
+    """No packet reaches the part (`way` in), leaves it (out) or both, for `seconds`.
 
     It is cut from the clients, or if there are `peers`, from their machines alone.
     """

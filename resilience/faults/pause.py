@@ -8,7 +8,7 @@ from resilience.target import Target
 
 @register("pause", draw=lambda rng: {"seconds": round(rng.uniform(0.5, 5), 2)})
 async def pause(target: Target, part: str, *, seconds: float = 5.0) -> None:
-    """SIGSTOP for so many `seconds`, then SIGCONT."""
+    """SIGSTOP for `seconds`, then SIGCONT."""
     await target.pause(part)
     try:
         await asyncio.sleep(seconds)

@@ -24,7 +24,7 @@ async def reorder(
     delay_seconds: float = 0.02,
     seconds: float = 4.0,
 ) -> None:
-    """Packets take `delay_seconds` each way, but so many `percent` of them none, for `seconds`."""
+    """Packets take `delay_seconds` each way, but `percent` of them none, for `seconds`."""
     machine = target.machine(part)
     machine.degrade("both", Conditions(delay_seconds=delay_seconds, reorder=percent / 100))
     try:

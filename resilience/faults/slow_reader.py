@@ -15,7 +15,7 @@ from resilience.target import Target
 async def slow_reader(
     target: Target, part: str, *, seconds: float = 4.0, bytes_per_second: int = 2_000
 ) -> None:
-    """Clients get at most `bytes_per_second` each, for so many `seconds`."""
+    """Clients get at most `bytes_per_second` each, for `seconds`."""
     network = target.network(part)
     network.slow(bytes_per_second)
     try:

@@ -10,7 +10,7 @@ from resilience.target import Target
 async def stutter(
     target: Target, part: str, *, stop_seconds: float = 0.3, seconds: float = 10.0
 ) -> None:
-    """SIGSTOP for `stop_seconds` and SIGCONT, again and again, for so many `seconds`."""
+    """SIGSTOP for `stop_seconds` and SIGCONT, again and again, for `seconds`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:

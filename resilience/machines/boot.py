@@ -1,4 +1,4 @@
-"""Which boot of a machine this is: after a power failure programs see another one."""
+"""The boot of a machine: after a power failure programs see another one."""
 
 import uuid
 from pathlib import Path
@@ -12,7 +12,7 @@ class Boot:
     """A boot identifier (proc(5)) that is seen on one machine alone.
 
     Args:
-        path: Where it is kept.
+        path: File that has it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Clocks of a machine's own: its processes see them step or stand still, nobody else does.
+"""Clocks of a machine's own: only its processes see them step or stand still.
 
 The wall clock is libfaketime's; when it is set, monotonic clocks go on as they are. Those stand
 still while the machine is frozen, as if it were suspended, or stopped by its hypervisor. The kernel
@@ -63,14 +63,14 @@ class MachineClock:
         self._standstill.write_bytes(struct.pack("q", self._held_ns))
 
     def set(self, seconds: float) -> None:
-        """Step to so many seconds ahead of the machine's clock, or behind it."""
+        """Step to `seconds` ahead of the machine's clock, or behind it."""
         # Replaced at once: a program that finds it empty takes the right time for a moment.
         new = self._file.with_suffix(".new")
         new.write_text(f"{seconds:+f}\n", encoding="ascii")
         new.replace(self._file)
 
     def hold(self, seconds: float) -> None:
-        """Take so many seconds off the monotonic clocks of processes that are all stopped."""
+        """Take `seconds` off the monotonic clocks of processes that are all stopped."""
         self._held_ns += round(seconds * 1e9)
         with self._standstill.open("r+b") as file:  # mapped by the processes: the same file
             file.write(struct.pack("q", self._held_ns))

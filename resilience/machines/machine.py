@@ -105,7 +105,7 @@ class LocalMachine:
         return [*group_words, *network_words, *boot_words, *clock_words, *words]
 
     def set_clock(self, seconds: float) -> None:
-        """Step its wall clock to so many seconds ahead, or behind.
+        """Step its wall clock to `seconds` ahead, or behind.
 
         Raises:
             TargetError: It has no clock of its own in this run.
@@ -115,7 +115,7 @@ class LocalMachine:
         self._clock.set(seconds)
 
     def hold_clock(self, seconds: float) -> None:
-        """Take so many seconds off its monotonic clocks, while all its processes are stopped.
+        """Take `seconds` off its monotonic clocks, while all its processes are stopped.
 
         Raises:
             TargetError: It has no clock of its own in this run.
@@ -143,7 +143,7 @@ class LocalMachine:
     async def lose_power(self) -> None:
         """End all its processes, with all that they wrote and did not sync; mount its disk again.
 
-        Nobody answers any more when the disk stops: acknowledgements are from before.
+        No process answers any more when the disk stops: acknowledgements are from before.
         """
         kept, powered, boot = self._with_disk()
         powered.freeze()
@@ -155,7 +155,7 @@ class LocalMachine:
 
     @property
     def has_disk(self) -> bool:
-        """Whether its disk is one that can fail."""
+        """Tell whether its disk is one that can fail."""
         return self._volume is not None
 
     def fill_disk(self) -> None:

@@ -26,7 +26,7 @@ from typing import Final
 from resilience.errors import TargetError
 
 CLIENTS: Final = "clients"
-"""Where the clients are: the namespace of the tool."""
+"""Namespace of the clients: that of the tool."""
 
 MTU: Final = 1500
 QUEUE_PACKETS: Final = 1000
@@ -37,7 +37,7 @@ _NETWORK: Final = "198.18"
 """Set aside for tests of networks [RFC 2544]."""
 
 _NAMESPACES: Final = Path("/run/netns")
-"""Where the program ip has their names [ip-netns(8)]."""
+"""Folder in which the program ip has their names [ip-netns(8)]."""
 
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN: Final = 0x0001

@@ -42,7 +42,7 @@ class Volume:
     """One disk.
 
     Args:
-        image: The file that holds it; made anew.
+        image: The file that holds it; made again.
         mount_point: A folder; it is made.
     """
 

@@ -93,7 +93,7 @@ class Work:
         self.offset = offset
         """Its offset in `mqlake.outputs`."""
         self.recovered = recovered
-        """Whether it may have been done by a run that was killed."""
+        """It may have been done by a run that was killed."""
         self._row: dict[str, Any] | None = None
 
     @property
@@ -109,13 +109,13 @@ class Work:
 
     @property
     def output_id(self) -> str:
-        """Of the output: the same when the rule is evaluated again."""
+        """Return the identifier of the output: the same when the rule is evaluated again."""
         output = self.output
         return f"{output.rule}/{output.version}/{output.position}"
 
     @property
     def action_id(self) -> bytes:
-        """Of this action's work on the output; the header `output` of records that it writes."""
+        """Return the identifier of this action's work; the header `output` of its records."""
         return f"{self.output_id}/{self.action}".encode()
 
     def field(self, name: str) -> str:
@@ -136,7 +136,7 @@ class Work:
 
 
 Problems = Mapping[int, ActionError]
-"""Of a batch: the errors of the outputs that did not work, by their index in it."""
+"""Errors of a batch, by the index of the output in it."""
 
 NO_PROBLEMS: Final[Problems] = {}
 
@@ -215,7 +215,7 @@ class Request:
     headers: Sequence[tuple[str, str]]
     body: bytes
     has_secrets: bool = False
-    """Then messages of the server or the client library about it are not told."""
+    """Then messages of the server or the client library about it are not shown."""
 
 
 class HttpClient(Protocol):
@@ -303,4 +303,4 @@ class ActionFunction:
     make_fallback: Callable[[Any, ActionServices], Action] | None = None
     """Set where a fallback is made otherwise."""
     connection: ConnectionKind[Any] | None = None
-    """What its argument `connection` names."""
+    """Kind of connection that its argument `connection` names."""

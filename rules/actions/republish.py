@@ -1,7 +1,7 @@
 """`republish`: publish an MQTT message, with the arguments of EMQX's action of this name.
 
 The message goes into `mqlake.inbound` as a gateway's would. There are three outcomes: it is in the
-log, it is certainly not (an invalid topic name), or nobody knows; then the process ends, and the
+log, it is certainly not (an invalid topic name), or this is unknown; then the process ends, and the
 next run finds in the log the messages that this one has published.
 """
 

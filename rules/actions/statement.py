@@ -118,7 +118,7 @@ _OF_ROWS: Final = frozenset(
 )
 """Functions that `row.f` calls, beside listed ones and those of `pg_`: all that take any row."""
 _SHARED_SCHEMA: Final = "public"
-"""Where extensions put their functions, those that run SQL text or call servers too."""
+"""Schema of functions of extensions, also of those that run SQL text or call servers."""
 
 _WORDS_WITH_VALUES: Final = frozenset(
     (
@@ -216,7 +216,7 @@ class CheckedStatement:
     Attributes:
         text: With $1, $2, … for the placeholders, one number for each place: the places of one
             placeholder may have different types.
-        placeholders: Of the numbers, in order.
+        placeholders: Placeholders of the numbers, in order.
     """
 
     text: str

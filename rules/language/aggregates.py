@@ -29,7 +29,7 @@ from rules.language.values import (
 )
 
 _EXACT_DISTINCT: Final = 12
-"""Of a theta sketch, the logarithm: up to 4,096 different values it counts exactly."""
+"""Logarithm of the size of a theta sketch, which counts up to 4,096 different values exactly."""
 
 _ACCURACY: Final = 1_000
 """Of percentiles: the rank is off by a thousandth of the messages at most."""

@@ -193,7 +193,7 @@ def _as_json(operator: str, left: Value, right: Value) -> str:
 
 
 def _is_small(value: Value) -> bool:
-    """Whether a double tells the constant from every other number a message can hold."""
+    """Tell whether a double tells the constant from every other number a message can hold."""
     literal = value.literal
     if isinstance(literal, bool) or not isinstance(literal, int | float):
         return False

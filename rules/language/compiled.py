@@ -52,7 +52,7 @@ class CompiledRule:
         deterministic: Whether the same message always gives the same; so it is, as times and random
             numbers are made of the message.
         schemas: Schemas that decode payloads.
-        plan: Of a stateful rule.
+        plan: Plan of a stateful rule; None: it has no state.
     """
 
     filters: tuple[str, ...]

@@ -51,7 +51,7 @@ _COMPARISONS: Final = {
 TOO_LARGE: Final = "the rule is too large once its names are put in"
 TOO_LARGE_HINT: Final = "names given with AS are put in wherever they are used"
 _MAX_OPERATORS: Final = 100
-"""Of a chain without parentheses, `a + b + c`; Spark goes through it recursively."""
+"""Most operators in a chain without parentheses, `a + b + c`; Spark walks it recursively."""
 
 _MAX_PRODUCED: Final = 64
 """Text of all parts of a rule, as a multiple of the largest expression: it bounds the work."""
@@ -67,7 +67,7 @@ class Expressions:
         schemas: Schemas that can decode payloads; it notes the ones used.
 
     Attributes:
-        limits, schemas: As given.
+        limits, schemas: See the arguments.
         index: Spark SQL of the place in FOREACH, empty outside.
         is_grouped: Whether the rule has GROUP BY, so that aggregates are only misplaced here.
     """

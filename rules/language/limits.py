@@ -22,16 +22,16 @@ class Limits:
 
     regular_expression_characters: int = 512
     expression_characters: int = 131_072
-    """Of the Spark SQL a rule becomes; names given with AS are put in wherever they are used."""
+    """Length of the Spark SQL of a rule; names given with AS are put in wherever they are used."""
 
     foreach_elements: int = 10_000
-    """Of one message; more is an error of that message."""
+    """Elements of one message; more is an error of that message."""
 
     foreach_bytes: int = 67_108_864
     """Elements times the payload's size, where the rows repeat parts of the payload."""
 
     text_characters: int = 65_536
-    """Of a text after padding or repeating."""
+    """Length of a text after padding or repeating."""
 
     group_keys: int = 16
     references: int = 4

@@ -1,4 +1,4 @@
-"""Which text is a number: one grammar, for every function, comparison and aggregate.
+"""The texts that are numbers: one grammar, for every function, comparison and aggregate.
 
 A number is written as in JSON, or with a plus sign, with zeros before it, with nothing on one side
 of its point, or with blanks and line ends around it, as devices pad. Spark's casts take more:

@@ -65,7 +65,7 @@ class StatefulStream:
     """The rows of one source that a rule remembers something of.
 
     Attributes:
-        name: Of its relation, a plain word: `s0`, `s1`.
+        name: Name of its relation, a plain word: `s0`, `s1`.
         filters: Topic filters, or `$events/<name>`.
         is_events: Whether the filters name events.
         condition: Spark SQL over the row, BOOLEAN without NULL; it may throw. `true` without WHERE.
@@ -95,7 +95,7 @@ class JoinedReference:
     """A reference table that a rule joins.
 
     Attributes:
-        name: Of its relation: `r0`, `r1`.
+        name: Name of its relation: `r0`, `r1`.
         table: The reference's identifier, as users know it.
         columns: Those that the rule reads; without them in the table the query cannot be analysed.
     """
@@ -122,7 +122,7 @@ class Detection:
         duration_ms: Of absence and debounce.
         high: Of hysteresis: at or above it the state is high.
         low: Of hysteresis: at or below it the state is low.
-        least: Of n_of_m: so many of `last` messages.
+        least: Of n_of_m: number of the `last` messages.
         last: Of n_of_m.
     """
 

@@ -31,16 +31,16 @@ class Side:
     Args:
         sql: The rule's text.
         source: Its messages.
-        name: Of its relation.
+        name: Name of its relation.
         alias: Its name in the rule.
         limits: How large the rule may be.
         schemas: Schemas that can decode payloads.
 
     Attributes:
-        relation: Where its columns are read: its own relation, or the one of a detection.
+        relation: Relation that its columns are read from: its own, or the one of a detection.
         projection: The columns it gets.
         conditions: Conditions on its messages.
-        time: Of a message.
+        time: Spark SQL of a message's time.
         may_lack: Whether a joined row may be without a message of it.
     """
 
@@ -103,7 +103,7 @@ class ReferenceTable:
     """A reference table that a rule joins.
 
     Attributes:
-        name: Of its relation.
+        name: Name of its relation.
         table: Its identifier.
         alias: Its name in the rule.
         columns: Those it has; None when that is not known here.
@@ -146,7 +146,7 @@ class JoinedScope(Scope):
     Args:
         sides: Its streams.
         tables: The reference tables it joins.
-        told: Columns of a detection, which no message has.
+        `told`: Columns that a detection adds; no message has them.
     """
 
     def __init__(

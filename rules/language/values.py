@@ -42,10 +42,10 @@ class Value:
     """An expression in Spark SQL.
 
     Attributes:
-        kind: Of its value.
+        kind: Kind of its value.
         sql: Its text, closed in itself: usable beside any operator. Of a `NUMBER` the double.
-        exact: Of a `NUMBER` its BIGINT, NULL where it is none.
-        path: Of a `JSON` the path into `sql`, a VARIANT.
+        exact: BIGINT of a `NUMBER`, NULL if it is none.
+        path: Path of a `JSON` into `sql`, a VARIANT.
         literal: The value of a constant, in Python.
         name: How the rule calls it, for error messages.
     """

@@ -56,7 +56,7 @@ class Window:
     Attributes:
         call: Spark SQL of it, over the column `event_time`.
         column: Spark's name of the result.
-        time: Of a message.
+        time: Spark SQL of a message's time.
         lateness_ms: How long messages are waited for.
         size_ms: How long it is; of a session the gap that ends it.
         slide_ms: From one to the next; 0 for a session.

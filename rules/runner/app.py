@@ -67,7 +67,7 @@ class _Process:
         """Run until a signal comes.
 
         Raises:
-            MqlakeError: It cannot go on; started anew it may.
+            MqlakeError: It cannot go on; started again it may.
         """
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()

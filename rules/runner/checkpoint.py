@@ -24,10 +24,10 @@ CONFIG: Final = {
     "min.cleanable.dirty.ratio": "0.3",
     "max.compaction.lag.ms": str(60 * 60 * 1000),
 }
-"""Of the log topic."""
+"""Configuration of the log topic."""
 
 Mark = tuple[int, str, int]
-"""Of an output: offset of the source record, rule, index; see `output_records.Output.mark`."""
+"""Mark of an output: offset of the source record, rule, index; see `output_records.Output.mark`."""
 
 Marks = dict[str, Mark]
 """Per source the last output seen in a partition of `mqlake.outputs`."""
@@ -48,7 +48,7 @@ class ReadPosition:
 
     offset: int
     marks: Marks = field(default_factory=dict)
-    """Of the outputs before; not changed once it is here."""
+    """Marks of the outputs before; not changed once they are here."""
 
 
 ReadPositions = dict[int, ReadPosition]

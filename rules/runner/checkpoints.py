@@ -79,8 +79,8 @@ class RunnerCheckpoints:
         """Go on from a checkpoint.
 
         Args:
-            progress: Where the stream is from now on.
-            published_from: As the checkpoint has it.
+            progress: Position of the stream from now on.
+            published_from: Offsets of `mqlake.inbound` in the checkpoint.
         """
         self._progress = progress
         self._published_from.note(published_from, progress.frontier())

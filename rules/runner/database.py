@@ -94,8 +94,8 @@ class PostgresDatabase:
 def _settings(timeout_seconds: float) -> str:
     """Return the SQL that bounds the transaction under way on the server, too.
 
-    So the server ends it when nobody is left to cancel it, as after kill -9. Texts are read as the
-    check of the statement reads them, whatever is set for the database or the role.
+    So the server ends it when no process is left to cancel it, as after kill -9. Texts are read as
+    the check of the statement reads them, whatever is set for the database or the role.
     """
     milliseconds = math.ceil(timeout_seconds * 1_000)  # 0 would be no limit
     return (

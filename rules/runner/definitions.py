@@ -32,8 +32,8 @@ class Definitions:
     """Actions of rules as `mqlake.rules` has them, kept up to date by `apply`.
 
     Args:
-        on_deleted: Told of rules that have been deleted.
-        on_changed: Told of rules of which more is known.
+        on_deleted: Called for rules that have been deleted.
+        on_changed: Called for rules of which more is known.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Definitions:
         return self._makers.get((tenant, rule), {}).get(version)
 
     async def wait_for(self, tenant: str, rule: str, version: int) -> _Actions | None:
-        """Likewise, and wait a while for it to become known."""
+        """Return the actions of a version; wait a while for it to become known."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KNOWN_SECONDS
         while (found := self.find(tenant, rule, version)) is None:

@@ -22,7 +22,7 @@ _TOPIC: Final = EVENTS_PREFIX + EVENT
 
 @dataclass(slots=True)
 class _Told:
-    """Of one rule."""
+    """Failures of one rule that were reported."""
 
     second: int = 0
     events: int = 0
@@ -45,7 +45,7 @@ class FailureEvents:
         self._told: dict[tuple[str, str], _Told] = {}
 
     def make(self, output: Output, letter: DeadLetter) -> NewRecord | None:
-        """Return the event of a failed action; None when there is none to be told."""
+        """Return the event of a failed action; None when there is none to be reported."""
         if output.topic_name == _TOPIC or not self._is_wanted(output.tenant):
             return None
         now_ms = self._clock.now_ms()

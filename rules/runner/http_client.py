@@ -14,7 +14,7 @@ from rules.runner.settings import HttpSettings
 
 KEEP_ALIVE_SECONDS: Final = 30.0
 MAX_READ_BYTES: Final = 64 * 1024
-"""Of an answer; a longer one costs the connection."""
+"""Longest part of an answer that is read; a longer one costs the connection."""
 MAX_RETRY_AFTER_SECONDS: Final = 86_400.0
 """A server that asks to be left alone for longer is asked again then."""
 MAX_TOLD_CHARACTERS: Final = 200

@@ -36,15 +36,15 @@ class LaneRegistry:
     Args:
         definitions: Know the actions of a version.
         makers: Know the rights of its maker.
-        services: For actions.
-        limits: Of each lane.
+        services: Services for actions.
+        limits: Limits of each lane.
         metrics: Have the counters.
         stream: Serves the lanes.
         clock: For latencies and patience.
         tracer: Makes spans of actions; without one there are none.
 
     Attributes:
-        lanes: Of the versions that are known here; none where nothing is to be done.
+        lanes: Lanes of the versions that are known here; none if there is nothing to do.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """One lane for each action of each version of a rule: its queue, its pace, its retries.
 
-A lane holds so many outputs and no more. When its queue is full it *falls behind*: it takes no more
+A lane holds a bounded number of outputs. When its queue is full it *falls behind*: it takes no more
 from the stream, works on its queue, and later reads the missed outputs in `mqlake.outputs` itself,
 from a position of its own, until it meets the stream again. So a target that is away costs bounded
-memory and nobody else's time, and loses nothing that the log still holds.
+memory and no other lane's time, and loses nothing that the log still holds.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class Lane:
     """One action and the outputs that it has to do with.
 
     Attributes:
-        behind: Where it reads on, when it does not take part in the stream.
+        behind: Position at which it reads on, when it does not take part in the stream.
         used_at: Monotonic time at which it last got an output.
     """
 
@@ -366,7 +366,7 @@ class Lane:
 
     def _count_lost(self, lost: list[tuple[int, int, int]]) -> None:
         for partition, first, end in lost:
-            # Of how many outputs of this rule that is, nobody can tell any more.
+            # The number of outputs of this rule among them is unknown.
             self.counters.dropped += 1
             fields = {
                 "rule": self.key.rule,

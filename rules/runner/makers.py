@@ -53,7 +53,7 @@ class KnownMakers:
         return self._makers.rights(maker, self._clock.now_ms())
 
     async def find(self, maker: str | None) -> MakerRights | None:
-        """Likewise; for an unknown maker the log is read up to its present end first.
+        """Return the rights of a maker; for an unknown one read the log to its end first.
 
         A call while another one waits is answered after it: rows go out in order.
 
@@ -94,7 +94,7 @@ class MakersAction(ActionAround):
     Args:
         action: The other one.
         spec: Its definition.
-        tenant: Of the rule.
+        tenant: Tenant of the rule.
         maker: Maker of the version.
         makers: Know his rights.
     """

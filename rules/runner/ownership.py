@@ -1,7 +1,7 @@
 """One runner works, others stand by: the owner of the one partition of `mqlake.runner` works.
 
 The consumer group protocol of the log decides. The name of a runner is its static membership: one
-that is started anew under its name goes on at once, also after it was killed; one that has ended
+that is started again under its name goes on at once, also after it was killed; one that has ended
 for good is replaced by one of another name when the session has timed out. Of two under one name
 on one machine the second refuses to start; on two machines the log shuts the older out, and it
 ends.
@@ -33,7 +33,7 @@ def hold_name(bootstrap_servers: str, name: str) -> socket.socket:
     digest = blake2b(f"{bootstrap_servers}/{name}".encode(), digest_size=16).hexdigest()
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # A name that begins with a zero byte is no file; nobody has to remove it.
+        # A name that begins with a zero byte is no file; it needs no removal.
         holder.bind(f"\0mqlake/runner/{digest}")
     except OSError as exc:
         holder.close()
@@ -49,7 +49,7 @@ class Ownership:
 
     Args:
         bootstrap_servers: host:port[,host:port…].
-        name: Of this runner.
+        name: Name of this runner.
         log_topic: Its one partition is held; nothing is read from it here.
         on_lost: Called in the loop, with the reason, when another runner works from now on.
     """
@@ -106,7 +106,7 @@ class Ownership:
         except KafkaException as exc:
             self._take_error(exc.args[0])
         finally:
-            # A static member does not leave the group by this: started anew it goes on at once.
+            # A static member does not leave the group by this: started again it goes on at once.
             consumer.close()
 
     def _take_assignment(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

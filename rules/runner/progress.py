@@ -21,7 +21,7 @@ class Origin:
     """Origin of some outputs of a partition.
 
     Attributes:
-        marks: Of all that is before the first of them; not changed.
+        marks: Marks of all that is before the first of them; not changed.
     """
 
     __slots__ = ("marks",)
@@ -55,12 +55,12 @@ class Batch(Origin):
 
 
 class PartitionProgress:
-    """Of one partition.
+    """Progress in one partition.
 
     Attributes:
         position: Everything before it is done with.
         next_offset: First offset that is not handed over.
-        marks: Of all that is handed over.
+        marks: Marks of all that is handed over.
     """
 
     __slots__ = ("_batches", "marks", "next_offset", "position")
@@ -100,7 +100,7 @@ class PartitionProgress:
 
 
 class RunnerProgress:
-    """Of all partitions."""
+    """Progress in all partitions."""
 
     def __init__(self, positions: ReadPositions) -> None:
         self.partitions = {p: PartitionProgress(position) for p, position in positions.items()}
@@ -118,5 +118,5 @@ class RunnerProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything handed over is done with."""
+        """Tell whether everything handed over is done with."""
         return all(p.position.offset == p.next_offset for p in self.partitions.values())

@@ -11,7 +11,7 @@ class Recovery:
 
     Args:
         ends: By partition, up to where.
-        progress: Of this run.
+        progress: Progress of this run.
         published: Action identifiers of messages published for them; emptied at the end.
     """
 

@@ -56,13 +56,13 @@ class Runner:
     """Runs the actions of all rules. Make it inside the event loop; keeps the contract `Stream`.
 
     Args:
-        settings: Of the process.
-        log: Where outputs are.
+        settings: Settings of the process.
+        log: Log that has the outputs.
         admin: Asks the same log about its topics.
         target: Appends to it.
         clock: For latencies and patience.
         stop: Ends the process, with the reason.
-        incarnation: Of this run of the process.
+        incarnation: Identifier of this run of the process.
         tracer: Makes spans of actions; without one there are none.
     """
 
@@ -166,7 +166,7 @@ class Runner:
         logger.info("actions run", extra={"fields": fields})
 
     async def _read_definitions(self) -> None:
-        """Follow the rules, and wait until those of now are known."""
+        """Follow the rules, and wait until all present ones are known."""
         ends = await asyncio.to_thread(self._admin.ends, RULES)
         begins = await self._rules_reader.start(
             RULES, {0: BEGINNING}, self._definitions.apply, _log_problem

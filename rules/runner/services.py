@@ -17,7 +17,7 @@ class RunnerServices:
     """Make it inside the event loop.
 
     Attributes:
-        log: As given.
+        log: Writer to the log.
         published: Action identifiers of messages that an earlier run has published and may not have
             noted; see `is_published`.
     """
@@ -42,7 +42,7 @@ class RunnerServices:
         """Return the services for actions of a tenant's rules.
 
         Args:
-            tenant: Whose rules.
+            tenant: Owner of the rules.
             may_publish: Tells whether the maker of the rule may publish to a topic now.
         """
         secrets = Secrets(self._settings.secrets, tenant)
@@ -97,8 +97,8 @@ class TenantServices:
     """Keeps the contract for the rules of one tenant: names in them are theirs, or for them.
 
     Args:
-        services: Of all.
-        tenant: Whose rules.
+        services: Services of all tenants.
+        tenant: Owner of the rules.
         secrets: That these may name.
         may_publish: See the contract.
     """

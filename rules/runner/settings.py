@@ -105,8 +105,8 @@ def _owned(found: dict[str, Named]) -> dict[str, Named]:
 def find_for(tenant: str, name: str, known: Mapping[str, Named]) -> tuple[str, Named] | None:
     """Return the setting that a tenant's rules name, and its full name: their own goes first.
 
-    None for one that is another tenant's as for one that is not there: nobody learns the names of
-    others.
+    None for one that is another tenant's as for one that is not there: no tenant learns the names
+    of others.
     """
     full = f"{tenant}/{name}"
     if full in known:

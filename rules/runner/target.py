@@ -35,7 +35,7 @@ MOST_TOPICS: Final = 1_000
 
 
 class LogCluster(Protocol):
-    """What else a target needs of its cluster."""
+    """Questions of a target to its cluster."""
 
     async def record_limit(self, log_topic: str) -> int:
         """Return `max.message.bytes` of a log topic.
@@ -72,12 +72,12 @@ class _Pending:
 
 @dataclass(slots=True, frozen=True)
 class _LogTopic:
-    """What is known of one.
+    """Facts about one log topic.
 
     Attributes:
         batch_bytes: That its batches have at most.
         ask_at: Monotonic time from which it may be asked for again.
-        is_sure: Whether the cluster has told.
+        is_sure: The cluster has answered.
     """
 
     batch_bytes: int
@@ -90,7 +90,7 @@ class KafkaTarget:
 
     Args:
         writer: For mqlake's own log topics, which take the usual batches, and for others that do.
-        cluster: Of the same log.
+        cluster: Answers about the same log.
         clock: Says how old an answer about a log topic is.
         disk: Of that log; while it is full records wait, and the actions with them.
     """
@@ -149,13 +149,13 @@ class KafkaTarget:
             async with self._turn:
                 for number in range(first, len(records)):
                     record = records[number]
-                    while self._disk.why_full():  # noqa: ASYNC110 - a disk tells nobody
+                    while self._disk.why_full():  # noqa: ASYNC110 - a disk has no event
                         await asyncio.sleep(WAIT_SECONDS)
                     while not self._offer(pending, number, record, alone=alone):
                         if not alone and self._is_unknown(record.log_topic):
                             await self._ask(record.log_topic)
                         else:
-                            # The writer tells nobody that it has room again
+                            # The writer has no event for having room again
                             await asyncio.sleep(FULL_SECONDS)
         finally:
             self._in_turn -= 1
@@ -200,7 +200,7 @@ class KafkaTarget:
         try:
             limit, is_sure = await self._cluster.record_limit(log_topic), True
         except LogError:
-            # Then each record goes by itself. What is wrong is told when it is appended.
+            # Then each record goes by itself. Its append reports what is wrong.
             limit, is_sure = ALONE, False
         sizes = (BATCH_BYTES, *SMALLER_BATCH_BYTES)
         batch_bytes = next((size for size in sizes if size <= limit), ALONE)

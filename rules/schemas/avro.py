@@ -17,7 +17,7 @@ MAX_TYPES: Final = 5_000
 MAX_DEPTH: Final = 64
 MAX_FIXED: Final = 16_777_216
 MAX_SCALE: Final = 38
-"""Of a decimal; its digits are written out."""
+"""Largest scale of a decimal; its digits are written out."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -19,7 +19,7 @@ class Layout:
 
     Attributes:
         text: JSON, packed, as base64: letters, digits and `+/=`.
-        hash: Of the text; by it an expression names the layout.
+        hash: Hash of the text; by it an expression names the layout.
     """
 
     text: str

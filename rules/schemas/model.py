@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_SOURCE_CHARACTERS: Final = 131_072
 MAX_DESCRIPTION_CHARACTERS: Final = 2_000
 MAX_VERSIONS: Final = 1_000
-"""Of one schema; its versions stay until they are deleted."""
+"""Versions of one schema; they stay until they are deleted."""
 MAX_SCHEMAS: Final = 1_000
-"""Of a tenant."""
+"""Most schemas of a tenant."""
 SPARKPLUG_B: Final = "sparkplug_b"
 """Name of the schema that is always there."""
 

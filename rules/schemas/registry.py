@@ -34,9 +34,9 @@ class SchemaLookup(Protocol):
         """Return the layout to decode by.
 
         Args:
-            name: Of the schema.
+            name: Name of the schema.
             version: None: the newest.
-            message_type: Of a schema of Protobuf; None: the one that the schema says.
+            message_type: Message of a Protobuf schema; None: the one that the schema names.
 
         Raises:
             UnknownSchema: There is none.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 FUNCTIONS_OPTION: Final = "spark.mqlake.functions"
-"""Of a session: functions that its confined statements may call, comma-separated."""
+"""Option of a session: functions that its confined statements may call, comma-separated."""
 OWN_STATEMENT: Final = "/*mqlake:own*/"
 """Head of a statement that is mqlake's own, without any text of a user's but literals."""
 CONFINED_STATEMENT: Final = "/*mqlake:confined "

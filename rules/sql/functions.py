@@ -2,7 +2,7 @@
 
 Left out on purpose: functions that run code or take names from text (`reflect`, `java_method`,
 `identifier`), tell of the machine or its configuration, read files or other schemas, or make a
-value as large as they are told to or as a whole table is (`sequence`, `repeat`, `collect_list`,
+value as large as an argument says or as a whole table is (`sequence`, `repeat`, `collect_list`,
 `listagg`): it would have to fit into the memory that routing needs too.
 """
 

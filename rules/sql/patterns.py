@@ -1,7 +1,7 @@
 r"""Patterns: LIKE, topic filters, and regular expressions that end in time.
 
 Spark's regular expressions are Java's, which search by trying: some patterns take time exponential
-in the text's length, many take a power of it. So a pattern is read here and written anew from the
+in the text's length, many take a power of it. So a pattern is read here and written again from the
 parts understood (no look-around, no back reference, no repeat of a repeat), and the text it is used
 on may be as long as keeps the number of steps below about a hundred million; longer text fails the
 rule for that message.

@@ -116,8 +116,8 @@ class Reading:
     def check_tries(self) -> None:
         """Refuse what takes sqlglot's parser time exponential in its depth.
 
-        It tries `date(…)` and `ARRAY[…]` as types first and then anew as values, which is twice the
-        work for all that is within.
+        It tries `date(…)` and `ARRAY[…]` as types first and then again as values, which is twice
+        the work for all that is within.
         """
         work, tries = 0, [1]
         for index, token in enumerate(self.tokens):

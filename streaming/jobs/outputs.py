@@ -58,10 +58,10 @@ logger = logging.getLogger(__name__)
 MOST_RECORDS: Final = 50_000
 KEPT_MARKS: Final = 20
 REST: Final = 6.0
-"""A batch is followed by a rest of so many times its own time (`streaming.resting`)."""
+"""Rest after a batch, in times of the batch's own time (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 10.0
 MAX_ERROR_CHARACTERS: Final = 500
-"""What is told of an error of Spark, which may go on with a plan."""
+"""Length of the shown part of an error of Spark, which may go on with a plan."""
 
 
 TenantTable = tuple[str, str]
@@ -93,11 +93,11 @@ class Outputs:
     """Function for foreachBatch: a batch into the tables, each row once.
 
     Args:
-        settings: Where tables and checkpoints are.
+        settings: Folders of tables and checkpoints.
         clock: For the rest after a batch.
-        find: Returns where the rows of a version go.
-        wait: Waits so many seconds, less when the application stops.
-        metrics: Of the actions.
+        find: Returns the table that the rows of a version go to.
+        wait: Waits a number of seconds, less when the application stops.
+        metrics: Counters of the actions.
         runs: Returns the names of the runs of stateful rules; None while they are not known.
     """
 

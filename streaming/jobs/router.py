@@ -37,9 +37,9 @@ def start(
         spark: The session.
         settings: How to reach the log, how long a batch is.
         folder: For Spark's checkpoint, which says nothing to a later start.
-        first: Where to begin; None: at the beginning of the log.
-        partitions: So many are read.
-        shards: Of the retained messages.
+        first: Offsets to begin at; None: at the beginning of the log.
+        partitions: Number of partitions that are read.
+        shards: Number of shards of the retained messages.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
     """
     options, read = dict(PROMPT), {INBOUND: partitions}

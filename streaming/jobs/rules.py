@@ -36,10 +36,10 @@ def start(
         spark: The session.
         settings: How to reach the log, how long a batch is.
         folder: For Spark's checkpoint, which says nothing to a later start.
-        first: Where to begin.
+        first: Offsets to begin at.
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
-        partitions: So many of each source are read.
-        outputs: `mqlake.outputs` has so many.
+        partitions: Number of partitions of each source that are read.
+        outputs: Partitions of `mqlake.outputs`.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
     """
     register_rule_functions(spark, rules_client_config(settings), begun, outputs)

@@ -28,8 +28,8 @@ def start(
         spark: The session.
         settings: How to reach the log, where the checkpoint is.
         state: Takes the batches.
-        partitions: So many are read of each log topic.
-        skipped: So many offsets before the checkpoint are of no record.
+        partitions: Number of partitions of each log topic that are read.
+        skipped: Number of offsets before the checkpoint that are of no record.
     """
     options = {
         "maxOffsetsPerTrigger": str(settings.state_max_records + skipped),

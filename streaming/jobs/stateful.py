@@ -69,8 +69,8 @@ def start(
     Args:
         spark: Any session.
         settings: How to reach the log, where checkpoints are.
-        run: Which.
-        partitions: So many are read of each log topic.
+        run: Run of the rule.
+        partitions: Number of partitions of each log topic that are read.
         reference: Finds reference tables.
         detect: Makes the relation of a detection.
         interval_seconds: From one batch to the next.
@@ -199,7 +199,7 @@ class RunCheckpoints:
     def end(self, name: str, unread: LeftUnread | None) -> None:
         """Note that a run has nothing more to do, what it has left, and throw away its state."""
         folder = self._folder / name
-        # First of all: without it, and without its checkpoint, the run would begin anew.
+        # First of all: without it, and without its checkpoint, the run would begin again.
         note_end(folder, unread)
         for path in folder.iterdir():
             if path.is_dir():
@@ -214,7 +214,7 @@ class RunCheckpoints:
         return is_ended(self._data_dir, name)
 
     def forget(self, known: set[str]) -> None:
-        """Delete the remains of runs that nobody knows any more."""
+        """Delete the remains of runs that are not in `known`."""
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)

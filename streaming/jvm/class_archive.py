@@ -20,7 +20,7 @@ than twenty on busy ones. Without it every later start and every end takes longe
 _SUFFIX: Final = ".jsa"
 _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
-# A class that does not fit is told at each start, in words that only we could act upon.
+# A class that does not fit is reported at each start, in words that only we could act upon.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 # At the address that it was written for: at another one Java changes each page of it as it maps it,
 # so every JVM has a copy of its own of what they could share.
@@ -32,8 +32,8 @@ class ClassArchive:
     """The archive for one class path.
 
     Attributes:
-        path: Where it is, once it was written.
-        unfinished: Where a JVM writes it.
+        path: The archive, once it was written.
+        unfinished: File that a JVM writes it to.
     """
 
     path: Path
@@ -48,8 +48,8 @@ class ClassArchive:
         Java itself refuses one that does not fit, and goes on without it.
 
         Args:
-            folder: Where archives are; made if it is missing and its parent is there.
-            name: Of the program.
+            folder: Folder of archives; made if it is missing and its parent is there.
+            name: Name of the program.
             java: The executable.
             class_path: In order.
             jvm: Tells the JVMs of one program apart that one process starts.
@@ -70,7 +70,7 @@ class ClassArchive:
         return self._options(f"-XX:ArchiveClassesAtExit={self.unfinished}")
 
     def options_of_running(self) -> list[str]:
-        """Return those of a JVM that uses it, or may be told to write `unfinished`, running."""
+        """Return those of a JVM that uses it, or may be asked to write `unfinished`, running."""
         return self._options("-XX:+RecordDynamicDumpInfo")
 
     def _options(self, without: str) -> list[str]:

@@ -35,7 +35,7 @@ def build_routing_jar(target_dir: Path, jars_dir: Path) -> Path:
     """Return the jar of all our classes; compiled once for each state of the source.
 
     Args:
-        target_dir: Where the jar is kept; its name carries the hash of the source.
+        target_dir: Folder of the jar, whose name carries the hash of the source.
         jars_dir: Holds the jars that pyspark lacks, and the compiler.
 
     Raises:
@@ -58,7 +58,7 @@ def build_jar(
     Args:
         name: Beginning of the jar's name.
         sources: All of them.
-        target_dir: Where the jar is kept; its name carries the hash of all its inputs.
+        target_dir: Folder of the jar, whose name carries the hash of all its inputs.
         jars_dir: As in `build_routing_jar`.
         beside: Other jars that the classes need.
 

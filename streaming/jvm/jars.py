@@ -1,4 +1,4 @@
-"""Which jars go on the class path."""
+"""The jars of the class path."""
 
 import re
 from importlib.util import find_spec

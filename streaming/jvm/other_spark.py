@@ -1,4 +1,4 @@
-"""What of our Java does not compile with another Spark: what a new version would cost.
+"""Compiles our Java with another Spark, to show what a new version would cost.
 
 `python -m streaming.jvm.other_spark JARS FOLDER…` compiles all sources with the jars of the folders
 (those of the other Spark, Delta and the Kafka connector) in place of ours, keeps no class, and

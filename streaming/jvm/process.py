@@ -26,8 +26,8 @@ _ARCHIVE: Final = "spark"
 """Name of the archive that all have: the one with most classes writes it."""
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _START_TIMEOUT_SECONDS: Final = 300.0
-"""What ends is told at once, so this is for what hangs. Where twenty-five programs want each core
-two minutes were too few, and each further try made them twenty-six."""
+"""A JVM that ends is noticed at once, so this is for one that hangs. Where twenty-five programs
+want each core two minutes were too few, and each further try made them twenty-six."""
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
 """Loaded before a process is forked: afterwards another thread's lock may be in the way."""
@@ -92,7 +92,7 @@ class Jvm:
     port: int
     secret: str
     archive: ClassArchive | None = None
-    """That it uses, or may be told to write."""
+    """Archive that it uses, or may be asked to write."""
 
     def export(self) -> None:
         """Make pyspark use this JVM: these variables are its way to be given one."""

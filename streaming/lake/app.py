@@ -86,7 +86,7 @@ from streaming.unread import Unread
 _logger = logging.getLogger(__name__)
 
 NAME: Final = "lake"
-"""Of the process, and of its folder in the data directory."""
+"""Name of the process, and of its folder in the data directory."""
 JAVA: Final = ("-Xms128m",)
 """It takes as much of the heap as it needs, and gives back the rest."""
 LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, GATEWAYS, RULES, OUTPUTS, DEAD_LETTERS, METRICS)
@@ -146,9 +146,9 @@ class _Lake:
 
     Args:
         engine: Spark.
-        settings: Of the process.
+        settings: Settings of the process.
         made: Names of the tables that have just been made.
-        urgency: Told how far behind the history is.
+        urgency: Learns how far behind the history is.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class _Lake:
         )
 
     def run(self) -> int:
-        """Keep the tables until told to stop; return the exit code."""
+        """Keep the tables until a signal to stop; return the exit code."""
         engine, settings = self._engine, self._settings
         with engine.heart.during("making the tables"):
             tidy_rule_tables(engine.spark, settings)
@@ -263,7 +263,7 @@ class _Lake:
         return code
 
     def _await_router(self) -> None:
-        """Wait until the router has told of records that the log has lost of its end, if any."""
+        """Wait until the router has reported records that the log has lost of its end, if any."""
         while noted_gaps(checkpoints(self._settings.data_dir)):
             time.sleep(INTERVAL_SECONDS / 2)
             self._engine.heart.beat(

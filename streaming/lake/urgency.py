@@ -1,6 +1,6 @@
 """How much of the processors the lake is to have: the more, the longer `messages` stands still.
 
-It gives way to the rest of the system while nobody waits for it. On a machine that has more to do
+It gives way to the rest of the system while it is up to date. On a machine that has more to do
 than processors, niceness alone would leave it next to nothing, for as long as that lasts.
 """
 
@@ -23,7 +23,7 @@ START_SECONDS: Final = (10.0, 45.0)
 
 
 class Priority(Protocol):
-    """What `streaming.priority.SessionPriority` does."""
+    """Interface of `streaming.priority.SessionPriority`."""
 
     def set(self, niceness: int) -> None: ...
 
@@ -32,12 +32,12 @@ class Urgency:
     """Sets the priority by how far behind the history is; from any thread.
 
     Args:
-        clock: For how long it was in time.
-        priority: Of the process.
-        niceness: With which it gives way.
-        interval_seconds: Between two appends.
-        most_records: Of one append. With more to read the table is behind because of their number;
-            then the lake does not come before those who deliver them.
+        clock: Measures how long it was in time.
+        priority: Priority of the process.
+        niceness: Niceness with which it gives way.
+        interval_seconds: Pause between two appends.
+        most_records: Bound of one append. With more to read the table is behind because of their
+            number; then the lake does not come before those who deliver them.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Urgency:
         Args:
             behind_ms: For how long records have been in the log that the table has not; None when
                 that is not known: it stays as it is.
-            lag_records: How many offsets these are at most; None likewise.
+            lag_records: How many offsets these are at most; None: unknown.
         """
         if behind_ms is None or lag_records is None:
             return

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 _FIRST_TO_GO: Final = 500
 """Of 1,000: how gladly the kernel ends it, and not the rest, when memory is at its end."""
 _MEMORY_BESIDE_HEAP_MB: Final = 450
-"""Of the JVM: classes, code, threads, buffers."""
+"""Memory of the JVM for classes, code, threads and buffers."""
 _LOOK_SECONDS: Final = 1.0
 _LOCK_TIMEOUT_SECONDS: Final = 30.0
 
@@ -68,7 +68,7 @@ class _Process:
         """Run until a signal comes.
 
         Raises:
-            OperationalError: Nobody could reach it.
+            OperationalError: No client could reach it.
         """
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()

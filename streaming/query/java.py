@@ -60,8 +60,8 @@ def prepare(settings: QuerySettings, environment: dict[str, str]) -> Command:
     """Return the command; takes seconds when our classes are not compiled yet.
 
     Args:
-        settings: Of the application.
-        environment: That the JVM inherits.
+        settings: Settings of the application.
+        environment: Environment that the JVM inherits.
 
     Raises:
         OperationalError: No Java, or no jars.
@@ -114,13 +114,13 @@ class ConnectServer:
         """Start it.
 
         Args:
-            settings: Of the application.
-            command: How.
+            settings: Settings of the application.
+            command: Command line of the JVM.
             lock: Descriptor of the application's lock, which it holds as long as it lives.
 
         Raises:
-            OSError: There is no process to be had.
-            OperationalError: Somebody else has its port.
+            OSError: The process cannot be made.
+            OperationalError: Another process has its port.
         """
         if await _is_open(settings.connect_port):
             raise OperationalError(f"another program listens on port {settings.connect_port}")

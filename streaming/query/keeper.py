@@ -1,6 +1,6 @@
-"""Keeps Spark running while somebody uses it: starts it, says when it can be asked, ends it.
+"""Keeps Spark running while it is in use: starts it, says when it can be asked, ends it.
 
-A *life* is one run of the JVM. It begins with the first use, and ends when nobody has had a use for
+A *life* is one run of the JVM. It begins with the first use, and ends when there was no use for
 some time, when a use asks for it, or by itself. `mqlake.query_application` has the protocol.
 """
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 _MOST_LINE_BYTES: Final = 4096
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
-"""Before a further start of a Spark that nobody has asked for; longer when starts fail."""
+"""Pause before a further start of a Spark without uses; longer when starts fail."""
 
 _IN_ORDER: Final = ("idle", "stopped")
 """Causes of an end at which Spark is well."""
@@ -34,12 +34,12 @@ Phase = Literal["resting", "starting", "running", "ending"]
 
 
 class _Use:
-    """One connection of somebody who uses Spark."""
+    """One connection of a process that uses Spark."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self.is_ready = False
-        """Whether it was told that Spark can be asked."""
+        """It knows that Spark can be asked."""
 
     def say_ready(self, port: int, java_pid: int | None) -> None:
         self.is_ready = True
@@ -103,7 +103,7 @@ class SparkKeeper:
         """Take uses at a Unix socket.
 
         Raises:
-            OSError: Nobody can listen there.
+            OSError: It cannot be opened for listening.
         """
         self._server = await asyncio.start_unix_server(
             self._serve, sock=listening(path), limit=_MOST_LINE_BYTES
@@ -229,7 +229,7 @@ class SparkKeeper:
         if not has_run:
             self.trouble = reason
             self._failed_starts += 1
-        # A use that came while it ended was told nothing, and waits for the next.
+        # A use that came while it ended heard nothing, and waits for the next.
         told = [use for use in self._uses if use.is_ready or not has_run]
         for use in told:
             self._uses.discard(use)

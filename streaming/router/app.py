@@ -92,7 +92,7 @@ def main(settings: RouterSettings, *, beside: bool = False) -> int:
     """Run until SIGTERM or SIGINT; return the exit code.
 
     Args:
-        settings: Of the process.
+        settings: Settings of the process.
         beside: Another router may run: this one begins beside it, and follows it when it ends.
 
     Raises:
@@ -144,8 +144,8 @@ class _Router:
 
     Args:
         engine: Spark.
-        settings: Of the process.
-        succession: Whether this is the router, or is beside it.
+        settings: Settings of the process.
+        succession: Says whether this is the router, or is beside it.
         seat: Its folder.
         come_first: Has this process give way to others no more.
     """
@@ -214,7 +214,7 @@ class _Router:
         )
 
     def run(self) -> int:
-        """Route until told to stop; return the exit code."""
+        """Route until a signal to stop; return the exit code."""
         engine = self._engine
         if self._succession.is_router:
             pass_over_lost_end(
@@ -253,7 +253,7 @@ class _Router:
                     return
 
     def _mark(self) -> Mapping[str, tuple[int, ...]]:
-        """Append the barrier of a change that has long been decided: nobody waits at it."""
+        """Append the barrier of a change that has long been decided: no reader waits at it."""
         return self._rules_log.append_barriers(self._controller.begun or 0)
 
     def _flows(self) -> bool:

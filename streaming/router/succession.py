@@ -7,7 +7,7 @@ the runner of actions and the tables of rules by their marks. When it has come p
 which the log ended after its start, in each partition, the first one may end. Then the lock is
 free, and the one that waits for it is the router.
 
-Each has a seat: a folder that nobody else uses meanwhile.
+Each has a seat: a folder that no other process uses meanwhile.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from streaming.checkpoints import Offsets, checkpoint
 from streaming.exclusive import Lock
 
 NAME: Final = "router"
-"""Of the process, and of its folder in the data directory."""
+"""Name of the process, and of its folder in the data directory."""
 _SEATS: Final = ("a", "b")
 _LOCK: Final = "lock"
 
@@ -59,10 +59,10 @@ class Seat:
 
 
 class Succession:
-    """Whether this process is the router, or is to be.
+    """Decides whether this process is the router, or is to be.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
 
     Attributes:
         lock: The router's; the JVM inherits it.

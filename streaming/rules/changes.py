@@ -26,13 +26,13 @@ class RuleProgram:
     """A version of a rule that can be evaluated.
 
     Attributes:
-        filters: Of all that it reads.
+        filters: Topic filters of all that it reads.
         is_events: Whether they name events.
-        expression: Of a stateless rule.
-        actions: As defined.
-        schema: Of a row; None when no action needs it.
-        plan: Of a stateful rule.
-        sources: Log topics that it reads; None: as `is_events` says.
+        expression: Spark SQL of a stateless rule.
+        actions: Actions of the definition.
+        schema: Schema of a row; None when no action needs it.
+        plan: Plan of a stateful rule.
+        sources: Log topics that it reads; None: those that follow from `is_events`.
     """
 
     filters: tuple[str, ...]
@@ -56,7 +56,7 @@ class ChangeStep:
         program: Runs from now on; None when none does.
         error: Why it does not run.
         schemas: See `Activation`.
-        created_at: Of the rule; 0 where there is none.
+        created_at: When the rule was made; 0 if there is none.
     """
 
     key: RuleKey
@@ -110,7 +110,7 @@ def next_activation(
         step: For the rule.
         activation: The one before.
         change: Its number.
-        barriers: Where the change stands in the sources.
+        barriers: Offsets of the change in the sources.
         now_ms: When they were written.
     """
     spans = () if activation is None else activation.spans
@@ -199,7 +199,7 @@ def withdrawn(activation: Activation, done: Position | None, change: int) -> Act
     certainly come to. A stateful one is not evaluated here: it ends with the next change.
 
     Args:
-        activation: Of the rule.
+        activation: Activation of the rule.
         done: How far the evaluation has certainly come.
         change: Number of this change; the same rule is returned when nothing changes.
     """
@@ -284,7 +284,7 @@ class Failures:
 
     Args:
         most: Failures within a minute from which on a rule may be taken for failing.
-        share: Of its evaluations in that minute; above it, it is.
+        share: Part of its evaluations in that minute above which it is failing.
     """
 
     def __init__(self, most: int, share: float) -> None:
@@ -293,7 +293,7 @@ class Failures:
         self._seen: list[tuple[float, int, int]] = []
 
     def add(self, at: float, evaluated: int, failed: int) -> bool:
-        """Take the counters of now; tell whether the rule fails too often.
+        """Take the present counters; tell whether the rule fails too often.
 
         Args:
             at: Seconds of a monotonic clock.

@@ -88,7 +88,7 @@ class RuleController:
     """Follows definitions and writes activations; `step` does due work.
 
     Args:
-        log: Where rules are.
+        log: Log that has the rules.
         compile_: Makes a rule's definition something that can be evaluated.
         settings: When a rule that fails, or costs too much, is paused.
         clock: For how long ended versions are kept.
@@ -99,8 +99,8 @@ class RuleController:
             made, which make nothing more.
 
     Attributes:
-        first: Where the evaluation has to begin at the latest; None when there is nothing to
-            evaluate. Another thread reads it.
+        first: Offsets at which the evaluation has to begin at the latest; None when there is
+            nothing to evaluate. Another thread reads it.
         runs: All stateful versions, ended ones too; None while they are not known. Another
             thread reads it.
         refused: How many activations were not signed as ours are.
@@ -166,7 +166,7 @@ class RuleController:
         self._unread[rule] = unread
 
     def run(self, stopping: threading.Event) -> None:
-        """Step until told to stop; for a thread of its own."""
+        """Step until `stopping` is set; for a thread of its own."""
         while not stopping.is_set():
             try:
                 self.step()
@@ -204,7 +204,7 @@ class RuleController:
         """Read new records and make the change that they ask for.
 
         Raises:
-            LogError: The change could not be written; the next step makes it anew.
+            LogError: The change could not be written; the next step makes it again.
         """
         for record in self._log.read(timeout_seconds):
             self._apply(record)
@@ -229,7 +229,7 @@ class RuleController:
     def _begin(self) -> None:
         """Take over from a controller that may have been killed at any point, also from itself."""
         # The number after the last may be that of a barrier whose writer was killed. Said to be
-        # decided, it keeps nobody waiting.
+        # decided, it keeps no reader waiting.
         change = self._change + 1
         self._ends = self._log.append_barriers(change)
         # A router that is killed here and begins again has the rest to withdraw.
@@ -252,7 +252,7 @@ class RuleController:
         self._is_ready = True
 
     def _unwanted(self, change: int) -> dict[RuleKey, Activation]:
-        """Return the rules that nobody wants and that would be evaluated again."""
+        """Return the rules that are not wanted and would be evaluated again."""
         done = self._done()
         found = {
             rule: withdrawn(activation, done, change)
@@ -365,7 +365,7 @@ class RuleController:
             self._changed.add(rule)
 
     def _has_unknown_makers(self) -> bool:
-        """Tell whether a rule of which something is new was made by somebody without rights."""
+        """Tell whether a rule of which something is new was made by an unknown maker."""
         changed = (self._definitions.get(rule) for rule in self._changed)
         return any(one is not None and not self._makers.is_known(one) for one in changed)
 
@@ -525,7 +525,7 @@ class RuleController:
         self._failing |= {step.key: step.error or "" for step in steps if step.state == "paused"}
 
     def _tidy(self) -> None:
-        """Forget versions that nobody needs any more."""
+        """Forget versions that are not needed any more."""
         now = self._clock.monotonic()
         self._tidied_at = now
         done = self._done()
@@ -538,7 +538,7 @@ class RuleController:
                 continue
             kept = tuple(span for span in activation.spans if span not in over)
             if not kept and rule in self._definitions:
-                # Where it has stopped is where it may be told to go on.
+                # It may be asked to go on where it has stopped.
                 kept = tuple(only_end(one) for one in activation.spans[-1:] if one.plan is None)
             if not kept and rule not in self._definitions:
                 del self._activations[rule]

@@ -1,4 +1,4 @@
-"""Which rules are too costly for their tenant: the processor time of a minute against its limit."""
+"""Finds rules that are too costly for their tenant: processor time of a minute against a limit."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class RuleCosts:
-    """Adds up the time that the evaluation of each rule takes; pure, told the time.
+    """Adds up the time that the evaluation of each rule takes; pure, the time is an argument.
 
     Args:
         default_ms: Milliseconds a second that the rules of a tenant without a limit of its own may
@@ -56,7 +56,7 @@ class RuleCosts:
         counted = int(counters.get("evaluation_ns", 0))
         before = self._counted.get(key, counted)
         self._counted[key] = counted
-        # Less than before: it has begun anew.
+        # Less than before: it has begun again.
         spent = counted - before if counted >= before else counted
         if spent:
             self._spent.setdefault((key.tenant, key.rule), deque()).append((at, spent))

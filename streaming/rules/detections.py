@@ -20,11 +20,11 @@ def detected(
 ) -> DataFrame:
     """Return the rows of a detection: `…, event_time -> …, event_time, at, state, since`.
 
-    A stream's messages are told of when its watermark has passed them, so it has to move without
+    A stream's messages are reported when its watermark has passed them, so it has to move without
     messages too.
 
     Args:
-        spark: Of the DataFrame.
+        spark: Session of the DataFrame.
         dataframe: The relation of the detection's stream; if it streams, with a watermark.
         detection: To be looked for.
         until: For a table, see `batch_query`.

@@ -1,4 +1,4 @@
-"""Which rules are in force, for an application that does not put them there itself.
+"""The rules in force, for an application that does not put them there itself.
 
 It follows the activations that the rule controller writes to `mqlake.rules`. Their outputs are in
 the log behind them, so a reader of these that catches up here knows every version that they are of.
@@ -41,7 +41,7 @@ class RulesInForce:
     """Follows activations; one thread does that, others ask.
 
     Args:
-        log: Where they are.
+        log: Log that has the rules.
 
     Attributes:
         runs: All stateful versions, ended ones too; None while they are not known.
@@ -56,7 +56,7 @@ class RulesInForce:
         self.runs: tuple[StatefulRun, ...] | None = None
 
     def run(self, stopping: threading.Event) -> None:
-        """Follow until told to stop; for a thread of its own."""
+        """Follow until `stopping` is set; for a thread of its own."""
         while not stopping.is_set():
             try:
                 self.step(READ_SECONDS)
@@ -89,7 +89,7 @@ class RulesInForce:
 
     @property
     def has_rules(self) -> bool:
-        """Whether there are any, in force or not."""
+        """Tell whether there are any, in force or not."""
         return bool(self._activations)
 
     def is_known(self, rule: RuleKey) -> bool:

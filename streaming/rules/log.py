@@ -37,7 +37,7 @@ class RuleRecord(NamedTuple):
     key: bytes
     value: bytes | None
     is_ours: bool = True
-    """False for an activation that is not signed as ours are: nobody puts it in force."""
+    """False for an activation that is not signed as ours are: it is not put in force."""
 
 
 class RuleLog(Protocol):
@@ -65,10 +65,10 @@ class RuleLog(Protocol):
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether activations count that are not signed, as none was when they were written."""
+        """Tell whether unsigned activations count, as all were unsigned when they were written."""
 
     def note_signed(self) -> None:
-        """Let none of those count any more: all have been written anew."""
+        """Let none of those count any more: all have been written again."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -109,7 +109,7 @@ class KafkaRuleLog:
         whole = (RULES, ACCESS) if is_controllers else (RULES,)
         followed = [TopicPartition(one, 0, OFFSET_BEGINNING) for one in whole]
         if is_controllers:
-            # Gateways write without end: nobody waits until all of that is read.
+            # Gateways write without end: the start does not wait until all of that is read.
             followed.append(TopicPartition(GATEWAYS, 0, OFFSET_BEGINNING))
             followed.append(TopicPartition(METRICS, 0, OFFSET_END))
         self._consumer.assign(followed)

@@ -1,4 +1,4 @@
-"""Whether rules are within the rights of their authors, as `mqlake.access` has these now."""
+"""Checks rules against the rights of their makers, as `mqlake.access` has these now."""
 
 from mqlake.clock import Clock
 from mqlake.rule_records import Span

@@ -71,7 +71,7 @@ class StatefulRun:
 
     @property
     def has_receive_time(self) -> bool:
-        """Whether time goes on without messages."""
+        """Tell whether time goes on without messages."""
         return any(stream.is_receive_time for stream in self.plan.streams)
 
 
@@ -183,8 +183,8 @@ class Relations:
     """Makes the relations of a run's streams.
 
     Args:
-        run: Which.
-        records: Of all log topics that it reads.
+        run: Run of the rule.
+        records: Records of all log topics that it reads.
         ticks: A row now and then, with messages or without.
         config: How a Kafka client in the executors reaches the log.
         checkpoint: Folder of the query's checkpoint.

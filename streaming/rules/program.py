@@ -58,7 +58,7 @@ class Programs:
         self._spark = spark
         self._compiler = java_class(spark, COMPILER_CLASS)
         self._code: dict[tuple[str, str], Any] = {}
-        """Java objects; the compiler forgets those that nobody holds."""
+        """Java objects; the compiler forgets those without a reference."""
 
     def __call__(
         self,

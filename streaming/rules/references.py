@@ -98,8 +98,8 @@ class References:
 
     Args:
         spark: Any session.
-        settings: Where the data directory is.
-        log: Where requests are.
+        settings: Settings with the data directory.
+        log: Log that has the requests.
         clock: For work that is due now and then.
         retry_seconds: Pause behind the first attempt; twice as long behind each other.
     """
@@ -126,7 +126,7 @@ class References:
         self._wait = threading.Event().wait
 
     def run(self, stopping: threading.Event) -> None:
-        """Step until told to stop; for a thread of its own."""
+        """Step until `stopping` is set; for a thread of its own."""
         use_pool(self._spark, HISTORY_POOL)
         self._wait = stopping.wait
         while not stopping.is_set():
@@ -200,7 +200,7 @@ class References:
                 del self._states[name]
 
     def _begin(self) -> None:
-        """Make tables known by name, and forget uploads that nobody asks for."""
+        """Make tables known by name, and forget uploads that no request names."""
         for (tenant, reference), state in self._states.items():
             if state.version is not None:
                 self._name_table(tenant, reference)

@@ -12,9 +12,9 @@ from streaming.checkpoints import RUNS, checkpoint
 _ENDED: Final = "ended"
 """File of a run that has nothing more to do; it says what it was to take and has not, if any."""
 _FAILED: Final = "failed"
-"""Of one whose rule is to be paused; it says why."""
+"""Mark of a run whose rule is to be paused; it says why."""
 _TRIES: Final = "tries"
-"""Of one whose version is out of force: how often an application has begun it, and where."""
+"""Mark of a run whose version is out of force: how often it was begun, and where."""
 
 
 def run_folder(data_dir: Path, name: str) -> Path:

@@ -83,7 +83,7 @@ class _Kept:
     reached: object = None
     moved_at: float = 0.0
     is_tried: bool = False
-    """Whether this process has begun it since its version is out of force."""
+    """This process has begun it since its version is out of force."""
     is_given_up: bool = False
 
 
@@ -94,10 +94,10 @@ class Runs:
         clock: For the time between starts.
         wanted: Returns all runs there are; None while that is not known.
         start: Starts the query of one.
-        store: Of their state; told of a run whose rule fails, and why.
+        store: Store of their state; learns of a run whose rule fails, and why.
         interval_seconds: From one batch to the next, at least.
-        tell: Told of a run that ends before it has done all that it was to do. It may raise
-            LogError; then it is told again later.
+        tell: Reports a run that ends before it has done all that it was to do. It may raise
+            LogError; then it is called again later.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Runs:
         self._figures: dict[str, Any] = {}
 
     def run(self, stopping: threading.Event) -> None:
-        """Check until told to stop, then stop all queries; for a thread of its own."""
+        """Check until `stopping` is set, then stop all queries; for a thread of its own."""
         while not stopping.wait(CHECK_SECONDS):
             try:
                 self.check(stopping.is_set)

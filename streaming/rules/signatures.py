@@ -2,8 +2,8 @@
 
 An activation holds Spark SQL. Others who can write the log topic of rules could have
 any expression run with it. So each has a header with a code of authentication (RFC 2104), made
-with a key that router and lake alone have; one without it, or with another, is put in force by
-nobody (`Signature.java`).
+with a key that router and lake alone have; one without it, or with another, is not put in force
+(`Signature.java`).
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Signatures:
     """Signs records of `mqlake.rules`, and tells which are ours.
 
     Args:
-        key: Known to nobody else.
+        key: Secret key of router and lake.
         note: Remembers that all activations of the log are signed with it. Without that they are of
             a version that did not sign, or of another key, and count once: they are signed then.
     """
@@ -52,7 +52,7 @@ class Signatures:
 
     @property
     def is_first(self) -> bool:
-        """Whether unsigned activations count."""
+        """Tell whether unsigned activations count."""
         try:
             return self._note.read_text(encoding="ascii") != self._mark()
         except FileNotFoundError:

@@ -68,7 +68,7 @@ _MARKS: Final = StructType(
     ]
 )
 NO_COLUMNS: Final = "the columns of the fallback's table are not known any more"
-"""Of a rule that was deleted long ago, whose table nobody has written to."""
+"""Error for a rule that was deleted long ago, and whose table was never written to."""
 _MARK: Final = ("source_offset", "rule", "index")
 
 
@@ -175,9 +175,9 @@ def table_rows(
 
     Args:
         outputs: New ones.
-        schema: Of the rows of these versions: column to type.
+        schema: Schema of the rows of these versions: column to type.
         versions: Tenant, rule and version of each.
-        types: Of the table's columns. A value that its column cannot hold becomes null.
+        types: Types of the table's columns. A value that its column cannot hold becomes null.
     """
     ddl = ", ".join(f"{quoted_name(name)} {type_}" for name, type_ in schema.items())
     row = F.from_json(F.col("value").cast("string"), ddl)

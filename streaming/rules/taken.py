@@ -1,4 +1,4 @@
-"""Whether the tables have the outputs of a rule: until then its versions stay known.
+"""Tells when the tables have the outputs of a rule: until then its versions stay known.
 
 The lake looks up in the activation of a version which tables its rows go to. It may be away for
 longer than the router remembers versions, so the router asks where it is.
@@ -16,7 +16,7 @@ from streaming.checkpoints import Offsets, committed
 _logger = logging.getLogger(__name__)
 
 Versions = tuple[RuleKey, int]
-"""Of a rule, those up to a change."""
+"""Versions of a rule up to a change."""
 
 
 class TakenOutputs:
@@ -24,7 +24,7 @@ class TakenOutputs:
 
     Args:
         ends: Returns the offset that the next record of each partition of a log topic gets.
-        folder: Of the query that takes outputs.
+        folder: Folder of the query that takes outputs.
     """
 
     def __init__(self, ends: Callable[[str], dict[int, int]], folder: Path) -> None:

@@ -59,7 +59,7 @@ def _float2str(arguments: Sequence[Value], _context: CallContext) -> Value:
     digits = literal_integer(arguments, 1, "the number of digits", 0, 15)
     number = as_finite(arguments[0])
     fixed = f"format_string('%.{digits}f', {number})"
-    # At most so many digits, at least one behind the point.
+    # At most this number of digits, at least one behind the point.
     short = f"regexp_replace({fixed}, '([.][0-9]+?)0+\\u0024', '\\u00241')"
     return text(f"IF({number} IS NULL, NULL, {short if digits else fixed})")
 

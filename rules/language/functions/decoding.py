@@ -25,7 +25,7 @@ def decoded(
         context: Knows the schemas.
         reference: Name of a schema, or name:version.
         value: The bytes.
-        message_type: Of a schema of Protobuf; None: the one that it says.
+        message_type: Message of a Protobuf schema; None: the one that the schema names.
 
     Raises:
         UnknownSchema: There is none.

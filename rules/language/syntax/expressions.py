@@ -72,7 +72,7 @@ class ExpressionParser(TokenParser):
 
     def operand_of_comparison(self) -> exp.Expr:
         this = self._parse_bitwise()
-        if this is None:  # pragma: no cover - likewise
+        if this is None:  # pragma: no cover - as above
             self.fail("expected an expression")
         return this
 
