@@ -76,9 +76,10 @@ from mqlake.records import GATEWAYS, JOBS, METRICS, RULES, SESSIONS
 _logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 65_536
-"""Of a WebSocket's: the largest that a reader may send."""
+"""Largest frame that a reader may send over a WebSocket."""
 MAX_HEAD_BYTES = 16_384 + 3 * 65_535
-"""Of a request's line and headers: a client identifier has 65,535 bytes, in a path `%xx` each."""
+"""Largest line and headers of a request: a client identifier has 65,535 bytes, in a path `%xx`
+each."""
 SESSION_PACE_SECONDS = 0.2
 """Of sessions there are records by the thousand, and a page shows them a moment later."""
 

@@ -19,8 +19,8 @@ class AuditLog:
     """Writes the records; safe to use from any thread.
 
     Args:
-        log: Where to.
-        clock: For their times.
+        log: Log that takes the records.
+        clock: Gives the times of records.
     """
 
     def __init__(self, log: LogAppender, clock: Clock) -> None:

@@ -31,23 +31,23 @@ from mqlake.tenants import DEFAULT_TENANT
 _logger = logging.getLogger(__name__)
 
 COOKIE: Final = "mqlake_session"
-"""Of a session, where the API is asked without TLS."""
+"""Cookie of a session, if the API is asked without TLS."""
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
 """By TLS: browsers take such a name from this host alone, and by TLS alone."""
 CSRF_HEADER: Final = "X-CSRF-Token"
 SUBPROTOCOL: Final = "mqlake.v1"
-"""Of the API's WebSockets."""
+"""Subprotocol of the API's WebSockets."""
 BEARER_SUBPROTOCOL: Final = "bearer."
 """Followed by a token: where a browser's WebSocket, which sends no headers, can put one."""
 
 ROLE_FIELD: Final = "x-role"
-"""Of an operation in the OpenAPI document."""
+"""Field of an operation in the OpenAPI document: the role that it needs."""
 AUDITED_FIELD: Final = "x-audited"
-"""Likewise: whether requests for it are rows of the table `audit_log`."""
+"""Field, too: requests for the operation are rows of the table `audit_log`."""
 TOPICS_FIELD: Final = "x-topics"
-"""Likewise: whether it is open to callers with rights to some topics alone."""
+"""Field, too: it is open to callers with rights to some topics alone."""
 TENANTS_FIELD: Final = "x-tenants"
-"""Likewise: whether it is open to callers for some tenants alone."""
+"""Field, too: it is open to callers for some tenants alone."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _bearer = HTTPBearer(
@@ -125,7 +125,7 @@ def identify(connection: HTTPConnection, token: str | None) -> Caller:
     """Return the caller: by the token if there is one, else by the cookie.
 
     Raises:
-        Problem: Nobody that we know; or the keys cannot be looked up yet.
+        Problem: The caller is unknown, or the keys cannot be looked up yet.
     """
     authenticator = authenticator_of(connection)
     try:
@@ -270,7 +270,7 @@ def authorize_websocket(socket: WebSocket) -> Caller:
     """Return the caller of a WebSocket: by header, subprotocol, or cookie from our own pages.
 
     Raises:
-        Problem: Nobody that we know, or from somebody else's page.
+        Problem: The caller is unknown, or the request is from a foreign page.
     """
     caller = identify(socket, _websocket_token(socket))
     socket.scope["mqlake.caller"] = caller.name

@@ -75,7 +75,7 @@ class BalancerLink:
     """Asks the balancer of a data directory.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -83,7 +83,7 @@ class BalancerLink:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one; it may not answer."""
+        """Tell whether there is one; it may not answer."""
         return self._socket.exists()
 
     def read(self) -> Balancer:

@@ -42,10 +42,10 @@ class BanChanges(Repository[str, KeptBan, MaterialisedBans]):
         return self._clock.now_ms()
 
     def create(self, ban: Ban, by: str) -> tuple[str, KeptBan]:
-        """Ban somebody; those that are over are forgotten.
+        """Make a ban; those that are over are forgotten.
 
         Raises:
-            InTheWay: There are so many that are not over.
+            InTheWay: There is no room: too many are not over.
             LogError: The log does not answer; `delete` raises it too.
         """
         now_ms = self._clock.now_ms()

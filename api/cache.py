@@ -1,6 +1,6 @@
 """Everybody's sessions as `mqlake.sessions` has them, in a SQLite file.
 
-The log is the truth: the file is made anew at each start and nothing is done for its durability.
+The log is the truth: the file is made again at each start and nothing is done for its durability.
 The follower's thread writes it; each thread that answers a request reads it over a connection of
 its own, so that a million sessions are rows on the disk and never objects in memory.
 
@@ -122,7 +122,7 @@ class CachedSession(NamedTuple):
     session: bytes
     progress: bytes | None
     marks: bytes | None
-    """Of the session's gateway."""
+    """Marks of the session's gateway."""
     more: tuple[str, ...] = ()
     """Its subscriptions that have records of their own, each as JSON."""
 
@@ -172,7 +172,7 @@ class SessionCache:
         is_complete: All that was in the log at the start is here.
 
     Args:
-        directory: Where the file is made; files that an earlier run left there are removed.
+        directory: Folder of the file; files that an earlier run left there are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -181,7 +181,7 @@ class SessionCache:
 
     @contextmanager
     def taking(self) -> Iterator["CacheWriter"]:
-        """Begin anew and hand out the one writer.
+        """Begin again and hand out the one writer.
 
         Raises:
             OperationalError: The file cannot be written.
@@ -192,7 +192,7 @@ class SessionCache:
             for suffix in ("", "-wal", "-shm"):
                 self._path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
             with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = OFF")  # nobody reads it yet
+                connection.execute("PRAGMA journal_mode = OFF")  # it has no reader yet
                 connection.execute("PRAGMA synchronous = OFF")
                 connection.execute("PRAGMA cache_size = -32768")  # KiB
                 connection.executescript(_SCHEMA)

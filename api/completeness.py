@@ -33,10 +33,10 @@ _QUERIES: Final = {
 
 
 class Completeness:
-    """Reads it anew each time; safe to use from any thread.
+    """Reads it again each time; safe to use from any thread.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
     """
 
     def __init__(self, data_dir: Path) -> None:

@@ -125,7 +125,7 @@ Log = Annotated[LogAppender, _part(lambda its: its.log)]
 
 KnownAccess = Annotated[MaterialisedAccess, known(ACCESS)]
 ChangeAccess = Annotated[AccessChanges, _part(lambda its: its.kept[ACCESS].changes)]
-"""Somebody may log out before all is read."""
+"""A caller may log out before all is read."""
 LoggingIn = Annotated[Logins, _part(lambda its: its.access.logins)]
 Oidc = Annotated[Provider | None, _part(lambda its: its.access.provider)]
 

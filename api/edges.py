@@ -1,4 +1,4 @@
-"""What connects the parts of the API with the world."""
+"""Connections of the API's parts with the world."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -26,12 +26,12 @@ LOGIN_SECONDS: Final = 10.0
 UNREAD_SECONDS: Final = 30.0
 """For what is on its way of an answer: some 64 KiB, and what the operating system keeps."""
 MAX_CONNECTIONS: Final = 1_000
-"""Of all clients; for a further one that which has said nothing for longest makes room."""
+"""Most connections of all clients; the one that is silent for longest makes room for another."""
 MAX_LOGIN_BYTES: Final = 64 * 1024
 """For the body of a login: whose it is, it says itself."""
 
 _CLOSE: Final = {"Connection": "close"}
-"""Of an answer to a request whose body is not read."""
+"""Headers of an answer to a request whose body is not read."""
 
 
 class Entrance:
@@ -39,7 +39,7 @@ class Entrance:
 
     Args:
         app: Answers the others.
-        prefix: Of the paths that are asked for; elsewhere no body is read.
+        prefix: Prefix of the API's paths; elsewhere no body is read.
     """
 
     def __init__(self, app: ASGIApp, *, prefix: str) -> None:

@@ -90,7 +90,7 @@ class FederationLink:
     """Reads the heartbeats of the federator of a data directory.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -98,7 +98,7 @@ class FederationLink:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one; it may have died."""
+        """Tell whether there is one; it may have died."""
         return self._heartbeat.exists()
 
     def read(self) -> Federation:

@@ -45,7 +45,7 @@ class Taker(ABC):
         """Apply records in their order; return errors of those that could not be read.
 
         Args:
-            records: Of one log topic.
+            records: Records of one log topic.
             is_old: They may have been there before the reading began.
         """
 
@@ -58,7 +58,7 @@ class Followable(Protocol):
     """Something that a follower keeps as the log has it."""
 
     def taking(self) -> AbstractContextManager[Taker]:
-        """Begin anew and yield the object that takes the records."""
+        """Begin again and yield the object that takes the records."""
         ...
 
 
@@ -67,21 +67,21 @@ class KeptInMemory(Taker):
 
     @abstractmethod
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
-        """Begin anew and yield the object that takes the records."""
+        """Begin again and yield the object that takes the records."""
         self.forget()
         yield self
 
 
 class LogFollower:
-    """Reads until stopped; begins anew when the log is not as it was.
+    """Reads until stopped; begins again when the log is not as it was.
 
     Args:
-        data_dir: Of the system: its state says where the log is.
-        name: Of the thread; in the process's log, a word for the records.
+        data_dir: Data directory of the system: its state has the address of the log.
+        name: Name of the thread; in the process's log, a word for the records.
         kept: Log topic -> view that takes its records; those of a partition come in their order.
         pace_seconds: How long a batch may take to fill, where records come by the thousand; they
             are seen that much later. 0: each is taken when it comes.
@@ -124,7 +124,7 @@ class LogFollower:
             self._stop.wait(RETRY_SECONDS)
 
     def _follow(self, bootstrap_servers: str) -> None:
-        """Read until told to stop.
+        """Read until it is stopped.
 
         Raises:
             LogError: The log has no such topic (yet), or no longer the records to read.

@@ -1,6 +1,6 @@
 """Deletion of one client's rows from the history, from the files too.
 
-A DELETE of Delta writes files anew without the rows; those before it stay for time travel. So the
+A DELETE of Delta writes files again without the rows; those before it stay for time travel. So the
 deletion ends with a VACUUM that keeps nothing of earlier versions. It goes by the log of the table
 (LITE): files that are being appended meanwhile are in no log yet and are left alone.
 """
@@ -76,7 +76,7 @@ class Deleter:
 
         Raises:
             EvaluationError: Spark fails.
-            Cancelled: Somebody has ended the job; a table is done or it is not.
+            Cancelled: The job was ended by request; a table is done or it is not.
             SparkAway: Spark does not answer.
             LogError: The log does not take the event; the rows are gone.
         """

@@ -16,7 +16,7 @@ from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER, Headers, chec
 from mqlake.records import JOBS
 
 MAX_BYTES: Final = 900_000
-"""Of a record; the log takes a million."""
+"""Size of a record; the log takes a million."""
 
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 _FIELDS: Final = {
@@ -50,7 +50,7 @@ class LogJournal:
 
         Raises:
             LogError: The log does not answer.
-            OperationalError: Nobody knows where it is.
+            OperationalError: Its address is unknown.
         """
         self._append(job, encode_job(job))
 

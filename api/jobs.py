@@ -26,9 +26,9 @@ WAITING_KINDS: Final = frozenset({"replay"})
 """Jobs that mostly wait, for hours even: they have workers of their own."""
 WAITING_WORKERS: Final = 4
 MAX_WAITING: Final = 20
-"""When so many wait, a tenant may add one that has less than its part of them."""
+"""Jobs waiting from which on a tenant may add one only if it has less than its part of them."""
 MOST_WAITING: Final = 100
-"""Of all tenants together; beyond it none may add one."""
+"""Jobs of all tenants that may wait; beyond it none may add one."""
 MAX_KEPT: Final = 100
 KEPT_SECONDS: Final = 86_400.0
 """Results are kept so long."""
@@ -43,14 +43,14 @@ _RESUMABLE: Final = ("interrupted", "failed", "cancelled")
 
 
 class TooManyJobs(MqlakeError):  # noqa: N818 - it names the obstacle
-    """So many jobs wait already that this one is refused."""
+    """Too many jobs wait already."""
 
 
-class NotResumable(MqlakeError):  # noqa: N818 - likewise
+class NotResumable(MqlakeError):  # noqa: N818 - as above
     """The job runs, or is done, or cannot be gone on with."""
 
 
-class JobElsewhere(MqlakeError):  # noqa: N818 - likewise
+class JobElsewhere(MqlakeError):  # noqa: N818 - as above
     """Another process does this job."""
 
 
@@ -92,7 +92,7 @@ class Job:
         """Stop when it is no longer wanted.
 
         Raises:
-            Cancelled: Somebody has asked for it.
+            Cancelled: It was asked for.
         """
         if self.cancelling.is_set():
             raise Cancelled("cancelled")
@@ -114,7 +114,7 @@ class Journal(Protocol):
         ...
 
     def erase(self, job: Job) -> None:
-        """Likewise, that it is forgotten."""
+        """Note that a job is forgotten."""
         ...
 
 
@@ -157,8 +157,8 @@ class Jobs:
         """Queue a job.
 
         Args:
-            kind: Of the job.
-            tenant: Whose.
+            kind: Kind of the job.
+            tenant: Owner of the job.
             rule_id: Rule that it is about.
             work: Does it.
             request: From which `work` can be made again, as JSON; None: it cannot be resumed.
@@ -263,7 +263,7 @@ class Jobs:
             known = self._jobs.get(job.id)
             if job.owner == self._owner:
                 return
-            # When the log is read anew, notes of others before we took the job over come again.
+            # When the log is read again, notes of others before we took the job over come again.
             if (
                 known is not None
                 and known.owner == self._owner
@@ -276,7 +276,7 @@ class Jobs:
             self._jobs[job.id] = job
 
     def forget(self, job_id: str) -> None:
-        """Take note that somebody has forgotten a job."""
+        """Take note that a job was forgotten."""
         with self._lock:
             job = self._jobs.get(job_id)
             if job is not None and (job.owner != self._owner or job.finished_at is not None):

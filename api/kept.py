@@ -1,4 +1,4 @@
-"""What the REST API changes and the log keeps: what is declared of it, and its parts."""
+"""Resources that the REST API changes and the log keeps: their declaration, and their parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ View = TypeVar("View", bound=MaterialisedView)
 Changes = TypeVar("Changes")
 
 Step = Literal["definitions", "access", "last"]
-"""Of a tenant's deletion: what does something for it goes first, and the last keys last."""
+"""Step of a tenant's deletion: what acts for the tenant goes first, and the last keys last."""
 
 OF_ALL_TENANTS: Final[Mapping[Step, Callable[[object, str], Mapping[str, int]]]] = {}
 """Nothing goes when a tenant does."""
@@ -28,7 +28,7 @@ class KeptPart(Generic[View, Changes]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Resource(Generic[View, Changes]):
-    """What is declared of a resource; a declaration that is missing ends the start.
+    """Declaration of a resource; if one is missing, the start ends.
 
     Attributes:
         log_topic: Keeps it.
@@ -51,9 +51,9 @@ class Kept:
     """The parts of all resources.
 
     Args:
-        resources: Whose.
-        settings: Of the process.
-        edges: As of all.
+        resources: Resources to make parts for.
+        settings: Settings of the process.
+        edges: Connections of all parts.
     """
 
     def __init__(

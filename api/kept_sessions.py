@@ -27,7 +27,7 @@ class KeptSessions(Generic[Session]):
 
     Args:
         open_: Opens one.
-        most: So many are kept; more are opened when more ask at once.
+        most: Number that is kept; more are opened when more ask at once.
         is_harmless: Tells whether a session is well after an error. After others it is closed.
     """
 
@@ -64,7 +64,7 @@ class KeptSessions(Generic[Session]):
                 _close(session)
 
     def close(self) -> None:
-        """Close those that nobody has."""
+        """Close those that are not in use."""
         with self._lock:
             idle, self.idle = self.idle, []
         for session in idle:

@@ -23,7 +23,7 @@ class LogAppender:
         servers: Says where the log is, at each append: host:port[,host:port…]. `append` and
             `append_all` raise its exceptions.
         timeout_seconds: For the log to answer.
-        disk: Of the log.
+        disk: Disk of the log.
     """
 
     def __init__(

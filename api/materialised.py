@@ -26,7 +26,7 @@ class MaterialisedView(KeptInMemory):
         self._begin_anew()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         with self._changed:
             self._begin_anew()
 

@@ -41,7 +41,7 @@ class RequestContext:
         app: Answers them.
         is_logging: Write a line for each, not only for those that fail because of us.
         metrics: Counts them.
-        hsts_seconds: For how long browsers are to come by TLS alone; 0: they are not told.
+        hsts_seconds: For how long browsers are to come by TLS alone; 0: the header is not sent.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RequestContext:
 
 
 class _Answer:
-    """What is sent to a client; its beginning gets the headers that all answers have.
+    """Answer to a client; its beginning gets the headers that all answers have.
 
     Attributes:
         asked_at: Monotonic seconds.

@@ -13,7 +13,7 @@ MAX_RATE: Final = 50_000
 
 
 class JobPace:
-    """Keeps to so many things a second."""
+    """Keeps to a number of things a second."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate

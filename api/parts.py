@@ -108,7 +108,7 @@ class MessageParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleParts:
-    """What belongs to rules and is not written by the API."""
+    """Parts of rules that the API does not write."""
 
     reference_tables: ReferenceTables
     metrics: MaterialisedMetrics
@@ -192,7 +192,7 @@ class MetricParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmParts:
-    """Who looks for alarms, and notifies of them."""
+    """Parts that look for alarms, and send notices of them."""
 
     watch: AlarmWatch
 

@@ -38,7 +38,7 @@ class Presence:
     heartbeat: GatewayHeartbeat
     is_alive: bool
     per_second: dict[str, float] = field(default_factory=dict)
-    """Of each of its counters, over its last few heartbeats."""
+    """Rate of each of its counters, over its last few heartbeats."""
     latency: dict[str, list[int]] = field(default_factory=dict)
     """Messages of each stage by class of `mqlake.latency`, of its last heartbeats."""
     clock_ahead_ms: int | None = None
@@ -52,7 +52,7 @@ class _Heard:
     counted: "deque[tuple[int, dict[str, int]]]"
     """When, by its own clock, and how much; of this run of it."""
     timed: "deque[dict[str, list[int]]]"
-    """Messages by stage and class; likewise."""
+    """Messages by stage and class, in its last few heartbeats."""
     ahead_ms: "deque[int]"
     """How far its clock was ahead when the log took its heartbeats, less the way to the log."""
 
@@ -66,7 +66,7 @@ class Gateways(KeptInMemory):
         self._words: dict[str, _Heard] = {}
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         with self._lock:
             self._words.clear()
 
@@ -92,7 +92,7 @@ class Gateways(KeptInMemory):
             key: Name of the gateway.
             value: Its heartbeat; None: it has left.
             is_old: It was in the log already: how old it is only the gateway's clock can say.
-            logged_at_ms: When the log took it, by the log's clock; 0: nobody knows.
+            logged_at_ms: When the log took it, by the log's clock; 0: unknown.
 
         Raises:
             InvalidRecord: It is of another form.

@@ -96,7 +96,7 @@ class Problem(Exception):  # noqa: N818 - the name the standard gives it
     """An answer that is an error.
 
     Args:
-        status: Of the answer.
+        status: HTTP status of the answer.
         detail: The problem here and the remedy.
         headers: Beside the usual ones.
         code: One of `CODES`; the status says it where None.

@@ -31,9 +31,9 @@ WEBSOCKET: Final = "WebSocket"
 SWITCHED: Final = 101
 """Status of a WebSocket that was let in."""
 METHODS: Final = {WEBSOCKET, "GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"}
-"""Other methods, made up by somebody, are not to become labels."""
+"""Other methods, which clients make up, are not to become labels."""
 GONE: Final = 499
-"""Of a request whose client went before it was answered."""
+"""Status of a request whose client went before it was answered."""
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class RequestMetrics:
         """Count a request.
 
         Args:
-            scope: Of it; says which route has answered.
-            status: Of the answer; 0 without one.
+            scope: ASGI scope of the request; says which route has answered.
+            status: HTTP status of the answer; 0 without one.
             seconds: To the beginning of the answer: a stream's end says nothing.
         """
         given = scope.get("method", WEBSOCKET)

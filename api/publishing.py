@@ -26,7 +26,7 @@ class LogAddress:
     """Address of the log, from the system's state: also of a system that was started again.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -68,8 +68,8 @@ class ApiPublisher:
     """Appends messages where gateways do; use it in one event loop.
 
     Args:
-        address: Of the log.
-        disk: Of the log.
+        address: Address of the log.
+        disk: Disk of the log.
         timeout_seconds: For the log to answer.
     """
 
@@ -118,7 +118,7 @@ class ApiPublisher:
         return [_placed(one) for one in queued]
 
     async def close(self) -> None:
-        """Let go of the log; nobody waits for an answer any more."""
+        """Let go of the log; no caller waits for an answer any more."""
         if self._growth is not None:
             await self._growth.close()
         if self._writer is not None:

@@ -103,7 +103,7 @@ async def _answer(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _answer_conflict(request: Request, error: Exception) -> JSONResponse:
-    """Answer as the version was told: in If-Match, or in the body."""
+    """Answer in the way the version was given: in If-Match, or in the body."""
     by_etag = request.headers.get("If-Match", "*").strip() != "*"
     status = HTTPStatus.PRECONDITION_FAILED if by_etag else HTTPStatus.CONFLICT
     return problem_response(status, str(error))

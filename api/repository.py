@@ -31,7 +31,7 @@ class RecordKind(Generic[Key, Value]):
     """How records of a kind are written; they are in the one partition of their log topic.
 
     Attributes:
-        log_topic: Where they are.
+        log_topic: Log topic of the records.
         key: Encodes their keys.
         value: Encodes their values.
         named: A record in words, from its key: for errors.
@@ -52,7 +52,7 @@ class Repository(Generic[Key, Value, View]):
     kind if that has to number something.
 
     Args:
-        log: Where to.
+        log: Log that takes the records.
         view: Has all that is there; takes written records at once.
         clock: For the times in records.
     """

@@ -1,6 +1,6 @@
 """Retained messages, read from their table without Spark.
 
-deltalake takes a while to load and memory to hold: not before somebody asks.
+deltalake takes a while to load and memory to hold: so this waits for the first request.
 """
 
 import json

@@ -18,11 +18,11 @@ from mqlake.rule_facts import keep
 
 KEPT_VERSIONS: Final = 20
 MAX_BYTES: Final = 1024 * 1024
-"""Of a version: each gateway reads all of them when it starts."""
+"""Size of a version: each gateway reads all of them when it starts."""
 
 
 class RightsChanged(MqlakeError):  # noqa: N818 - it names the obstacle
-    """Somebody else has applied others meanwhile."""
+    """Another caller has applied others meanwhile."""
 
 
 class RightsTooLarge(MqlakeError):  # noqa: N818

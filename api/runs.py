@@ -35,8 +35,8 @@ class LongRuns:
         """Queue a job; its work is made of the request, as it is when it is resumed.
 
         Args:
-            kind: Of the job.
-            tenant: Whose.
+            kind: Kind of the job.
+            tenant: Owner of the job.
             rule_id: Rule that it is about; empty: none.
             request: The request, as JSON.
             is_only: There may be one of this kind about this rule.

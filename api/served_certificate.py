@@ -19,7 +19,8 @@ class ServedCertificate:
     """Certificate and key of the API.
 
     Attributes:
-        context: Of all connections. Those that are open keep the certificate they were shown.
+        context: TLS context of all connections. Those that are open keep the certificate they were
+            shown.
 
     Args:
         settings: Name the files; `certificate` and `key` are set.

@@ -1,7 +1,7 @@
 """All that the API is made of, in one place.
 
-Nobody holds it but `api.dependencies`, which hands out single parts by their types, and `api.app`,
-which starts and ends them.
+Only `api.dependencies` and `api.app` hold it: the former hands out single parts by their types, and
+the latter starts and ends them.
 """
 
 from dataclasses import dataclass
@@ -61,8 +61,8 @@ def make_services(settings: ApiSettings, edges: Edges | None = None) -> Services
     """Make all parts; none has begun to work.
 
     Args:
-        settings: Of the process.
-        edges: None: those that the settings say.
+        settings: Settings of the process.
+        edges: Connections with the world; None: those that the settings say.
 
     Raises:
         OperationalError: The token file or the certificate cannot be used.

@@ -20,7 +20,7 @@ from mqlake.tls import TlsVersion
 from mqlake.topics import DEFAULT_MAX_LEVELS
 
 PREFIX: Final = "/api/v1"
-"""Of the paths of the API."""
+"""Prefix of the paths of the API."""
 _MAILBOX: Final = r"^[^\s@<>]+@[^\s@<>]+$"
 
 

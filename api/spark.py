@@ -1,6 +1,6 @@
 """Ask Spark through Spark Connect: sessions of the query application, which runs while it is used.
 
-The client library takes seconds to load and 100 MB of memory: not before somebody asks.
+The client library takes seconds to load and 100 MB of memory: so this waits for the first request.
 """
 
 import logging
@@ -30,13 +30,13 @@ take many times as long as others."""
 START_SECONDS: Final = 20.0
 """Longest that a request waits for Spark to start; then the caller may ask again."""
 JOB_START_SECONDS: Final = 120.0
-"""Likewise a job, for which nobody waits."""
+"""How long a job waits for a start; no caller waits for it."""
 GRACE_SECONDS: Final = 60.0
 """That a query may take to end when it is interrupted; then Spark is ended, for all. Not less:
 one that gets little of busy processors would be ended before it is warm, each time."""
 
 _CHECK_SECONDS: Final = 0.2
-"""How often somebody looks whether a query is no longer wanted."""
+"""Pause between looks whether a query is no longer wanted."""
 _UNKNOWN: Final = {
     "TABLE_OR_VIEW_NOT_FOUND": "relationName",
     "UNRESOLVED_ROUTINE": "routineName",
@@ -100,7 +100,7 @@ class Spark:
 
     Args:
         session: Stopped by `close`.
-        use: That Spark runs for.
+        use: Use that Spark runs for.
         tables: Folder of the tables.
     """
 
@@ -125,7 +125,7 @@ class Spark:
         Args:
             query: What of it is a user's, or made of a user's text, is confined.
             timeout_seconds: After that it is interrupted.
-            progress: Told now and then which share of the tasks is done.
+            progress: Gets the share of the tasks that is done, now and then.
             is_cancelled: Asked now and then; True interrupts the query.
 
         Raises:
@@ -215,7 +215,7 @@ class Spark:
 
         Raises:
             OutOfMemory: The query has ended it.
-            SparkEnded: Somebody else was asking, too.
+            SparkEnded: There were other queries, too.
             SparkAway: In any other case.
         """
         end = self._use.ended()
@@ -313,7 +313,8 @@ class SparkConnect:
     """Opens sessions, and keeps one for short questions.
 
     Args:
-        data_dir: Of the system: in it are the query application's socket and a token.
+        data_dir: Data directory of the system: in it are the query application's socket and a
+            token.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -378,8 +379,8 @@ class SparkConnect:
         """Open a session of its own; the caller closes it.
 
         Args:
-            settings: Of the session.
-            use: That Spark runs for.
+            settings: Settings of the session.
+            use: Use that Spark runs for.
             functions: That confined statements may call there.
 
         Raises:

@@ -42,12 +42,12 @@ class StoredPart(NamedTuple):
 
 
 class Storage:
-    """Looks at the tables when somebody asks; safe to use from any thread.
+    """Looks at the tables on request; safe to use from any thread.
 
     deltalake and pyarrow take a while to load and memory to hold: not before that.
 
     Args:
-        folder: Of the tables.
+        folder: Folder of the tables.
         references: Returns tenant and identifier of each reference table.
         clock: Says how old known sizes are.
     """

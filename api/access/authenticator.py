@@ -9,7 +9,7 @@ from mqlake.clock import Clock
 
 FAILURES_PER_SECOND: Final = 1.0
 FAILURES_BURST: Final = 60.0
-"""Of one address: a program with an old token makes so many until somebody looks."""
+"""Failures of one address that are allowed at once: a program with an old token makes many."""
 LOGINS_PER_SECOND: Final = 0.1
 LOGINS_BURST: Final = 10.0
 """Failed ones, of one name at one address; of one address five times as many."""
@@ -46,7 +46,7 @@ class ApiAuthenticator:
         )
 
     def identify(self, token: str | None, cookie: str | None) -> Caller | None:
-        """Return the caller: by the token if there is one, else by the cookie; None: nobody.
+        """Return the caller: by the token if there is one, else by the cookie; None: unknown.
 
         Raises:
             OperationalError: The keys cannot be looked up yet.

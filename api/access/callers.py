@@ -30,15 +30,15 @@ class Caller:
     role: Role
     kind: SubjectKind
     session_id: str | None = None
-    """Of a caller who has come by the cookie of a session."""
+    """Session of a caller who has come by its cookie."""
     csrf_token: str | None = None
     """Of that session."""
     expires_at: int | None = None
     """End of the key or the session, in milliseconds; None: it has none."""
     token_mark: str = ""
-    """Of a caller who has shown the token: which it was, without telling it."""
+    """Mark of the token that a caller has shown; it does not reveal the token."""
     topic_filters: tuple[str, ...] | None = None
-    """Of the topics that he may read and publish; None: all, and data without a topic."""
+    """Filters of the topics that he may use; None: all topics, and data without one."""
     tenants: tuple[str, ...] | None = None
     """Tenants that he may ask about; None: all, and data of no tenant."""
 
@@ -55,7 +55,7 @@ class Caller:
         return self.tenants is None or tenant in self.tenants
 
     def is_over(self, tenants: Sequence[str] | None) -> bool:
-        """Tell whether somebody of these tenants, None: of all, has no more of them than he."""
+        """Tell whether he has at least these tenants; None: all tenants."""
         return self.tenants is None or (tenants is not None and all(map(self.is_of, tenants)))
 
     def may_have(self, topic_filter: str) -> bool:
@@ -92,7 +92,7 @@ class Callers:
         self._clock = clock
 
     def by_token(self, token: str) -> Caller | None:
-        """Return the caller of a bearer token; None: nobody.
+        """Return the caller of a bearer token; None: unknown.
 
         Raises:
             OperationalError: The keys have not been read yet.
@@ -109,7 +109,7 @@ class Callers:
         return self._of_key(secret.id)
 
     def by_session(self, cookie: str) -> Caller | None:
-        """Return the caller of a session; None: nobody, or no longer.
+        """Return the caller of a session; None: unknown, or no longer.
 
         Raises:
             OperationalError: The sessions have not been read yet.
@@ -125,7 +125,7 @@ class Callers:
         return None if caller is None else _with_session(caller, secret, session)
 
     def named(self, name: str) -> Caller | None:
-        """Return the caller of a name, with the rights that he has now; None: nobody any more.
+        """Return the caller of a name, with the rights that he has now; None: he is gone.
 
         Raises:
             OperationalError: The keys and accounts have not been read yet.

@@ -41,7 +41,7 @@ class ForAllTopics(MqlakeError):  # noqa: N818
 
 
 class NotYours(MqlakeError):  # noqa: N818
-    """A caller for some tenants gives nobody other tenants."""
+    """A caller for some tenants cannot give others away."""
 
 
 class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, MaterialisedAccess]):
@@ -71,7 +71,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         self._nobody = Verifier(b"\0" * 16, rounds, b"\0" * 32, b"\0" * 32)
 
     def find_key(self, key_id: str, by: Caller) -> ApiKey:
-        """Return a key that is for somebody to see and to revoke.
+        """Return a key that a caller may see and revoke.
 
         Raises:
             NotThere: There is none, or none that is his.
@@ -82,7 +82,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         return key
 
     def find_account(self, name: str, by: Caller) -> Account:
-        """Return an account that is for somebody to see and to change.
+        """Return an account that a caller may see and change.
 
         Raises:
             NotThere: There is none, or none that is his.
@@ -145,7 +145,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         topic_filters: tuple[str, ...] | None = None,
         tenants: tuple[str, ...] | None = None,
     ) -> Account:
-        """Make an account; without a password nobody logs in with one.
+        """Make an account; without a password there is no login with one.
 
         Raises:
             InTheWay: The name is, or there are too many, or too many for one of the tenants.
@@ -252,11 +252,11 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         try:
             prepared = prepare(password, "password")
         except UnpreparableText:
-            prepared = "\0"  # nobody's, since it cannot be prepared either
+            prepared = "\0"  # no user's, since it cannot be prepared either
         return verifier.accepts(prepared.encode()) and kept != ""
 
     def open_session(self, caller: Caller, lifetime_seconds: float) -> Secret:
-        """Remember that somebody has logged in; return the secret of the session.
+        """Remember a login; return the secret of its session.
 
         Sessions that count no more are removed from the log, and so are those that end to make
         room, see `sessions_to_end`.
@@ -296,7 +296,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
             self.write([(("session", session_id), None)])
 
     def _held(self, session_id: str, session: LoginSession) -> HeldSession | None:
-        """Return whose a session is; None: nobody's any more."""
+        """Return a session with its owner; None: the owner is gone."""
         kind, name = session.subject_kind, session.subject
         tenants, role = None, "admin"
         if kind != "token":

@@ -19,14 +19,14 @@ class WrongCredentials(MqlakeError):  # noqa: N818 - it names the problem
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """Lets somebody log in."""
+    """Logs people in."""
 
     callers: Callers
     view: MaterialisedAccess
     changes: AccessChanges
     passwords: ApiPasswordChecks
     lifetime_seconds: float
-    """Of a session."""
+    """Lifetime of a session."""
 
     def by_token(self, token: str) -> Caller:
         """Return the caller of a token or key.

@@ -1,4 +1,4 @@
-"""Passwords are checked beside all else: a few at a time, few more wait, the others are told so.
+"""Passwords are checked beside all else: a few at a time, few more wait, the others are refused.
 
 A check takes a processor for a fifth of a second, so its threads are none of those that requests
 share.

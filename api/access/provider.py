@@ -28,7 +28,7 @@ CALLBACK: Final = "/login/oidc/callback"
 RETRY_SECONDS: Final = 5.0
 """A provider that did not answer is not asked sooner: anybody may begin a login."""
 KNOWN_SECONDS: Final = 3600.0
-"""How long the provider's addresses and keys count before they are asked for anew."""
+"""How long the provider's addresses and keys count before they are asked for again."""
 LEEWAY_SECONDS: Final = 30.0
 MAX_ANSWER_BYTES: Final = 256 * 1024
 ALGORITHMS: Final = frozenset(
@@ -55,9 +55,9 @@ class Provider:
     """The identity provider.
 
     Args:
-        settings: Which.
-        prefix: Of the API's paths, below which it sends browsers back.
-        clock: For how long its keys count.
+        settings: Settings of the provider.
+        prefix: Prefix of the API's paths, below which the provider sends browsers back.
+        clock: Measures how long its keys count.
     """
 
     def __init__(self, settings: OidcSettings, prefix: str, clock: Clock) -> None:
@@ -256,7 +256,7 @@ def _json(answer: bytes) -> dict[str, Any]:
 
 
 def _checked(url: object) -> str:
-    """Return an address that the provider says; nobody else may read requests to it."""
+    """Return an address that the provider says; requests to it must be unreadable to others."""
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or not (
         parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))

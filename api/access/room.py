@@ -15,9 +15,9 @@ MAX_KEYS: Final = 10_000
 MAX_ACCOUNTS: Final = 10_000
 MAX_SESSIONS: Final = 10_000
 MAX_OF_TENANT: Final = 1_000
-"""Keys, and likewise accounts and sessions, for a tenant, alone or with others."""
+"""Most keys for a tenant, alone or with others; as many accounts, and as many sessions."""
 MAX_SESSIONS_OF_ONE: Final = 20
-"""Of one key, account or token: with another one the oldest of them ends."""
+"""Most sessions of one key, account or token: with another one the oldest of them ends."""
 
 Tenants = tuple[str, ...] | None
 """For whom something is; None: for all, and for data of no tenant."""
@@ -25,15 +25,15 @@ Tenants = tuple[str, ...] | None
 
 @dataclass(slots=True, frozen=True)
 class HeldSession:
-    """A session that somebody has."""
+    """A session that has not ended."""
 
     id: str
     created_at: int
     subject: tuple[SubjectKind, str]
-    """Whose."""
+    """Owner of the session."""
     tenants: Tenants
     is_root: bool
-    """Of an administrator of all tenants."""
+    """It belongs to an administrator of all tenants."""
 
 
 def need_room(
@@ -42,10 +42,10 @@ def need_room(
     """Accept one more key, or account.
 
     Args:
-        what: They are.
-        wanted: Of the new one.
-        there: Of those that there are.
-        most: Of all.
+        what: Name of the things, for the error.
+        wanted: Tenants of the new one.
+        there: Tenants of each existing one.
+        most: Bound for all tenants together.
         replaced: Tenants that the same one had before; it has taken their room already.
 
     Raises:

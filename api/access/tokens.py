@@ -1,4 +1,4 @@
-"""Secrets of keys and sessions: their form, and how one is told from a wrong one."""
+"""Secrets of keys and sessions: their form, and how a right one is recognised."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ from mqlake.errors import OperationalError
 
 KEY_PREFIX: Final = "mqk"
 SESSION_PREFIX: Final = "mqs"
-"""A leaked secret is found, and told from others, by its beginning."""
+"""A leaked secret is found, and recognised, by its beginning."""
 
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
@@ -60,7 +60,8 @@ def read_token(path: Path) -> str:
     """Return the administrator's token.
 
     Raises:
-        OperationalError: The file is missing or empty: without a token nobody could be told apart.
+        OperationalError: The file is missing or empty: without a token no caller could be
+            authenticated.
     """
     try:
         token = path.read_text(encoding="ascii").strip()

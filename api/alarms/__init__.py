@@ -1,1 +1,1 @@
-"""Alarms: conditions that somebody has to look at, kept until they have ended."""
+"""Alarms: conditions that need attention, kept until they have ended."""

@@ -22,7 +22,7 @@ class AlarmChanges(Repository[tuple[Kind, str], Alarm | Acknowledgement, Materia
     )
 
     def acknowledge(self, alarm_id: str, by: str, note: str) -> None:
-        """Note that somebody looks after an alarm; it is told to nobody any more.
+        """Note that an alarm is being looked after; no more notices are sent.
 
         Raises:
             NotThere: There is none.

@@ -63,7 +63,7 @@ class Channel(Protocol):
         """Tell of alarms.
 
         Raises:
-            OperationalError: It could not be told, or did not say that it was.
+            OperationalError: The notice was not accepted, or there was no answer.
         """
         ...
 
@@ -129,7 +129,7 @@ class AlarmWebhook:
 
 
 class Mail:
-    """People, told by one mail of all that is new."""
+    """People, who get one mail with all that is new."""
 
     name = "mail"
 

@@ -41,8 +41,8 @@ class AlarmWatch:
         look: Finds problems.
         clock: Says when.
         channels: Receivers of notices, by name.
-        wait_seconds: An alarm that is over by then is told to nobody.
-        has_warnings: Warnings are told as well.
+        wait_seconds: An alarm that is over by then causes no notice.
+        has_warnings: Warnings are sent as well.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AlarmWatch:
         self._owner = secrets.token_hex(4)
         self._retry_at: dict[str, float] = {}
         self.problems: dict[str, str] = {}
-        """Channel -> why it could not be told; those that could are not in it."""
+        """Channel -> why it could not be reached; those that could are not in it."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -140,10 +140,10 @@ class AlarmWatch:
         return alarm.owner == self._owner or alarm.seen_at <= now_ms - SILENT_MS
 
     async def tell(self) -> None:
-        """Tell each channel the alarms that it was not told yet.
+        """Send each channel the alarms that it has not got yet.
 
         Raises:
-            MqlakeError: It was told, and that could not be written: it is told again.
+            MqlakeError: It was sent, and that could not be written: it is sent again.
         """
         for channel in self._channels:
             wanted = [one for one in self._view.all() if self._is_to_be_told(channel.name, one)]

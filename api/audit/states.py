@@ -20,10 +20,10 @@ def state_at(path: str, services: Services, parameters: Mapping[str, str], tenan
     """Return the state of the resource at a path.
 
     Args:
-        path: Of the operation, below the prefix: `/rules/{id}`.
-        services: Know the state.
-        parameters: Of the path.
-        tenant: Whose it is.
+        path: Path of the operation, below the prefix: `/rules/{id}`.
+        services: Parts that know the state.
+        parameters: Parameters of the path.
+        tenant: Owner of the thing.
     """
     reader = _READERS.get(path)
     if reader is None:
@@ -60,7 +60,8 @@ def check_states(changed: Set[str]) -> None:
         changed: Paths of audited operations.
 
     Raises:
-        TypeError: Of a path with parameters it is not said, or it is said of one that is not there.
+        TypeError: It is missing for a path with parameters, or given for a path that does not
+            exist.
     """
     said = {*_READERS, *_NO_STATE}
     if unsaid := {path for path in changed if "{" in path} - said:

@@ -21,11 +21,11 @@ Tenants = tuple[str, ...] | None
 
 @dataclass(slots=True, frozen=True)
 class Subject:
-    """What a request is about.
+    """Subject of a request.
 
     Attributes:
-        path: Of the operation, below the prefix: `/rules/{id}`.
-        parameters: Of the path.
+        path: Path of the operation, below the prefix: `/rules/{id}`.
+        parameters: Parameters of the path.
         tenant: In the query, if the operation has that parameter; None: it has not.
         asked: The body without secrets; None: there is none.
         caller: Name of the caller.
@@ -121,7 +121,7 @@ def _caller(_services: Services, subject: Subject) -> Tenants:
 
 
 def _login(services: Services, subject: Subject) -> Tenants:
-    """Return the tenants of who has logged in, or of the account by whose name somebody tries."""
+    """Return the tenants of who has logged in, or of the account whose name is tried."""
     if subject.caller_tenants is not None:
         return subject.caller_tenants
     account = services.kept[ACCESS].view.account(subject.caller)

@@ -49,7 +49,7 @@ async def begin_attempt(
         caller: Name of the caller; of a login, the name that it claims.
         role: None: he has not shown it yet.
         credential: Its kind: token, key, session or password.
-        tenants: Of the caller; None: all, or he is not known yet.
+        tenants: Tenants of the caller; None: all, or he is not known yet.
     """
     route = request.scope["route"]
     fields = route.dependant.body_params

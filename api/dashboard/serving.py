@@ -52,7 +52,7 @@ _POLICY: Final = {
     "trusted-types": "'none'",
 }
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
-"""Of a source of the policy, which knows no addresses of IPv6."""
+"""Host of a source of the policy, which knows no addresses of IPv6."""
 _EVERYWHERE: Final = frozenset({"*", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
@@ -103,8 +103,8 @@ def websocket_sources(
 
     Args:
         gateways: Their last heartbeats.
-        host: Of the page: a gateway that listens on all addresses is reached there.
-        entrances: Of a balancer.
+        host: Host of the page: a gateway that listens on all addresses is reached there.
+        entrances: Addresses of a balancer.
     """
     found = set()
     urls = [url for gateway in gateways for url in gateway.heartbeat.listeners]

@@ -1,6 +1,6 @@
-"""A thread that reads a log topic from about now on, but only while somebody looks.
+"""A thread that reads a log topic from about now on, but only while a stream is open.
 
-Reading all messages costs a processor's time at high rates, so nobody pays for it unasked. A feed
+Reading all messages costs a processor's time at high rates, so it is done on demand only. A feed
 rests a minute after the last question.
 """
 
@@ -27,7 +27,7 @@ POLL_SECONDS: Final = 0.2
 IDLE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 READY_SECONDS: Final = 5.0
-"""How long somebody waits until the reading has begun."""
+"""How long a caller waits until the reading has begun."""
 LOOK_SECONDS: Final = 2.0
 """How often it is looked whether the log has more partitions."""
 LOG_SECONDS: Final = 5.0
@@ -51,7 +51,7 @@ class Feed(ABC):
     """Reads while it is held; safe to use from any thread.
 
     Args:
-        data_dir: Of the system: its state says where the log is.
+        data_dir: Data directory of the system: its state has the address of the log.
         log_topic: All its partitions are read.
         back_seconds: Records that came so shortly before the beginning are read too.
     """
@@ -152,7 +152,7 @@ class Feed(ABC):
                 return
 
     def _follow(self, servers: str) -> None:
-        """Read until nobody wants it any more.
+        """Read until it is not wanted any more.
 
         Raises:
             LogError: The log has no such topic (yet), or no longer the records to read.

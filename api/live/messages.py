@@ -24,7 +24,7 @@ _RECORD_BYTES: Final = 500
 
 
 class MessageFeed(Feed):
-    """Reads `mqlake.inbound` while somebody looks.
+    """Reads `mqlake.inbound` while a stream is open.
 
     Attributes:
         topics: Seen since the reading began.

@@ -1,4 +1,4 @@
-"""Live metrics of the system: once a second while somebody looks."""
+"""Live metrics of the system: once a second while a stream is open."""
 
 import logging
 import threading
@@ -143,13 +143,13 @@ class MetricsSource:
     """Looks at everything that the API knows of the system.
 
     Args:
-        data_dir: Of the system.
-        gateways: Their words.
+        data_dir: Data directory of the system.
+        gateways: Last heartbeats of the gateways.
         rules: All rules.
         rule_metrics: Their counters.
-        balancer: Of this machine, if there is one.
-        federation: Likewise.
-        clock: For the time.
+        balancer: Balancer of this machine, if there is one.
+        federation: Federator of this machine, if there is one.
+        clock: Gives the time of a sample.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _RECORD_BYTES: Final = 500
 
 
 class OutputFeed(Feed):
-    """Reads `mqlake.outputs` while somebody looks."""
+    """Reads `mqlake.outputs` while a stream is open."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir, OUTPUTS)

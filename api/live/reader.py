@@ -58,7 +58,7 @@ class Reader:
 
     def wake(self) -> None:
         """Tell that a stream has something; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no reader
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def __len__(self) -> int:

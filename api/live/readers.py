@@ -8,7 +8,7 @@ from mqlake.errors import MqlakeError
 
 MAX_READERS: Final = 200
 MAX_READERS_OF_ONE: Final = 50
-"""Of one key, account or the token, so that room is left for others."""
+"""Most readers of one key, account or the token, so that room is left for others."""
 
 
 class TooManyReaders(MqlakeError):  # noqa: N818 - it names the obstacle

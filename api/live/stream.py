@@ -15,7 +15,7 @@ MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
 MAX_CONNECTION_BYTES: Final = 8 * 1024 * 1024
 """That wait in all streams of one connection."""
 LEFT_OUT_SECONDS: Final = 1.0
-"""How often a reader is told how much was left out."""
+"""Pause between reports to a reader of how much was left out."""
 
 Event = tuple[str, dict[str, Any]]
 """Its name, and its data."""
@@ -56,7 +56,7 @@ class LiveStream:
 
     Args:
         wake: Called when there is something new; from any thread.
-        room: Of its connection.
+        room: Room of its connection.
         show: Makes an event of an item, when it is sent.
         max_rate: Items a second; a second's worth may come at once. None: as they come.
         clock: Monotonic seconds.
@@ -120,7 +120,7 @@ class LiveStream:
         self._bytes = 0
 
     def take(self, limit: int) -> list[Event]:
-        """Return events to send now: the number left out, told now and then, and items."""
+        """Return events to send now: the number left out, reported now and then, and items."""
         with self._lock:
             count = min(limit, len(self._items))
             taken = [self._items.popleft() for _ in range(count)]

@@ -11,7 +11,7 @@ from mqlake.matching import filter_matches
 
 MAX_TOPICS: Final = 10_000
 MAX_KEPT_BYTES: Final = 4_096
-"""Of a payload; of a larger one only its size is remembered."""
+"""Largest payload that is remembered; of a larger one only its size is."""
 RATE_SECONDS: Final = 10.0
 """Older messages count less and less in a rate."""
 

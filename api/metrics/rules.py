@@ -59,7 +59,7 @@ class MaterialisedMetrics(KeptInMemory):
         self._reset_offsets: dict[bytes, int] = {}
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         with self._lock:
             for kept in (self._runs, self._resets, self._history, self._highest):
                 kept.clear()

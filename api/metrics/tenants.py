@@ -41,7 +41,7 @@ OF_RULES: Final = {
 RULE_TIME: Final = "rule_evaluation_ms"
 """Processor time, which Prometheus has in seconds."""
 _MOST_SERIES: Final = 100 * MOST
-"""Of one metric: tenants times gateways or tables; those beyond are added up."""
+"""Series of one metric: tenants times gateways or tables; those beyond are added up."""
 
 
 class MaterialisedTenantMetrics(KeptInMemory):
@@ -57,7 +57,7 @@ class MaterialisedTenantMetrics(KeptInMemory):
         self._said: dict[TenantMetricsKey, TenantMetrics] = {}
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         with self._lock:
             self._said.clear()
 

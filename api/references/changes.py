@@ -30,8 +30,8 @@ class ReferenceChanges(Repository[ReferenceKey, ReferenceRequest, MaterialisedRe
     """Writes requests, one after the other; each method returns the request's number.
 
     Args:
-        data_dir: Of the system; uploads are a folder in it.
-        log: As of all.
+        data_dir: Data directory of the system; uploads are a folder in it.
+        log: Log that takes the records.
         view: As of all.
         clock: As of all.
     """

@@ -38,7 +38,7 @@ class Reference:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the newest request was carried out, or given up."""
+        """Tell whether the newest request was carried out, or given up."""
         return self.table is not None and self.table.number >= self.number
 
     @property
@@ -49,7 +49,7 @@ class Reference:
 
     @property
     def exists(self) -> bool:
-        """Whether users see it: there is a table, or one is being made, or could not be."""
+        """Tell whether users see it: there is a table, or one is being made, or could not be."""
         if not self.is_answered:
             return self.request is not None and self.request.kind != "delete"
         return self.table is not None and self.table.state != "deleted"

@@ -1,6 +1,6 @@
 """Reads the Delta tables of references, any version of them, without Spark.
 
-deltalake takes a while to load and memory to hold: not before somebody asks.
+deltalake takes a while to load and memory to hold: so this waits for the first request.
 """
 
 import json
@@ -39,7 +39,7 @@ class ReferenceTables:
     """The tables below a data directory.
 
     Args:
-        data_dir: Of the system.
+        data_dir: Data directory of the system.
     """
 
     def __init__(self, data_dir: Path) -> None:

@@ -24,7 +24,7 @@ SERVED_TOGETHER_SECONDS: Final = 5
 EXPIRY_TOLERANCE_SECONDS: Final = 2
 
 COLUMNS: Final = ("tenant", "audit", "checked", "broken", "unknown", "first_at", "witness")
-"""Of the answer; `checked` are cases that are decided, the witness is of the earliest broken."""
+"""Columns of the answer; `checked` are decided cases, the witness is of the earliest broken one."""
 
 Relation = Callable[[str], str]
 
@@ -153,7 +153,7 @@ SESSION_PRESENT: Final = Audit(
 )
 
 _LATER: Final = "ORDER BY log_offset DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-"""A frame of the later rows that grows from row to row, and is not made anew for each."""
+"""A frame of the later rows that grows from row to row, and is not computed again for each."""
 
 TWO_HOLDERS: Final = Audit(
     "two-holders",
@@ -193,7 +193,7 @@ _DELIVERED: Final = """
 PHANTOM: Final = Audit(
     "phantom",
     "a message that is delivered was accepted, on this topic",
-    # History that somebody has deleted is no proof: its topic has to have an older message still.
+    # History that was deleted is no proof: its topic has to have an older message still.
     """
     SELECT tenant, CASE
             WHEN topic = published_topic THEN 'ok'

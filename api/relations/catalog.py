@@ -68,7 +68,7 @@ FUNCTIONS: Final = {
 
 
 VIEWS: Final = (*(table.name for table in TABLES), AUDIT_VIEW)
-"""Of the schema `mqlake`, all tenants' rows: for tools that speak Spark Connect."""
+"""Views of the schema `mqlake`, with all tenants' rows: for tools that speak Spark Connect."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 

@@ -21,13 +21,13 @@ from api.sql.running import QueryLimits, QueryRunner
 
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 512 * 1024
-"""Of a batch the message that reaches it is the last."""
+"""Size of a batch; the message that reaches it is the last."""
 _BATCHES_A_SECOND: Final = 10
 """So that a rate is not a burst once a second."""
 _TOGETHER_SECONDS: Final = 0.01
 """Messages that are so near are sent together."""
 _STEP_SECONDS: Final = 10.0
-"""Of a wait between two messages: how often it is asked whether the replay may go on."""
+"""Pause between checks whether the replay may go on, during a wait between two messages."""
 _TOUCH_SECONDS: Final = 600.0
 
 
@@ -38,9 +38,9 @@ class Replay:
         job: Says how far it is.
         order: Request of the job, checked.
         queries: Run the query.
-        limits: Of its result.
+        limits: Limits of its result.
         target: Takes the messages.
-        most: Of a message.
+        most: Largest size of a message.
         check_rights: Raises an error when whoever has begun the replay may not go on.
         monotonic: The clock that messages wait by.
     """

@@ -89,7 +89,7 @@ def ordered_query(order: ReplayOrder, before_ms: int, after: Place | None) -> Ch
     Args:
         order: Request of the job, checked.
         before_ms: When the replay was asked for: its own messages are not replayed.
-        after: Where an earlier run of the job has come to.
+        after: Position that an earlier run of the job has come to.
     """
     conditions = [f"ts <= timestamp_millis({before_ms:d})"]
     if after is not None:

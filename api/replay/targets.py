@@ -44,7 +44,7 @@ class ReplayTarget(Protocol):
 
 
 class Published:
-    """All subscribers: the messages are published anew, with their origin as properties.
+    """All subscribers: the messages are published again, with their origin as properties.
 
     Args:
         log: Takes them.
@@ -99,14 +99,14 @@ class Published:
 class OneClient:
     """One client that is connected: it gets the messages that its subscriptions match, unchanged.
 
-    Of a session that outlives its connection the log says where it is; of another nobody does, so
+    Of a session that outlives its connection the log says where it is; of another nothing does, so
     every gateway is asked and the one that has it acts.
 
     Args:
         log: Takes the control records.
         cache: Knows the sessions that outlive their connections.
         gateways: Knows the live gateways.
-        tenant: Of the client.
+        tenant: Tenant of the client.
         client_id: The client that gets the messages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Alarms: list and acknowledge conditions that somebody has to look at."""
+"""Alarms: list and acknowledge conditions that need attention."""
 
 from datetime import datetime
 from http import HTTPStatus

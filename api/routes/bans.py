@@ -17,7 +17,7 @@ from mqlake.bans import Ban, BannedClient, KeptBan, Network, Offence
 router = APIRouter(tags=["bans"], responses={503: {"model": ProblemDetails}})
 
 MAX_NAMES: Final = 100
-"""Of a kind, in one ban."""
+"""Most names of a kind in one ban."""
 
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 

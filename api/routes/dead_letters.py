@@ -30,7 +30,7 @@ router = APIRouter(
 QUERY_SECONDS = 60.0
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _INT_DIGITS = 9
-"""Of a partition and an index, which are of 32 bits."""
+"""Digits of a partition or an index, which have 32 bits."""
 _clock = SystemClock()
 
 _From = Annotated[datetime | None, Query(alias="from", description="given up at or after")]

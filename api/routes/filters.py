@@ -28,7 +28,7 @@ def check_rights(caller: Caller, topic_filter: str | None) -> None:
     """Let a caller through who may have all topics that a filter, or topic name, matches.
 
     Args:
-        caller: Of the request.
+        caller: Caller of the request.
         topic_filter: A valid one; None: all topics.
 
     Raises:

@@ -147,7 +147,7 @@ def post_drain(
 ) -> GatewayAsked:
     """Drain a gateway.
 
-    It takes no new clients and disconnects its clients, some each second; 5.0 clients are told
+    It takes no new clients and disconnects its clients, some each second; 5.0 clients learn
     where to go. Sessions are saved first, so another gateway takes them over without loss. When
     `state` is `drained` the gateway can be stopped; it serves again after DELETE or a restart.
     """

@@ -95,7 +95,7 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
 
 
 def is_shown(job: Job, caller: Caller) -> bool:
-    """Tell whether somebody may see a job, and so end it or go on with it."""
+    """Tell whether a caller may see a job, and so end it or go on with it."""
     begun_by = (job.request or {}).get("username")
     return caller.is_of(job.tenant) and (caller.topic_filters is None or begun_by == caller.name)
 

@@ -46,7 +46,7 @@ sockets = APIRouter()
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_FILTERS: Final = 100
 MAX_STREAMS: Final = 50
-"""Of one WebSocket."""
+"""Most streams of one WebSocket."""
 MAX_FRAME_CHARACTERS: Final = 65_536
 MAX_RATE: Final = 1_000
 DEFAULT_RATE: Final = 100
@@ -388,7 +388,7 @@ def _reader(connection: HTTPConnection, live: LiveParts, caller: Caller) -> Read
         try:
             return callers.is_current(caller)
         except OperationalError:
-            return True  # the log is being read again: nobody is put out for that
+            return True  # the log is being read again: no reader is disconnected for that
 
     return Reader(is_allowed, live.readers.is_stopping, live.readers.max_seconds)
 

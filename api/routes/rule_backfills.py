@@ -52,7 +52,7 @@ class Backfill(BaseModel):
 
 
 class Resumption(BaseModel):
-    """Where and how a paused rule resumes."""
+    """The way in which a paused rule resumes."""
 
     model_config = ConfigDict(
         extra="forbid", populate_by_name=True, json_schema_extra={"examples": [{"from": "pause"}]}

@@ -90,7 +90,7 @@ async def get_login_oidc_callback(
     The provider identifies the user; the account of that name determines the rights.
     """
     provider = _require(oidc)
-    request.scope["query_string"] = b""  # the code is nobody else's to read
+    request.scope["query_string"] = b""  # no other part may read the code
     with counting_login(authenticator_of(request), request, ""):
         await begin_attempt(request, "", None, "oidc", None)
         if not seed or not hmac.compare_digest(state.encode(), derived(seed, "state").encode()):

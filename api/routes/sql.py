@@ -37,7 +37,7 @@ DEFAULT_ROWS: Final = 1_000
 DEFAULT_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.2
 _CLIENT_CLOSED_REQUEST: Final = 499
-"""Nobody reads the answer."""
+"""Status for an answer that is not read."""
 
 
 class SqlQuery(BaseModel):

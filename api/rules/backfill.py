@@ -46,7 +46,7 @@ class BackfillOrder:
     """The order for a backfill.
 
     Attributes:
-        version: Of the rule, that runs.
+        version: Running version of the rule.
         compiled: The rule; it has no memory.
         from_ms: No messages received before this time; None: all.
         rate: Outputs a second, at most.
@@ -115,7 +115,7 @@ def backfill(
     Args:
         job: Says how far it is; its identifier tells its outputs from others.
         order: Request of the job, checked.
-        connect: Where Spark is.
+        connect: Opens sessions of Spark.
         log: Takes the outputs.
         current: Returns the rule as it is now: a backfill ends when it has changed.
 

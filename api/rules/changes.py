@@ -1,7 +1,7 @@
 """Changes of rules: each is records of `mqlake.rules`, its version first, and a new version.
 
-A version's number is never used again, also when a rule is deleted and made anew: with the position
-of a message it tells an output from all others.
+A version's number is never used again, also when a rule is deleted and made again: with the
+position of a message it tells an output from all others.
 """
 
 import secrets
@@ -20,13 +20,13 @@ from mqlake.tenants import NO_LIMITS, TenantLimits
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
-"""Of a tenant, also if its limits allow more."""
+"""Most rules of a tenant, also if its limits allow more."""
 ANSWER_SECONDS: Final = 3.0
 """How long a change waits for the engine."""
 
 
 class VersionConflict(MqlakeError):  # noqa: N818
-    """Somebody else has changed the rule meanwhile."""
+    """Another caller has changed the rule meanwhile."""
 
 
 class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
@@ -37,7 +37,7 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         view: As of all.
         clock: As of all.
         tables: Returns the names of the tables that a tenant's rules have written.
-        answer_seconds: How long a change waits for the engine, where nobody says.
+        answer_seconds: How long a change waits for the engine by default.
     """
 
     kind = RecordKind(RULES, rules_key, encode_rule, lambda key: f"rule {key.rule!r}")
@@ -69,7 +69,7 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             rule_id: None: it is given one.
             body: Its content.
             by: Name of its maker.
-            limits: Of its tenant.
+            limits: Limits of its tenant.
 
         Raises:
             InTheWay: There is one with this identifier.
@@ -111,15 +111,15 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         """Give a rule another content, as a new version; without a difference nothing happens.
 
         A rule that the engine has given up is started again by any change, also by this one when
-        the content is the same. So is one that was somebody else's: from then on it is his.
+        the content is the same. So is one of another maker: from then on it is the caller's.
 
         Args:
-            tenant: Of the rule.
-            rule_id: Of the rule.
+            tenant: Tenant of the rule.
+            rule_id: Identifier of the rule.
             body: The content.
             by: Name of the user who gives it.
             expected: The version that the caller knows; None: any.
-            limits: Of the tenant.
+            limits: Limits of the tenant.
 
         Raises:
             NotThere: There is none.
@@ -146,7 +146,7 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
             return rule
 
     def await_answer(self, rule: Rule, seconds: float | None) -> Entry:
-        """Wait until the engine has told the state of a rule that was written.
+        """Wait until the engine has reported the state of a rule that was written.
 
         Args:
             rule: As `create` or `replace` returned it.
@@ -155,7 +155,7 @@ class RuleChanges(Repository[RulesKey, Rule, MaterialisedRules]):
         wait = self._answer_seconds if seconds is None else seconds
         entry = self._view.await_answer(rule.tenant, rule.id, rule.version, wait)
         if entry is None or entry.rule.version < rule.version:
-            # Somebody was quicker with the next change.
+            # Another caller was quicker with the next change.
             return Entry(rule, None, self._view.schemas(rule.tenant))
         return entry
 

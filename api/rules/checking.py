@@ -23,7 +23,7 @@ def compiled(
 
     Args:
         sql: The statement.
-        schemas: Of the rule's tenant; the same object as long as none changes.
+        schemas: Schemas of the rule's tenant; the same object as long as none changes.
         references: Columns of each reference table there is; None leaves open whether there are
             those that the statement joins.
 
@@ -46,7 +46,7 @@ def check(body: RuleBody, schemas: Schemas, references: Mapping[str, Columns]) -
 
     Args:
         body: The rule.
-        schemas: Of its tenant.
+        schemas: Schemas of its tenant.
         references: Columns of each reference table there is.
 
     Raises:

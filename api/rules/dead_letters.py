@@ -132,7 +132,7 @@ def places_query(wanted: Wanted, after: int | None, limit: int | None) -> str:
     """Return the query of the messages to be run again, by their position in the log, each once.
 
     Args:
-        wanted: Of one rule.
+        wanted: Choice among the dead letters of one rule.
         after: Beyond this position, see `history.read_position`; None: from the first.
         limit: How many; None: only their number, as `places`.
     """

@@ -29,7 +29,7 @@ _COUNTED: Final = 0.95
 _NEWLINES: Final = "octet_length({0}) - octet_length(replace(CAST({0} AS STRING), '\\n', ''))"
 
 SHOWN: Final = "coalesce(payload, CAST(to_json(event_fields) AS BINARY))"
-"""Of an event its fields."""
+"""Payload of a message, or the fields of an event."""
 TWO_TABLES: Final = (
     "messages, message_dropped and other events have their history in a table each, and a dry run "
     "reads one: make two rules of it"
@@ -48,7 +48,7 @@ class DryRunRange:
         from_ms: Not before this time; None: from the first.
         to_ms: Before this time; None: to the last.
         table_version: As the table was then; None: as it is now.
-        limit: Of those, only so many, the newest; None: all.
+        limit: Number of those to take, the newest; None: all.
     """
 
     tenant: str

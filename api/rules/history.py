@@ -21,8 +21,8 @@ STORED: Final = "history_rows"
 """Name of the relation that a statement over one table has."""
 
 TASKS: Final = 2
-"""That evaluate history at once. There are slots for many more, and so many threads would leave the
-router little of the processors."""
+"""Tasks that evaluate history at once. There are slots for many more, and threads for all of them
+would leave the router little of the processors."""
 
 _PAYLOAD_JSON: Final = "try_parse_json(CAST({} AS STRING))"
 
@@ -62,7 +62,7 @@ _EVENT_COLUMNS: Final[dict[str, str]] = {
     "log_partition": "log_partition",
     "log_offset": "log_offset",
 }
-"""Likewise over the columns that `EVENTS_STORED` and `DROPS_STORED` select."""
+"""The same over the columns that `EVENTS_STORED` and `DROPS_STORED` select."""
 
 _DROPPED: Final = "message.dropped"
 
@@ -96,7 +96,7 @@ class StoredHistory:
             table_version: The version.
             tenant: Whose they are.
             where: Condition that they fulfil.
-            newest: Of those only so many, the newest; None: all.
+            newest: Number of those to take, the newest; None: all.
         """
         # Right above the table: there Spark asks it first (`OwnRows.java`).
         mine = f"VERSION AS OF {table_version:d} WHERE tenant = {text(tenant)}"
@@ -193,7 +193,7 @@ def between(from_ms: int | None, to_ms: int | None) -> list[str]:
 def of_tenant(tenant: str, positions: Iterable[int]) -> str:
     """Return the condition for some positions in the log, and for the tenant: see `at_positions`.
 
-    A position that the log has used twice, of a log made anew, may be another tenant's too.
+    A position that the log has used twice, of a log made again, may be another tenant's too.
     """
     return f"tenant = {text(tenant)} AND ({at_positions(positions)})"
 

@@ -33,11 +33,11 @@ class Entry:
     rule: Rule
     activation: Activation | None
     schemas: Schemas = NO_SCHEMAS
-    """Of its tenant."""
+    """Schemas of its tenant."""
 
     @property
     def is_answered(self) -> bool:
-        """Whether the engine has looked at the newest version."""
+        """Tell whether the engine has looked at the newest version."""
         return self.activation is not None and self.activation.version >= self.rule.version
 
     @property

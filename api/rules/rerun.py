@@ -42,7 +42,7 @@ class RerunOrder:
     """The order for a rerun.
 
     Attributes:
-        version: Of the rule, that runs.
+        version: Running version of the rule.
         compiled: The rule; see `why_not`.
         wanted: Which letters.
         rate: Outputs a second, at most.
@@ -95,11 +95,11 @@ def rerun(
     Args:
         job: Says how far it is.
         order: Request of the job, checked.
-        connect: Where Spark is.
+        connect: Opens sessions of Spark.
         log: Takes outputs and marks.
         reader: Reads the log.
-        before: Where the run before began.
-        begin: Keeps where this run begins, in the log.
+        before: Beginning of the run before.
+        begin: Stores the beginning of this run in the log.
         current: Returns the rule as it is now: a run ends when it has changed.
 
     Raises:

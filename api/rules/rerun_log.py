@@ -41,7 +41,7 @@ class Left:
 
     Attributes:
         made: Messages whose outputs are in the log, in their order there.
-        marked: Messages that are marked, likewise.
+        marked: Messages that are marked, in their order there.
     """
 
     made: dict[Place, None] = field(default_factory=dict)
@@ -116,7 +116,7 @@ def _note(headers: dict[str, bytes], places: dict[Place, None], source: str = RE
     try:
         position = decode_position(headers.get(HEADER_OUTPUT, b""))
     except InvalidRecord:
-        return  # somebody else wrote it
+        return  # another program wrote it
     if position.source == source:
         places[position.partition, position.offset] = None
 

@@ -18,7 +18,7 @@ TABLE_SECONDS: Final = 120.0
 """How long a table may take to follow the log."""
 QUERY_SECONDS: Final = 600.0
 _CLIENT_PREFIX: Final = "rule:"
-"""Of the client identifier of messages that a rule has published."""
+"""Begins the client identifier of messages that a rule has published."""
 
 
 class RunOrder(Protocol):
@@ -30,7 +30,7 @@ class RunOrder(Protocol):
     def rule_id(self) -> str: ...
     @property
     def version(self) -> int:
-        """Of the rule, that runs."""
+        """Return the running version of the rule."""
         ...
 
     @property

@@ -63,8 +63,8 @@ def try_rule(
     Args:
         rule: Which.
         sample: The message or event.
-        spark: Where it is evaluated.
-        tenant: Whose reference tables it may join.
+        spark: Session that evaluates it.
+        tenant: Owner of the reference tables that it may join.
 
     Raises:
         SparkAway: Spark does not answer.

@@ -76,7 +76,7 @@ class VersionView(BaseModel):
 
 
 class LeftUnreadView(BaseModel):
-    """What a version of a stateful rule was to take, and has not."""
+    """Records that a version of a stateful rule was to take, and has not."""
 
     version: int
     at: datetime = Field(description="when it was given up")

@@ -36,7 +36,7 @@ class RuleWorks:
     """Makes the work of jobs over rules.
 
     Attributes:
-        connect: Where Spark is.
+        connect: Opens sessions of Spark.
         log: Takes outputs.
         view: Knows whether a rule has changed, and where its last rerun began.
         references: Know the columns of reference tables.
@@ -53,8 +53,8 @@ class RuleWorks:
         """Return the request that `dry_run` takes.
 
         Args:
-            tenant: Whose messages.
-            sql: Of the rule.
+            tenant: Owner of the messages.
+            sql: SQL of the rule.
             range_: Fields of `DryRunRange` without the tenant.
             other: Rule to compare with; it is left out when it is the same, or stateful beside a
                 stateless rule.
@@ -85,7 +85,7 @@ class RuleWorks:
         """Return the work of a dry run.
 
         Args:
-            tenant: Whose messages.
+            tenant: Owner of the messages.
             request: `sql`; `range`, the fields of `DryRunRange` without the tenant; `other`, null
                 or `sql` and `version` of the rule to compare with.
 

@@ -1,6 +1,6 @@
 """A brake for callers whose queries end Spark: after the second time they wait, others do not.
 
-Whose query it was is known when nobody else's was lost with it. Each life of Spark counts once.
+Whose query it was is known when no other one was lost with it. Each life of Spark counts once.
 """
 
 import math

@@ -131,7 +131,7 @@ _ABOUT_SPARK: Final = {
     "current_schema",
     "current_path",
 }
-"""Where no column has such a name, Spark takes it for a function and says as whom it runs."""
+"""Names that Spark takes for functions that tell its user, if no column has them."""
 _EXPECTED: Final = "expected one SELECT"
 _INVOKER: Final = {TOPIC_MATCHES, TOPIC_LEVEL}
 

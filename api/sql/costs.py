@@ -27,7 +27,7 @@ MOST_POSITION: Final = 10_000
 MOST_DECIMALS: Final = 100
 
 _DIRECTIVE: Final = re.compile(r"%([^%a-zA-Z]*)[%a-zA-Z]")
-"""Of a format: flags, width and precision, and the conversion."""
+"""Directive of a format: flags, width and precision, and the conversion."""
 _PERCENTILES: Final = frozenset(["approx_percentile", "percentile_approx"])
 _MANY: Final = (exp.Cube, exp.Rollup, exp.GroupingSets)
 

@@ -20,7 +20,7 @@ AROUND: Final = 2
 LONGEST_MESSAGE: Final = 1_048_576
 """Bytes that a stored value has, where it is multiplied by another one."""
 _LONG: Final = 1_024
-"""Of a number with 100 decimals, a hash, the digits of a number in base 2."""
+"""Length of a number with 100 decimals, a hash, the digits of a number in base 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Length:
     """An upper bound for the length of a value.
 
     Attributes:
-        made: So many bytes, whatever is stored.
-        stored: And so many times the value of a stored column, by its name.
+        made: Bytes, whatever is stored.
+        stored: Times that the value of a stored column comes on top, by the column's name.
         bytes: The whole, if stored values are as long as the longest message.
     """
 
@@ -65,17 +65,17 @@ def _product(one: float, times: float) -> float:
 
 
 def made(count: float) -> Length:
-    """Return the length of so many bytes."""
+    """Return the length of `count` bytes."""
     return Length(count, {}, count)
 
 
 def stored(name: str, most: float = LONGEST_MESSAGE) -> Length:
-    """Return the length of a stored value, of so many bytes at most."""
+    """Return the length of a stored value of at most `most` bytes."""
     return Length(0.0, {name: 1.0}, most)
 
 
 NUMBER: Final = made(SHORT)
-"""Of a number, a time, a truth, and of nothing."""
+"""Length of a number, a time, a truth value, and of null."""
 
 
 def sum_of(lengths: Iterable[Length]) -> Length:
@@ -108,7 +108,7 @@ def product(one: Length, other: Length) -> Length:
 
 
 def cut(whole: Length, characters: float) -> Length:
-    """Return the bound of so many characters of a text, of four bytes at most."""
+    """Return the bound of a number of characters of a text, each of four bytes at most."""
     part = made(4.0 * characters)
     return part if part.bytes < whole.bytes else whole
 
@@ -236,10 +236,10 @@ def _text(argument: exp.Expr) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lambda:
-    """What a function makes that calls one for each element.
+    """Result of a function that calls another one for each element.
 
     Attributes:
-        lists: So many of its arguments are lists or maps.
+        lists: Number of its arguments that are lists or maps.
         makes: Whether what the function returns is in the result.
         keeps: Whether the elements are, too, or the keys.
     """

@@ -39,11 +39,11 @@ MOST_BYTES: Final = LONGEST_MESSAGE
 MOST_TIMES: Final = 128
 """That a stored value is in another one, or in a row."""
 MOST_ROW_BYTES: Final = 16 * MOST_BYTES
-"""Of all that a query makes for a row."""
+"""Bound of all that a query makes for a row."""
 
 MOST_OF_ALL_BYTES: Final = 64 * MOST_BYTES
-"""Of all values that are made for a row, whatever becomes of them; constants are kept with the
-query's plan."""
+"""Bound of all values that are made for a row, whatever becomes of them; constants are kept with
+the query's plan."""
 
 # fmt: off
 _SHORT: Final = (
@@ -74,12 +74,12 @@ Fail = Callable[[exp.Expr, str, str], NoReturn]
 
 @dataclass(slots=True)
 class _Relation:
-    """What stands after FROM."""
+    """A relation after FROM."""
 
     alias: str
     columns: Columns
     others: Length | None = None
-    """Of a column of any other name; None: there is none."""
+    """Length of a column of any other name; None: there is none."""
     is_stored: bool = False
     """It is a table, and may have columns of other names."""
 
@@ -110,7 +110,7 @@ class _Scope:
     relations: list[_Relation] = field(default_factory=list)
     named: dict[str, list[Length]] = field(default_factory=dict)
     hides: bool = False
-    """What is named here is nothing else: parameters."""
+    """Names of this level hide all others: they are parameters."""
 
     def outwards(self) -> "Iterator[_Scope]":
         scope: _Scope | None = self
@@ -157,7 +157,7 @@ class Lengths:
         self._all = 0.0
         """Bytes that were made so far, in all places."""
         self._peak = NUMBER
-        """Of all that was looked at since the function of a fold began."""
+        """Largest length since the function of a fold began."""
 
     def check(self, query: exp.Expr) -> None:
         """Refuse a query with a value, or a row, that may become too long."""

@@ -184,7 +184,7 @@ _WRITERS: Final[dict[Format, Callable[[Result], Iterator[bytes]]]] = {
 
 
 class _Sink(io.RawIOBase):
-    """Keeps the written bytes until somebody takes them."""
+    """Keeps the written bytes until they are taken."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,9 +12,9 @@ from typing import Final
 from mqlake.errors import OperationalError
 
 TENANT_RESULTS: Final = 2
-"""The results of a tenant have as many bytes as so many of the largest size."""
+"""Bytes of the results of a tenant, in results of the largest size."""
 ALL_RESULTS: Final = 4
-"""Likewise those of all tenants; a caller's have as many as one."""
+"""The same for all tenants; a caller has room for one."""
 LEAST_BYTES: Final = 64 * 1024
 """That a result counts for: it is a folder with a few files."""
 
@@ -56,7 +56,7 @@ class ResultRoom:
     """Counts the bytes of all results; safe to use from any thread.
 
     Args:
-        most_bytes: Of one result.
+        most_bytes: Bound of one result.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -54,7 +54,7 @@ SESSION_SETTINGS: Final = {
     # would be a thread that competes with the router's.
     "spark.sql.files.minPartitionNum": "2",
     "spark.sql.files.maxPartitionBytes": "4g",
-    # More than so many sorted rows are sorted on disk, not kept in a queue in memory.
+    # More sorted rows than this are sorted on disk, not kept in a queue in memory.
     "spark.sql.execution.topKSortFallbackThreshold": "10000",
     "spark.sql.autoBroadcastJoinThreshold": "4m",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -82,7 +82,7 @@ class TooManyQueriesError(OperationalError):
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """Of one query: rows of its result, seconds, bytes of its result on disk."""
+    """Limits of one query: rows of its result, seconds, bytes of its result on disk."""
 
     rows: int
     seconds: float
@@ -95,10 +95,11 @@ class QueryRunner:
     Args:
         connect: Opens sessions.
         files: Answers small questions, without Spark.
-        folder: For results; emptied at the first query. Spark, which writes them, sees it too.
-        at_once: So many queries run at the same time; tenants share them fairly.
-        wait_seconds: For one of them to end.
-        most_bytes: Of one result; it says how many all of them may have.
+        folder: Folder for results; emptied at the first query. Spark, which writes them, sees it
+            too.
+        at_once: Queries that run at the same time; tenants share them fairly.
+        wait_seconds: Longest wait for one of them to end.
+        most_bytes: Bound of one result; the bound of all results follows from it.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class QueryRunner:
             EndsSparkError: The caller's queries have ended Spark too often.
             NoRoomError: Results that are there leave no room for this one.
             QueryError: Spark refuses it, it fails, or takes too long.
-            Cancelled: Nobody wants it any more.
+            Cancelled: It is not wanted any more.
             TooManyQueriesError: As many as may run already.
             SparkAway: Spark does not answer.
         """

@@ -38,7 +38,7 @@ class FairSlots:
         """The ticket that was served last, by name."""
 
     def acquire(self, name: str, seconds: float) -> bool:
-        """Take a slot for somebody; False when there was none in time."""
+        """Take a slot for a tenant; False when there was none in time."""
         with self._changed:
             self._forget_old()
             self._asked[name] = self._now()
@@ -67,7 +67,7 @@ class FairSlots:
         return me == min(may, key=self._order, default=None)
 
     def _may_take(self, name: str) -> bool:
-        """Tell whether there is a slot that is not the part of somebody else."""
+        """Tell whether there is a slot that is not the part of another tenant."""
         free = self._slots - self._held.total()
         if not free:
             return False

@@ -1,4 +1,4 @@
-"""Have Spark started, and its code run once, before somebody waits for a query.
+"""Have Spark started, and its code run once, before a user waits for a query.
 
 Most of the cost of a first query is code that runs for the first time: the client library in this
 process, reading Delta, compiling, writing a result. So one small query does all of that.
@@ -21,7 +21,7 @@ QUERY: Final = (
     " WHERE ts > current_timestamp() - INTERVAL 10 MINUTES AND topic_matches(topic, '+/#')"
     " GROUP BY topic ORDER BY messages DESC"
 )
-"""Of a common kind; over rows written lately, however large the table is."""
+"""Query of a common kind, over rows written lately, however large the table is."""
 _LIMITS: Final = QueryLimits(rows=1, seconds=120.0, bytes=1_000_000)
 _CLOSE_SECONDS: Final = 3.0
 
@@ -41,7 +41,7 @@ class WarmUp:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._warm_pid = 0
-        """Of the Java that is warm."""
+        """Process of the Java that is warm."""
 
     def begin(self) -> None:
         """Have it done by another thread; one that is under way is not begun twice."""

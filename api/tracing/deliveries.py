@@ -42,7 +42,7 @@ class Recorded:
     """Client identifier -> milliseconds UTC."""
     acked: dict[str, int] = field(default_factory=dict)
     drops: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-    """Of the topic, since the message; `reason`, `count` and `at_ms` of each."""
+    """Drops of the topic since the message; `reason`, `count` and `at_ms` of each."""
 
     def take(self, event: Mapping[str, Any], traced: Traced) -> None:
         """Take an event; most are about something else."""
@@ -81,7 +81,7 @@ class Standing:
         return cls(session, progress, resume_cursor(session, progress, marks))
 
     def life(self, life: Life | None, topic_filter: str, traced: Traced) -> Life:
-        """Return a client as events would tell of it, had they told of this subscription."""
+        """Return a client as events would tell of it, had they reported this subscription."""
         session = self.session
         if life is None:
             life = Life(connected_at=1, expiry=session.session_expiry_interval)

@@ -23,8 +23,8 @@ class TraceTables:
     """Asks Spark; every method raises `SparkAway` when it does not answer.
 
     Args:
-        connect: Where Spark is.
-        tenant: Whose rows.
+        connect: Opens sessions of Spark.
+        tenant: Owner of the rows.
     """
 
     def __init__(self, connect: SparkConnect, tenant: str) -> None:

@@ -1,7 +1,7 @@
 """Clients that had a subscription for a topic at a moment, from `mqlake.events`.
 
-Events have times, not positions in `mqlake.inbound`: within milliseconds of a message it cannot be
-told from them which came first. Where a session still has the subscription, its `starts` tell it
+Events have times, not positions in `mqlake.inbound`: within milliseconds of a message they do not
+show which came first. Where a session still has the subscription, its `starts` tell it
 (`api.tracing.deliveries`).
 """
 
@@ -70,7 +70,7 @@ class Timeline:
     """The clients that had, or have got since, a subscription for a topic, from events.
 
     Args:
-        topic_name: Of the message.
+        topic_name: Topic of the message.
         at_ms: When it was accepted, UTC.
         client_id: Only of this client, and all of its subscriptions; None: of all clients.
     """

@@ -56,8 +56,8 @@ class MessageTracer:
         cache: Knows the sessions that outlive their connections.
         view: Knows the rules.
         gateways: Names of the live ones.
-        tenant: Whose message.
-        caller: Of the request; None: one who has all topics.
+        tenant: Owner of the message.
+        caller: Caller of the request; None: one who has all topics.
         not_known: Parts that could not be found out, in words.
     """
 

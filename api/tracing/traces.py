@@ -21,7 +21,7 @@ class Traces:
 
     Attributes:
         open_scan: Begins to read the log.
-        connect: Where Spark is.
+        connect: Opens sessions of Spark.
         cache: Knows the sessions that outlive their connections.
         view: Knows the rules.
         gateways: Knows those that are there.

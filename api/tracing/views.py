@@ -94,7 +94,7 @@ class RuleTrace(BaseModel):
 
 
 class Recording(BaseModel):
-    """Whether gateways record deliveries now: they do while a running rule reads them."""
+    """State of recording: gateways record deliveries while a running rule reads them."""
 
     delivered: bool = Field(description="a running rule reads $events/message_delivered")
     acked: bool = Field(description="a running rule reads $events/message_acked")

@@ -68,7 +68,7 @@ class SmallExpressions:
     """Reads expressions over the rows of one table.
 
     Args:
-        columns: Of its relation, by name.
+        columns: Columns of its relation, by name.
         alias: Name of the relation in the query.
         now: The time of the query.
     """

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 _DIGITS: Final = 38
-"""Of a decimal of Spark; a number with more of them is a double."""
+"""Digits of a decimal of Spark; a number with more of them is a double."""
 _DEEPEST: Final = 100
 _ODD: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 """Characters that Spark writes in another way."""

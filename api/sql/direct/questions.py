@@ -1,4 +1,4 @@
-"""Which queries are small questions, and what they are in the SQL of DataFusion.
+"""Recognises small questions among queries, and writes them in the SQL of DataFusion.
 
 A small question reads one table once: conditions on its columns, groups and their counts, an order.
 What is here has the same answer as from Spark: `tests/streaming/test_small_questions.py` asks both.
@@ -81,7 +81,7 @@ class SmallQuestion:
     Attributes:
         table: Name of the table, in its SQL too.
         select: All of it up to LIMIT; columns are called c0, c1 and so on.
-        columns: Of the answer.
+        columns: Columns of the answer.
         most: LIMIT of the query itself.
         skipped: OFFSET of the query itself.
     """
@@ -93,7 +93,7 @@ class SmallQuestion:
     skipped: int = 0
 
     def first(self, rows: int) -> str:
-        """Return the SQL that gives at most so many rows."""
+        """Return the SQL that gives at most `rows` rows."""
         most = rows if self.most is None else min(rows, self.most)
         skipped = f" OFFSET {self.skipped}" if self.skipped else ""
         return f"{self.select} LIMIT {most}{skipped}"

@@ -34,7 +34,7 @@ class TableFiles:
     for some minutes ends.
 
     Args:
-        folder: Of the tables.
+        folder: Folder of the tables.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -154,7 +154,7 @@ class _Child:
             self._process.kill()
 
     def end(self) -> None:
-        """End it and see it off; nobody may ask it."""
+        """End it and wait for its end; it must have no more questions."""
         self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -23,7 +23,7 @@ from api.sql.direct.payloads import Unclear, as_variant
 NICENESS: Final = 5
 """Clients go before those that ask about the past."""
 MOST_BYTES: Final = 1024 * 1024 * 1024
-"""Of its memory, with what the libraries need."""
+"""Bound of its memory, with what the libraries need."""
 MOST_PAYLOADS: Final = 10_000
 """Rows whose payloads are read as JSON here; Spark is faster with more."""
 IDLE_SECONDS: Final = 120.0
@@ -71,7 +71,7 @@ def answer(tables: Tables, table: str, sql: str, types: list[str], most: int, ta
         tables: Among them the one that is read.
         table: Its name.
         sql: `SmallQuestion.first`.
-        types: Of the columns, as Spark calls them.
+        types: Types of the columns, as Spark calls them.
         most: Rows that are written; there may be more.
         target: The file.
 
@@ -123,7 +123,7 @@ def serve(tables: Tables, requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _end_with_requests() -> None:
-    """End the process when nobody can ask any more, in the middle of an answer too."""
+    """End the process when its caller is gone, in the middle of an answer too."""
     poll = select.poll()
     poll.register(0, 0)  # tells of its end alone
     poll.poll()
@@ -139,7 +139,7 @@ def main() -> None:
     threading.Thread(target=_end_with_requests, daemon=True).start()
     with open(0, "rb", buffering=0) as requests:  # each line is in one write
         serve(Tables(Path(sys.argv[1])), requests, sys.stdout.buffer)
-    # Past the interpreter's end, which would complain of answers that nobody reads.
+    # Past the interpreter's end, which would complain of answers that are not read.
     os._exit(0)
 
 
